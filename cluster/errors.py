@@ -1,0 +1,163 @@
+"""Typed errors: what happened, what was kept, and the command to type next.
+
+Every class of failure has one exception, one exit code and, where an operator must act, one runbook page.
+All of them survive pickling (Ray carries them between processes) because their arguments are plain strings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class ClozeError(Exception):
+    """Base of every failure that cloze explains instead of showing a traceback.
+
+    Args:
+        problem: what happened and where, in one or two sentences.
+        kept: what is still good and needs no redoing; empty when nothing was at stake.
+        next_step: the command to type, or the change to make, next.
+    """
+
+    exit_code: ClassVar[int] = 1
+    runbook: ClassVar[str | None] = None
+    """Page under `runbooks/` for the operator who meets this failure."""
+
+    def __init__(self, problem: str, *, kept: str = "", next_step: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.kept = kept
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        lines = [self.problem]
+        if self.kept:
+            lines.append(f"Kept: {self.kept}")
+        if self.next_step:
+            lines.append(f"Next: {self.next_step}")
+        if self.runbook:
+            lines.append(f"Runbook: runbooks/{self.runbook}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One thing that is wrong with a configuration."""
+
+    key: str
+    """Dotted key, such as `optimizer.lr`."""
+    value: str
+    """The offending value as the user wrote it."""
+    message: str
+    """What is allowed, and the nearest valid name when a key or a choice is misspelt."""
+
+    def __str__(self) -> str:
+        shown = f" = {self.value}" if self.value else ""
+        return f"  {self.key}{shown}: {self.message}"
+
+
+class ConfigError(ClozeError, ValueError):
+    """The configuration is wrong; all problems are reported at once."""
+
+    exit_code = 10
+
+    def __init__(
+        self, problem: str, *, problems: tuple[ConfigProblem, ...] = (), kept: str = "", next_step: str = ""
+    ) -> None:
+        super().__init__(problem, kept=kept, next_step=next_step)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join([self.problem, *map(str, self.problems), *super().__str__().splitlines()[1:]])
+
+
+class MissingInputError(ClozeError, ValueError):
+    """A file, directory or pattern that the user named does not exist."""
+
+    exit_code = 11
+
+
+class EmptyCorpusError(ClozeError, ValueError):
+    """The sources were read and no document was left."""
+
+    exit_code = 12
+    runbook = "prepare-a-corpus.md"
+
+
+class TooManyRejectsError(ClozeError):
+    """More inputs were unreadable than `max_rejects` allows."""
+
+    exit_code = 13
+    runbook = "prepare-a-corpus.md"
+
+
+class CorruptArtefactError(ClozeError):
+    """A file of a committed artefact is missing or its bytes changed."""
+
+    exit_code = 20
+    runbook = "corrupt-shard.md"
+
+
+class CorruptCheckpointError(ClozeError):
+    """No checkpoint of the run verifies."""
+
+    exit_code = 21
+    runbook = "corrupt-checkpoint.md"
+
+
+class MismatchError(ClozeError, ValueError):
+    """Two artefacts do not fit together, such as a vocabulary and the tokens."""
+
+    exit_code = 22
+
+
+class ReferenceNotFoundError(ClozeError, ValueError):
+    """A run, checkpoint, model or job that does not exist."""
+
+    exit_code = 23
+
+
+class ResumeRefusedError(ClozeError, ValueError):
+    """The run cannot be continued as asked, because something it depends on changed."""
+
+    exit_code = 24
+    runbook = "resume-after-a-failure.md"
+
+
+class WorkersLostError(ClozeError):
+    """Training workers kept failing after all retries were spent."""
+
+    exit_code = 30
+    runbook = "resume-after-a-failure.md"
+
+
+class ClusterUnreachableError(ClozeError):
+    """No Ray cluster answers at the address."""
+
+    exit_code = 31
+    runbook = "start-and-watch-a-run.md"
+
+
+class TrackingUnreachableError(ClozeError):
+    """The MLflow tracking store does not answer at the start of a run."""
+
+    exit_code = 32
+    runbook = "start-and-watch-a-run.md"
+
+
+class StorageError(ClozeError):
+    """The file system refused: disk full, permission denied, read-only."""
+
+    exit_code = 33
+    runbook = "prepare-a-corpus.md"
+
+
+def exit_codes() -> dict[int, type[ClozeError]]:
+    """Every documented exit code with its error class, in ascending order."""
+    found: dict[int, type[ClozeError]] = {}
+    pending: list[type[ClozeError]] = [ClozeError]
+    while pending:
+        cls = pending.pop()
+        found[cls.exit_code] = cls
+        pending.extend(cls.__subclasses__())
+    return dict(sorted(found.items()))

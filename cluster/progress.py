@@ -1,0 +1,57 @@
+"""Progress for people: a bar on a terminal, a plain line now and then everywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+PLAIN_INTERVAL_S = 10.0
+"""Seconds between two plain lines."""
+
+
+class Advance(Protocol):
+    """Reports that `count` more units are done; `shown` is a short text such as `loss 5.31`."""
+
+    def __call__(self, count: int = 1, shown: str = "") -> None: ...
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Advance]:
+    """Show how `total` units of work proceed, on stderr. Yields the function that reports advances."""
+    if sys.stderr.isatty():
+        yield from _bar(title, total)
+    else:
+        yield from _lines(title, total)
+
+
+def _bar(title: str, total: int) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = ("[bold]{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    texts = [TextColumn(column) if isinstance(column, str) else column for column in columns]
+    with Progress(*texts, TextColumn("{task.fields[shown]}"), console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total, shown="")
+
+        def advance(count: int = 1, shown: str = "") -> None:
+            bar.update(task, advance=count, shown=shown)
+
+        yield advance
+
+
+def _lines(title: str, total: int) -> Iterator[Advance]:
+    started = time.monotonic()
+    state = {"done": 0, "printed": started}
+
+    def advance(count: int = 1, shown: str = "") -> None:
+        state["done"] += count
+        now = time.monotonic()
+        if state["done"] >= total or now - state["printed"] >= PLAIN_INTERVAL_S:
+            state["printed"] = now
+            parts = [f"{title}: {int(state['done'])}/{total}", f"{now - started:.0f} s", shown]
+            print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)
+
+    yield advance

@@ -1,0 +1,67 @@
+"""The Ray cluster that the work runs on: an existing one by address, or an own local one."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cluster.errors import ClusterUnreachableError
+
+# Read by Ray when it starts: an env var says "no usage report" where a call would need an import first.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+
+_LOCAL_OBJECT_STORE_BYTES = 512 * 1024**2
+"""Shards travel through files, not through the object store, so a local one stays small."""
+
+
+@contextmanager
+def ray_runtime(address: str | None = None, *, num_cpus: int | None = None, **options: Any) -> Iterator[None]:
+    """Connect to Ray for the time of the block; a cluster that was connected before is used and left alone.
+
+    Args:
+        address: a Ray address; None takes `RAY_ADDRESS`, and without that starts a local cluster.
+        num_cpus: logical CPUs of the local cluster; None counts this machine's. Ignored with an address.
+
+    Raises:
+        ClusterUnreachableError: nothing answers at `address`.
+    """
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    target = address or os.environ.get("RAY_ADDRESS")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    try:
+        if target and target != "local":
+            ray.init(address=target, **(quiet | options))
+        else:
+            local = {
+                "num_cpus": num_cpus,
+                "include_dashboard": False,
+                "object_store_memory": _LOCAL_OBJECT_STORE_BYTES,
+            }
+            ray.init(address="local", **(quiet | local | options))
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        if not target:
+            raise
+        raise ClusterUnreachableError(
+            f"No Ray cluster answers at {target}: {error}",
+            next_step="check the address with `ray status --address=...`, or unset RAY_ADDRESS to run locally",
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def cluster_cpus() -> int:
+    """CPUs that the connected cluster offers to tasks."""
+    import ray
+
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))

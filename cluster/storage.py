@@ -1,0 +1,187 @@
+"""Artefact directories: staged under a hidden name, verified, committed by one rename, quarantined when damaged."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import CorruptArtefactError, StorageError
+from cluster.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    InputEntry,
+    Manifest,
+    hash_file,
+    make_manifest,
+    read_manifest,
+    write_manifest,
+)
+
+QUARANTINE_NAME = "quarantine"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One file that is not what the manifest says."""
+
+    path: str
+    """Relative to the artefact."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def is_committed(directory: Path) -> bool:
+    """Whether `directory` holds a committed artefact (not whether its bytes are still good)."""
+    return (directory / MANIFEST_NAME).is_file()
+
+
+def staging_directory(directory: Path, key: str) -> Path:
+    """Where the work for `directory` is gathered before it is committed.
+
+    `key` names what is being made (a config hash): work for one configuration is found again after a crash
+    and never mixed with work for another.
+    """
+    return directory.with_name(f".{directory.name}.{key[:12]}.partial")
+
+
+def find_damage(directory: Path, manifest: Manifest, *, deep: bool = True) -> list[Damage]:
+    """Compare every file with the manifest: sizes always, hashes when `deep`."""
+    damages: list[Damage] = []
+    for entry in manifest.files:
+        path = directory / entry.path
+        if not path.is_file():
+            damages.append(Damage(entry.path, "missing"))
+        elif (size_bytes := path.stat().st_size) != entry.size_bytes:
+            damages.append(Damage(entry.path, f"{size_bytes} bytes instead of {entry.size_bytes}"))
+        elif deep and (digest := hash_file(path)[0]) != entry.xxh3_128:
+            damages.append(Damage(entry.path, f"xxh3_128 is {digest} instead of {entry.xxh3_128}"))
+    return damages
+
+
+def open_artefact(directory: Path, *, kind: str | None = None, deep: bool = True, repair: str = "") -> Manifest:
+    """Read and verify a committed artefact.
+
+    Args:
+        kind: the kind it must be; None accepts any.
+        deep: hash every file; otherwise only sizes are compared.
+        repair: the command that repairs it, for the error message.
+
+    Raises:
+        CorruptArtefactError: names the artefact and every damaged file.
+    """
+    manifest = read_manifest(directory)
+    if kind is not None and manifest.kind != kind:
+        raise CorruptArtefactError(f"{directory} holds {manifest.kind}, but {kind} is needed here.")
+    if damages := find_damage(directory, manifest, deep=deep):
+        listed = "\n".join(f"  {damage}" for damage in damages)
+        raise CorruptArtefactError(
+            f"{directory} ({manifest.kind}) is damaged:\n{listed}",
+            kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
+            next_step=repair or "make it again with the command that made it; only damaged files are redone",
+        )
+    return manifest
+
+
+def commit(
+    staging: Path,
+    directory: Path,
+    kind: str,
+    *,
+    config: Mapping[str, Any],
+    inputs: Sequence[InputEntry] = (),
+    files: Sequence[FileEntry] | None = None,
+    stats: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Turn `staging` into the artefact `directory`: manifest last, then one rename.
+
+    Args:
+        files: entries known already; None hashes every file found in `staging`.
+
+    Raises:
+        StorageError: the file system refused; `staging` is left as it is.
+    """
+    entries = list(files) if files is not None else hash_tree(staging)
+    manifest = make_manifest(kind, config=config, inputs=inputs, files=entries, stats=stats or {})
+    with storage_errors(directory):
+        write_manifest(staging, manifest)
+        for entry in entries:
+            _fsync(staging / entry.path)
+        _fsync(staging)
+        if directory.exists() and not is_committed(directory):
+            # A directory without a manifest was never an artefact; it may hold what the user made by hand.
+            os.replace(directory, _free_name(directory.with_name(f"{directory.name}.uncommitted")))
+        elif directory.exists():
+            os.replace(directory, _free_name(directory.with_name(f".{directory.name}.replaced")))
+        os.replace(staging, directory)
+        _fsync(directory.parent)
+        for old in directory.parent.glob(f".{directory.name}.replaced*"):
+            shutil.rmtree(old, ignore_errors=True)
+    return manifest
+
+
+def hash_tree(directory: Path) -> list[FileEntry]:
+    """An entry for every file under `directory`, sorted by path; the manifest itself is left out."""
+    entries = []
+    for path in sorted(directory.rglob("*")):
+        relative = path.relative_to(directory).as_posix()
+        if path.is_file() and relative != MANIFEST_NAME:
+            digest, size_bytes = hash_file(path)
+            entries.append(FileEntry(path=relative, size_bytes=size_bytes, xxh3_128=digest))
+    return entries
+
+
+def quarantine(directory: Path, damage: Damage) -> Path | None:
+    """Move a damaged file out of the way, for inspection; returns where it lies now, None if it is missing."""
+    path = directory / damage.path
+    if not path.exists():
+        return None
+    target = _free_name(directory / QUARANTINE_NAME / damage.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(path, target)
+    return target
+
+
+@contextmanager
+def storage_errors(where: Path) -> Iterator[None]:
+    """Turn a file system's refusal into a StorageError that says what to do."""
+    remedies = {
+        errno.ENOSPC: "free disk space, then run the same command again; finished work is kept",
+        errno.EDQUOT: "raise the quota, then run the same command again; finished work is kept",
+        errno.EACCES: "give this user write permission, or choose another directory",
+        errno.EPERM: "give this user write permission, or choose another directory",
+        errno.EROFS: "choose a directory on a writable file system",
+        errno.ENOTDIR: "a file stands where a directory is needed; move it or choose another directory",
+    }
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in remedies:
+            raise
+        raise StorageError(
+            f"Cannot write {error.filename or where}: {error.strerror}.", next_step=remedies[error.errno]
+        ) from error
+
+
+def _free_name(path: Path) -> Path:
+    """`path`, or the first of `path.1`, `path.2`, ... that does not exist."""
+    candidate, number = path, 0
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}.{number}")
+    return candidate
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
