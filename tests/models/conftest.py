@@ -1,0 +1,42 @@
+"""Small networks whose every parameter matters: nothing is left at zero or one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from models.config import TransformerConfig
+
+
+@pytest.fixture(scope="session")
+def small_config() -> Callable[..., TransformerConfig]:
+    """Makes configurations of small networks; keyword arguments override fields."""
+
+    def make(**overrides) -> TransformerConfig:
+        fields = {
+            "vocab_size": 61,
+            "num_layers": 2,
+            "hidden_size": 16,
+            "num_heads": 4,
+            "intermediate_size": 40,
+            "max_positions": 24,
+        }
+        return TransformerConfig(**(fields | overrides))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def randomise() -> Callable[[nn.Module, int], None]:
+    """Moves every parameter of a network, biases and LayerNorms included, off its initial value."""
+
+    def move(model: nn.Module, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
+
+    return move

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models.encoder import Encoder
+from models.initialization import init_weights
+
+
+@pytest.fixture(scope="module")
+def encoder(small_config, randomise) -> Encoder:
+    model = Encoder(small_config()).eval()
+    init_weights(model, seed=1)
+    randomise(model, 2)
+    return model
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+@torch.no_grad()
+def test_padding_changes_nothing(encoder, side, dtype):
+    tokens = torch.tensor([[5, 6, 7, 8, 9]])
+    padding = torch.ones(1, 3, dtype=torch.int64)
+    parts = (tokens, padding) if side == "right" else (padding, tokens)
+    marks = tuple(torch.full_like(part, part is tokens) for part in parts)
+    hidden = encoder(torch.cat(parts, 1), attention_mask=torch.cat(marks, 1).to(dtype))
+    kept = hidden[:, :5] if side == "right" else hidden[:, 3:]
+    torch.testing.assert_close(kept, encoder(tokens), atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_given_positions_replace_the_usual_ones(encoder):
+    tokens = torch.tensor([[5, 6, 7]])
+    assert torch.equal(encoder(tokens, position_ids=torch.arange(3)), encoder(tokens))
+    assert not torch.allclose(
+        encoder(tokens, position_ids=torch.tensor([[4, 5, 6]])), encoder(tokens), atol=1e-3
+    )
+
+
+def test_compiled_encoder_computes_the_same_without_graph_breaks(encoder):
+    tokens = torch.randint(61, (2, 12))
+    cu_seqlens = torch.tensor([0, 5, 12, 24], dtype=torch.int32)
+    compiled = torch.compile(encoder, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(
+        compiled(tokens, cu_seqlens=cu_seqlens), encoder(tokens, cu_seqlens=cu_seqlens)
+    )
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradient_checkpointing_gives_the_same_gradients(small_config, norm, dropout):
+    model = Encoder(small_config(norm=norm, dropout=dropout, attention_dropout=dropout)).train()
+    init_weights(model, seed=3)
+    tokens = torch.randint(61, (2, 12), generator=torch.Generator().manual_seed(0))
+    target = torch.randn(2, 12, 16, generator=torch.Generator().manual_seed(1))
+
+    def gradients(checkpointing: bool) -> list[torch.Tensor]:
+        model.gradient_checkpointing = checkpointing
+        model.zero_grad()
+        torch.manual_seed(7)
+        (model(tokens) * target).sum().backward()
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    plain, recomputed = gradients(False), gradients(True)
+    assert len(plain) == len(list(model.parameters()))
+    assert all(torch.equal(one, other) for one, other in zip(plain, recomputed, strict=True))
+
+
+def test_gradient_checkpointing_keeps_fewer_activations(small_config):
+    model = Encoder(small_config(num_layers=4)).train()
+    tokens = torch.randint(61, (2, 12))
+
+    def saved_elements(checkpointing: bool) -> int:
+        model.gradient_checkpointing = checkpointing
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+            model(tokens)
+        return sum(sizes)
+
+    assert saved_elements(True) < saved_elements(False) / 3
+
+
+def test_dropout_follows_the_global_seed_in_training_and_is_off_in_evaluation(small_config):
+    model = Encoder(small_config(dropout=0.2, attention_dropout=0.2))
+    init_weights(model, seed=3)
+    tokens = torch.randint(61, (2, 12))
+
+    def run(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return model(tokens)
+
+    model.train()
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
+    model.eval()
+    assert torch.equal(run(1), run(2))

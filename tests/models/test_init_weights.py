@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models.config import TransformerConfig
+from models.encoder import Encoder
+from models.initialization import init_weights
+from models.masked_language_model import MaskedLanguageModel
+from models.sequence_classifier import SequenceClassifier
+
+
+def test_weights_are_a_function_of_the_seed_alone(small_config):
+    def weights(seed: int, global_seed: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(global_seed)
+        model = MaskedLanguageModel(small_config())
+        init_weights(model, seed)
+        return model.state_dict()
+
+    first, again, other = weights(1, 0), weights(1, 99), weights(2, 0)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    changed = {name for name in first if not torch.equal(first[name], other[name])}
+    assert changed == {name for name in first if name.endswith("weight") and "norm" not in name}
+
+
+def test_global_random_state_is_left_alone(small_config):
+    model = Encoder(small_config())
+    before = torch.get_rng_state()
+    init_weights(model, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_shared_names_get_the_same_weights_in_every_network(small_config):
+    masked, classifier = (
+        MaskedLanguageModel(small_config(num_layers=3)),
+        SequenceClassifier(small_config(), 2),
+    )
+    init_weights(masked, seed=4)
+    init_weights(classifier, seed=4)
+    ours, theirs = masked.state_dict(), classifier.state_dict()
+    shared = [name for name in theirs if name.startswith("encoder.")]
+    assert all(torch.equal(ours[name], theirs[name]) for name in shared)
+
+
+def test_network_from_the_meta_device_gets_the_same_weights(small_config):
+    direct = MaskedLanguageModel(small_config())
+    with torch.device("meta"):
+        late = MaskedLanguageModel(small_config())
+    with pytest.raises(ValueError, match=r"to_empty"):
+        init_weights(late, seed=1)
+    late.to_empty(device="cpu")
+    init_weights(direct, seed=1)
+    init_weights(late, seed=1)
+    state = late.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in direct.state_dict().items())
+
+
+def test_distribution_is_that_of_the_config():
+    config = TransformerConfig(
+        vocab_size=500,
+        num_layers=1,
+        hidden_size=128,
+        num_heads=2,
+        intermediate_size=512,
+        initializer_std=0.03,
+    )
+    model = MaskedLanguageModel(config)
+    init_weights(model, seed=0)
+    for name, tensor in model.state_dict().items():
+        if name.endswith("bias"):
+            assert not tensor.any()
+        elif "norm" in name:
+            assert (tensor == 1).all()
+        else:
+            assert tensor.std().item() == pytest.approx(0.03, rel=0.03)
+            assert tensor.mean().item() == pytest.approx(0.0, abs=6e-4)
+
+
+def test_different_tensors_of_one_shape_differ(small_config):
+    model = Encoder(small_config())
+    init_weights(model, seed=0)
+    first, second = (layer.attention.qkv.weight for layer in model.transformer.layers)
+    assert not torch.equal(first, second)
