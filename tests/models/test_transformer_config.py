@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pydantic
 import pytest
@@ -81,4 +83,5 @@ def test_network_without_a_vocabulary_is_refused_with_the_remedy():
 
 def test_importing_the_config_does_not_import_torch():
     code = "import sys, models.config; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    root = Path(inspect.getfile(TransformerConfig)).parents[1]
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
