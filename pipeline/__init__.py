@@ -1,0 +1,1 @@
+"""What a user does: command line, configuration, pre-training, fine-tuning, tracking, lineage."""

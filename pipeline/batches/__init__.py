@@ -1,0 +1,1 @@
+"""From token stores to micro-batches: order, packing, mixing and loading as pure functions of one integer."""

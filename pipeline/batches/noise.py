@@ -1,0 +1,79 @@
+"""Counter-based randomness: every draw is a hash of where it is used, so nothing has to be remembered.
+
+The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom
+number generators"), with the murmur-style constants of Stafford's variant 13. Keys are folded in one by one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser over a uint64 array, in place where possible."""
+    values = values ^ (values >> np.uint64(30))
+    values *= _MIX_1
+    values ^= values >> np.uint64(27)
+    values *= _MIX_2
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def _fold(state: np.ndarray, key: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return _mix((state ^ _mix(key + _GAMMA)) + _GAMMA)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A point in the space of draws. Adding keys gives new, independent points; drawing changes nothing."""
+
+    state: np.ndarray
+    """uint64, of any shape."""
+
+    @classmethod
+    def of(cls, *keys: Any) -> Noise:
+        """Noise for scalar keys: non-negative integers, or strings naming a purpose (`"order"`)."""
+        return cls(np.zeros((), dtype=np.uint64)).at(*keys)
+
+    def at(self, *keys: Any) -> Noise:
+        """Noise further keyed by each of `keys`: integers, strings, or integer arrays that broadcast."""
+        state = self.state
+        for key in keys:
+            state = _fold(state, _as_uint64(key))
+        return Noise(state)
+
+    def bits(self) -> np.ndarray:
+        """uint64 draws, uniform over all values, in the shape of the keys."""
+        return self.state
+
+    def uniform(self) -> np.ndarray:
+        """float64 draws in [0, 1), in the shape of the keys."""
+        return (self.state >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def integers(self, high: int) -> np.ndarray:
+        """int64 draws in [0, high). The bias, below high / 2**32, is far under what any run can show."""
+        return ((self.state >> np.uint64(32)) * np.uint64(high) >> np.uint64(32)).astype(np.int64)
+
+    def permutation(self, size: int) -> np.ndarray:
+        """int64 [size]: a permutation of range(size), by sorting one draw per element."""
+        return np.argsort(self.at(np.arange(size, dtype=np.uint64)).bits(), kind="stable")
+
+    def seed(self) -> int:
+        """An integer in [0, 2**63) for generators that want a seed. Only for scalar noise."""
+        return int(self.state >> np.uint64(1))
+
+
+def _as_uint64(key: Any) -> np.ndarray:
+    if isinstance(key, str):
+        digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+        return np.frombuffer(digest, dtype="<u8")[0]
+    return np.asarray(key).astype(np.uint64)

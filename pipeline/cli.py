@@ -1,0 +1,44 @@
+"""`cloze`: the command line. Verbs import what they need when they are called, so that help is instant."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from cluster.errors import ClozeError
+from pipeline.commands import data, doctor, evaluate, jobs, runs, train
+
+WORKING_DIRECTORY_VARIABLE = "CLOZE_WORKDIR"
+"""Set for submitted jobs: the directory that relative paths in configurations start from."""
+
+app = typer.Typer(
+    name="cloze",
+    help="Pre-train language models from raw text to task scores: Ray, DeepSpeed, Arrow and MLflow as one system.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data.data_app, name="data")
+app.add_typer(data.tokenizer_app, name="tokenizer")
+for module in (train, evaluate, runs, jobs, doctor):
+    module.register(app)
+
+
+def main() -> None:
+    """Run the command line; a ClozeError ends it with its message and its documented exit code."""
+    if directory := os.environ.get(WORKING_DIRECTORY_VARIABLE):
+        os.chdir(directory)
+    try:
+        app()
+    except ClozeError as error:
+        print(f"\n{error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("\nInterrupted; finished work is kept, the same command continues.", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

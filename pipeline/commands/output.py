@@ -1,0 +1,56 @@
+"""How verbs answer: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve and check everything, start nothing.")]
+ConfigPath = Annotated[Path, typer.Argument(help="YAML file, such as those in configs/.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings that win over the file: a.b=c", show_default=False)
+]
+RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Directory that holds the runs.")]
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as indented JSON on stdout."""
+    import orjson
+
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    sys.stdout.write(orjson.dumps(value, option=options, default=str).decode() + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows as a table; numbers are aligned to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[number], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(shown(cell) for cell in row))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def print_mapping(title: str, values: Mapping[str, Any]) -> None:
+    """Print names and values as a two-column table."""
+    print_table(title, ("", ""), [(name, shown(value)) for name, value in values.items()])
+
+
+def shown(value: Any) -> str:
+    """A value as people read it: thousands separated, four significant digits."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,178 @@
+"""One YAML is one run: load with OmegaConf, merge bases and overrides, validate with pydantic, explain errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from cluster.errors import ConfigError, ConfigProblem, MissingInputError
+
+ConfigT = TypeVar("ConfigT")
+
+BASE_KEY = "base"
+"""Names YAML files, relative to the file that names them, which are merged first."""
+
+
+class Config(BaseModel):
+    """Base of every configuration: immutable, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def load_config(kind: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
+    """Read a YAML file, apply `a.b=c` overrides (which win) and validate.
+
+    Raises:
+        MissingInputError: the file, or a file named by `base`, does not exist.
+        ConfigError: every problem at once, with key, value, what is allowed and the nearest name.
+    """
+    merged = OmegaConf.merge(_load_merged(path, ()), parse_overrides(overrides))
+    try:
+        plain = OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{path}: {error}", next_step=_interpolation_remedy(str(error))) from None
+    return validate(kind, plain, str(path))
+
+
+def validate(kind: type[ConfigT], plain: Any, where: str) -> ConfigT:
+    """Validate plain data as `kind`. `where` names its origin in the ConfigError."""
+    try:
+        return TypeAdapter(kind).validate_python(plain)
+    except ValidationError as error:
+        problems = tuple(_explain(kind, detail) for detail in error.errors(include_url=False))
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise ConfigError(f"{where}: {count} in the configuration:", problems=problems) from None
+
+
+def parse_overrides(overrides: Sequence[str]) -> DictConfig:
+    """Turn `["a.b=c"]` into a config.
+
+    Raises:
+        ConfigError: an override has no `=` or no key.
+    """
+    wrong = tuple(
+        ConfigProblem(override, "", "an override is written key=value, such as optimizer.lr=1e-4")
+        for override in overrides
+        if not override.partition("=")[1] or not override.partition("=")[0].strip()
+    )
+    if wrong:
+        raise ConfigError("Overrides that cannot be read:", problems=wrong)
+    try:
+        return OmegaConf.from_dotlist(list(overrides))
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        raise ConfigError(f"Overrides {' '.join(overrides)} cannot be read: {error}") from None
+
+
+def to_plain(config: BaseModel) -> dict[str, Any]:
+    """The resolved configuration as JSON-like data."""
+    return config.model_dump(mode="json")
+
+
+def to_yaml(config: BaseModel) -> str:
+    """The resolved configuration as YAML that `load_config` reads back."""
+    return OmegaConf.to_yaml(OmegaConf.create(to_plain(config)))
+
+
+def _load_merged(path: Path, chain: tuple[Path, ...]) -> DictConfig:
+    resolved = path.resolve()
+    if resolved in chain:
+        raise ConfigError(f"{path}: `base` leads back to itself: {' -> '.join(map(str, (*chain, resolved)))}")
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=1)
+        hint = f"did you mean {path.parent / near[0]}?" if near else "`ls configs/*` lists those that are shipped"
+        named_by = f" (named by `base` in {chain[-1]})" if chain else ""
+        raise MissingInputError(f"There is no configuration file {path}{named_by}.", next_step=hint)
+    try:
+        loaded = OmegaConf.load(path)
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(f"{path} must hold `key: value` pairs, not a list or a single value.")
+    bases = loaded.pop(BASE_KEY, None) or []
+    names = [bases] if isinstance(bases, str) else list(bases)
+    merged = OmegaConf.create({})
+    for name in names:
+        merged = OmegaConf.merge(merged, _load_merged(path.parent / name, (*chain, resolved)))
+    result = OmegaConf.merge(merged, loaded)
+    assert isinstance(result, DictConfig)
+    return result
+
+
+def _interpolation_remedy(message: str) -> str:
+    if "Environment variable" in message:
+        return "set the variable that the message names, such as `export CLOZE_DATA=/path/to/corpora`"
+    return "correct the ${...} expression"
+
+
+def _explain(kind: Any, detail: Mapping[str, Any]) -> ConfigProblem:
+    location = tuple(detail["loc"])
+    key = ".".join(str(part) for part in location) or "(top level)"
+    value = detail.get("input")
+    if detail["type"] == "extra_forbidden":
+        allowed = sorted(_field_names(_models_at(kind, location[:-1])))
+        message = f"unknown key{_nearest(str(location[-1]), allowed)}; allowed are {', '.join(allowed)}"
+    elif detail["type"] == "missing":
+        return ConfigProblem(key, "", "is required")
+    elif detail["type"] in ("literal_error", "union_tag_invalid"):
+        context = detail.get("ctx", {})
+        expected = str(context.get("expected") or context.get("expected_tags"))
+        choices = [choice.strip("' ") for choice in expected.replace(" or ", ", ").split(",")]
+        tag = context.get("tag", value)
+        value = tag
+        message = f"must be one of {', '.join(choices)}{_nearest(str(tag), choices)}"
+    else:
+        message = str(detail["msg"]).removeprefix("Value error, ")
+    return ConfigProblem(key, _shorten(value), message)
+
+
+def _nearest(name: str, allowed: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(allowed), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _models_at(kind: Any, location: tuple[Any, ...]) -> set[type]:
+    """The config classes that may stand at `location`; list indexes and union tags are passed over."""
+    models = _models_in(kind)
+    for part in location:
+        annotations = [_annotations(model)[part] for model in models if part in _annotations(model)]
+        if annotations:
+            models = set().union(*map(_models_in, annotations))
+        else:
+            tagged = {m for m in models if part in _tags(m)}
+            models = tagged or models
+    return models
+
+
+def _models_in(annotation: Any) -> set[type]:
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
+        return {annotation}
+    return set().union(*map(_models_in, get_args(annotation)))
+
+
+def _annotations(model: type) -> dict[str, Any]:
+    if issubclass(model, BaseModel):
+        return {name: field.annotation for name, field in model.model_fields.items()}
+    return {field.name: field.type for field in dataclass_fields(model)}
+
+
+def _tags(model: type) -> set[str]:
+    kind = _annotations(model).get("kind")
+    return {str(tag) for tag in get_args(kind)}
+
+
+def _field_names(models: Iterable[type]) -> set[str]:
+    return {name for model in models for name in _annotations(model)}

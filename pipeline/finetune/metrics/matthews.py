@@ -1,0 +1,16 @@
+"""Matthews correlation coefficient (Matthews 1975), which GLUE reports for CoLA."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from sklearn.metrics import matthews_corrcoef
+
+
+def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """In [-1, 1]; 0 for constant predictions, as the limit of the formula, and for constant labels."""
+    with warnings.catch_warnings():
+        # Constant predictions are common after the first epoch; the value 0 says it well enough.
+        warnings.simplefilter("ignore", UserWarning)
+        return float(matthews_corrcoef(labels, predictions))

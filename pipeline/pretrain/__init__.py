@@ -1,0 +1,1 @@
+"""Pre-training: configuration, DeepSpeed engine, schedule, checkpoints and the loop of every rank."""

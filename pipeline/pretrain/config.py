@@ -1,0 +1,184 @@
+"""The configuration of a pre-training run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from models.config import TransformerConfig
+from pipeline.config import Config
+from pipeline.objectives.mlm import MaskedLM
+
+
+class StoreConfig(Config):
+    """One token store of the training mixture."""
+
+    path: Path
+    """Directory of a committed token store."""
+    weight: float = Field(default=1.0, gt=0)
+    """Share of the samples, relative to the other stores."""
+
+
+class DataConfig(Config):
+    """What the run is trained on."""
+
+    stores: tuple[StoreConfig, ...] = Field(min_length=1)
+    """Token stores made by `cloze data prepare`, all with the same tokenizer."""
+    held_out: float = Field(default=0.01, gt=0, lt=1)
+    """Share of the documents that training never sees; chosen by document id, the same in every run."""
+
+
+class BatchConfig(Config):
+    """The global batch of a step, and how it is cut."""
+
+    sequence_length: int = Field(default=512, ge=4)
+    """Tokens per sample."""
+    samples: int = Field(gt=0)
+    """Samples of the global batch: what one update learns from, on however many workers."""
+    micro_batch_size: int = Field(gt=0)
+    """Samples in one forward pass of one worker. Fixes the run's arithmetic: it is part of the run's identity."""
+    attention: Literal["documents", "full"] = "documents"
+    """Whether attention stays inside each document of a packed sample, or crosses them."""
+
+    @model_validator(mode="after")
+    def _arithmetic(self) -> BatchConfig:
+        if self.samples % self.micro_batch_size:
+            below = self.samples - self.samples % self.micro_batch_size
+            raise ValueError(
+                f"samples {self.samples} must be a multiple of micro_batch_size {self.micro_batch_size};"
+                f" the nearest are {below or self.micro_batch_size} and {below + self.micro_batch_size}"
+            )
+        return self
+
+
+class OptimizerConfig(Config):
+    """AdamW (Loshchilov and Hutter 2019)."""
+
+    lr: float = Field(gt=0)
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """Decay of the first and second moment; 0.98 as in Liu et al. 2019, table 9."""
+    eps: float = Field(default=1e-6, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Applied to matrices; never to biases and norms."""
+    clip: float = Field(default=1.0, gt=0)
+    """Largest global gradient norm."""
+
+
+class ScheduleConfig(Config):
+    """Learning rate over the run."""
+
+    kind: Literal["linear", "cosine", "constant"] = "linear"
+    """Shape after the warm-up."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear rise from zero."""
+    final_share: float = Field(default=0.0, ge=0, le=1)
+    """Share of the peak learning rate at the last step."""
+
+
+class EvaluationConfig(Config):
+    """Loss on held-out documents."""
+
+    every_steps: int = Field(default=1000, gt=0)
+    """Steps between evaluations; the first is before training, the last after it."""
+    samples: int = Field(default=512, gt=0)
+    """Held-out samples; rounded up to whole micro-batches for every worker."""
+
+
+class CheckpointConfig(Config):
+    """When to save and what to keep."""
+
+    every_steps: int = Field(default=1000, gt=0)
+    """Steps between checkpoints; the last step is always saved."""
+    keep_last: int = Field(default=3, gt=0)
+    """Newest checkpoints kept besides the best one."""
+
+
+class ClusterConfig(Config):
+    """Where the run runs. No part of the run's identity."""
+
+    workers: int = Field(default=1, gt=0)
+    """Training processes, one per GPU or per share of CPUs."""
+    cpus_per_worker: int = Field(default=1, gt=0)
+    """CPU threads of each worker."""
+    gpus_per_worker: int = Field(default=0, ge=0, le=1)
+    address: str | None = None
+    """Ray address; null takes RAY_ADDRESS, or starts a local cluster."""
+    max_failures: int = Field(default=3, ge=0)
+    """Lost workers after which the group is no longer restarted."""
+
+
+class ZeroConfig(Config):
+    """DeepSpeed ZeRO (Rajbhandari et al. 2020)."""
+
+    stage: Literal[0, 1, 2, 3] = 2
+    """What is sharded over workers: 1 optimizer state, 2 gradients too, 3 parameters too."""
+
+
+class PretrainConfig(Config):
+    """One pre-training run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Names the run together with its MLflow run id, and the registered model."""
+    runs_dir: Path = Path("runs")
+    """Directory that holds one directory per run."""
+    experiment: str = "pretrain"
+    """MLflow experiment."""
+    data: DataConfig
+    model: TransformerConfig
+    """The network; `vocab_size` is taken from the tokens unless given."""
+    objective: MaskedLM
+    """What the network learns to predict."""
+    batch: BatchConfig
+    steps: int = Field(gt=0)
+    """Updates of the whole run."""
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig = ScheduleConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    zero: ZeroConfig = ZeroConfig()
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Number format of weights and activations in the network; the optimizer works in fp32."""
+    seed: int = Field(default=1, ge=0)
+    """Decides initial weights, order, noise and dropout."""
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _fits(self) -> PretrainConfig:
+        problems = []
+        step = self.batch.micro_batch_size * self.cluster.workers
+        if self.batch.samples % step:
+            below = self.batch.samples - self.batch.samples % step
+            problems.append(
+                f"batch.samples {self.batch.samples} must be a multiple of batch.micro_batch_size"
+                f" {self.batch.micro_batch_size} x cluster.workers {self.cluster.workers} = {step};"
+                f" the nearest are {below or step} and {below + step}"
+            )
+        if self.batch.sequence_length > self.model.max_positions:
+            problems.append(
+                f"batch.sequence_length {self.batch.sequence_length} exceeds model.max_positions"
+                f" {self.model.max_positions}; raise model.max_positions or lower the length"
+            )
+        if self.schedule.warmup_steps >= self.steps:
+            problems.append(
+                f"schedule.warmup_steps {self.schedule.warmup_steps} must be below steps {self.steps}"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+IDENTITY_EXCLUDES = frozenset({"name", "runs_dir", "experiment", "cluster", "checkpoint", "zero"})
+"""Settings that may change between a run and its resumption: they change no update."""
+
+
+def identity_of(config: PretrainConfig) -> dict:
+    """The part of the configuration that determines every update; store paths are left to the fingerprints."""
+    plain = config.model_dump(mode="json", exclude=set(IDENTITY_EXCLUDES))
+    plain["data"] = {
+        "held_out": config.data.held_out,
+        "weights": [store.weight for store in config.data.stores],
+    }
+    return plain

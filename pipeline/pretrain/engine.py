@@ -1,0 +1,128 @@
+"""The DeepSpeed engine: its explicit configuration, the optimizer, and compiling it without surprises."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipeline.pretrain.config import OptimizerConfig, PretrainConfig
+
+_NO_DECAY_SUFFIXES = (".bias",)
+_QUIET = 10**9
+"""Steps between DeepSpeed's own progress lines: never."""
+
+
+def deepspeed_config(config: PretrainConfig, world_size: int, *, universal: bool = False) -> dict[str, Any]:
+    """DeepSpeed's configuration in concrete numbers; nothing is left to `auto`.
+
+    Args:
+        universal: the checkpoint to be loaded was converted for another number of workers.
+    """
+    batch = config.batch
+    return {
+        "train_batch_size": batch.samples,
+        "train_micro_batch_size_per_gpu": batch.micro_batch_size,
+        "gradient_accumulation_steps": batch.samples // (batch.micro_batch_size * world_size),
+        "gradient_clipping": config.optimizer.clip,
+        "bf16": {"enabled": config.precision == "bf16"},
+        "zero_optimization": {
+            "stage": config.zero.stage,
+            "contiguous_gradients": True,
+            # Overlapped reduction adds gradients in the order in which they arrive; exactness comes first.
+            "overlap_comm": False,
+            # Small parameters are kept whole only for speed; with few workers sharding them costs nothing.
+            "stage3_param_persistence_threshold": 0,
+        },
+        "checkpoint": {"load_universal": universal},
+        "steps_per_print": _QUIET,
+        "wall_clock_breakdown": False,
+    }
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Weight decay for matrices, none for biases and norms."""
+    decayed, plain = [], []
+    for name, parameter in model.named_parameters():
+        small = parameter.ndim < 2 or name.endswith(_NO_DECAY_SUFFIXES)
+        (plain if small else decayed).append(parameter)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+
+
+def has_compiler() -> bool:
+    """Whether DeepSpeed can compile its CPU optimizer here."""
+    return shutil.which(os.environ.get("CXX", "c++")) is not None or shutil.which("g++") is not None
+
+
+def optimizer_name() -> str:
+    """The optimizer that this machine gets: DeepSpeed's FusedAdam on CUDA, its compiled CPU Adam, or torch's."""
+    if torch.cuda.is_available():
+        return "FusedAdam"
+    return "DeepSpeedCPUAdam" if has_compiler() else "AdamW"
+
+
+def make_optimizer(name: str, model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """AdamW in the implementation `name`, as `optimizer_name` gives it."""
+    groups = parameter_groups(model, config.weight_decay)
+    common = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
+    if name == "AdamW":
+        return torch.optim.AdamW(groups, fused=True, **common)
+    with compile_lock():
+        if name == "FusedAdam":
+            from deepspeed.ops.adam import FusedAdam
+
+            return FusedAdam(groups, adam_w_mode=True, **common)
+        from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+        return DeepSpeedCPUAdam(groups, adamw_mode=True, **common)
+
+
+@contextmanager
+def compile_lock() -> Iterator[None]:
+    """Let one process of a machine compile DeepSpeed's operators while the others wait.
+
+    torch marks a compilation by a file named `lock`, which a killed process leaves behind and everybody then
+    waits for without end. Whoever holds our lock (which the kernel frees when its holder dies) knows that no
+    compilation is under way and removes such a file.
+    """
+    root = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path.home() / ".cache" / "cloze" / "ops")))
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "cloze.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for stale in root.glob("*/lock"):
+            stale.unlink(missing_ok=True)
+        yield
+
+
+def initialize(
+    model: nn.Module, config: PretrainConfig, world_size: int, optimizer: str, *, universal: bool
+) -> Any:
+    """`deepspeed.initialize` for this rank; returns the engine."""
+    import deepspeed
+
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=make_optimizer(optimizer, model, config.optimizer),
+        config=deepspeed_config(config, world_size, universal=universal),
+        dist_init_required=False,
+    )
+    return engine
+
+
+def consolidated_weights(engine: Any) -> dict[str, torch.Tensor] | None:
+    """float32 weights of the whole network on rank 0, None elsewhere. All ranks must call it."""
+    if engine.zero_optimization_stage() == 3:
+        state = engine._zero3_consolidated_16bit_state_dict()
+    else:
+        state = engine.module.state_dict()
+    if torch.distributed.get_rank() != 0:
+        return None
+    assert state is not None
+    return {name: tensor.detach().float().cpu().contiguous() for name, tensor in state.items()}

@@ -1,0 +1,115 @@
+"""The directory of a run: what it is, where its parts lie, how it is found again.
+
+    runs/NAME-1a2b3c4d/
+        run.json        MLflow run id, tracking store, registered model
+        config.yaml     the resolved configuration
+        log.jsonl       every step's metrics and every event, append-only
+        checkpoints/    step-00000100/ ... each committed like any artefact
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict
+
+from cluster.errors import ReferenceNotFoundError
+from cluster.manifest import write_durably
+from pipeline.config import load_config, to_yaml
+from pipeline.pretrain.config import PretrainConfig
+
+RUN_FILE = "run.json"
+CONFIG_FILE = "config.yaml"
+EVENTS_FILE = "events.jsonl"
+
+
+class RunInfo(BaseModel):
+    """The contents of `run.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Name of the run, its directory and its registered model."""
+    run_id: str
+    """MLflow run id; the same for all resumptions."""
+    tracking_uri: str
+    submission_id: str | None = None
+    """The Ray job that started it, if one did."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """One run on disk."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory of the run's checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def info(self) -> RunInfo:
+        """Who the run is in MLflow."""
+        return RunInfo.model_validate(orjson.loads((self.path / RUN_FILE).read_bytes()))
+
+    def config(self, overrides: tuple[str, ...] = ()) -> PretrainConfig:
+        """The resolved configuration, with overrides for a resumption."""
+        return load_config(PretrainConfig, self.path / CONFIG_FILE, overrides)
+
+    def create(self, info: RunInfo, config: PretrainConfig) -> None:
+        """Write a new run's files; `run.json` last, because a run exists when that does."""
+        self.checkpoints.mkdir(parents=True)
+        write_durably(self.path / CONFIG_FILE, to_yaml(config).encode())
+        write_durably(
+            self.path / RUN_FILE, orjson.dumps(info.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+        )
+
+    def record_event(self, event: str, **details: Any) -> None:
+        """Append to the run's history of starts, resumptions, repairs and ends; for operators."""
+        from cluster.manifest import created_by
+
+        line = orjson.dumps({"event": event, "time": created_by().time, **details}) + b"\n"
+        with (self.path / EVENTS_FILE).open("ab") as stream:
+            stream.write(line)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The run's history, oldest first."""
+        path = self.path / EVENTS_FILE
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [orjson.loads(line) for line in lines]
+
+
+def list_runs(runs_dir: Path) -> list[RunDirectory]:
+    """All runs in `runs_dir`, by name."""
+    return [RunDirectory(path.parent) for path in sorted(runs_dir.glob(f"*/{RUN_FILE}"))]
+
+
+def find_run(reference: str, runs_dir: Path) -> RunDirectory:
+    """The run with a name, a directory or an MLflow run id.
+
+    Raises:
+        ReferenceNotFoundError: there is none; names the nearest.
+    """
+    for candidate in (Path(reference), runs_dir / reference):
+        if (candidate / RUN_FILE).is_file():
+            return RunDirectory(candidate)
+    runs = list_runs(runs_dir)
+    for run in runs:
+        if run.info.run_id == reference:
+            return run
+    raise ReferenceNotFoundError(
+        f"There is no run {reference} in {runs_dir}.{nearest([run.path.name for run in runs], reference)}",
+        next_step=f"list the runs there are: cloze runs --runs-dir {runs_dir}",
+    )
+
+
+def nearest(names: list[str], wanted: str) -> str:
+    """` Did you mean NAME?`, or nothing when no name is near."""
+    import difflib
+
+    near = difflib.get_close_matches(wanted, names, n=1)
+    return f" Did you mean {near[0]}?" if near else ""

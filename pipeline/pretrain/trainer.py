@@ -1,0 +1,375 @@
+"""The loop of one rank. Every rank runs this file; what is shared is only the gradients and a few numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from cluster.manifest import InputEntry
+from cluster.train_group import Rank
+from data_prep.token_store import TokenStore
+from models.config import TransformerConfig
+from models.initialization import init_weights
+from pipeline.batches.loader import BatchPlan, MicroBatch, StepLoader
+from pipeline.batches.noise import Noise
+from pipeline.batches.token_dataset import Split, TokenDataset
+from pipeline.objectives import OBJECTIVES
+from pipeline.objectives.mlm import Vocabulary
+from pipeline.pretrain import checkpoint as checkpoints
+from pipeline.pretrain import engine as engines
+from pipeline.pretrain.config import PretrainConfig, identity_of
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_log import RunLog, Sender
+from pipeline.pretrain.schedule import learning_rate
+from pipeline.pretrain.universal import convert_on_rank_zero, discard_scratch, universal_info
+
+_CLOSE_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the run reads: stores, samples and the network's shape."""
+
+    stores: list[TokenStore]
+    train: TokenDataset
+    held_out: TokenDataset
+    model: TransformerConfig
+    vocabulary: Vocabulary
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where the run stands; all that changes from step to step outside the engine."""
+
+    step: int = 0
+    predicted_tokens: int = 0
+    held_out_loss: float | None = None
+
+
+def open_inputs(config: PretrainConfig, *, verify: bool) -> Inputs:
+    """Open the stores, hashing every file when `verify`, and fit the network's vocabulary to them.
+
+    Raises:
+        CorruptArtefactError, MismatchError, ConfigError: as the parts raise them.
+    """
+    stores = [TokenStore.open(store.path, verify=verify) for store in config.data.stores]
+    special = stores[0].special_tokens
+    vocab_size = require_vocab_size(config.model.vocab_size, stores)
+    return Inputs(
+        stores=stores,
+        train=_dataset(stores, config, "train"),
+        held_out=_dataset(stores, config, "held_out"),
+        model=replace(config.model, vocab_size=vocab_size),
+        vocabulary=Vocabulary(vocab_size, special["mask"], tuple(sorted(special.values()))),
+    )
+
+
+def require_vocab_size(configured: int | None, stores: list[TokenStore]) -> int:
+    """The vocabulary of the network: that of the tokens, unless the configuration asks for a larger one.
+
+    Raises:
+        MismatchError: the configured vocabulary has no place for some tokens.
+    """
+    from cluster.errors import MismatchError
+
+    needed = max(store.vocab_size for store in stores)
+    if configured is not None and configured < needed:
+        raise MismatchError(
+            f"model.vocab_size is {configured}, but the tokens of {stores[0].path} need {needed}.",
+            next_step=f"remove model.vocab_size from the configuration, or set it to {needed} or more",
+        )
+    return configured or needed
+
+
+def _dataset(stores: list[TokenStore], config: PretrainConfig, split: Split) -> TokenDataset:
+    return TokenDataset(
+        stores,
+        [store.weight for store in config.data.stores],
+        sequence_length=config.batch.sequence_length,
+        seed=config.seed,
+        held_out=config.data.held_out,
+        split=split,
+    )
+
+
+class Trainer:
+    """One rank of one attempt at a run."""
+
+    def __init__(self, run: RunDirectory, config: PretrainConfig, rank: Rank) -> None:
+        self.run, self.config, self.rank = run, config, rank
+        self.info = run.info
+        self.inputs = open_inputs(config, verify=False)
+        self.objective: ModuleType = OBJECTIVES[config.objective.kind]
+        self.optimizer_name = engines.optimizer_name()
+        self.progress = Progress()
+        self.device = _device(rank)
+        start = self._choose_checkpoint()
+        model = self.objective.build_model(self.inputs.model)
+        init_weights(model, config.seed)
+        self.engine = engines.initialize(
+            model, config, rank.world_size, self.optimizer_name, universal=_is_universal(start, rank)
+        )
+        if start is not None:
+            self._load(start)
+        self.plan = BatchPlan(config.batch.samples, config.batch.micro_batch_size)
+        self.loader = self._loader(self.inputs.train, Noise.of("train", config.seed))
+        self.evaluation_loader = self._loader(self.inputs.held_out, Noise.of("evaluation", config.seed))
+        self.log: RunLog | None = None
+        self.sender: Sender | None = None
+
+    def train(self) -> None:
+        """Run from the newest checkpoint to the last step."""
+        self._open_log()
+        try:
+            if self.progress.step == 0:
+                self._evaluate()
+            waiting_since = time.perf_counter()
+            for step, micro_batches in self.loader.steps(self.progress.step, self.config.steps):
+                started = time.perf_counter()
+                metrics = self._update(step, micro_batches)
+                now = time.perf_counter()
+                self._report(metrics, data_wait_s=started - waiting_since, step_s=now - waiting_since)
+                self._evaluate_and_save_when_due()
+                waiting_since = time.perf_counter()
+        finally:
+            self._close_log()
+
+    def _update(self, step: int, micro_batches: list[MicroBatch[Any]]) -> dict[str, float]:
+        """One update: forward and backward of this rank's micro-batches, then the optimizer."""
+        predicted = self._sum([sum(batch.data.num_predicted for batch in micro_batches)])[0]
+        # The engine averages over ranks and knows nothing of tokens: this turns its average of sums into the
+        # sum over the global batch divided by its predicted tokens.
+        scale = self.rank.world_size / predicted
+        rate = learning_rate(
+            step,
+            peak=self.config.optimizer.lr,
+            total_steps=self.config.steps,
+            schedule=self.config.schedule,
+        )
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = rate
+        summed = correct = 0.0
+        for batch in micro_batches:
+            _seed_dropout(self.config.seed, step, batch.number)
+            loss, counts = self.objective.loss(
+                self.engine, batch.data.to(self.device), self.config.batch.attention
+            )
+            self.engine.backward(loss * scale, scale_wrt_gas=False)
+            self.engine.step()
+            summed += loss.item()
+            correct += counts["correct"].item()
+        summed, correct = self._sum([summed, correct])
+        self.progress.step = step + 1
+        self.progress.predicted_tokens += int(predicted)
+        return {
+            "loss": summed / predicted,
+            "accuracy": correct / predicted,
+            "lr": rate,
+            "grad_norm": float(self.engine.get_global_grad_norm() or 0.0),
+            "predicted_tokens": predicted,
+        }
+
+    @torch.no_grad()
+    def _evaluate(self) -> None:
+        """Loss on a fixed list of held-out samples, shared out over ranks, every sample counted once."""
+        count = -(-self.config.evaluation.samples // self.config.batch.micro_batch_size)
+        rank, world_size = self.rank.rank, self.rank.world_size
+        self.engine.eval()
+        summed = correct = predicted = 0.0
+        for turn in range(-(-count // world_size)):
+            number = turn * world_size + rank
+            # All ranks run equally many passes (ZeRO-3 gathers weights in each); surplus ones are not counted.
+            batch = self.evaluation_loader.micro_batch(0, min(number, count - 1))
+            loss, counts = self.objective.loss(
+                self.engine, batch.data.to(self.device), self.config.batch.attention
+            )
+            if number < count:
+                summed += loss.item()
+                correct += counts["correct"].item()
+                predicted += batch.data.num_predicted
+        self.engine.train()
+        summed, correct, predicted = self._sum([summed, correct, predicted])
+        self.progress.held_out_loss = summed / predicted
+        if self.log is not None:
+            metrics = {"loss": summed / predicted, "accuracy": correct / predicted}
+            self.log.write("held_out", self.progress.step, metrics)
+
+    def _evaluate_and_save_when_due(self) -> None:
+        step, last = self.progress.step, self.progress.step == self.config.steps
+        if last or step % self.config.evaluation.every_steps == 0:
+            self._evaluate()
+        if last or step % self.config.checkpoint.every_steps == 0:
+            self._save()
+
+    def _report(self, metrics: dict[str, float], *, data_wait_s: float, step_s: float) -> None:
+        if self.log is None:
+            return
+        tokens = self.config.batch.samples * self.config.batch.sequence_length
+        speeds = {
+            "tokens_per_s": tokens / step_s,
+            "step_s": step_s,
+            "data_wait_share": data_wait_s / step_s,
+        }
+        self.log.write("train", self.progress.step, metrics | speeds)
+        if self.sender is not None:
+            self.sender.notify()
+
+    def _save(self) -> None:
+        directory, step = self.run.checkpoints, self.progress.step
+        if self.rank.rank == 0:
+            checkpoints.prepare_staging(directory, step)
+        dist.barrier()
+        staging = checkpoints.staging_path(directory, step)
+        self.engine.save_checkpoint(
+            str(staging),
+            tag=checkpoints.DEEPSPEED_DIRECTORY,
+            client_state=universal_info(),
+            save_latest=False,
+        )
+        weights = engines.consolidated_weights(self.engine)
+        dist.barrier()
+        if weights is not None:
+            save_file(weights, staging / checkpoints.MODEL_FILE)
+            self._commit(staging)
+        dist.barrier()
+
+    def _commit(self, staging: Path) -> None:
+        """Rank 0: commit the checkpoint, tell the log, delete what retention lets go."""
+        directory = self.run.checkpoints
+        manifest = checkpoints.commit_checkpoint(
+            staging,
+            directory,
+            self._state(),
+            self.inputs.model,
+            self.inputs.stores[0].tokenizer_path,
+            [InputEntry(kind="tokens", uri=str(s.path), fingerprint=s.fingerprint) for s in self.inputs.stores],
+        )
+        assert self.log is not None
+        self._log_checkpoint(directory / checkpoints.checkpoint_name(self.progress.step), manifest.fingerprint)
+        if deleted := checkpoints.apply_retention(directory, self.config.checkpoint.keep_last):
+            self.log.write("forget", self.progress.step, {"steps": deleted})
+
+    def _log_checkpoint(self, path: Path, fingerprint: str) -> None:
+        state = checkpoints.read_trainer_state(path)
+        loss = state.held_out_loss
+        assert self.log is not None
+        self.log.write(
+            "checkpoint",
+            state.step,
+            {
+                "directory": str(path.resolve()),
+                "fingerprint": fingerprint,
+                "metrics": {} if loss is None else {"held_out_loss": loss},
+                "best": checkpoints.best_checkpoint(self.run.checkpoints) == path,
+            },
+        )
+
+    def _state(self) -> checkpoints.TrainerState:
+        return checkpoints.TrainerState(
+            step=self.progress.step,
+            samples=self.progress.step * self.config.batch.samples,
+            predicted_tokens=self.progress.predicted_tokens,
+            world_size=self.rank.world_size,
+            zero_stage=self.config.zero.stage,
+            optimizer=self.optimizer_name,
+            data_fingerprint=self.inputs.train.fingerprint,
+            store_fingerprints=[store.fingerprint for store in self.inputs.stores],
+            identity=identity_of(self.config),
+            held_out_loss=self.progress.held_out_loss,
+            run_id=self.info.run_id,
+            run_name=self.info.name,
+        )
+
+    def _choose_checkpoint(self) -> Path | None:
+        """The newest good checkpoint, chosen and verified by rank 0 for all."""
+        choice: list[Any] = [None]
+        if self.rank.rank == 0:
+            path, messages = checkpoints.newest_good(self.run.checkpoints)
+            for message in messages:
+                self.run.record_event("checkpoint-set-aside", message=message)
+            choice = [path]
+        dist.broadcast_object_list(choice, src=0)
+        return choice[0]
+
+    def _load(self, path: Path) -> None:
+        state = checkpoints.read_trainer_state(path)
+        resized = state.world_size != self.rank.world_size
+        source = convert_on_rank_zero(path) if resized else path
+        self.engine.load_checkpoint(str(source), tag=checkpoints.DEEPSPEED_DIRECTORY)
+        if resized:
+            discard_scratch(path)
+        self.progress = Progress(state.step, state.predicted_tokens, state.held_out_loss)
+
+    def _open_log(self) -> None:
+        if self.rank.rank != 0:
+            return
+        self.log = RunLog(self.run.path)
+        self.run.record_event(
+            "started",
+            step=self.progress.step,
+            world_size=self.rank.world_size,
+            optimizer=self.optimizer_name,
+            device=str(self.device),
+        )
+        for path in checkpoints.list_checkpoints(self.run.checkpoints):
+            # A checkpoint that was committed just before the process died may not be in the log yet.
+            self._log_checkpoint(path, checkpoints.read_manifest(path).fingerprint)
+        self.sender = Sender(
+            self.run.path, uri=self.info.tracking_uri, run_id=self.info.run_id, model_name=self.info.name
+        )
+
+    def _close_log(self) -> None:
+        if self.log is None or self.sender is None:
+            return
+        self.log.close()
+        if unsent := self.sender.close(_CLOSE_TIMEOUT_S):
+            self.run.record_event("tracking-behind", message=unsent)
+
+    def _loader(self, dataset: TokenDataset, noise: Noise) -> StepLoader[Any]:
+        settings, vocabulary = self.config.objective, self.inputs.vocabulary
+        return StepLoader(
+            dataset,
+            self.plan,
+            lambda packed: self.objective.corrupt(packed, noise, settings, vocabulary),
+            rank=self.rank.rank,
+            world_size=self.rank.world_size,
+        )
+
+    def _sum(self, values: list[float]) -> list[float]:
+        """Sums over ranks, in float64."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+
+def _is_universal(start: Path | None, rank: Rank) -> bool:
+    return start is not None and checkpoints.read_trainer_state(start).world_size != rank.world_size
+
+
+def _device(rank: Rank) -> torch.device:
+    if torch.cuda.is_available():
+        return torch.device("cuda", rank.local_rank)
+    return torch.device("cpu")
+
+
+def _seed_dropout(seed: int, step: int, micro_batch: int) -> None:
+    """Make dropout a function of (seed, step, micro-batch), on whichever rank the micro-batch runs."""
+    torch.manual_seed(Noise.of("dropout", seed, step, micro_batch).seed())
+
+
+def run_rank(argument: Mapping[str, Any], rank: Rank) -> None:
+    """Body of every worker; `argument` holds `run` (directory) and `overrides`."""
+    torch.set_num_threads(rank.num_threads)
+    run = RunDirectory(Path(argument["run"]))
+    config = run.config(tuple(argument["overrides"]))
+    if rank.rank == 0:
+        run.record_event("workers", **argument.get("details", {}))
+    Trainer(run, config, rank).train()

@@ -1,0 +1,217 @@
+"""MLflow: runs, scores, and checkpoints as logged models that point to their directories.
+
+SQLite under the runs directory unless `MLFLOW_TRACKING_URI` says otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.errors import TrackingUnreachableError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+CHECKPOINT_TAG = "cloze.checkpoint"
+"""Tag of logged models and model versions: the checkpoint's directory."""
+STEP_TAG = "cloze.step"
+_MAX_PARAMS_PER_BATCH = 100
+_MAX_PARAM_CHARACTERS = 6000
+
+# Read by MLflow on import. A dead server must be noticed within seconds, not after minutes of retries.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def tracking_uri(runs_dir: Path) -> str:
+    """`MLFLOW_TRACKING_URI`, or SQLite in `runs_dir`."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.resolve() / 'mlflow.db'}"
+
+
+def connect(uri: str) -> MlflowClient:
+    """A client for a tracking store, which is also its registry."""
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedRun:
+    """An MLflow run that is written to directly; for work that is short enough to fail when tracking fails."""
+
+    uri: str
+    run_id: str
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int, model_id: str | None = None) -> None:
+        """Log values of one step; `model_id` ties them to the logged model they were measured on."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        batch = [Metric(name, value, now, step, model_id=model_id) for name, value in metrics.items()]
+        connect(self.uri).log_batch(self.run_id, metrics=batch)
+
+    def log_dict(self, data: Mapping[str, Any], file_name: str) -> None:
+        """Store JSON-like data as an artifact of the run."""
+        connect(self.uri).log_dict(self.run_id, dict(data), file_name)
+
+    def finish(self, status: str = "FINISHED") -> None:
+        """End the run as `FINISHED` or `FAILED`."""
+        connect(self.uri).set_terminated(self.run_id, status)
+
+
+def start_run(
+    experiment: str,
+    name: str,
+    *,
+    config: Mapping[str, Any],
+    tags: Mapping[str, str],
+    runs_dir: Path = Path("runs"),
+) -> TrackedRun:
+    """Create an MLflow run with its resolved configuration as parameters and as `config.json`.
+
+    Raises:
+        TrackingUnreachableError: the tracking store does not answer; nothing was started.
+    """
+    uri = tracking_uri(runs_dir)
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    from mlflow.entities import Param, RunTag
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        client = connect(uri)
+        run = client.create_run(_experiment_id(client, uri, experiment, runs_dir), run_name=name)
+        run_id = run.info.run_id
+        params = [Param(key, value) for key, value in flatten(config).items()]
+        for first in range(0, len(params), _MAX_PARAMS_PER_BATCH):
+            client.log_batch(run_id, params=params[first : first + _MAX_PARAMS_PER_BATCH])
+        client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+        client.log_dict(run_id, dict(config), "config.json")
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        raise TrackingUnreachableError(
+            f"The tracking store {uri} does not answer: {error}",
+            next_step="start the server, or unset MLFLOW_TRACKING_URI to track in SQLite",
+        ) from error
+    return TrackedRun(uri, run_id)
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested configuration as dotted keys with text values, as MLflow parameters want it."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)[:_MAX_PARAM_CHARACTERS]
+    return flat
+
+
+def register_checkpoint(
+    client: MlflowClient,
+    *,
+    run_id: str,
+    name: str,
+    step: int,
+    directory: str,
+    metrics: Mapping[str, float],
+    aliases: tuple[str, ...],
+    tags: Mapping[str, str],
+) -> str:
+    """Make a checkpoint a logged model and a version of the registered model `name`; returns the model id.
+
+    Nothing is uploaded: both point to `directory`. Doing it twice is the same as doing it once.
+    """
+    version = find_version(client, name, step)
+    if version is None:
+        version = _create_version(
+            client, run_id, name, step, directory, metrics, {**tags, CHECKPOINT_TAG: directory}
+        )
+    for alias in aliases:
+        client.set_registered_model_alias(name, alias, version.version)
+    return str(version.model_id)
+
+
+def forget_checkpoint(client: MlflowClient, *, name: str, step: int) -> None:
+    """Remove the model version of a checkpoint that retention deleted; its logged model is deleted with it."""
+    version = find_version(client, name, step)
+    if version is not None:
+        client.delete_model_version(name, version.version)
+        if version.model_id:
+            client.delete_logged_model(version.model_id)
+
+
+def find_version(client: MlflowClient, name: str, step: int) -> Any:
+    """The registered version of a checkpoint's step, or None."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        found = client.search_model_versions(f"name = '{name}' and tag.`{STEP_TAG}` = '{step}'")
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        raise
+    return found[0] if found else None
+
+
+def _create_version(
+    client: MlflowClient,
+    run_id: str,
+    name: str,
+    step: int,
+    directory: str,
+    metrics: Mapping[str, float],
+    tags: dict[str, str],
+) -> Any:
+    from mlflow.entities import Metric
+    from mlflow.exceptions import MlflowException
+
+    run = client.get_run(run_id)
+    model = client.create_logged_model(
+        experiment_id=run.info.experiment_id,
+        name=f"step-{step:08d}",
+        source_run_id=run_id,
+        tags={**tags, STEP_TAG: str(step)},
+        model_type="checkpoint",
+    )
+    client.finalize_logged_model(model.model_id, "READY")
+    if metrics:
+        now = int(time.time() * 1000)
+        batch = [Metric(key, value, now, step, model_id=model.model_id) for key, value in metrics.items()]
+        client.log_batch(run_id, metrics=batch)
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    return client.create_model_version(
+        name,
+        source=Path(directory).resolve().as_uri(),
+        run_id=run_id,
+        model_id=model.model_id,
+        tags={**tags, STEP_TAG: str(step)},
+    )
+
+
+def _experiment_id(client: MlflowClient, uri: str, name: str, runs_dir: Path) -> str:
+    from mlflow.exceptions import MlflowException
+
+    if existing := client.get_experiment_by_name(name):
+        return existing.experiment_id
+    # A server knows where its artifacts go; the embedded store would choose the working directory.
+    local = uri.startswith("sqlite:")
+    location = (runs_dir.resolve() / "mlflow-artifacts").as_uri() if local else None
+    try:
+        return client.create_experiment(name, artifact_location=location)
+    except MlflowException:
+        if existing := client.get_experiment_by_name(name):
+            return existing.experiment_id
+        raise
