@@ -47,7 +47,7 @@ class PretrainedModel:
 
         if self.step is not None:
             return load_file(self.directory / checkpoints.MODEL_FILE)
-        from models.hf import load_hf_directory
+        from models.hf.directory import load_hf_directory
 
         return load_hf_directory(self.directory)[0]
 
@@ -146,7 +146,7 @@ def _model_id(name: str, step: int, runs_dir: Path) -> str | None:
 
 
 def _hugging_face(directory: Path) -> PretrainedModel:
-    from models.hf import load_hf_directory
+    from models.hf.directory import load_hf_directory
 
     tokenizer = directory / "tokenizer.json"
     if not tokenizer.is_file():

@@ -7,7 +7,6 @@ with few labels: what pre-training should help with even when it was short.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -53,15 +52,13 @@ def load(config: DocstringPackageConfig) -> TaskData:
     sentences = read_sentences(config)
     train, evaluation = _by_package(sentences.train), _by_package(sentences.evaluation)
     # A package counts as large as its smaller side allows, relative to what that side must give.
-    sizes = Counter(
-        {
-            package: min(
-                len(train[package]) / config.train_examples,
-                len(evaluation.get(package, ())) / config.evaluation_examples,
-            )
-            for package in train
-        }
-    )
+    sizes = {
+        package: min(
+            len(train[package]) / config.train_examples,
+            len(evaluation.get(package, ())) / config.evaluation_examples,
+        )
+        for package in train
+    }
     labels = tuple(sorted(sorted(sizes, key=lambda package: (-sizes[package], package))[: config.packages]))
     if len(labels) < config.packages:
         raise too_few(config, f"sentences of {config.packages} packages are needed", f"{len(labels)}")

@@ -50,7 +50,10 @@ def load_tsv_task(folder: Path, layout: TsvLayout, labels: tuple[str, ...] | Non
         train=tuple(read_examples(train, layout, "train")),
         evaluation=tuple(read_examples(evaluation, layout, "dev")),
         labels=labels or layout.labels,
-        inputs=tuple(InputEntry(kind="source-file", uri=str(p), fingerprint=hash_file(p)[0]) for p in (train, evaluation)),
+        inputs=tuple(
+            InputEntry(kind="source-file", uri=str(p), fingerprint=hash_file(p)[0])
+            for p in (train, evaluation)
+        ),
     )
 
 
@@ -89,7 +92,8 @@ def _read_fields(path: Path, layout: TsvLayout) -> Iterator[tuple[int, Sequence[
 def _read_lines(path: Path, layout: TsvLayout) -> Iterator[str]:
     if not path.is_file():
         raise MissingInputError(
-            f"There is no {path}.", next_step=f"unpack {layout.archive} to {path.parent}, or correct the task's `path`"
+            f"There is no {path}.",
+            next_step=f"unpack {layout.archive} to {path.parent}, or correct the task's `path`",
         )
     for number, line in enumerate(path.read_bytes().removesuffix(b"\n").split(b"\n"), 1):
         try:

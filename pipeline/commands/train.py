@@ -1,0 +1,139 @@
+"""`cloze pretrain` and `cloze resume`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.commands.output import ConfigPath, DryRun, Json, Overrides, RunsDir, print_json, print_mapping
+
+if TYPE_CHECKING:
+    from pipeline.pretrain.config import PretrainConfig
+    from pipeline.pretrain.run_directory import RunDirectory
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's verbs to the command line."""
+    app.command()(pretrain)
+    app.command()(resume)
+
+
+def pretrain(
+    config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
+    """Train a network on token stores, from random weights."""
+    from pipeline.config import load_config
+    from pipeline.pretrain.config import PretrainConfig
+    from pipeline.pretrain.launch import create_run, execute
+
+    settings = load_config(PretrainConfig, config, overrides or ())
+    if dry_run:
+        _show("what would be trained", describe(settings), as_json)
+        return
+    run = create_run(settings, submission_id=os.environ.get("CLOZE_SUBMISSION_ID"))
+    typer.echo(f"run {run.path.name}  (MLflow run {run.info.run_id})", err=True)
+    execute(run, settings)
+    _show_end(run, as_json)
+
+
+def resume(
+    reference: Annotated[str, typer.Argument(help="The run: its name, directory or MLflow run id.")],
+    overrides: Overrides = None,
+    runs_dir: RunsDir = Path("runs"),
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Continue a run from its newest good checkpoint, on as many workers as `cluster.workers=N` says."""
+    from pipeline.pretrain.checkpoint import step_of
+    from pipeline.pretrain.launch import check_resume, execute
+    from pipeline.pretrain.run_directory import find_run
+
+    run = find_run(reference.partition("@")[0], runs_dir)
+    given = tuple(overrides or ())
+    settings = run.config(given)
+    start = check_resume(run, settings)
+    step = 0 if start is None else step_of(start)
+    if dry_run:
+        plan = {"run": run.path.name, "from step": step, "to step": settings.steps, **describe(settings)}
+        _show("what would be resumed", plan, as_json)
+        return
+    typer.echo(f"resume {run.path.name} at step {step} of {settings.steps}", err=True)
+    if step < settings.steps:
+        execute(run, settings, given)
+    _show_end(run, as_json)
+
+
+def describe(config: PretrainConfig) -> dict[str, Any]:
+    """What a configuration asks for, computed without starting anything."""
+    from dataclasses import replace
+
+    import torch
+
+    from cluster.storage import is_committed
+    from models.weights import count_parameters
+    from pipeline.objectives import OBJECTIVES
+    from pipeline.pretrain.engine import optimizer_name
+
+    missing = [str(store.path) for store in config.data.stores if not is_committed(store.path)]
+    plan: dict[str, Any] = {
+        "name": config.name,
+        "objective": config.objective.kind,
+        "steps": config.steps,
+        "tokens per step": config.batch.samples * config.batch.sequence_length,
+        "tokens": config.steps * config.batch.samples * config.batch.sequence_length,
+        "workers": config.cluster.workers,
+        "gradient accumulation": config.batch.samples
+        // (config.batch.micro_batch_size * config.cluster.workers),
+        "ZeRO stage": config.zero.stage,
+        "precision": config.precision,
+        "optimizer": optimizer_name(),
+        "stores to prepare first": ", ".join(missing) or "none",
+    }
+    vocab_size = config.model.vocab_size
+    if not missing:
+        from pipeline.pretrain.trainer import open_inputs
+
+        inputs = open_inputs(config, verify=False)
+        vocab_size = inputs.model.vocab_size
+        plan["samples per epoch"] = sum(inputs.train.samples_per_epoch)
+        plan["epochs"] = config.steps * config.batch.samples / plan["samples per epoch"]
+        plan["held-out documents"] = inputs.held_out.num_documents
+    if vocab_size is not None:
+        with torch.device("meta"):
+            network = OBJECTIVES[config.objective.kind].build_model(
+                replace(config.model, vocab_size=vocab_size)
+            )
+        plan["parameters"] = count_parameters(network)
+    return plan
+
+
+def _show(title: str, values: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(values)
+    else:
+        print_mapping(title, values)
+
+
+def _show_end(run: RunDirectory, as_json: bool) -> None:
+    from pipeline.pretrain.checkpoint import list_checkpoints
+    from pipeline.pretrain.run_log import read_metrics
+
+    train, held_out = read_metrics(run.path), read_metrics(run.path, "held_out")
+    name = run.path.name
+    summary: dict[str, Any] = {
+        "run": name,
+        "MLflow run": run.info.run_id,
+        "step": train[-1]["step"] if train else 0,
+        "loss": train[-1]["loss"] if train else None,
+        "held-out loss, first": held_out[0]["loss"] if held_out else None,
+        "held-out loss, last": held_out[-1]["loss"] if held_out else None,
+        "checkpoints": [str(path) for path in list_checkpoints(run.checkpoints)],
+    }
+    if as_json:
+        print_json(summary)
+        return
+    print_mapping("trained", summary | {"checkpoints": "\n".join(summary["checkpoints"])})
+    typer.echo(f"\nNext: cloze checkpoints {name}   |   cloze lineage {name}@latest   |   cloze runs")

@@ -1,0 +1,43 @@
+"""The processes of a fine-tuning run: one, or as many as `accelerate launch` started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+
+from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.settings import Precision
+
+Result = TypeVar("Result")
+
+MIXED_PRECISION: dict[Precision, str] = {"fp32": "no", "bf16": "bf16"}
+"""Names that Accelerate has for the precisions."""
+
+
+def make_accelerator(config: FinetuneConfig) -> Accelerator:
+    """Join the other processes, choose the device and the number of threads."""
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    return Accelerator(mixed_precision=MIXED_PRECISION[config.precision])
+
+
+def on_first(accelerator: Accelerator, action: Callable[[], Result]) -> Result:
+    """Let the first process do something and tell all others the (picklable) result.
+
+    An error is raised in every process: nobody is left waiting for one that gave up.
+    """
+    found: list[Any] = [None, None]
+    if accelerator.is_main_process:
+        try:
+            found[0] = action()
+        except Exception as error:
+            found[1] = error
+    if accelerator.num_processes > 1:
+        broadcast_object_list(found)
+    if found[1] is not None:
+        raise found[1]
+    return found[0]

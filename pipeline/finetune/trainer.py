@@ -1,0 +1,252 @@
+"""One training of one network on one task, with Accelerate: alone or under `accelerate launch`.
+
+An update divides the summed loss by the examples of the *global* batch, and dropout is seeded by (seed, update,
+micro-batch). So the number of processes changes nothing but the order of floating-point sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+from cluster.errors import ClozeError, ConfigError
+from pipeline.batches.noise import Noise
+from pipeline.finetune.batches import PaddedBatch, UpdatePlan, pad_batch
+from pipeline.finetune.encoding import EncodedExamples
+from pipeline.finetune.metrics import measure
+from pipeline.finetune.settings import TrainingConfig
+
+BETAS = (0.9, 0.98)
+"""Decay rates of AdamW (Liu et al. 2019, section 3.1)."""
+EPSILON = 1e-6
+MAX_GRADIENT_NORM = 1.0
+EVALUATION_BATCH_SIZE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTensors:
+    """A task as the trainer needs it."""
+
+    train: EncodedExamples
+    evaluation: EncodedExamples
+    metrics: tuple[str, ...]
+    pad_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReport:
+    """What is known after an epoch."""
+
+    epoch: int
+    """From 1."""
+    update: int
+    """Updates done so far."""
+    loss: float
+    """Mean training loss of the epoch, nats per example."""
+    metrics: dict[str, float]
+    """On the evaluation examples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a training ends with."""
+
+    logits: np.ndarray
+    """float32 [evaluation examples, labels], of the last epoch."""
+    epochs: tuple[EpochReport, ...]
+
+    @property
+    def predictions(self) -> np.ndarray:
+        """int64 [evaluation examples]: the label with the highest score."""
+        return self.logits.argmax(-1)
+
+
+class OnUpdate(Protocol):
+    """Called after every update with its mean loss (of this process's examples where there are several)."""
+
+    def __call__(self, loss: float) -> None: ...
+
+
+class OnEpoch(Protocol):
+    """Called after every epoch."""
+
+    def __call__(self, report: EpochReport) -> None: ...
+
+
+def plan_updates(settings: TrainingConfig, num_examples: int, seed: int, num_processes: int) -> UpdatePlan:
+    """The plan of a training.
+
+    Raises:
+        ConfigError: there are more processes than micro-batches in a batch, so some would do nothing.
+    """
+    micro_batch_size = min(settings.micro_batch_size or settings.batch_size, settings.batch_size)
+    if math.ceil(settings.batch_size / micro_batch_size) < num_processes:
+        raise ConfigError(
+            f"A batch of {settings.batch_size} in micro-batches of {micro_batch_size} cannot be shared by"
+            f" {num_processes} processes.",
+            next_step=f"set training.micro_batch_size={max(1, settings.batch_size // num_processes)}"
+            f"{'' if settings.batch_size >= num_processes else f' and training.batch_size={num_processes}'}",
+        )
+    return UpdatePlan(num_examples, settings.epochs, settings.batch_size, micro_batch_size, seed)
+
+
+def train(
+    accelerator: Accelerator,
+    model: nn.Module,
+    task: TaskTensors,
+    settings: TrainingConfig,
+    seed: int,
+    on_update: OnUpdate,
+    on_epoch: OnEpoch,
+) -> Outcome:
+    """Train `model` in place and evaluate it after every epoch. Called by all processes together.
+
+    Args:
+        model: takes (input_ids, attention_mask) as in `PaddedBatch`, gives [batch, labels] logits.
+
+    Raises:
+        ConfigError: the batch cannot be shared by the processes.
+        ClozeError: gradients became infinite or not a number.
+    """
+    plan = plan_updates(settings, len(task.train), seed, accelerator.num_processes)
+    prepared, optimizer = accelerator.prepare(model, make_optimizer(model, settings))
+    loader = _evaluation_loader(accelerator, task)
+    reports: list[EpochReport] = []
+    logits = np.empty((0, 0), dtype=np.float32)
+    with _own_randomness(accelerator):
+        for epoch in range(settings.epochs):
+            prepared.train()
+            losses = [
+                _update(accelerator, prepared, optimizer, task, plan, batch, update, settings, on_update)
+                for update, batch in enumerate(plan.epoch_batches(epoch), epoch * plan.updates_per_epoch)
+            ]
+            logits = evaluate(accelerator, prepared, loader)
+            metrics = measure(task.metrics, task.evaluation.labels, logits.argmax(-1))
+            reports.append(EpochReport(epoch + 1, len(losses) * (epoch + 1), float(np.mean(losses)), metrics))
+            on_epoch(reports[-1])
+    accelerator.free_memory(prepared, optimizer, loader)
+    return Outcome(logits, tuple(reports))
+
+
+def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019) with decay on matrices only, as BERT's released code has it."""
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPSILON, fused=True)
+
+
+def learning_rate(update: int, num_updates: int, settings: TrainingConfig) -> float:
+    """Rate of update number `update` (from 0): linear rise over the warm-up, then linear fall towards zero.
+
+    Neither the first nor the last update has rate zero: both would learn nothing.
+    """
+    warmup = round(settings.warmup_fraction * num_updates)
+    if update < warmup:
+        return settings.lr * (update + 1) / (warmup + 1)
+    return settings.lr * (num_updates - update) / (num_updates - warmup)
+
+
+def _update(
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizer: Any,
+    task: TaskTensors,
+    plan: UpdatePlan,
+    batch: np.ndarray,
+    update: int,
+    settings: TrainingConfig,
+    on_update: OnUpdate,
+) -> float:
+    """One optimizer step on the global batch; returns its mean loss over this process's examples."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(update, plan.num_updates, settings)
+    pieces = plan.micro_batches(batch)
+    rounds = math.ceil(len(pieces) / accelerator.num_processes)
+    loss_sum, count = 0.0, 0
+    for turn in range(rounds):
+        number = turn * accelerator.num_processes + accelerator.process_index
+        # Gradients are exchanged in the last round, which every process must enter: one that has no piece of
+        # its own left takes part with a repeated piece that weighs nothing.
+        weight = accelerator.num_processes / len(batch) if number < len(pieces) else 0.0
+        rows = pieces[number % len(pieces)]
+        padded = pad_batch(task.train, rows, task.pad_id).to(accelerator.device)
+        last = turn == rounds - 1
+        with nullcontext() if last else accelerator.no_sync(model):
+            torch.manual_seed(Noise.of("finetune-dropout", plan.seed, update, number).seed())
+            logits = model(padded.input_ids, padded.attention_mask)
+            loss = F.cross_entropy(logits.float(), padded.labels, reduction="sum")
+            accelerator.backward(loss * weight)
+        if weight:
+            loss_sum, count = loss_sum + float(loss.detach()), count + len(rows)
+    _step(accelerator, model, optimizer, update)
+    mean = loss_sum / max(count, 1)
+    on_update(mean)
+    return mean
+
+
+def _step(accelerator: Accelerator, model: nn.Module, optimizer: Any, update: int) -> None:
+    norm = accelerator.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+    # The norm is of the exchanged gradients, so all processes stop here together.
+    if norm is not None and not math.isfinite(float(norm)):
+        raise ClozeError(
+            f"The gradients of update {update} are not finite.",
+            kept="the trainings that were finished before",
+            next_step="lower training.lr or raise training.warmup_fraction, and run the same command again",
+        )
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def evaluate(accelerator: Accelerator, model: nn.Module, loader: DataLoader) -> np.ndarray:
+    """float32 [examples, labels]: the logits of every evaluation example, in the order of the examples.
+
+    Called by all processes together; each computes a part, all return the whole.
+    """
+    model.eval()
+    rows: list[torch.Tensor] = []
+    logits: list[torch.Tensor] = []
+    with torch.no_grad():
+        for padded, numbers in loader:
+            batch = cast(PaddedBatch, padded).to(accelerator.device)
+            scores = model(batch.input_ids, batch.attention_mask).float()
+            # Accelerate fills the last round up with repeated examples; gathering drops them again.
+            found = accelerator.gather_for_metrics((numbers.to(accelerator.device), scores))
+            rows.append(found[0].cpu())
+            logits.append(found[1].cpu())
+    order = torch.cat(rows)
+    assert order.sort().values.equal(torch.arange(len(order))), "each example must be gathered exactly once"
+    return torch.cat(logits)[order.argsort()].numpy()
+
+
+def _evaluation_loader(accelerator: Accelerator, task: TaskTensors) -> DataLoader:
+    """Batches of evaluation examples of similar length, longest first, with their numbers."""
+    by_length = np.argsort(-task.evaluation.lengths, kind="stable")
+
+    def collate(numbers: Sequence[int]) -> tuple[PaddedBatch, torch.Tensor]:
+        rows = np.asarray(numbers)
+        return pad_batch(task.evaluation, rows, task.pad_id), torch.from_numpy(rows)
+
+    loader = DataLoader(by_length.tolist(), batch_size=EVALUATION_BATCH_SIZE, collate_fn=collate)
+    return cast(DataLoader, accelerator.prepare_data_loader(loader, device_placement=False))
+
+
+@contextmanager
+def _own_randomness(accelerator: Accelerator) -> Iterator[None]:
+    """Dropout only knows torch's global generators; give them back as they were."""
+    devices = [accelerator.device] if accelerator.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        yield

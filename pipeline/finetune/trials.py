@@ -1,0 +1,190 @@
+"""Running one training of a workload: weights in, files, record and tracked metrics out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+from accelerate import Accelerator
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from cluster.manifest import write_durably
+from cluster.progress import Advance
+from cluster.storage import storage_errors
+from models.initialization import init_weights
+from models.sequence_classifier import SequenceClassifier
+from models.weights import load_encoder_weights
+from pipeline.finetune.batches import sample_examples
+from pipeline.finetune.processes import on_first
+from pipeline.finetune.results import Trial, TrialRecord, write_record
+from pipeline.finetune.scores import EpochScore, Score
+from pipeline.finetune.tasks import TASKS
+from pipeline.finetune.trainer import EpochReport, Outcome, TaskTensors, plan_updates, train
+from pipeline.finetune.workload import Workload
+from pipeline.tracking import TrackedRun
+
+if TYPE_CHECKING:
+    from pipeline.finetune.run import StartRun
+
+
+class TrialRunner:
+    """Runs trainings of one workload in all processes together; encodes each task and reads the weights once."""
+
+    def __init__(
+        self, accelerator: Accelerator, workload: Workload, workspace: Path, track: StartRun
+    ) -> None:
+        self._accelerator = accelerator
+        self._workload = workload
+        self._workspace = workspace
+        self._track = track
+        self._encoded: dict[str, TaskTensors] = {}
+
+    def num_updates(self, trial: Trial) -> int:
+        """Updates of a training.
+
+        Raises:
+            ConfigError: the batch cannot be shared by the processes.
+        """
+        settings = self._workload.config.training_of(trial.task)
+        num_examples = len(self._workload.tasks[trial.task].train)
+        used = len(sample_examples(num_examples, settings.max_train_examples))
+        return plan_updates(settings, used, trial.seed, self._accelerator.num_processes).num_updates
+
+    def run(self, trial: Trial, advance: Advance) -> TrialRecord:
+        """Train, write the predictions (and weights), then the record. A failure ends the tracked run as FAILED."""
+        tracked = on_first(self._accelerator, lambda: self._start_tracking(trial))
+        try:
+            record = self._train_and_record(trial, tracked, advance)
+        except BaseException:
+            if self._accelerator.is_main_process:
+                tracked.finish("FAILED")
+            raise
+        if self._accelerator.is_main_process:
+            tracked.finish()
+        return record
+
+    def _train_and_record(self, trial: Trial, tracked: TrackedRun, advance: Advance) -> TrialRecord:
+        model = self._initial_model(trial)
+        task = self._tensors(trial.task)
+        settings = self._workload.config.training_of(trial.task)
+
+        def on_update(loss: float) -> None:
+            advance(1, f"{trial.name} loss {loss:.3f}")
+
+        def on_epoch(report: EpochReport) -> None:
+            if self._accelerator.is_main_process:
+                self._log(tracked, trial, report)
+
+        outcome = train(self._accelerator, model, task, settings, trial.seed, on_update, on_epoch)
+        return on_first(self._accelerator, lambda: self._record(trial, tracked, model, outcome))
+
+    def _initial_model(self, trial: Trial) -> SequenceClassifier:
+        workload = self._workload
+        model = SequenceClassifier(workload.model, len(workload.tasks[trial.task].labels))
+        init_weights(model, trial.seed)
+        if trial.initial == "pretrained":
+            load_encoder_weights(model, self._checkpoint_weights)
+        return model
+
+    @cached_property
+    def _checkpoint_weights(self) -> Mapping[str, Tensor]:
+        assert self._workload.pretrained, "only a workload with a checkpoint has pretrained trials"
+        return self._workload.pretrained.state_dict()
+
+    def _tensors(self, name: str) -> TaskTensors:
+        if name not in self._encoded:
+            data, config = self._workload.tasks[name], self._workload.config
+            settings = config.training_of(name)
+            used = sample_examples(len(data.train), settings.max_train_examples)
+            encoder = self._workload.encoder
+            self._encoded[name] = TaskTensors(
+                train=encoder.encode([data.train[number] for number in used], settings.max_length),
+                evaluation=encoder.encode(data.evaluation, settings.max_length),
+                metrics=TASKS[config.tasks[name].kind].metrics,
+                pad_id=encoder.pad_id,
+            )
+        return self._encoded[name]
+
+    def _record(self, trial: Trial, tracked: TrackedRun, model: nn.Module, outcome: Outcome) -> TrialRecord:
+        task = self._tensors(trial.task)
+        score = Score(
+            task=trial.task,
+            initial=trial.initial,
+            seed=trial.seed,
+            main_metric=task.metrics[0],
+            metrics=outcome.epochs[-1].metrics,
+            num_train_examples=len(task.train),
+            num_evaluation_examples=len(task.evaluation),
+            epochs=tuple(EpochScore(update=e.update, loss=e.loss, metrics=e.metrics) for e in outcome.epochs),
+        )
+        files = [trial.predictions_file]
+        with storage_errors(self._workspace):
+            write_durably(self._workspace / trial.predictions_file, self._predictions(trial, outcome))
+            if self._workload.config.save_models:
+                files.append(trial.model_file)
+                _save_weights(model, self._workspace / trial.model_file)
+            return write_record(
+                self._workspace, trial, self._workload.identity(trial), score, files, tracked.run_id
+            )
+
+    def _predictions(self, trial: Trial, outcome: Outcome) -> bytes:
+        """JSON lines: id, names of the right and of the predicted label, and the score of every label."""
+        data = self._workload.tasks[trial.task]
+        lines = [
+            orjson.dumps(
+                {
+                    "id": example.id,
+                    "label": data.labels[example.label],
+                    "prediction": data.labels[int(prediction)],
+                    "logits": logits.tolist(),
+                },
+                option=orjson.OPT_APPEND_NEWLINE,
+            )
+            for example, prediction, logits in zip(
+                data.evaluation, outcome.predictions, outcome.logits, strict=True
+            )
+        ]
+        return b"".join(lines)
+
+    def _start_tracking(self, trial: Trial) -> TrackedRun:
+        workload, config = self._workload, self._workload.config
+        settings = workload.settings
+        return self._track(
+            config.experiment,
+            f"{config.name}/{trial.name}",
+            config={
+                **{name: settings[name] for name in ("model", "precision")},
+                "task": settings["tasks"][trial.task],
+                "seed": trial.seed,
+                "initial": trial.initial,
+            },
+            tags={
+                "cloze.task": trial.task,
+                "cloze.initial": trial.initial,
+                "cloze.seed": str(trial.seed),
+                "cloze.reference": (workload.reference or "") if trial.initial == "pretrained" else "",
+                "cloze.scores": str(workload.directory),
+            },
+            runs_dir=config.runs_dir,
+        )
+
+    def _log(self, tracked: TrackedRun, trial: Trial, report: EpochReport) -> None:
+        """Metrics under the task's name: those of all tasks meet at the checkpoint's logged model."""
+        pretrained = self._workload.pretrained if trial.initial == "pretrained" else None
+        measured = {f"{trial.task}/{name}": value for name, value in report.metrics.items()}
+        tracked.log_metrics(measured, report.update, pretrained.model_id if pretrained else None)
+        tracked.log_metrics({f"{trial.task}/loss": report.loss}, report.update)
+
+
+def _save_weights(model: nn.Module, path: Path) -> None:
+    """Write the weights under a temporary name first: a killed run must not leave half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    save_file(
+        {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()}, str(temporary)
+    )
+    os.replace(temporary, path)

@@ -1,0 +1,185 @@
+"""What a configuration and a checkpoint ask for: data, trainings, and what identifies their result."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.errors import ConfigError, MismatchError
+from cluster.manifest import InputEntry, hash_file, hash_json
+from models.config import TransformerConfig
+from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.encoding import SequenceEncoder
+from pipeline.finetune.results import Trial
+from pipeline.finetune.scores import CHECKPOINT_KIND, KIND, Initial
+from pipeline.finetune.tasks import load_task
+from pipeline.finetune.tasks.base import TaskData
+from pipeline.finetune.tasks.held_out_sentences import HeldOutTaskConfig
+
+if TYPE_CHECKING:
+    from pipeline.references import PretrainedModel
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Everything that is known before the first training starts."""
+
+    config: FinetuneConfig
+    pretrained: PretrainedModel | None
+    model: TransformerConfig
+    """The network, with its vocabulary size."""
+    encoder: SequenceEncoder
+    tasks: Mapping[str, TaskData]
+    trials: tuple[Trial, ...]
+    inputs: tuple[InputEntry, ...]
+    """Of the artefact: checkpoint, tokenizer, then what the tasks were read from."""
+
+    @property
+    def reference(self) -> str | None:
+        """The checkpoint's reference; None without one."""
+        return self.pretrained.reference if self.pretrained else None
+
+    @property
+    def directory(self) -> Path:
+        """Where the scores are committed."""
+        return scores_directory(self.config, self.pretrained)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What determines the scores besides the inputs."""
+        config = self.config
+        return {
+            "tasks": {name: self._task_settings(name) for name in config.tasks},
+            "seeds": list(config.seeds),
+            "initial": _initials(config, self.pretrained),
+            "model": dataclasses.asdict(self.model),
+            "precision": config.precision,
+            "save_models": config.save_models,
+        }
+
+    @property
+    def key(self) -> str:
+        """Identifies the artefact before it is made."""
+        return hash_json([KIND, self.settings, [[entry.kind, entry.fingerprint] for entry in self.inputs]])
+
+    def identity(self, trial: Trial) -> str:
+        """Identifies one training, so that it can be taken over by a run with other tasks or seeds."""
+        from_checkpoint = trial.initial == "pretrained" and self.pretrained
+        return hash_json(
+            {
+                "task": self._task_settings(trial.task),
+                "inputs": [entry.fingerprint for entry in self.tasks[trial.task].inputs],
+                "initial": self.pretrained.fingerprint if from_checkpoint and self.pretrained else None,
+                "tokenizer": next(e.fingerprint for e in self.inputs if e.kind != CHECKPOINT_KIND),
+                "model": dataclasses.asdict(self.model),
+                "seed": trial.seed,
+                "precision": self.config.precision,
+                "save_models": self.config.save_models,
+            }
+        )
+
+    def _task_settings(self, name: str) -> dict[str, Any]:
+        training = self.config.training_of(name).model_dump(mode="json")
+        return self.config.tasks[name].identity() | {"training": training}
+
+
+def scores_directory(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Path:
+    """Where the scores of a configuration and a checkpoint lie, `OUT/NAME/CHECKPOINT`."""
+    if pretrained is None:
+        place = "random"
+    elif pretrained.step is not None:
+        place = pretrained.reference.replace("/", "_")
+    else:
+        # Two directories may have the same last name.
+        place = f"{pretrained.directory.resolve().name}-{pretrained.fingerprint[:8]}"
+    return config.out / config.name / place
+
+
+def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Workload:
+    """Read the tasks and check that everything fits, before anything is trained.
+
+    Raises:
+        MissingInputError, ConfigError: a task cannot be read, or there is neither a checkpoint nor `scratch`.
+        MismatchError: tokenizer, network, lengths or held-out documents do not fit together.
+    """
+    if pretrained:
+        model, tokenizer_path = pretrained.model, pretrained.tokenizer_path
+    elif config.scratch:
+        model, tokenizer_path = config.scratch.model, config.scratch.tokenizer
+    else:
+        raise ConfigError(
+            "There is no checkpoint to start from, and the configuration has no `scratch` network.",
+            next_step="add --from RUN, or set scratch.model and scratch.tokenizer",
+        )
+    encoder = SequenceEncoder(tokenizer_path)
+    model = dataclasses.replace(model, vocab_size=model.vocab_size or encoder.vocab_size)
+    _check_fit(config, model, encoder, tokenizer_path)
+    _check_held_out(config, pretrained)
+    tasks = {name: load_task(task) for name, task in config.tasks.items()}
+    tokenizer = InputEntry(
+        kind="source-file", uri=str(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0]
+    )
+    inputs = [tokenizer, *(entry for task in tasks.values() for entry in task.inputs)]
+    if pretrained:
+        inputs.insert(
+            0, InputEntry(kind=CHECKPOINT_KIND, uri=pretrained.reference, fingerprint=pretrained.fingerprint)
+        )
+    unique = {(entry.kind, entry.fingerprint): entry for entry in reversed(inputs)}
+    return Workload(
+        config=config,
+        pretrained=pretrained,
+        model=model,
+        encoder=encoder,
+        tasks=tasks,
+        trials=tuple(
+            Trial(task, initial, seed)
+            for task in config.tasks
+            for initial in _initials(config, pretrained)
+            for seed in config.seeds
+        ),
+        inputs=tuple(reversed(unique.values())),
+    )
+
+
+def _initials(config: FinetuneConfig, pretrained: PretrainedModel | None) -> list[Initial]:
+    if pretrained is None:
+        return ["random"]
+    return ["pretrained", "random"] if config.compare_random else ["pretrained"]
+
+
+def _check_fit(
+    config: FinetuneConfig, model: TransformerConfig, encoder: SequenceEncoder, tokenizer_path: Path
+) -> None:
+    if encoder.vocab_size > model.require_vocab_size():
+        raise MismatchError(
+            f"The tokenizer {tokenizer_path} has {encoder.vocab_size} tokens, but the network embeds only"
+            f" {model.vocab_size}.",
+            next_step="start from the tokenizer that the network was trained with",
+        )
+    for name in config.tasks:
+        if (length := config.training_of(name).max_length) > model.max_positions:
+            raise MismatchError(
+                f"The task {name} takes up to {length} tokens, but the network knows only"
+                f" {model.max_positions} positions.",
+                next_step=f"add training.max_length={model.max_positions}",
+            )
+
+
+def _check_held_out(config: FinetuneConfig, pretrained: PretrainedModel | None) -> None:
+    """Refuse tasks made from documents that the checkpoint was trained on."""
+    tasks = {n: task for n, task in config.tasks.items() if isinstance(task, HeldOutTaskConfig)}
+    if not tasks or pretrained is None or pretrained.step is None:
+        return
+    from pipeline.pretrain.checkpoint import read_trainer_state
+
+    trained = read_trainer_state(pretrained.directory).identity["data"]["held_out"]
+    for name, task in tasks.items():
+        if task.held_out != trained:
+            raise MismatchError(
+                f"The task {name} takes {task.held_out} of the documents as held out, but {pretrained.reference}"
+                f" was trained with data.held_out {trained}: it has seen some of them, or others.",
+                next_step=f"add tasks.{name}.held_out={trained}",
+            )
