@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from models.config import TransformerConfig
 
-_MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>.+)|/(?P<version>\d+))$")
+_MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>.+)|/(?P<version>\d+|latest))$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,19 @@ def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> Path:
     from pipeline.tracking import CHECKPOINT_TAG, connect, tracking_uri
 
     client = connect(tracking_uri(runs_dir))
+    name, alias, number = matched["name"], matched["alias"], matched["version"]
     try:
-        if matched["alias"]:
-            version = client.get_model_version_by_alias(matched["name"], matched["alias"])
+        if "latest" in (alias, number):
+            # MLflow reserves this alias for the highest version and resolves it only inside its own URIs.
+            number = str(max(int(found.version) for found in client.search_model_versions(f"name = '{name}'")))
+            alias = None
+        if alias:
+            version = client.get_model_version_by_alias(name, alias)
         else:
-            version = client.get_model_version(matched["name"], matched["version"])
-    except MlflowException as error:
+            version = client.get_model_version(name, number)
+    except (MlflowException, ValueError) as error:
         raise ReferenceNotFoundError(
-            f"The registry {tracking_uri(runs_dir)} has no {reference}: {error.message}",
+            f"The registry {tracking_uri(runs_dir)} has no {reference}: {error}",
             next_step=f"cloze runs --runs-dir {runs_dir}",
         ) from None
     directory = Path(version.tags.get(CHECKPOINT_TAG, version.source.removeprefix("file://")))
@@ -136,13 +141,13 @@ def _model_id(name: str, step: int, runs_dir: Path) -> str | None:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    from pipeline.tracking import connect, find_version, tracking_uri
+    from pipeline.tracking import MODEL_ID_TAG, connect, find_version, tracking_uri
 
     try:
         version = find_version(connect(tracking_uri(runs_dir)), name, step)
     except (MlflowException, SQLAlchemyError):
         return None
-    return str(version.model_id) if version is not None and version.model_id else None
+    return None if version is None else version.tags[MODEL_ID_TAG]
 
 
 def _hugging_face(directory: Path) -> PretrainedModel:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 CHECKPOINT_TAG = "cloze.checkpoint"
 """Tag of logged models and model versions: the checkpoint's directory."""
 STEP_TAG = "cloze.step"
+MODEL_ID_TAG = "cloze.model_id"
+"""Tag of model versions: the logged model. The registry keeps none for a model that lies outside of MLflow."""
+BEST_ALIAS = "best"
 _MAX_PARAMS_PER_BATCH = 100
 _MAX_PARAM_CHARACTERS = 6000
 
@@ -123,21 +126,22 @@ def register_checkpoint(
     step: int,
     directory: str,
     metrics: Mapping[str, float],
-    aliases: tuple[str, ...],
+    best: bool,
     tags: Mapping[str, str],
 ) -> str:
     """Make a checkpoint a logged model and a version of the registered model `name`; returns the model id.
 
-    Nothing is uploaded: both point to `directory`. Doing it twice is the same as doing it once.
+    Nothing is uploaded: both point to `directory`. Doing it twice is the same as doing it once. `best` moves
+    the alias of that name; MLflow itself takes `latest` for the highest version.
     """
     version = find_version(client, name, step)
     if version is None:
         version = _create_version(
             client, run_id, name, step, directory, metrics, {**tags, CHECKPOINT_TAG: directory}
         )
-    for alias in aliases:
-        client.set_registered_model_alias(name, alias, version.version)
-    return str(version.model_id)
+    if best:
+        client.set_registered_model_alias(name, BEST_ALIAS, version.version)
+    return version.tags[MODEL_ID_TAG]
 
 
 def forget_checkpoint(client: MlflowClient, *, name: str, step: int) -> None:
@@ -145,8 +149,7 @@ def forget_checkpoint(client: MlflowClient, *, name: str, step: int) -> None:
     version = find_version(client, name, step)
     if version is not None:
         client.delete_model_version(name, version.version)
-        if version.model_id:
-            client.delete_logged_model(version.model_id)
+        client.delete_logged_model(version.tags[MODEL_ID_TAG])
 
 
 def find_version(client: MlflowClient, name: str, step: int) -> Any:
@@ -197,7 +200,7 @@ def _create_version(
         source=Path(directory).resolve().as_uri(),
         run_id=run_id,
         model_id=model.model_id,
-        tags={**tags, STEP_TAG: str(step)},
+        tags={**tags, STEP_TAG: str(step), MODEL_ID_TAG: model.model_id},
     )
 
 

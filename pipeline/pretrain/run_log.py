@@ -169,7 +169,7 @@ def _register(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any
         step=entry["step"],
         directory=data["directory"],
         metrics=data["metrics"],
-        aliases=("latest", "best") if data["best"] else ("latest",),
+        best=data["best"],
         tags={"cloze.fingerprint": data["fingerprint"]},
     )
 

@@ -1,0 +1,74 @@
+"""What several test files share: the real corpora, and small token stores made on the spot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+# Two test processes with spinning threads on two cores run ten times slower than one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def corpora() -> Path:
+    """The folder of real corpora named by CLOZE_DATA."""
+    root = os.environ.get("CLOZE_DATA")
+    if not root or not Path(root).is_dir():
+        pytest.skip("CLOZE_DATA does not name a folder of real corpora")
+    return Path(root).resolve()
+
+
+def write_store(path: Path, *, num_documents: int = 300, vocab_size: int = 200, seed: int = 0) -> Path:
+    """Commit a token store of a small Markov language, with which a network can learn something in seconds."""
+    from tokenizers import Tokenizer, models
+
+    from cluster.storage import commit, staging_directory
+    from data_prep.token_writer import (
+        EncodedDocument,
+        token_dtype,
+        token_files,
+        write_sidecars,
+        write_token_shard,
+    )
+
+    generator = np.random.Generator(np.random.Philox(seed))
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    words = [*specials, *(f"w{number}" for number in range(len(specials), vocab_size))]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>")
+    )
+    tokenizer.add_special_tokens(specials)
+    successors = generator.integers(len(specials), vocab_size, size=(vocab_size, 2))
+    staging = staging_directory(path, "test-store")
+    staging.mkdir(parents=True)
+    files, dtype = token_files(2), token_dtype(vocab_size)
+    for shard, file in enumerate(files):
+        documents = [
+            EncodedDocument(
+                f"test:{shard}-{number}", _walk(generator, successors, vocab_size), np.zeros(1, np.int32)
+            )
+            for number in range(num_documents // 2)
+        ]
+        write_token_shard(staging / file, "test", documents, dtype)
+    write_sidecars(staging, files, dtype, tokenizer.to_str().encode())
+    special_tokens = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
+    commit(staging, path, "tokens", config={"vocab_size": vocab_size, "special_tokens": special_tokens})
+    return path
+
+
+def _walk(generator: np.random.Generator, successors: np.ndarray, vocab_size: int) -> np.ndarray:
+    ids = [int(generator.integers(5, vocab_size))]
+    for choice in generator.integers(0, 2, size=int(generator.integers(5, 60))):
+        ids.append(int(successors[ids[-1], choice]))
+    return np.asarray(ids, dtype=np.uint16)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small committed token store; tests must not change it."""
+    return write_store(tmp_path_factory.mktemp("store") / "tokens")
