@@ -7,6 +7,7 @@ A source is a module in this package with a frozen pydantic config class and two
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from cluster.errors import MissingInputError
+from cluster.errors import ConfigError, MissingInputError
 from cluster.shards import Reject
 
 
@@ -43,7 +44,7 @@ class SourceFile:
     path: str
     """Where to read it: a local path or an fsspec URI."""
     name: str
-    """The same on every machine: the path below the pattern's fixed part. Enters fingerprints and documents."""
+    """The same on every machine: the path below the pattern's fixed part. Enters the fingerprints."""
 
 
 class SourceConfig(BaseModel):
@@ -51,6 +52,8 @@ class SourceConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    kind: str
+    """Which source it is; every source narrows it to its own name."""
     name: str
     """Value of the `source` column; also the key for mixing weights."""
     lang: str = "en"
@@ -76,29 +79,52 @@ def expand_patterns(patterns: Iterable[str]) -> list[SourceFile]:
 
     Raises:
         MissingInputError: a pattern matches nothing.
+        ConfigError: two patterns give different files the same name.
     """
     found: dict[str, SourceFile] = {}
     for pattern in patterns:
-        if "://" in pattern:
-            paths = _expand_uri(pattern)
-        else:
-            pattern = os.path.expanduser(pattern)
-            paths = [path for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
+        pattern = os.path.expanduser(pattern)
+        paths = _expand_uri(pattern) if "://" in pattern else _expand_local(pattern)
         if not paths:
             raise MissingInputError(
-                f"No file matches {pattern}.", next_step="correct the path in the source's `paths`"
+                f"No file matches {pattern}." + (" It is a directory." if os.path.isdir(pattern) else ""),
+                next_step="correct the path in the source's `paths`; a directory's files are `DIR/**/*`",
             )
-        root = _fixed_part(pattern)
+        root = os.path.dirname(pattern) if paths == [pattern] else _fixed_part(pattern)
         for path in paths:
-            found.setdefault(path, SourceFile(path=path, name=os.path.relpath(path, root).replace(os.sep, "/")))
-    return sorted(found.values(), key=lambda file: (file.name, file.path))
+            name = os.path.relpath(path, root or ".").replace(os.sep, "/")
+            found.setdefault(path, SourceFile(path=path, name=name))
+    files = sorted(found.values(), key=lambda file: (file.name, file.path))
+    _check_names(files)
+    return files
+
+
+def _check_names(files: list[SourceFile]) -> None:
+    """Two files of one name could not be told apart in documents and rejects.
+
+    Raises:
+        ConfigError: two patterns give different files the same name.
+    """
+    for first, second in itertools.pairwise(files):
+        if first.name == second.name:
+            raise ConfigError(
+                f"{first.path} and {second.path} are both named {first.name} below their patterns.",
+                next_step="name both by one pattern with a wildcard for the directory, such as `DIR/*/FILE`",
+            )
+
+
+def _expand_local(pattern: str) -> list[str]:
+    if os.path.isfile(pattern):
+        return [pattern]
+    return [path for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
 
 
 def _expand_uri(pattern: str) -> list[str]:
     import fsspec
 
     file_system, path = fsspec.core.url_to_fs(pattern)
-    return [file_system.unstrip_protocol(found) for found in sorted(file_system.glob(path))]
+    found: dict[str, dict[str, Any]] = file_system.glob(path, detail=True)  # type: ignore[assignment]
+    return [file_system.unstrip_protocol(name) for name in sorted(found) if found[name]["type"] == "file"]
 
 
 def _fixed_part(pattern: str) -> str:

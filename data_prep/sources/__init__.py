@@ -1,0 +1,42 @@
+"""The sources of text, one per file.
+
+A source is a module with a frozen config class, `list_files(config)` and `read(config, file)`; see `base.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import Field
+
+from data_prep.sources import books_text, python_docs, wikipedia_dump, wikipedia_extracted
+from data_prep.sources.base import Document, Source, SourceConfig, SourceFile
+from data_prep.sources.books_text import BooksTextConfig
+from data_prep.sources.python_docs import PythonDocsConfig
+from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
+from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
+
+SOURCES: Mapping[str, Source] = MappingProxyType(
+    {
+        "books_text": books_text,
+        "python_docs": python_docs,
+        "wikipedia_dump": wikipedia_dump,
+        "wikipedia_extracted": wikipedia_extracted,
+    }
+)
+"""Every source by its config's `kind`."""
+
+AnySource = Annotated[
+    BooksTextConfig | PythonDocsConfig | WikipediaDumpConfig | WikipediaExtractedConfig,
+    Field(discriminator="kind"),
+]
+"""Type of a config field that takes any source."""
+
+__all__ = ["SOURCES", "AnySource", "Document", "Source", "SourceConfig", "SourceFile", "source_of"]
+
+
+def source_of(config: SourceConfig) -> Source:
+    """The module that reads what a source's config describes."""
+    return SOURCES[config.kind]

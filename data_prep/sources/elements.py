@@ -1,0 +1,170 @@
+"""Cut a byte stream into the elements between an opening and a closing token, with exact offsets.
+
+A file of many documents is too big for a parser to hold and too precious to lose to one bad document. So the
+stream is cut first, by tokens that cannot occur inside a well-formed document, and each element is parsed on
+its own. What comes out depends on the bytes only, never on how they were chunked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from data_prep.sources.streams import Gap
+
+HEAD_BYTES = 1 << 20
+"""How much is kept of the text between two elements, such as a file's header."""
+TAIL_BYTES = 64
+_NEWLINE = ord("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element, its tokens included."""
+
+    start: int
+    end: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The bytes before, between or after intact elements; there is one, maybe empty, at each such place."""
+
+    start: int
+    end: int
+    head: bytes
+    """The first HEAD_BYTES of them."""
+    tail: bytes
+    """The last TAIL_BYTES of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A part of the stream that is no intact element."""
+
+    start: int
+    reason: str
+
+
+Piece = Element | Between | Flaw
+
+
+def cut_elements(
+    chunks: Iterable[bytes | Gap],
+    opening: bytes,
+    closing: bytes,
+    max_bytes: int,
+    *,
+    at_line_start: bool = False,
+) -> Iterator[Piece]:
+    """Elements of a stream in order, what lies between them, and its flaws.
+
+    Args:
+        chunks: the stream; at a Gap the open element is given up and the next opening token is looked for.
+        max_bytes: a longer element is a flaw; it is skipped without being held in memory.
+        at_line_start: tokens count only at the start of a line.
+    """
+    cutter = _Cutter(opening, closing, max_bytes, at_line_start)
+    for chunk in chunks:
+        yield from cutter.gap(chunk) if isinstance(chunk, Gap) else cutter.feed(chunk)
+    yield from cutter.finish()
+
+
+_BETWEEN, _INSIDE, _SKIPPING = "between", "inside", "skipping"
+
+
+class _Cutter:
+    """State machine: between elements, inside one, or skipping what cannot be used. Offsets are absolute."""
+
+    def __init__(self, opening: bytes, closing: bytes, max_bytes: int, at_line_start: bool) -> None:
+        self._opening, self._closing, self._max_bytes = opening, closing, max_bytes
+        self._tokens = re.compile(re.escape(opening) + b"|" + re.escape(closing))
+        self._at_line_start = at_line_start
+        self._overlap = max(len(opening), len(closing)) - 1
+        self._buffer = bytearray()
+        self._base = 0  # offset of the buffer's first byte
+        self._scan = 0  # no token starts before this offset that was not handled
+        self._state = _BETWEEN
+        self._start = 0  # of the open element, or of the bytes between elements
+        self._head, self._tail = bytearray(), bytearray()
+
+    @property
+    def _end(self) -> int:
+        return self._base + len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        self._buffer += data
+        while found := self._tokens.search(self._buffer, self._scan - self._base):
+            token, start, end = found.group(), self._base + found.start(), self._base + found.end()
+            del found  # its hold on the buffer would forbid resizing
+            self._scan = end
+            if self._at_line_start and not self._starts_line(start):
+                continue
+            if self._state is _INSIDE and end - self._start > self._max_bytes:
+                yield self._too_long()
+            yield from self._open(start) if token == self._opening else self._close(start, end)
+        if self._state is _INSIDE and self._end - self._start > self._max_bytes:
+            yield self._too_long()
+        self._scan = max(self._scan, self._end - self._overlap)
+        # One byte more than a torn token could need tells whether that token starts a line.
+        self._release(self._start if self._state is _INSIDE else self._scan - 1)
+
+    def _starts_line(self, offset: int) -> bool:
+        """True also where nothing is known of the byte before: at the start of the file and behind a gap."""
+        position = offset - self._base
+        return position == 0 or self._buffer[position - 1] == _NEWLINE
+
+    def gap(self, gap: Gap) -> Iterator[Piece]:
+        """Give up the open element, and forget a token that the gap tore."""
+        yield Flaw(self._start if self._state is _INSIDE else self._end, gap.reason)
+        self._state = _SKIPPING
+        self._scan = self._end
+        self._release(self._end)
+
+    def finish(self) -> Iterator[Piece]:
+        if self._state is _INSIDE:
+            yield Flaw(self._start, f"the file ends before {_shown(self._closing)}")
+        elif self._state is _BETWEEN:
+            yield self._between(self._end)
+
+    def _open(self, start: int) -> Iterator[Piece]:
+        if self._state is _INSIDE:
+            yield Flaw(self._start, f"{_shown(self._opening)} again before {_shown(self._closing)}")
+        elif self._state is _BETWEEN:
+            yield self._between(start)
+        self._state, self._start = _INSIDE, start
+
+    def _close(self, start: int, end: int) -> Iterator[Piece]:
+        if self._state is _INSIDE:
+            first, last = self._start - self._base, end - self._base
+            yield Element(self._start, end, bytes(self._buffer[first:last]))
+        elif self._state is _BETWEEN:
+            yield Flaw(start, f"{_shown(self._closing)} without {_shown(self._opening)}")
+        self._state = _SKIPPING
+        self._release(end)
+        self._state, self._start = _BETWEEN, end
+        self._head, self._tail = bytearray(), bytearray()
+
+    def _too_long(self) -> Flaw:
+        self._state = _SKIPPING
+        return Flaw(self._start, f"longer than the limit of {self._max_bytes} bytes")
+
+    def _between(self, end: int) -> Between:
+        self._release(end)
+        return Between(self._start, end, bytes(self._head), bytes(self._tail))
+
+    def _release(self, offset: int) -> None:
+        """Drop the buffer before `offset`, keeping what a Between reports."""
+        size = max(0, offset - self._base)
+        if self._state is _BETWEEN:
+            self._head += self._buffer[: min(size, HEAD_BYTES - len(self._head))]
+            self._tail += self._buffer[max(0, size - TAIL_BYTES) : size]
+            del self._tail[:-TAIL_BYTES]
+        del self._buffer[:size]
+        self._base += size
+
+
+def _shown(token: bytes) -> str:
+    return token.decode("ascii", "replace").strip()

@@ -1,0 +1,101 @@
+"""Wikipedia as WikiExtractor writes it: files of `<doc id= url= title=>` blocks, one article each."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from cluster.shards import Reject
+from data_prep.sources.base import Document, SourceConfig, SourceFile, expand_patterns
+from data_prep.sources.elements import Between, Element, Flaw, cut_elements
+from data_prep.sources.streams import read_chunks
+from data_prep.sources.text import clean_text
+from data_prep.sources.wikitext import strip_tags
+
+_OPENING, _CLOSING = b"<doc ", b"</doc>"
+"""They count at line starts only: an article on markup may well show `<doc>` within a line."""
+_HEADER = re.compile(r'<doc id="([^"]*)"(?: [a-z]+="[^"]*")* title="(.*)">')
+"""WikiExtractor does not escape quotes in titles; the title is the last attribute."""
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
+
+
+class WikipediaExtractedConfig(SourceConfig):
+    """Articles that WikiExtractor took from a dump."""
+
+    kind: Literal["wikipedia_extracted"] = "wikipedia_extracted"
+    paths: tuple[str, ...] = Field(min_length=1)
+    """Files of `<doc>` blocks, plain, .bz2 or .gz: local glob patterns or fsspec URIs."""
+    max_block_bytes: int = Field(default=64 << 20, gt=0)
+    """A longer block (bytes) is rejected, and never held in memory."""
+
+
+def list_files(config: WikipediaExtractedConfig) -> list[SourceFile]:
+    """All files, sorted by name. MissingInputError when a pattern matches nothing."""
+    return expand_patterns(config.paths)
+
+
+def read(config: WikipediaExtractedConfig, file: SourceFile) -> Iterator[Document | Reject]:
+    """The articles of one file in its order. Blocks without text below their title are skipped.
+
+    Offsets are of the decompressed stream, from the `<` of `<doc` to behind `</doc>`.
+    """
+    chunks = read_chunks(file.path)
+    for piece in cut_elements(chunks, _OPENING, _CLOSING, config.max_block_bytes, at_line_start=True):
+        result = _read_piece(config, file, piece)
+        if result is not None:
+            yield result
+
+
+def _read_piece(
+    config: WikipediaExtractedConfig, file: SourceFile, piece: Element | Between | Flaw
+) -> Document | Reject | None:
+    if isinstance(piece, Element):
+        return _article(config, file, piece)
+    if isinstance(piece, Flaw):
+        return Reject(file.name, piece.start, piece.reason)
+    stray = piece.head.lstrip()
+    if not stray:
+        return None
+    shown = stray[:40].decode("utf-8", "replace")
+    start = piece.start + len(piece.head) - len(stray)
+    return Reject(file.name, start, f"text outside of <doc> blocks: {shown!r}")
+
+
+def _article(config: WikipediaExtractedConfig, file: SourceFile, block: Element) -> Document | Reject | None:
+    try:
+        text = block.data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Reject(file.name, block.start, f"invalid UTF-8 at byte {block.start + error.start}")
+    header, _, body = text.partition("\n")
+    found = _HEADER.fullmatch(header.rstrip())
+    if found is None:
+        return Reject(file.name, block.start, f"malformed block header: {header[:80]!r}")
+    title = _unescape(found.group(2))
+    body = clean_text(_unescape(strip_tags(body.removesuffix("</doc>"))))
+    body = _without_title(body, title)
+    if not body:
+        return None
+    return Document(
+        doc_id=f"{config.name}:{found.group(1)}",
+        source=config.name,
+        uri=file.name,
+        title=clean_text(title),
+        lang=config.lang,
+        text=body,
+        meta={"byte_start": block.start, "byte_end": block.end},
+    )
+
+
+def _without_title(body: str, title: str) -> str:
+    """WikiExtractor repeats the title as the first line of the body."""
+    first, _, rest = body.partition("\n")
+    return rest.lstrip("\n") if first.strip() == title.strip() else body
+
+
+def _unescape(text: str) -> str:
+    """Resolve entities that end in a semicolon; `AT&T` and `&copy=1` in a URL stay as they are."""
+    return _ENTITY.sub(lambda entity: html.unescape(entity.group()), text) if "&" in text else text

@@ -1,0 +1,129 @@
+"""Plain-text books: encodings, wrapped lines, Project Gutenberg's frame."""
+
+import bz2
+import codecs
+import gzip
+import textwrap
+
+import pytest
+from pydantic import ValidationError
+
+from cluster.shards import Reject
+from data_prep.sources import source_of
+from data_prep.sources.base import Document
+from data_prep.sources.books_text import BooksTextConfig
+
+PARAGRAPHS = [
+    "It was a bright cold day in the village — naïve travellers arrived by coach, and " * 3 + "so it began.",
+    '"Well?" she said.',
+    "Nobody answered. " * 12 + "Then the clock struck.",
+]
+
+
+def wrapped(separator: str) -> str:
+    return separator.join("\n".join(textwrap.wrap(text, 70)) for text in PARAGRAPHS)
+
+
+def read(tmp_path, data: bytes, name: str = "Some_Book.txt", **settings) -> list[Document | Reject]:
+    (tmp_path / name).write_bytes(data)
+    config = BooksTextConfig(name="books", paths=(f"{tmp_path}/*",), **settings)
+    source = source_of(config)
+    return [result for file in source.list_files(config) for result in source.read(config, file)]
+
+
+def text_of(tmp_path, text: str, **settings) -> str:
+    (document,) = read(tmp_path, text.encode(), **settings)
+    assert isinstance(document, Document)
+    return document.text
+
+
+@pytest.mark.parametrize("separator", ["\n\n", "\n \n\n", "\n"])
+def test_hard_wrapped_paragraphs_are_joined_with_and_without_blank_lines(tmp_path, separator):
+    assert text_of(tmp_path, wrapped(separator)).split("\n\n") == PARAGRAPHS
+
+
+@pytest.mark.parametrize("separator", ["\n\n", "\n"])
+def test_one_line_per_paragraph_is_kept(tmp_path, separator):
+    text = separator.join(paragraph * 3 for paragraph in PARAGRAPHS)
+    assert text_of(tmp_path, text).split("\n\n") == [paragraph * 3 for paragraph in PARAGRAPHS]
+
+
+def test_the_way_of_reading_lines_can_be_fixed(tmp_path):
+    assert text_of(tmp_path, "one\ntwo\n\nthree", line_wrap="kept") == "one\n\ntwo\n\nthree"
+    assert text_of(tmp_path, "one\ntwo\n\nthree", line_wrap="joined") == "one two\n\nthree"
+
+
+def test_words_and_dashes_broken_over_lines_are_joined(tmp_path):
+    text = "a well-\nknown man--\nbut no sol\u00ad\ndier; a dash -\nthen\n\nmore"
+    assert text_of(tmp_path, text, line_wrap="joined") == (
+        "a well-known man--but no soldier; a dash - then\n\nmore"
+    )
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: text.encode(),
+        lambda text: codecs.BOM_UTF8 + text.replace("\n", "\r\n").encode(),
+        lambda text: text.encode("utf-16"),
+        lambda text: codecs.BOM_UTF16_BE + text.encode("utf-16-be"),
+        lambda text: gzip.compress(text.encode()),
+        lambda text: bz2.compress(text.encode()),
+    ],
+)
+def test_every_encoding_and_packing_gives_the_same_text(tmp_path, encode):
+    (document,) = read(tmp_path, encode(wrapped("\n\n")))
+    assert document.text.split("\n\n") == PARAGRAPHS
+
+
+def test_the_encoding_setting_is_used_where_there_is_no_byte_order_mark(tmp_path):
+    (document,) = read(tmp_path, "naïve".encode("latin-1"), encoding="ISO-8859-1")
+    assert document.text == "naïve"
+
+
+@pytest.mark.parametrize("encoding", ["utf-9", "rot13", "hex"])
+def test_an_unknown_encoding_is_a_config_error(encoding):
+    with pytest.raises(ValidationError, match="unknown encoding"):
+        BooksTextConfig(name="books", paths=("*",), encoding=encoding)
+
+
+def test_invalid_bytes_reject_the_book_with_their_offset(tmp_path):
+    (reject,) = read(tmp_path, codecs.BOM_UTF8 + b"good text \xff more")
+    assert isinstance(reject, Reject)
+    assert reject.byte_offset == 13
+    assert "invalid utf-8" in reject.reason
+
+
+def test_a_truncated_gz_book_is_rejected(tmp_path):
+    data = gzip.compress(wrapped("\n\n").encode())
+    (reject,) = read(tmp_path, data[:-30], "Book.txt.gz")
+    assert isinstance(reject, Reject)
+    assert "gzip stream truncated" in reject.reason
+
+
+def test_a_book_over_the_limit_is_rejected(tmp_path):
+    (reject,) = read(tmp_path, b"x" * 2000, max_book_bytes=1000)
+    assert "limit of 1000 bytes" in reject.reason
+
+
+def test_an_empty_book_is_no_document(tmp_path):
+    assert read(tmp_path, b"\r\n \r\n") == []
+
+
+def test_title_id_and_bytes_come_from_the_file(tmp_path):
+    (document,) = read(tmp_path, b"Text.", "Eliot_Felix_1866.txt")
+    assert document.doc_id == "books:Eliot_Felix_1866.txt"
+    assert document.title == "Eliot Felix 1866"
+    assert document.meta == {"byte_start": 0, "byte_end": 5}
+
+
+def test_project_gutenbergs_frame_is_stripped(tmp_path):
+    text = (
+        "The Project Gutenberg eBook of X\n\n*** START OF THE PROJECT GUTENBERG EBOOK X,\nOR Y ***\n\n\n"
+        "The story.\n\nEnd of Project Gutenberg's X, by Z\n\n*** END OF THE PROJECT GUTENBERG EBOOK ***\nLaw"
+    )
+    assert text_of(tmp_path, text) == "The story."
+
+
+def test_control_characters_are_removed_and_page_breaks_separate_lines(tmp_path):
+    assert text_of(tmp_path, "a\x00b\x7f\tc\x0c\x0cd\ufeff", line_wrap="kept") == "ab\tc\n\nd"

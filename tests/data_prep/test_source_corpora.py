@@ -1,0 +1,77 @@
+"""The sources on real corpora. They need the folder named by CLOZE_DATA."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from data_prep.sources import source_of
+from data_prep.sources.base import Document, SourceConfig
+from data_prep.sources.books_text import BooksTextConfig
+from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
+from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
+
+pytestmark = pytest.mark.corpora
+MARKUP = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{\||<ref|thumb\||Category:|'''")
+
+
+def read(config: SourceConfig) -> list[Document]:
+    """All documents; there must be no reject."""
+    source = source_of(config)
+    results = [result for file in source.list_files(config) for result in source.read(config, file)]
+    assert [result for result in results if not isinstance(result, Document)] == []
+    return results
+
+
+@pytest.mark.parametrize(
+    ("pattern", "num_articles"), [("enwiki-table-markup*", 5), ("Wikipedia-2017*", 88), ("bgwiki*", 1)]
+)
+def test_real_dumps_give_articles_without_markup(corpora, pattern, num_articles):
+    documents = read(WikipediaDumpConfig(name="wikipedia", paths=(f"{corpora}/wikipedia/dumps/{pattern}",)))
+    assert len(documents) == num_articles
+    assert [document.title for document in documents if MARKUP.search(document.text)] == []
+    assert all(len(document.text) > 100 for document in documents)
+
+
+def test_the_first_pages_of_an_english_dump_are_plausible(corpora):
+    config = WikipediaDumpConfig(name="wikipedia", paths=(f"{corpora}/wikipedia/dumps/enwiki-latest*",))
+    source = source_of(config)
+    (file,) = source.list_files(config)
+    documents = [document for document, _ in zip(source.read(config, file), range(8), strict=False)]
+    assert documents[0].title == "Anarchism"
+    assert documents[0].text.startswith("Anarchism is a political philosophy")
+    assert not any(MARKUP.search(document.text) for document in documents)
+
+
+def test_a_utf16_dump_gives_cyrillic(corpora):
+    (document,) = read(
+        WikipediaDumpConfig(name="bg", lang="bg", paths=(f"{corpora}/wikipedia/dumps/bgwiki*",))
+    )
+    letters = re.findall(r"[^\W\d_]", document.text)
+    assert sum("а" <= letter.lower() <= "я" for letter in letters) > 0.95 * len(letters)
+
+
+def test_extracted_english_articles_come_from_every_block(corpora):
+    paths = tuple(f"{corpora}/wikipedia/extracted-en/wiki_{number}" for number in ("00", "57"))
+    documents = read(WikipediaExtractedConfig(name="en", paths=paths))
+    blocks = sum(Path(path).read_bytes().count(b'<doc id="') for path in paths)
+    assert blocks - 2 <= len(documents) <= blocks
+    assert 80 < len(documents) < 200
+    assert not any(document.text.startswith(document.title + "\n") for document in documents)
+
+
+def test_extracted_korean_articles_are_read(corpora):
+    path = f"{corpora}/wikipedia/extracted-ko/wiki_00"
+    documents = read(WikipediaExtractedConfig(name="ko", lang="ko", paths=(path,)))
+    assert documents[0].title == "지미 카터"
+    assert not any("&lt;" in document.text for document in documents)
+
+
+def test_real_novels_are_paragraphs_whatever_their_line_breaks(corpora):
+    names = ("Dickens_Bleak_1853", "Kipling_Kim_1901", "Anon_Clara_1864", "Woolf_Lighthouse_1927")
+    paths = tuple(f"{corpora}/books/en/{name}.txt" for name in names)
+    for document in read(BooksTextConfig(name="books", paths=paths)):
+        paragraphs = document.text.split("\n\n")
+        assert "\r" not in document.text
+        assert "\n" not in "".join(paragraphs)
+        assert 150 < len(document.text) / len(paragraphs) < 1200, document.title

@@ -1,0 +1,64 @@
+"""The sources as a set: named explicitly, chosen by `kind`, files named the same on every machine."""
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from cluster.errors import ConfigError, MissingInputError
+from data_prep.sources import SOURCES, AnySource, source_of
+from data_prep.sources.base import expand_patterns
+from data_prep.sources.text import clean_text
+
+
+def test_kind_chooses_the_config_and_the_module():
+    for kind, module in SOURCES.items():
+        settings = {} if kind == "python_docs" else {"paths": ["x"]}
+        config = TypeAdapter(AnySource).validate_python({"kind": kind, "name": "x", **settings})
+        assert source_of(config) is module
+
+
+def test_unknown_kinds_and_settings_are_refused():
+    for settings in ({"kind": "wikipedia"}, {"kind": "books_text", "path": "x"}):
+        with pytest.raises(ValidationError):
+            TypeAdapter(AnySource).validate_python({"name": "x", "paths": ["x"], **settings})
+
+
+def test_files_are_named_below_the_patterns_fixed_part(tmp_path):
+    for name in ("AA/wiki_00", "AB/wiki_00", "other"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    files = expand_patterns([f"{tmp_path}/**/wiki_*", f"{tmp_path}/other", f"{tmp_path}/AA/wiki_00"])
+    assert [file.name for file in files] == ["AA/wiki_00", "AB/wiki_00", "other"]
+
+
+def test_a_file_name_with_brackets_is_taken_as_it_is(tmp_path):
+    (tmp_path / "a [1].txt").touch()
+    assert [file.name for file in expand_patterns([f"{tmp_path}/a [1].txt"])] == ["a [1].txt"]
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").touch()
+    with pytest.raises(ConfigError, match="both named x"):
+        expand_patterns([f"{tmp_path}/a/x", f"{tmp_path}/b/x"])
+
+
+def test_a_pattern_that_matches_nothing_is_a_missing_input(tmp_path):
+    with pytest.raises(MissingInputError, match="It is a directory"):
+        expand_patterns([str(tmp_path)])
+
+
+def test_uris_are_listed_through_fsspec():
+    import fsspec
+
+    for name in ("a", "b/c"):
+        with fsspec.open(f"memory://listed/{name}.txt", "wb") as file:
+            file.write(b"x")
+    assert [file.name for file in expand_patterns(["memory://listed/**/*.txt"])] == ["a.txt", "b/c.txt"]
+
+
+def test_cleaning_is_idempotent_and_takes_linear_time():
+    text = "a  \r\n\r\n\r\n\tb\x00\u2028c" + " " * 1_000_000 + "d\ud800"
+    cleaned = clean_text(text)
+    assert cleaned.startswith("a\n\n\tb\nc")
+    assert clean_text(cleaned) == cleaned

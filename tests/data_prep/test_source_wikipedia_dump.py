@@ -1,0 +1,247 @@
+"""MediaWiki dumps: what a reader sees, exact bytes, and poison that costs only itself."""
+
+import bz2
+import gzip
+import html
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.shards import Reject
+from data_prep.sources import source_of
+from data_prep.sources.base import Document
+from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
+from data_prep.sources.wikitext import ENGLISH_LINKS, plain_text
+
+HEADER = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
+  <siteinfo><sitename>Wikipedia</sitename><dbname>dewiki</dbname><namespaces>
+    <namespace key="-2" case="first-letter">Medium</namespace>
+    <namespace key="0" case="first-letter" />
+    <namespace key="6" case="first-letter">Datei</namespace>
+    <namespace key="14" case="first-letter">Kategorie</namespace>
+  </namespaces></siteinfo>
+"""
+FOOTER = "</mediawiki>\n"
+
+
+def page(number: int, wikitext: str, *, ns: int = 0, extra: str = "") -> str:
+    return (
+        f"  <page>\n    <title>Page {number}</title>\n    <ns>{ns}</ns>\n    <id>{number}</id>\n"
+        f"    {extra}<revision><id>{number + 1000}</id><timestamp>2020-01-01T00:00:00Z</timestamp>"
+        f"<model>wikitext</model><text>{html.escape(wikitext)}</text></revision>\n  </page>\n"
+    )
+
+
+def dump(*pages: str) -> bytes:
+    return (HEADER + "".join(pages) + FOOTER).encode()
+
+
+def read(tmp_path, data: bytes, name: str = "dump.xml", **settings):
+    path = tmp_path / name
+    path.write_bytes(data)
+    config = WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),), **settings)
+    source = source_of(config)
+    results = [result for file in source.list_files(config) for result in source.read(config, file)]
+    return (
+        [result for result in results if isinstance(result, Document)],
+        [result for result in results if isinstance(result, Reject)],
+    )
+
+
+THREE = [page(number, f"Text of page {number}. " * 20) for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "encode"),
+    [
+        ("a.xml", bytes),
+        ("a.xml.bz2", bz2.compress),
+        ("pages-articles1.xml-p1p30302.bz2", bz2.compress),
+        ("a.xml.gz", gzip.compress),
+        ("a.xml", lambda data: data.decode().encode("utf-16")),
+        ("a.xml.bz2", lambda data: bz2.compress(data.decode().encode("utf-16-be"))),
+    ],
+)
+def test_every_packing_gives_the_same_documents(tmp_path, name, encode):
+    documents, rejects = read(tmp_path, encode(dump(*THREE)), name)
+    assert not rejects
+    assert [document.doc_id for document in documents] == ["wiki:1", "wiki:2", "wiki:3"]
+    assert documents[0].text == ("Text of page 1. " * 20).strip()
+    assert (documents[0].title, documents[0].lang, documents[0].uri) == ("Page 1", "de", name)
+
+
+def test_meta_gives_the_exact_bytes_of_the_page(tmp_path):
+    data = dump(*THREE)
+    documents, _ = read(tmp_path, bz2.compress(data))
+    for document in documents:
+        element = data[document.meta["byte_start"] : document.meta["byte_end"]]
+        assert element.startswith(b"<page>")
+        assert element.endswith(b"</page>")
+        assert document.title.encode() in element
+
+
+def test_redirects_other_namespaces_and_empty_pages_are_skipped(tmp_path):
+    documents, rejects = read(
+        tmp_path,
+        dump(
+            page(1, "#REDIRECT [[Page 3]]", extra='<redirect title="Page 3" />'),
+            page(2, "#WEITERLEITUNG [[Page 3]]"),
+            page(3, "An article."),
+            page(4, "A discussion.", ns=1),
+            page(5, "{{Infobox|only=this}}"),
+        ),
+    )
+    assert not rejects
+    assert [document.doc_id for document in documents] == ["wiki:3"]
+
+
+def test_links_to_files_and_categories_vanish_under_the_names_of_the_dumps_language(tmp_path):
+    text = "[[Datei:A.jpg|mini|Ein [[Bild]]]]Ein [[Haus|Gebäude]].[[Kategorie:Bau]][[bild:alt.png|thumb|x]]"
+    documents, _ = read(tmp_path, dump(page(1, text)))
+    assert documents[0].text == "Ein Gebäude."
+
+
+def test_a_truncated_bz2_is_rejected_with_its_offset_and_earlier_pages_are_kept(tmp_path):
+    words = random.Random(0)
+    pages = [page(n, " ".join(words.choices("abcdefghij klmnop", k=40_000))) for n in range(1, 60)]
+    data = dump(*pages)
+    compressed = bz2.compress(data, 1)
+    cut = len(compressed) // 2
+    documents, rejects = read(tmp_path, compressed[:cut], "a.xml.bz2")
+    assert len(documents) > 10
+    assert len(rejects) == 1
+    assert f"bzip2 stream truncated at compressed byte {cut}" in rejects[0].reason
+    assert rejects[0].byte_offset == data.index(b"<page>", documents[-1].meta["byte_end"])
+
+
+def test_pages_behind_a_damaged_stream_of_a_multistream_dump_are_kept(tmp_path):
+    streams = [bz2.compress(part.encode()) for part in (HEADER, *THREE, FOOTER)]
+    streams[2] = streams[2][:40] + b"damage" + streams[2][46:]
+    documents, rejects = read(tmp_path, b"".join(streams), "a.xml.bz2")
+    assert [document.doc_id for document in documents] == ["wiki:1", "wiki:3"]
+    assert len(rejects) == 1
+    assert "bzip2 stream damaged" in rejects[0].reason
+
+
+def test_a_cut_last_page_is_rejected_at_its_start(tmp_path):
+    data = dump(*THREE)
+    documents, rejects = read(tmp_path, data[: data.rindex(b"</revision>")])
+    assert len(documents) == 2
+    assert [reject.byte_offset for reject in rejects] == [data.rindex(b"<page>")]
+
+
+def test_a_dump_cut_between_two_pages_is_not_taken_for_whole(tmp_path):
+    data = dump(*THREE).removesuffix(FOOTER.encode())
+    documents, rejects = read(tmp_path, data)
+    assert len(documents) == 3
+    assert [(reject.byte_offset, "</mediawiki>" in reject.reason) for reject in rejects] == [
+        (len(data), True)
+    ]
+
+
+@settings(deadline=None, max_examples=100)
+@given(cut=st.integers(0, len(dump(*THREE))), compressed=st.booleans())
+def test_a_cut_anywhere_never_raises_and_keeps_a_prefix(tmp_path_factory, cut, compressed):
+    data = dump(*THREE)
+    if compressed:
+        data = bz2.compress(data)
+        cut = cut % len(data)
+    documents, rejects = read(tmp_path_factory.mktemp("cut"), data[:cut])
+    assert [document.doc_id for document in documents] == ["wiki:1", "wiki:2", "wiki:3"][: len(documents)]
+    whole = data[:cut].rstrip().endswith(b"</mediawiki>") or cut == len(data)
+    assert len(rejects) == (0 if whole else 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        (b"Text of page 2", b"Te\xffxt of page 2"),
+        (b"Text of page 2", b"Text <unclosed> of page 2"),
+        (b"Text of page 2", b"Text &undefined; page 2"),
+        (b"Text of page 2", b"Text \x03 page 2"),
+        (b"<id>2</id>", b"<id>two</id>"),
+        (b"<id>2</id>", b""),
+        (b"<id>2</id>", b"<unexpected/>"),
+        (b"<title>Page 2</title>", b"<title/>"),
+        (b"2020-01-01T00:00:00Z</timestamp><model>wikitext</model><text>Text of page 2", b"never"),
+    ],
+)
+def test_a_malformed_page_costs_only_itself(tmp_path, damage):
+    data = dump(*THREE)
+    start = data.index(b"<page>", data.index(b"</page>"))
+    documents, rejects = read(tmp_path, data[:start] + data[start:].replace(*damage, 1))
+    assert [document.doc_id for document in documents] == ["wiki:1", "wiki:3"]
+    assert [reject.byte_offset for reject in rejects] == [start]
+
+
+def test_a_page_over_the_limit_is_rejected(tmp_path):
+    data = dump(THREE[0], page(2, "long " * 10_000), THREE[2])
+    documents, rejects = read(tmp_path, data, max_page_bytes=10_000)
+    assert [document.doc_id for document in documents] == ["wiki:1", "wiki:3"]
+    assert "limit of 10000 bytes" in rejects[0].reason
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"plain text", b"<html><body>404</body></html>", bytes(range(256)) * 50]
+)
+def test_a_file_that_is_no_export_is_one_reject(tmp_path, data):
+    documents, rejects = read(tmp_path, data)
+    assert not documents
+    assert len(rejects) == 1
+    assert "not a MediaWiki XML export" in rejects[0].reason
+
+
+def test_an_export_without_pages_is_whole(tmp_path):
+    assert read(tmp_path, dump()) == ([], [])
+
+
+def test_an_unreadable_header_is_told_and_the_pages_are_read(tmp_path):
+    documents, rejects = read(tmp_path, dump(*THREE).replace(b"</namespaces>", b"</names>"))
+    assert len(documents) == 3
+    assert [reject.byte_offset for reject in rejects] == [0]
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("'''Bold''' and ''italic''.", "Bold and italic."),
+        ("A<ref>B</ref> C<ref name=x/> D<ref name='y'>{{cite|a=[[b]]}}</ref>.", "A C D."),
+        ("A<!-- hidden <ref> --> B<math>x^2</math>.", "A B."),
+        ("Before\n{| class='wikitable'\n! a\n|-\n| b || c\n|}\nAfter", "Before\n\nAfter"),
+        ("<gallery>\nFile:A.jpg|thumb\n</gallery>Text", "Text"),
+        ("[[File:A.jpg|thumb|left|A [[link]] here]]Text", "Text"),
+        ("[[:Category:Birds]] and [[:File:A.jpg|a file]]", "Category:Birds and a file"),
+        ("{{convert|5|km|mi}} from {{lang|fr|Paris}}{{citation needed}}", "5 km from Paris"),
+        ("[http://a.org A site], [http://b.org]", "A site,"),
+        ("* one\n** two\n# three", "one\ntwo\nthree"),
+        ("__NOTOC__Text&nbsp;here&mdash;yes", "Text here—yes"),
+        ("<nowiki>[[not a link]]</nowiki>", "not a link"),
+        ("Text[[de:Wort]][[simple:Word]]", "Text"),
+        ("Rome (; {{IPA|x}}, born 1900) (  ) is", "Rome (born 1900) is"),
+        ("Intro\n== Life ==\nText\n== References ==\n{{reflist}}", "Intro\n\nLife\nText"),
+        ("Intro\n== A ==\n=== B ===\nText\n=== C ===\n== D ==", "Intro\n\nA\nB\nText"),
+        ("[[File:A.jpg|thumb|never closed\nNext {{ line", "Next line"),
+        ("{| never closed\n| a\n| b\n\nNext", "Next"),
+        ("[[a]]s [[b|c]] [[d (e)|d]]", "as c d"),
+    ],
+)
+def test_markup_is_gone_and_the_words_stay(wikitext, text):
+    assert plain_text(wikitext, ENGLISH_LINKS) == text
+
+
+def test_thousands_of_unclosed_tags_take_linear_time():
+    start = time.perf_counter()
+    plain_text("<ref>x" * 20_000 + "<!--" * 20_000, ENGLISH_LINKS)
+    assert time.perf_counter() - start < 10
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(["[[", "]]", "{{", "}}", "|", "a", "\n", "{|", "|}", "<ref>", "File:", "=="]))
+)
+def test_any_mess_of_markup_gives_text_without_brackets(tokens):
+    text = plain_text("".join(tokens), ENGLISH_LINKS)
+    assert not any(mark in text for mark in ("[[", "]]", "{{", "}}", "<ref"))
