@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 CHECKPOINT_TAG = "cloze.checkpoint"
 """Tag of logged models and model versions: the checkpoint's directory."""
 STEP_TAG = "cloze.step"
+RESERVED_RUN_VARIABLE = "CLOZE_MLFLOW_RUN_ID"
+"""Set for submitted jobs: the MLflow run that the submitter reserved, and that the job's first run adopts."""
 MODEL_ID_TAG = "cloze.model_id"
 """Tag of model versions: the logged model. The registry keeps none for a model that lies outside of MLflow."""
 BEST_ALIAS = "best"
@@ -79,32 +82,89 @@ def start_run(
     tags: Mapping[str, str],
     runs_dir: Path = Path("runs"),
 ) -> TrackedRun:
-    """Create an MLflow run with its resolved configuration as parameters and as `config.json`.
+    """Create an MLflow run, or adopt the reserved one, and log its resolved configuration.
 
     Raises:
-        TrackingUnreachableError: the tracking store does not answer; nothing was started.
+        TrackingUnreachableError: the tracking store does not answer, or lacks the reserved run; nothing was
+            started.
     """
     uri = tracking_uri(runs_dir)
     runs_dir.mkdir(parents=True, exist_ok=True)
     from mlflow.entities import Param, RunTag
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
 
-    try:
+    with _tracking_errors(uri):
         client = connect(uri)
-        run = client.create_run(_experiment_id(client, uri, experiment, runs_dir), run_name=name)
-        run_id = run.info.run_id
+        # Taken out of the environment: a reserved run is adopted once.
+        if reserved := os.environ.pop(RESERVED_RUN_VARIABLE, None):
+            run_id = _adopt_run(client, uri, reserved, name)
+        else:
+            run = client.create_run(_experiment_id(client, uri, experiment, runs_dir), run_name=name)
+            run_id = run.info.run_id
         params = [Param(key, value) for key, value in flatten(config).items()]
         for first in range(0, len(params), _MAX_PARAMS_PER_BATCH):
             client.log_batch(run_id, params=params[first : first + _MAX_PARAMS_PER_BATCH])
         client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
         client.log_dict(run_id, dict(config), "config.json")
+    return TrackedRun(uri, run_id)
+
+
+def reserve_run(experiment: str, name: str, *, runs_dir: Path) -> TrackedRun:
+    """Create an MLflow run that waits as `SCHEDULED`, so that its id is known before the job that adopts it.
+
+    Raises:
+        TrackingUnreachableError: the tracking store does not answer.
+    """
+    uri = tracking_uri(runs_dir)
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    with _tracking_errors(uri):
+        client = connect(uri)
+        run = client.create_run(_experiment_id(client, uri, experiment, runs_dir), run_name=name)
+        client.update_run(run.info.run_id, status="SCHEDULED")
+    return TrackedRun(uri, run.info.run_id)
+
+
+def end_run(run_id: str, status: str, *, runs_dir: Path, only_from: tuple[str, ...]) -> bool:
+    """Give a run whose job is gone its last status, if it still has one of `only_from`; says whether it did.
+
+    Raises:
+        TrackingUnreachableError: the tracking store does not answer, or does not have the run.
+    """
+    uri = tracking_uri(runs_dir)
+    with _tracking_errors(uri):
+        client = connect(uri)
+        if client.get_run(run_id).info.status not in only_from:
+            return False
+        client.set_terminated(run_id, status)
+    return True
+
+
+def _adopt_run(client: MlflowClient, uri: str, run_id: str, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.update_run(run_id, status="RUNNING", name=name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        raise TrackingUnreachableError(
+            f"The MLflow run {run_id} that was reserved for this job is not in {uri}.",
+            next_step="let job and submitter see one store: MLFLOW_TRACKING_URI, or a shared runs directory",
+        ) from None
+    return run_id
+
+
+@contextmanager
+def _tracking_errors(uri: str) -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
         raise TrackingUnreachableError(
             f"The tracking store {uri} does not answer: {error}",
             next_step="start the server, or unset MLFLOW_TRACKING_URI to track in SQLite",
         ) from error
-    return TrackedRun(uri, run_id)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
