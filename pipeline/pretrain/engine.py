@@ -18,6 +18,7 @@ from pipeline.pretrain.config import OptimizerConfig, PretrainConfig
 _NO_DECAY_SUFFIXES = (".bias",)
 _QUIET = 10**9
 """Steps between DeepSpeed's own progress lines: never."""
+_UNREACHED_STEP = 2**31
 
 
 def deepspeed_config(config: PretrainConfig, world_size: int, *, universal: bool = False) -> dict[str, Any]:
@@ -84,6 +85,32 @@ def make_optimizer(name: str, model: nn.Module, config: OptimizerConfig) -> torc
         return DeepSpeedCPUAdam(groups, adamw_mode=True, **common)
 
 
+def forget_beta_powers(optimizer: torch.optim.Optimizer) -> None:
+    """Make the next update's bias correction a function of its step number alone. To be called before it.
+
+    DeepSpeed's CPU Adam keeps beta**step as a running float32 product inside its C++ object; no checkpoint
+    holds it, and after a resumption it is computed by `pow`, which differs in the last bits. An update of a
+    dummy under a step number that no run reaches makes it compute `pow` every time.
+    """
+    update = getattr(getattr(optimizer, "ds_opt_adam", None), "adam_update", None)
+    if update is None:
+        return
+    group = optimizer.param_groups[0]
+    beta1, beta2 = group["betas"]
+    dummies = [torch.zeros(1) for _ in range(4)]
+    update(
+        optimizer.opt_id,  # pyright: ignore[reportAttributeAccessIssue]
+        _UNREACHED_STEP,
+        0.0,
+        beta1,
+        beta2,
+        group["eps"],
+        0.0,
+        True,
+        *dummies,
+    )
+
+
 @contextmanager
 def compile_lock() -> Iterator[None]:
     """Let one process of a machine compile DeepSpeed's operators while the others wait.
@@ -102,14 +129,14 @@ def compile_lock() -> Iterator[None]:
 
 
 def initialize(
-    model: nn.Module, config: PretrainConfig, world_size: int, optimizer: str, *, universal: bool
+    model: nn.Module, config: PretrainConfig, world_size: int, optimizer: torch.optim.Optimizer, *, universal: bool
 ) -> Any:
     """`deepspeed.initialize` for this rank; returns the engine."""
     import deepspeed
 
     engine, *_ = deepspeed.initialize(
         model=model,
-        optimizer=make_optimizer(optimizer, model, config.optimizer),
+        optimizer=optimizer,
         config=deepspeed_config(config, world_size, universal=universal),
         dist_init_required=False,
     )

@@ -114,8 +114,9 @@ class Trainer:
         start = self._choose_checkpoint()
         model = self.objective.build_model(self.inputs.model)
         init_weights(model, config.seed)
+        self.optimizer = engines.make_optimizer(self.optimizer_name, model, config.optimizer)
         self.engine = engines.initialize(
-            model, config, rank.world_size, self.optimizer_name, universal=_is_universal(start, rank)
+            model, config, rank.world_size, self.optimizer, universal=_is_universal(start, rank)
         )
         if start is not None:
             self._load(start)
@@ -156,6 +157,7 @@ class Trainer:
         )
         for group in self.engine.optimizer.param_groups:
             group["lr"] = rate
+        engines.forget_beta_powers(self.optimizer)
         summed = correct = 0.0
         for batch in micro_batches:
             _seed_dropout(self.config.seed, step, batch.number)
