@@ -20,7 +20,7 @@ import orjson
 import xxhash
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cluster.errors import CorruptArtefactError
+from cluster.errors import CorruptArtefactError, MismatchError
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
@@ -148,12 +148,15 @@ def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a committed artefact.
 
     Raises:
-        CorruptArtefactError: the manifest is missing, unreadable, of a newer schema, or its own fingerprint
-            does not follow from its contents.
+        CorruptArtefactError: the manifest is missing, unreadable, or its own fingerprint does not follow from
+            its contents.
+        MismatchError: it was written by a newer cloze.
     """
     path = directory / MANIFEST_NAME
     try:
-        manifest = Manifest.model_validate(orjson.loads(path.read_bytes()))
+        contents = orjson.loads(path.read_bytes())
+        _require_known_schema(path, contents)
+        manifest = Manifest.model_validate(contents)
     except FileNotFoundError:
         raise CorruptArtefactError(
             f"{directory} is not a committed artefact: it has no {MANIFEST_NAME}.",
@@ -161,17 +164,21 @@ def read_manifest(directory: Path) -> Manifest:
         ) from None
     except (orjson.JSONDecodeError, ValidationError) as error:
         raise CorruptArtefactError(f"{path} cannot be read: {error}") from None
-    if manifest.schema_version > SCHEMA_VERSION:
-        raise CorruptArtefactError(
-            f"{path} has schema version {manifest.schema_version}; this cloze reads up to {SCHEMA_VERSION}.",
-            next_step="upgrade cloze",
-        )
     expected = fingerprint_of(manifest.kind, manifest.config, manifest.inputs, manifest.files)
     if manifest.fingerprint != expected:
         raise CorruptArtefactError(
             f"{path} was altered: it states fingerprint {manifest.fingerprint}, its contents give {expected}."
         )
     return manifest
+
+
+def _require_known_schema(path: Path, contents: Any) -> None:
+    found = contents.get("schema_version") if isinstance(contents, dict) else None
+    if isinstance(found, int) and found > SCHEMA_VERSION:
+        raise MismatchError(
+            f"{path} has schema version {found}; this cloze reads up to {SCHEMA_VERSION}.",
+            next_step="upgrade cloze",
+        )
 
 
 @cache
@@ -186,7 +193,14 @@ def cloze_version() -> str:
 @cache
 def _source_commit() -> str | None:
     """The commit of the source tree that runs, with `+dirty` when it was changed; None outside a clone."""
-    command = ["git", "-C", str(Path(__file__).resolve().parent.parent), "describe", "--always", "--dirty=+dirty"]
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).resolve().parent.parent),
+        "describe",
+        "--always",
+        "--dirty=+dirty",
+    ]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -36,7 +36,11 @@ def ray_runtime(address: str | None = None, *, num_cpus: int | None = None, **op
         yield
         return
     target = address or os.environ.get("RAY_ADDRESS")
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    quiet: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "configure_logging": True,
+    }
     try:
         if target and target != "local":
             ray.init(address=target, **(quiet | options))
@@ -52,7 +56,7 @@ def ray_runtime(address: str | None = None, *, num_cpus: int | None = None, **op
             raise
         raise ClusterUnreachableError(
             f"No Ray cluster answers at {target}: {error}",
-            next_step="check the address with `ray status --address=...`, or unset RAY_ADDRESS to run locally",
+            next_step="check the address with `ray status --address=...`; without one, cloze runs locally",
         ) from error
     try:
         yield

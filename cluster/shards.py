@@ -1,4 +1,4 @@
-"""`map_shards`: one Ray task per output shard, resumable, and the sharded artefacts built from it.
+"""`map_shards`: one Ray task per output shard, resumable.
 
 A shard is a pure function of its input split and of the configuration. A task writes it under a temporary
 name, hashes it, renames it and only then writes its record; so a record always describes a finished file, and
@@ -8,36 +8,20 @@ a run that was killed redoes only what has no good record.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cluster.errors import ClozeError, ConfigError, CorruptArtefactError, TooManyRejectsError, WorkersLostError
-from cluster.manifest import (
-    MANIFEST_NAME,
-    FileEntry,
-    InputEntry,
-    Manifest,
-    hash_file,
-    hash_json,
-    read_manifest,
-    write_durably,
-)
+from cluster.errors import ClozeError, TooManyRejectsError, WorkersLostError
+from cluster.manifest import FileEntry, InputEntry, Manifest, hash_file, write_durably
 from cluster.progress import progress
-from cluster.storage import (
-    Damage,
-    commit,
-    find_damage,
-    hash_tree,
-    is_committed,
-    quarantine,
-    staging_directory,
-    storage_errors,
-)
+from cluster.storage import storage_errors
 
 RECORDS_NAME = "shard-records"
 TASK_RETRIES = 3
@@ -91,9 +75,6 @@ class ShardRecord(BaseModel):
 ShardFunction = Callable[[Any, Path], ShardResult]
 """Writes the shard for a split to the given path. Runs in a Ray task."""
 
-Finish = Callable[[Path, Sequence[ShardRecord]], Mapping[str, Any]]
-"""Writes the artefact's sidecar files into the directory and returns extra statistics. Must be deterministic."""
-
 
 def map_shards(
     function: ShardFunction,
@@ -122,10 +103,14 @@ def map_shards(
     """
     with storage_errors(directory):
         (directory / RECORDS_NAME).mkdir(parents=True, exist_ok=True)
-    finished = {shard.file: record for shard in shards if (record := _good_record(directory, shard))}
+        for leftover in directory.glob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
+    finished = {shard.file: record for shard in shards if (record := good_record(directory, shard))}
+    tally = _Tally(max_rejects)
     with progress(title, len(shards)) as advance:
         advance(len(finished), "already done" if finished else "")
-        _check_rejects(finished.values(), max_rejects)
+        for record in finished.values():
+            tally.add(record)
         pending = [shard for shard in shards if shard.file not in finished]
         if pending:
             options: dict[str, Any] = {"num_cpus": num_cpus, "max_retries": TASK_RETRIES}
@@ -133,67 +118,9 @@ def map_shards(
                 options["memory"] = memory_bytes
             for record in _run(function, pending, directory, options, max_in_flight):
                 finished[record.entry.path] = record
-                advance(1, _describe(finished.values()))
-                _check_rejects(finished.values(), max_rejects)
+                tally.add(record)
+                advance(1, str(tally))
     return [finished[shard.file] for shard in shards]
-
-
-def build_sharded_artefact(
-    directory: Path,
-    kind: str,
-    *,
-    function: ShardFunction,
-    shards: Sequence[Shard],
-    config: Mapping[str, Any],
-    inputs: Sequence[InputEntry],
-    finish: Finish,
-    max_rejects: int = 0,
-    num_cpus: float = 1.0,
-    replace: bool = False,
-) -> Manifest:
-    """Make, continue, repair or simply confirm a sharded artefact; whichever is needed.
-
-    A committed artefact of the same inputs and settings is verified; damaged files are quarantined and made
-    again, and must come out as they were.
-
-    Args:
-        config: what determines the content besides the inputs; no paths.
-        finish: writes sidecar files once all shards exist.
-        replace: allow a committed artefact of other inputs or settings to be replaced.
-
-    Raises:
-        ConfigError: a committed artefact of other inputs or settings is in the way and `replace` is False.
-        CorruptArtefactError: a repaired file does not come out as it was.
-    """
-    key = hash_json([kind, config, [[e.kind, e.fingerprint] for e in inputs], [s.identity for s in shards]])
-    if is_committed(directory):
-        manifest = read_manifest(directory)
-        if manifest.stats.get("build_key") == key:
-            return _verify_or_repair(directory, manifest, function, shards, finish, max_rejects, num_cpus)
-        if not replace:
-            raise ConfigError(
-                f"{directory} holds {manifest.kind} made from other inputs or settings:"
-                f" {describe_changes(manifest, config, inputs)}.",
-                kept="the committed artefact is untouched",
-                next_step="add --replace to make it anew, or choose another `out`",
-            )
-    staging = staging_directory(directory, key)
-    records = map_shards(
-        function, shards, staging, title=kind, max_rejects=max_rejects, num_cpus=num_cpus
-    )
-    with storage_errors(staging):
-        extra = finish(staging, records)
-    files = _entries(staging, records)
-    stats = {"build_key": key, "rejects": sum(len(record.rejects) for record in records)}
-    return commit(
-        staging,
-        directory,
-        kind,
-        config=config,
-        inputs=inputs,
-        files=files,
-        stats=stats | sum_stats(records) | dict(extra),
-    )
 
 
 def sum_stats(records: Sequence[ShardRecord]) -> dict[str, int]:
@@ -209,8 +136,8 @@ def sum_stats(records: Sequence[ShardRecord]) -> dict[str, int]:
 
 def read_records(directory: Path) -> list[ShardRecord]:
     """Every readable shard record of an artefact, by file name; tells the rejects of each shard."""
-    paths = sorted((directory / RECORDS_NAME).glob("*.json"))
-    return [ShardRecord.model_validate(orjson.loads(path.read_bytes())) for path in paths]
+    records = [_read_record(path) for path in sorted((directory / RECORDS_NAME).glob("*.json"))]
+    return [record for record in records if record is not None]
 
 
 def describe_changes(manifest: Manifest, config: Mapping[str, Any], inputs: Sequence[InputEntry]) -> str:
@@ -234,7 +161,7 @@ def _run(
     directory: Path,
     options: dict[str, Any],
     max_in_flight: int | None,
-):
+) -> Iterator[ShardRecord]:
     """Yield records as tasks finish, with at most `max_in_flight` tasks submitted."""
     import ray
 
@@ -260,7 +187,7 @@ def _run(
 
 def _result_of(reference: Any, shard: Shard) -> ShardRecord:
     import ray
-    from ray.exceptions import RayTaskError, WorkerCrashedError
+    from ray.exceptions import NodeDiedError, OutOfMemoryError, RayTaskError, WorkerCrashedError
 
     try:
         return ray.get(reference)
@@ -268,7 +195,7 @@ def _result_of(reference: Any, shard: Shard) -> ShardRecord:
         if isinstance(error.cause, ClozeError):
             raise error.cause from None
         raise
-    except (WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError) as error:
+    except (WorkerCrashedError, OutOfMemoryError, NodeDiedError) as error:
         raise WorkersLostError(
             f"The task for {shard.file} died {TASK_RETRIES + 1} times: {error}",
             kept="all finished shards",
@@ -279,7 +206,8 @@ def _result_of(reference: Any, shard: Shard) -> ShardRecord:
 def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> ShardRecord:
     """Body of the Ray task: temporary name, hash, rename, record."""
     target = Path(directory) / shard.file
-    temporary = target.with_name(f".{shard.file}.{os.getpid()}.tmp")
+    # Ray may start a task again elsewhere while a cut-off node still works on it.
+    temporary = target.with_name(f".{shard.file}.{uuid4().hex[:12]}.tmp")
     with storage_errors(target):
         try:
             result = function(shard.split, temporary)
@@ -290,88 +218,68 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> ShardR
         record = ShardRecord(
             identity=shard.identity,
             entry=FileEntry(
-                path=shard.file, size_bytes=size_bytes, xxh3_128=digest, rows=result.rows, tokens=result.tokens
+                path=shard.file,
+                size_bytes=size_bytes,
+                xxh3_128=digest,
+                rows=result.rows,
+                tokens=result.tokens,
             ),
             stats=result.stats,
             rejects=result.rejects,
         )
-        write_durably(_record_path(Path(directory), shard.file), orjson.dumps(record.model_dump(mode="json")))
+        write_durably(record_path(Path(directory), shard.file), orjson.dumps(record.model_dump(mode="json")))
     return record
 
 
-def _good_record(directory: Path, shard: Shard) -> ShardRecord | None:
+def good_record(directory: Path, shard: Shard) -> ShardRecord | None:
     """The shard's record when its file is there with the recorded bytes, else None."""
+    record = _read_record(record_path(directory, shard.file))
+    if record is None or record.identity != shard.identity:
+        return None
     try:
-        record = ShardRecord.model_validate(orjson.loads(_record_path(directory, shard.file).read_bytes()))
         digest, _ = hash_file(directory / shard.file)
+    except OSError:
+        return None
+    return record if digest == record.entry.xxh3_128 else None
+
+
+def _read_record(path: Path) -> ShardRecord | None:
+    try:
+        return ShardRecord.model_validate(orjson.loads(path.read_bytes()))
     except (OSError, orjson.JSONDecodeError, ValidationError):
         return None
-    return record if record.identity == shard.identity and digest == record.entry.xxh3_128 else None
 
 
-def _verify_or_repair(
-    directory: Path,
-    manifest: Manifest,
-    function: ShardFunction,
-    shards: Sequence[Shard],
-    finish: Finish,
-    max_rejects: int,
-    num_cpus: float,
-) -> Manifest:
-    damages = find_damage(directory, manifest)
-    if not damages:
-        return manifest
-    for damage in damages:
-        quarantine(directory, damage)
-        _record_path(directory, damage.path).unlink(missing_ok=True)
-    records = map_shards(
-        function, shards, directory, title=f"{manifest.kind} (repair)", max_rejects=max_rejects, num_cpus=num_cpus
-    )
-    with storage_errors(directory):
-        finish(directory, records)
-    if remaining := find_damage(directory, manifest):
-        listed = "\n".join(f"  {damage}" for damage in remaining)
-        raise CorruptArtefactError(
-            f"{directory} was damaged, and the repaired files differ from the first ones:\n{listed}",
-            kept="the damaged files, in its quarantine directory",
-            next_step="check that sources and library versions are those it was made with, or add --replace",
-        )
-    return manifest
-
-
-def _entries(directory: Path, records: Sequence[ShardRecord]) -> list[FileEntry]:
-    """Entries of the shards and of the sidecar files; records and temporary files stay out."""
-    known = {record.entry.path: record.entry for record in records}
-    for leftover in directory.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
-    sidecars = [
-        entry
-        for entry in hash_tree(directory)
-        if entry.path not in known and entry.path != MANIFEST_NAME and not entry.path.startswith(RECORDS_NAME)
-    ]
-    return [*known.values(), *sidecars]
-
-
-def _record_path(directory: Path, file: str) -> Path:
+def record_path(directory: Path, file: str) -> Path:
+    """Where the record of a shard lies."""
     return directory / RECORDS_NAME / f"{file}.json"
 
 
-def _check_rejects(records: Any, max_rejects: int) -> None:
-    rejects = [reject for record in records for reject in record.rejects]
-    if len(rejects) > max_rejects:
-        shown = "\n".join(f"  {r.uri} at byte {r.byte_offset}: {r.reason}" for r in rejects[:10])
-        raise TooManyRejectsError(
-            f"{len(rejects)} unreadable inputs, but max_rejects is {max_rejects}:\n{shown}",
-            kept="all finished shards",
-            next_step="replace the damaged sources, or raise max_rejects, and run the same command again",
+class _Tally:
+    """Counts over finished shards, for people and for `max_rejects`."""
+
+    def __init__(self, max_rejects: int) -> None:
+        self._max_rejects = max_rejects
+        self._rejects: list[Reject] = []
+        self._counts: Counter[str] = Counter()
+
+    def add(self, record: ShardRecord) -> None:
+        """Count one more shard.
+
+        Raises:
+            TooManyRejectsError: there are more rejects than tolerated.
+        """
+        self._counts.update(sum_stats([record]))
+        self._rejects.extend(record.rejects)
+        if len(self._rejects) > self._max_rejects:
+            shown = "\n".join(f"  {r.uri} at byte {r.byte_offset}: {r.reason}" for r in self._rejects[:10])
+            raise TooManyRejectsError(
+                f"{len(self._rejects)} unreadable inputs, but max_rejects is {self._max_rejects}:\n{shown}",
+                kept="all finished shards",
+                next_step="replace the damaged sources, or raise max_rejects, and run the same command again",
+            )
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{self._counts[name]:,} {name}" for name in ("rows", "tokens") if name in self._counts
         )
-
-
-def _describe(records: Any) -> str:
-    totals = sum_stats(list(records))
-    return ", ".join(f"{totals[name]:,} {name}" for name in ("rows", "tokens") if name in totals)
-
-
-def damaged_files(directory: Path) -> list[Damage]:
-    """Every damaged file of a committed artefact, without repairing anything."""
-    return find_damage(directory, read_manifest(directory))

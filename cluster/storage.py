@@ -1,8 +1,9 @@
-"""Artefact directories: staged under a hidden name, verified, committed by one rename, quarantined when damaged."""
+"""Artefact directories: staged under a hidden name, committed by one rename, verified, quarantined."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from cluster.manifest import (
 )
 
 QUARANTINE_NAME = "quarantine"
+LOCK_NAME = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,9 @@ def find_damage(directory: Path, manifest: Manifest, *, deep: bool = True) -> li
     return damages
 
 
-def open_artefact(directory: Path, *, kind: str | None = None, deep: bool = True, repair: str = "") -> Manifest:
+def open_artefact(
+    directory: Path, *, kind: str | None = None, deep: bool = True, repair: str = ""
+) -> Manifest:
     """Read and verify a committed artefact.
 
     Args:
@@ -139,7 +143,7 @@ def hash_tree(directory: Path) -> list[FileEntry]:
 
 
 def quarantine(directory: Path, damage: Damage) -> Path | None:
-    """Move a damaged file out of the way, for inspection; returns where it lies now, None if it is missing."""
+    """Move a damaged file out of the way; returns where it lies now, None if it is missing."""
     path = directory / damage.path
     if not path.exists():
         return None
@@ -147,6 +151,34 @@ def quarantine(directory: Path, damage: Damage) -> Path | None:
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(path, target)
     return target
+
+
+@contextmanager
+def exclusive(directory: Path, what: str) -> Iterator[None]:
+    """Hold `directory` for one writer at a time; the lock goes with the process, however that ends.
+
+    A file system that knows no locks is trusted.
+
+    Args:
+        what: what the holder does, for the error message of the next one.
+
+    Raises:
+        StorageError: another process holds it.
+    """
+    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            os.close(descriptor)
+            raise StorageError(
+                f"{directory} is in use by {what} in another process.",
+                next_step="wait for it to finish, or choose another directory",
+            ) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

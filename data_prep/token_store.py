@@ -16,13 +16,10 @@ from cluster.errors import CorruptArtefactError, MissingInputError
 from cluster.manifest import MANIFEST_NAME, Manifest
 from cluster.storage import open_artefact
 from data_prep.hashing import as_fraction, hash_strings
-from data_prep.token_writer import TOKENIZER_NAME
+from data_prep.layout import DEDUP, DOCUMENTS, REPAIR, TOKENIZER_FILE, TOKENS
 
 if TYPE_CHECKING:
     from data_prep.sources.base import Document
-
-KIND = "tokens"
-REPAIR = "run `cloze data prepare` with the configuration that made it; only the damaged files are redone"
 
 
 class TokenStore:
@@ -52,7 +49,7 @@ class TokenStore:
         self.special_tokens = {
             name: int(number) for name, number in manifest.config["special_tokens"].items()
         }
-        self.tokenizer_path = path / TOKENIZER_NAME
+        self.tokenizer_path = path / TOKENIZER_FILE
         self._files = [
             _TokenFile(path / entry.path) for entry in manifest.files if entry.path.endswith(".arrow")
         ]
@@ -80,13 +77,13 @@ class TokenStore:
             CorruptArtefactError: the store is damaged; names every damaged file.
         """
         path = Path(path)
-        if not (path / MANIFEST_NAME).exists() and (path / KIND / MANIFEST_NAME).exists():
-            path = path / KIND
+        if not (path / MANIFEST_NAME).exists() and (path / TOKENS / MANIFEST_NAME).exists():
+            path = path / TOKENS
         if not path.is_dir():
             raise MissingInputError(
                 f"There is no token store at {path}.", next_step="make it with `cloze data prepare CONFIG`"
             )
-        return cls(path, open_artefact(path, kind=KIND, deep=verify, repair=REPAIR))
+        return cls(path, open_artefact(path, kind=TOKENS, deep=verify, repair=REPAIR))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path,)
@@ -162,8 +159,8 @@ class TokenStore:
         from data_prep.documents import DocumentStore
 
         shard = int(self._file_of[document])
-        kept = read_kept(self.path.parent / "dedup", shard)
-        documents = DocumentStore.open(self.path.parent / "documents", verify=False)
+        kept = read_kept(self.path.parent / DEDUP, shard)
+        documents = DocumentStore.open(self.path.parent / DOCUMENTS, verify=False)
         return documents.read_row(shard, int(kept[self._row(document)]))
 
     def place(self, document: int) -> tuple[int, int]:

@@ -16,12 +16,12 @@ import orjson
 import pyarrow as pa
 
 from cluster.manifest import write_durably
+from data_prep.layout import TOKENIZER_FILE
 
 BATCH_BYTES = 8 << 20
 """A record batch is closed once its ids and sentence starts fill this many bytes."""
 BATCH_DOCUMENTS = 4096
 """A record batch holds at most this many documents."""
-TOKENIZER_NAME = "tokenizer.json"
 _LARGEST_UINT16_VOCABULARY = 1 << 16
 
 
@@ -122,7 +122,7 @@ def write_sidecars(directory: Path, files: Sequence[str], dtype: np.dtype, token
     }
     write_if_changed(directory / "dataset_info.json", orjson.dumps({"features": features}))
     write_if_changed(directory / "state.json", orjson.dumps(state))
-    write_if_changed(directory / TOKENIZER_NAME, tokenizer_json)
+    write_if_changed(directory / TOKENIZER_FILE, tokenizer_json)
 
 
 def write_if_changed(path: Path, data: bytes) -> None:

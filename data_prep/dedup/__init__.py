@@ -1,0 +1,1 @@
+"""Deduplication: which rows of every document shard are kept."""

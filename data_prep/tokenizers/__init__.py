@@ -1,0 +1,1 @@
+"""Tokenizers: training one, checking one, and encoding in bulk with one."""

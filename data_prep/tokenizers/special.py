@@ -1,0 +1,59 @@
+"""Special tokens by their role, whatever a tokenizer calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from cluster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NAMES = MappingProxyType(
+    {
+        "bos": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|endoftext|>", "</s>"),
+        "pad": ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "</s>"),
+        "eos": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+        "unk": ("<unk>", "[UNK]", "<|endoftext|>"),
+        "mask": ("<mask>", "[MASK]", "<|mask|>"),
+    }
+)
+"""Per role the names it goes by in published tokenizers; the first that the vocabulary has counts."""
+REQUIRED_ROLES = ("bos", "pad", "eos")
+
+
+def find_special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+    """Ids of the special tokens by role; `unk` and `mask` only where the tokenizer has them."""
+    found = {}
+    for role, names in NAMES.items():
+        ids = [number for name in names if (number := tokenizer.token_to_id(name)) is not None]
+        if ids:
+            found[role] = ids[0]
+    return found
+
+
+def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Refuse a tokenizer that cannot make a token store.
+
+    Raises:
+        ConfigError: it drops merges at random, or has no token to begin, end or pad a sequence.
+    """
+    if getattr(tokenizer.model, "dropout", None):
+        raise ConfigError(
+            f"{path} applies BPE dropout, so that the same text gives other tokens every time.",
+            next_step="set `dropout` to null in the file's `model`",
+        )
+    special = find_special_tokens(tokenizer)
+    if missing := [role for role in REQUIRED_ROLES if role not in special]:
+        known = "; ".join(f"{role}: {', '.join(NAMES[role])}" for role in missing)
+        raise ConfigError(
+            f"{path} has no {' and no '.join(missing)} token.",
+            next_step=f"add one to the tokenizer under a usual name ({known})",
+        )
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """The highest id plus one: what an embedding needs. More than the number of entries if ids have gaps."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
