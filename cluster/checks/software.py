@@ -1,0 +1,128 @@
+"""What is installed: Python, packages, and the compiler that DeepSpeed wants."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from cluster.checks.check import Check
+
+_MIN_PYTHON = (3, 11)
+
+
+def check_python() -> Check:
+    """The interpreter's version."""
+    found = ".".join(map(str, sys.version_info[:3])) + f" ({sys.executable})"
+    if sys.version_info >= _MIN_PYTHON:
+        return Check("python", "ok", found)
+    needed = ".".join(map(str, _MIN_PYTHON))
+    return Check(
+        "python", "fail", found, f"install Python {needed} or newer and make a new environment with it"
+    )
+
+
+def check_packages(requirements: list[Requirement] | None = None) -> Check:
+    """Installed versions against the declared requirements (by default cloze's own); nothing is imported."""
+    needed = _declared_requirements() if requirements is None else requirements
+    if not needed:
+        return Check("packages", "warn", "nothing declares what is needed here", "pip install cloze")
+    wrong: list[str] = []
+    for requirement in needed:
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            wrong.append(f"{requirement.name} is missing")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} is {version}, needs {requirement.specifier}")
+    if wrong:
+        return Check("packages", "fail", "; ".join(wrong), f"{sys.executable} -m pip install --upgrade cloze")
+    main = ", ".join(
+        f"{name} {metadata.version(name)}" for name in ("torch", "ray", "deepspeed") if _has(name)
+    )
+    return Check("packages", "ok", f"all {len(needed)} as declared" + (f"; {main}" if main else ""))
+
+
+def check_compiler() -> Check:
+    """What compiles DeepSpeed's optimizers when they are first used."""
+    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    if compiler is None:
+        return Check(
+            "compiler",
+            "warn",
+            "no C++ compiler: on CPUs torch's fused AdamW is used in place of DeepSpeed's CPU Adam",
+            "apt-get install g++ (before a run is started: a run is resumed with its own optimizer only)",
+        )
+    ninja = shutil.which("ninja")
+    if ninja is None:
+        beside = Path(sys.executable).with_name("ninja")
+        remedy = (
+            f"export PATH={beside.parent}:$PATH"
+            if beside.exists()
+            else f"{sys.executable} -m pip install ninja"
+        )
+        return Check(
+            "compiler",
+            "fail",
+            f"{compiler}, but no ninja on PATH: DeepSpeed's Adam cannot be compiled",
+            remedy,
+        )
+    return Check("compiler", "ok", f"{compiler}, {ninja}: DeepSpeed's Adam is compiled when first used")
+
+
+def check_compile_lock() -> Check:
+    """Marks that a killed compilation left behind, for which the next one may wait without end."""
+    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR", Path.home() / ".cache" / "cloze" / "ops"))
+    locks = [path for path in root.glob("*/lock") if not _held_open(path)]
+    if not locks:
+        return Check("compiled operators", "ok", f"no compilation hangs in {root}")
+    return Check(
+        "compiled operators",
+        "warn",
+        f"left by a compilation that was killed: {', '.join(map(str, locks))}",
+        f"rm {' '.join(map(str, locks))} (unless another machine compiles there right now)",
+    )
+
+
+def _declared_requirements() -> list[Requirement]:
+    """From `pyproject.toml` beside the packages (a clone, a submitted job), else as cloze was installed."""
+    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    if project.is_file():
+        lines = tomllib.loads(project.read_text())["project"]["dependencies"]
+    else:
+        try:
+            lines = metadata.requires("cloze") or []
+        except metadata.PackageNotFoundError:
+            lines = []
+    try:
+        return [
+            requirement for requirement in map(Requirement, lines) if "extra" not in str(requirement.marker)
+        ]
+    except InvalidRequirement as error:
+        raise ValueError(str(error)) from error
+
+
+def _has(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _held_open(path: Path) -> bool:
+    """Whether a process of this user holds the file open: torch keeps its mark open while it compiles."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) == str(path.resolve()):
+                return True
+        except OSError:
+            continue
+    return False

@@ -1,0 +1,264 @@
+"""The own local Ray cluster: outlives the command, is found again, and is stopped without harm to others.
+
+A small state file says where it is. It has free ports and a temporary directory of its own, so that it gets
+on with any other Ray on the machine, and it obeys only those who can read the token in that directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import platform
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+import psutil
+
+from cluster.errors import ClozeError, ClusterUnreachableError
+from cluster.manifest import write_durably
+from cluster.probe import require_dashboard
+
+STATE_VARIABLE = "CLOZE_LOCAL_CLUSTER"
+"""Path of the state file, when the default under `~/.cache/cloze` will not do."""
+STOP_COMMAND = "cloze stop --cluster"
+_TEMP_PREFIX = "cloze-ray-"
+_TOKEN_FILE = "auth_token"
+_START_TIMEOUT_S = 90.0
+_STOP_TIMEOUT_S = 20.0
+_OBJECT_STORE_BYTES = 512 * 1024**2
+_OF_ONE_JOB = ("CLOZE_", "MLFLOW_")
+"""Variables of whoever starts the cluster that must not leak into the jobs of others."""
+_OF_ANOTHER_CLUSTER = (
+    "RAY_ADDRESS",
+    "RAY_API_SERVER_ADDRESS",
+    "RAY_JOB_CONFIG_JSON_ENV_VAR",
+    "RAY_AUTH_TOKEN",
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """The contents of the state file."""
+
+    address: str
+    """URL of the dashboard, which serves the Job API."""
+    pid: int
+    """The process that holds all others of the cluster."""
+    started_s: float
+    """Creation time of that process: process ids are used again, the pair is not."""
+    temp_dir: str
+    """Ray's session, sockets and logs."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What its dashboard wants to be told with every request."""
+        return {"Authorization": f"Bearer {(Path(self.temp_dir) / _TOKEN_FILE).read_text()}"}
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process still runs."""
+        try:
+            process = psutil.Process(self.pid)
+            return (
+                abs(process.create_time() - self.started_s) < 1 and process.status() != psutil.STATUS_ZOMBIE
+            )
+        except psutil.Error:
+            return False
+
+
+def state_file() -> Path:
+    """Where the state is kept; one file per machine, because home directories are shared between machines."""
+    if chosen := os.environ.get(STATE_VARIABLE):
+        return Path(chosen)
+    return Path.home() / ".cache" / "cloze" / f"local-cluster-{platform.node()}.json"
+
+
+def find_local_cluster() -> LocalCluster | None:
+    """The own cluster if it runs; what a dead one left behind is removed.
+
+    Raises:
+        ClusterUnreachableError: its process runs, but it does not answer.
+    """
+    found = _read_state()
+    if found is None:
+        return None
+    if not found.alive:
+        # Its logs stay: whoever asks why it died needs them.
+        _log.warning("The own local cluster of before is gone; its logs: %s", found.temp_dir)
+        state_file().unlink(missing_ok=True)
+        return None
+    try:
+        require_dashboard(found.address)
+    except ClusterUnreachableError as error:
+        raise ClusterUnreachableError(
+            f"The own local cluster (process {found.pid}) does not answer at {found.address}.",
+            next_step=f"{STOP_COMMAND}, then submit again; its logs: {found.temp_dir}",
+        ) from error
+    return found
+
+
+def own_cluster_at(address: str) -> LocalCluster | None:
+    """The own cluster if this is its address; None when the address is somebody else's."""
+    found = _read_state()
+    return found if found and found.address == address.rstrip("/") and found.alive else None
+
+
+def start_local_cluster(num_cpus: int | None = None) -> LocalCluster:
+    """The own cluster; it is started unless it runs.
+
+    Args:
+        num_cpus: logical CPUs of a cluster that is started; None counts this machine's.
+
+    Raises:
+        ClusterUnreachableError: it did not come up; says what Ray said.
+    """
+    with _one_at_a_time():
+        return find_local_cluster() or _start(num_cpus)
+
+
+def stop_local_cluster() -> LocalCluster | None:
+    """Stop the own cluster with everything that runs on it; returns it, None when there was none."""
+    with _one_at_a_time():
+        found = _read_state()
+        if found is None:
+            return None
+        alive = found.alive
+        if alive:
+            _terminate(psutil.Process(found.pid))
+            _remove_session(Path(found.temp_dir))
+        state_file().unlink(missing_ok=True)
+        return found if alive else None
+
+
+def _start(num_cpus: int | None) -> LocalCluster:
+    # Not below the home directory: the paths of Ray's sockets may have 107 characters in all.
+    temp_dir = Path(tempfile.mkdtemp(prefix=_TEMP_PREFIX))
+    dashboard_port, client_port = _free_ports(2)
+    address = f"http://127.0.0.1:{dashboard_port}"
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+        *("--node-ip-address=127.0.0.1", "--port=0", f"--temp-dir={temp_dir}"),
+        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
+        *("--dashboard-agent-listen-port=0", f"--ray-client-server-port={client_port}"),
+        *("--min-worker-port=0", "--max-worker-port=0", f"--object-store-memory={_OBJECT_STORE_BYTES}"),
+        *([f"--num-cpus={num_cpus}"] if num_cpus else []),
+    ]
+    token = temp_dir / _TOKEN_FILE
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    log = temp_dir / "start.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=temp_dir,
+            env=_environment(token),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_it_answers(process, address, log)
+        cluster = LocalCluster(address, process.pid, psutil.Process(process.pid).create_time(), str(temp_dir))
+        write_durably(state_file(), orjson.dumps(asdict(cluster), option=orjson.OPT_INDENT_2))
+    except BaseException:
+        if process.poll() is None:
+            _terminate(psutil.Process(process.pid))
+        raise
+    return cluster
+
+
+def _wait_until_it_answers(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        try:
+            require_dashboard(address)
+            return
+        except ClusterUnreachableError:
+            ended = process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+                state = "ended at once" if ended else f"did not answer within {_START_TIMEOUT_S:.0f} s"
+                raise ClusterUnreachableError(
+                    f"The own local Ray cluster {state}. Ray said ({log}):\n{tail}",
+                    next_step="cloze doctor, or give the address of another cluster with --address",
+                ) from None
+        time.sleep(0.3)
+
+
+def _environment(token: Path) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_OF_ONE_JOB) and name not in _OF_ANOTHER_CLUSTER
+    }
+    # Tools of the virtual environment (ninja) are found even when it was not activated.
+    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
+    # A driver that reserves no GPU still sees those of this machine, as it does when run without a cluster.
+    return kept | {
+        "PATH": path,
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+    }
+
+
+def _terminate(holder: psutil.Process) -> None:
+    """End a process and all its descendants: politely, then by force."""
+    family = [*holder.children(recursive=True), holder]
+    holder.terminate()
+    _, alive = psutil.wait_procs(family, timeout=_STOP_TIMEOUT_S)
+    for process in alive:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(alive, timeout=_STOP_TIMEOUT_S)
+
+
+def _read_state() -> LocalCluster | None:
+    try:
+        return LocalCluster(**orjson.loads(state_file().read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (orjson.JSONDecodeError, TypeError, OSError) as error:
+        raise ClozeError(f"{state_file()} cannot be read: {error}", next_step=f"rm {state_file()}") from None
+
+
+def _remove_session(temp_dir: Path) -> None:
+    # A state file can be edited: nothing but what this module made is removed.
+    if temp_dir.name.startswith(_TEMP_PREFIX) and temp_dir.parent == Path(tempfile.gettempdir()):
+        shutil.rmtree(temp_dir, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; held together while they are drawn, so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    path = state_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

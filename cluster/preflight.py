@@ -1,0 +1,58 @@
+"""Is this machine fit to run? Each check says what was found, and what to do where it will not do.
+
+Quick on purpose: no heavy library is imported unless there is a GPU to ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from cluster.checks import hardware, services, software
+from cluster.checks.check import Check
+from cluster.errors import ClozeError
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a run would read, write and connect."""
+
+    runs_dir: Path
+    data_dir: Path | None
+    ray_address: str | None
+    """None: verbs start their own Ray."""
+    tracking_uri: str | None
+    """None: SQLite in `runs_dir`."""
+
+
+def run_checks(places: Places) -> list[Check]:
+    """All checks, in the order in which their remedies should be applied; none leaves anything behind."""
+    disks = {"data disk": places.data_dir, "runs disk": places.runs_dir}
+    checks: list[tuple[str, Callable[[], Check]]] = [
+        ("python", software.check_python),
+        ("packages", software.check_packages),
+        ("compiler", software.check_compiler),
+        ("compiled operators", software.check_compile_lock),
+        ("cpus", hardware.check_cpus),
+        ("memory", hardware.check_memory),
+        ("gpus", hardware.check_gpus),
+        ("shared memory", hardware.check_shared_memory),
+        ("open files", hardware.check_open_files),
+        *((name, partial(hardware.check_disk, name, place)) for name, place in disks.items() if place),
+        ("durable writes", partial(hardware.check_durable_writes, places.runs_dir)),
+        ("ray", partial(services.check_ray, places.ray_address)),
+        ("tracking", partial(services.check_tracking, places.tracking_uri)),
+    ]
+    return [_guarded(name, check) for name, check in checks]
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    """A check that cannot be made is a finding too, and no reason not to make the others."""
+    try:
+        return check()
+    except (OSError, ValueError, psutil.Error, ClozeError) as error:
+        return Check(name, "warn", f"could not be checked: {type(error).__name__}: {error}")

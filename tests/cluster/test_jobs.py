@@ -1,0 +1,171 @@
+"""Jobs on a real local Ray cluster: its own ports, its own temporary directory, one for this file."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster import jobs, local_cluster
+from cluster.errors import ClusterUnreachableError, ReferenceNotFoundError
+from cluster.job_client import connect, named_address, resolve_address
+
+ECHO = "import os; print(sorted(os.listdir('.')), os.environ['GREETING'])"
+SLEEP = (
+    "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('taking leave', flush=True)"
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_address_from_outside(monkeypatch):
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(local_cluster.STATE_VARIABLE, str(tmp_path_factory.mktemp("state") / "cluster.json"))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        started = local_cluster.start_local_cluster(num_cpus=2)
+        family = psutil.Process(started.pid).children(recursive=True)
+        try:
+            yield started
+        finally:
+            assert local_cluster.stop_local_cluster() == started
+        assert not started.alive
+        assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        assert not Path(started.temp_dir).exists()
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    return connect(cluster.address)
+
+
+def python(program: str, **environment: str) -> jobs.JobRequest:
+    return jobs.JobRequest((sys.executable, "-c", program), {"cloze_verb": "test"}, environment)
+
+
+def wait_until_running(client, submission_id: str) -> None:
+    deadline = time.monotonic() + 30
+    while jobs.find_job(client, submission_id).status == "PENDING" and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def test_local_cluster_is_found_again_and_not_started_twice(cluster):
+    assert local_cluster.find_local_cluster() == cluster
+    assert local_cluster.start_local_cluster() == cluster
+    assert resolve_address(None) == cluster.address
+
+
+def test_local_cluster_obeys_nobody_without_its_token(cluster, monkeypatch):
+    monkeypatch.setattr(local_cluster.LocalCluster, "headers", {})
+    with pytest.raises(ClusterUnreachableError, match="does not let us in"):
+        connect(cluster.address)
+
+
+def test_job_runs_with_its_packages_environment_and_metadata(client, tmp_path):
+    package = tmp_path / "package"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "module.py").write_text("")
+    request = jobs.JobRequest(
+        (sys.executable, "-c", ECHO),
+        {"cloze_verb": "test"},
+        {"GREETING": "good morning"},
+        packages=(package,),
+    )
+    assert jobs.submit(client, "echo", request)
+    shown: list[str] = []
+    job = jobs.follow_logs(client, "echo", shown.append)
+    assert (job.status, job.exit_code, job.metadata["cloze_verb"]) == ("SUCCEEDED", 0, "test")
+    assert "['package'] good morning" in "".join(shown)
+    assert "['package'] good morning" in jobs.read_logs(client, "echo")
+    assert job.duration_s is not None
+    assert job.duration_s > 0
+
+
+def test_running_job_is_submitted_once_stopped_gracefully_and_then_followed_by_attempt_2(client):
+    assert jobs.submit(client, "nap", python(SLEEP))
+    assert not jobs.submit(client, "nap", python(SLEEP))
+    assert [job.submission_id for job in jobs.attempts(client, "nap") if job.active] == ["nap"]
+    wait_until_running(client, "nap")
+    time.sleep(0.5)
+    job, by_us = jobs.stop(client, "nap")
+    assert (job.status, by_us) == ("STOPPED", True)
+    assert "taking leave" in jobs.read_logs(client, "nap")
+    assert jobs.stop(client, "nap")[1] is False
+    assert jobs.next_id("nap", jobs.attempts(client, "nap")) == "nap-2"
+
+
+def test_unknown_job_names_the_nearest(client):
+    assert jobs.submit(client, "cloze-doctor-1234567890", python("pass"))
+    for act in (jobs.read_logs, jobs.stop, jobs.find_job):
+        with pytest.raises(ReferenceNotFoundError, match="cloze-doctor-1234567890"):
+            act(client, "cloze-doctor-1234567899")
+
+
+def test_attempts_are_counted_past_nine():
+    def job(name: str) -> jobs.Job:
+        return jobs.Job(name, "FAILED", "", {}, "", 1, 0.0, 1.0)
+
+    assert jobs.next_id("a-b", []) == "a-b"
+    assert jobs.next_id("a-b", [job("a-b")]) == "a-b-2"
+    assert jobs.next_id("a-b", [job("a-b"), job("a-b-10")]) == "a-b-11"
+
+
+@pytest.mark.parametrize("scheme", ["http://127.0.0.1:{}", "127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_address_where_nobody_listens_is_unreachable_within_seconds(scheme):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = scheme.format(unused.getsockname()[1])
+        start = time.monotonic()
+        with pytest.raises(ClusterUnreachableError, match="No Ray cluster answers at") as caught:
+            connect(address)
+    assert time.monotonic() - start < 5
+    assert "8265" in caught.value.next_step
+
+
+def test_server_that_is_no_dashboard_is_unreachable_within_seconds():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        start = time.monotonic()
+        with pytest.raises(ClusterUnreachableError):
+            connect(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert time.monotonic() - start < 8
+
+
+def test_without_address_and_cluster_the_error_says_how_to_get_one(tmp_path, monkeypatch):
+    monkeypatch.setenv(local_cluster.STATE_VARIABLE, str(tmp_path / "none.json"))
+    with pytest.raises(ClusterUnreachableError) as caught:
+        resolve_address(None)
+    assert "cloze submit -- VERB" in caught.value.next_step
+
+
+def test_given_address_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert named_address(None) == "10.0.0.1:6379"
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://10.0.0.2:8265")
+    assert named_address(None) == "http://10.0.0.2:8265"
+    assert named_address("http://10.0.0.3:8265") == "http://10.0.0.3:8265"
+    assert named_address("local") is None
+
+
+def test_state_of_a_dead_cluster_is_noticed_and_forgotten(tmp_path, monkeypatch, caplog):
+    state = tmp_path / "cluster.json"
+    monkeypatch.setenv(local_cluster.STATE_VARIABLE, str(state))
+    # This very process, at another time: a process id that was used again.
+    dead = {"address": "http://127.0.0.1:1", "pid": os.getpid(), "started_s": 1.0, "temp_dir": str(tmp_path)}
+    state.write_text(json.dumps(dead))
+    assert local_cluster.find_local_cluster() is None
+    assert "is gone" in caplog.text
+    assert not state.exists()
+    assert local_cluster.stop_local_cluster() is None
+    assert tmp_path.exists()

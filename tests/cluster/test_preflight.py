@@ -1,0 +1,150 @@
+"""Checks of this machine: each sees what is wrong, says what to do, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+from packaging.requirements import Requirement
+
+from cluster.checks import hardware, services, software
+from cluster.local_cluster import STATE_VARIABLE
+from cluster.preflight import Places, run_checks
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "no-cluster.json"))
+
+
+@pytest.fixture
+def http_server():
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/health" else 404)
+            self.end_headers()
+            self.wfile.write(b"OK")
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_all_checks_take_less_than_5_s_and_leave_nothing_behind(tmp_path):
+    runs = tmp_path / "work" / "runs"
+    runs.parent.mkdir()
+    start = time.monotonic()
+    checks = run_checks(Places(runs, tmp_path, "http://127.0.0.1:1", None))
+    assert time.monotonic() - start < 5
+    assert list(runs.parent.iterdir()) == []
+    assert len({check.name for check in checks}) == len(checks) >= 14
+    assert all(check.remedy for check in checks if check.status == "fail")
+    assert {check.name: check.status for check in checks}["ray"] == "fail"
+
+
+def test_check_that_breaks_is_a_finding_and_does_not_end_the_others(tmp_path, monkeypatch):
+    def broken() -> None:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(hardware, "check_memory", broken)
+    checks = {check.name: check for check in run_checks(Places(tmp_path, None, None, None))}
+    assert checks["memory"].status == "warn"
+    assert "no such device" in checks["memory"].found
+    assert "tracking" in checks
+
+
+def test_missing_and_old_packages_are_named_with_what_is_needed():
+    check = software.check_packages([Requirement("no-such-package"), Requirement("numpy>=999")])
+    assert check.status == "fail"
+    assert "no-such-package is missing" in check.found
+    assert "needs >=999" in check.found
+    assert software.check_packages([Requirement("numpy>=1")]).status == "ok"
+
+
+def test_declared_packages_are_all_here():
+    assert software.check_packages().status == "ok"
+
+
+def test_without_compiler_the_consequence_is_told(monkeypatch):
+    monkeypatch.setattr(software.shutil, "which", lambda _: None)
+    check = software.check_compiler()
+    assert check.status == "warn"
+    assert "fused AdamW" in check.found
+
+
+def test_compiler_without_ninja_fails(monkeypatch):
+    monkeypatch.setattr(
+        software.shutil, "which", lambda name: None if name == "ninja" else f"/usr/bin/{name}"
+    )
+    check = software.check_compiler()
+    assert check.status == "fail"
+    assert "ninja" in check.remedy or "PATH" in check.remedy
+
+
+def test_mark_of_a_killed_compilation_is_found_and_that_of_a_living_one_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    lock = tmp_path / "cpu_adam" / "lock"
+    lock.parent.mkdir()
+    with lock.open("w"):
+        assert software.check_compile_lock().status == "ok"
+    check = software.check_compile_lock()
+    assert check.status == "warn"
+    assert str(lock) in check.remedy
+
+
+def test_few_open_files_and_little_space_are_warned_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(hardware.resource, "getrlimit", lambda _: (1024, 1024))
+    assert hardware.check_open_files().status == "warn"
+    usage = hardware.shutil.disk_usage(tmp_path)._replace(free=64 * 1024**2)
+    monkeypatch.setattr(hardware.shutil, "disk_usage", lambda _: usage)
+    assert hardware.check_disk("runs disk", tmp_path / "not" / "yet" / "there").status == "fail"
+    assert hardware.check_shared_memory(tmp_path).status == "warn"
+
+
+def test_directory_that_cannot_commit_fails(tmp_path, monkeypatch):
+    def refuse(*_) -> None:
+        raise PermissionError("read-only file system")
+
+    monkeypatch.setattr(hardware.os, "rename", refuse)
+    check = hardware.check_durable_writes(tmp_path)
+    assert (check.status, list(tmp_path.iterdir())) == ("fail", [])
+    assert "read-only" in check.found
+
+
+def test_tracking_stores_that_answer_and_that_do_not(tmp_path, http_server):
+    assert services.check_tracking(None).status == "ok"
+    assert services.check_tracking(http_server).status == "ok"
+    assert services.check_tracking(f"{http_server}/elsewhere").status == "fail"
+    assert services.check_tracking("http://127.0.0.1:1").status == "fail"
+    assert services.check_tracking("postgresql://me:secret@127.0.0.1:1/db").status == "fail"
+    assert "secret" not in services.check_tracking("postgresql://me:secret@127.0.0.1:1/db").found
+    sqlite3.connect(tmp_path / "good.db").close()
+    (tmp_path / "bad.db").write_bytes(b"this is no database" * 100)
+    assert services.check_tracking(f"sqlite:///{tmp_path}/good.db").status == "ok"
+    assert services.check_tracking(f"sqlite:///{tmp_path}/bad.db").status == "fail"
+    assert services.check_tracking(f"sqlite:///{tmp_path}/new/mlflow.db").status == "ok"
+
+
+def test_ray_is_asked_where_there_is_an_address(http_server):
+    assert services.check_ray(None).status == "ok"
+    check = services.check_ray(http_server)
+    assert check.status == "fail"
+    assert "no Ray dashboard" in check.found
+    assert services.check_ray(http_server.removeprefix("http://")).status == "ok"
+    assert services.check_ray("127.0.0.1:1").status == "fail"
+
+
+def test_memory_counts_the_limit_of_the_container(monkeypatch):
+    limits = {"memory.max": 2 * 1024**3, "memory.current": 1024**3}
+    monkeypatch.setattr(hardware, "_cgroup_bytes", limits.get)
+    check = hardware.check_memory()
+    assert check.status == "warn"
+    assert check.found == "1.0 GiB available of 2.0 GiB"

@@ -1,0 +1,180 @@
+"""`cloze submit`, `jobs`, `logs` and `stop`, with a real local Ray cluster that `submit` itself starts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cluster.errors import ConfigError, MissingInputError, ReferenceNotFoundError, TrackingUnreachableError
+from cluster.jobs import Job, JobRequest, submit
+from pipeline import submission
+from pipeline.commands import doctor, jobs, train
+from pipeline.tracking import connect, start_run, tracking_uri
+
+PRETRAIN = """
+name: tiny
+runs_dir: {runs_dir}
+data: {{stores: [{{path: tokens}}]}}
+model: {{hidden_size: 8, num_layers: 1, num_heads: 1, vocab_size: 99}}
+objective: {{kind: mlm}}
+batch: {{samples: 2, micro_batch_size: 1, sequence_length: 16}}
+steps: 3
+optimizer: {{lr: 1e-3}}
+precision: fp32
+"""
+
+
+def make_app() -> typer.Typer:
+    app = typer.Typer()
+    for module in (train, jobs, doctor):
+        module.register(app)
+    return app
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "MLFLOW_TRACKING_URI", "CLOZE_MLFLOW_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory):
+    """Invokes the verbs; the local cluster that the first submission starts is stopped at the end."""
+    app, runner = make_app(), CliRunner()
+
+    def invoke(*arguments: str):
+        return runner.invoke(app, list(arguments))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLOZE_LOCAL_CLUSTER", str(tmp_path_factory.mktemp("state") / "cluster.json"))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.chdir(tmp_path_factory.mktemp("work"))
+        try:
+            yield invoke
+        finally:
+            assert "Stopped the cluster" in invoke("stop", "--cluster").output
+            assert "No own local cluster" in invoke("stop", "--cluster").output
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tiny.yaml"
+    path.write_text(PRETRAIN.format(runs_dir=tmp_path / "runs"))
+    return path
+
+
+def test_submitted_verb_outlives_the_command_and_is_listed_with_its_log(cli):
+    submitted = cli("submit", "--wait", "--", "doctor", "--json")
+    assert submitted.exit_code == 0, submitted.output
+    assert '"ok": true' in submitted.output
+    (job,) = json.loads(cli("jobs", "--json").stdout)
+    assert (job["verb"], job["status"], job["exit_code"]) == ("doctor", "SUCCEEDED", 0)
+    assert job["submission_id"] in cli("jobs").output
+    assert '"ok": true' in cli("logs", job["submission_id"]).output
+    assert "had ended already: SUCCEEDED" in cli("stop", job["submission_id"]).output
+
+
+def test_same_work_is_not_started_twice_while_it_runs_and_is_attempt_2_after_it_ended(cli):
+    from cluster.job_client import connect as connect_jobs
+    from cluster.job_client import resolve_address
+    from cluster.local_cluster import find_local_cluster
+
+    base_id = submission.prepare(make_app(), ["doctor", "--data-dir", "."]).base_id
+    assert find_local_cluster() is not None
+    submit(
+        connect_jobs(resolve_address(None)),
+        base_id,
+        JobRequest(("sleep", "60"), {"cloze_verb": "doctor"}, {}),
+    )
+    again = cli("submit", "--json", "--", "doctor", "--data-dir", ".")
+    answer = json.loads(again.stdout)
+    assert (answer["submission_id"], answer["started"]) == (base_id, False)
+    assert "Not started again" in cli("submit", "--", "doctor", "--data-dir", ".").output
+    assert "is stopped" in cli("stop", base_id).output
+    answer = json.loads(cli("submit", "--json", "--", "doctor", "--data-dir", ".").stdout)
+    assert (answer["submission_id"], answer["started"]) == (f"{base_id}-2", True)
+
+
+def test_failed_job_gives_its_exit_code(cli):
+    failed = cli("submit", "--wait", "--env", "MLFLOW_TRACKING_URI=http://127.0.0.1:1", "--", "doctor")
+    assert failed.exit_code == 1
+    assert "FAILED, exit code 1" in failed.output
+
+
+def test_unknown_job_and_missing_names_are_explained(cli):
+    result = cli("logs", "cloze-doctor-0000000000")
+    assert isinstance(result.exception, ReferenceNotFoundError)
+    assert cli("stop").exit_code == 2
+
+
+def test_submission_id_follows_from_arguments_configuration_and_directory(config, tmp_path, monkeypatch):
+    app = make_app()
+    one = submission.prepare(app, ["pretrain", str(config), "steps=4"])
+    assert one.base_id == submission.prepare(app, ["pretrain", str(config), "steps=4"]).base_id
+    assert one.base_id.startswith("cloze-pretrain-")
+    others = [submission.prepare(app, ["pretrain", str(config), "steps=5"])]
+    config.write_text(config.read_text().replace("1e-3", "2e-3"))
+    others.append(submission.prepare(app, ["pretrain", str(config), "steps=4"]))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    others.append(submission.prepare(app, ["pretrain", str(config), "steps=4"]))
+    assert len({one.base_id, *(other.base_id for other in others)}) == 4
+    assert one.metadata("a1b2")["config_hash"] == one.config_hash != others[0].config_hash
+
+
+def test_mistakes_are_reported_before_anything_is_submitted(config):
+    app = make_app()
+    with pytest.raises(ConfigError, match="did you mean steps"):
+        submission.prepare(app, ["pretrain", str(config), "stepz=4"])
+    with pytest.raises(ConfigError, match="Did you mean pretrain"):
+        submission.prepare(app, ["pretrian", str(config)])
+    with pytest.raises(ConfigError):
+        submission.prepare(app, ["submit", "--", "doctor"])
+    with pytest.raises(MissingInputError):
+        submission.prepare(app, ["pretrain", "nowhere.yaml"])
+    with pytest.raises(ReferenceNotFoundError):
+        submission.prepare(app, ["resume", "no-such-run"])
+    assert "No such option" in CliRunner().invoke(app, ["submit", "--", "doctor", "--no-such"]).output
+
+
+def test_reserved_run_is_adopted_once_settled_when_its_job_dies_and_missed_when_it_is_not_there(
+    config, tmp_path, monkeypatch
+):
+    plan = submission.prepare(make_app(), ["pretrain", str(config)])
+    run_id = plan.reserve_run()
+    assert run_id is not None
+    client = connect(tracking_uri(tmp_path / "runs"))
+    assert client.get_run(run_id).info.status == "SCHEDULED"
+    environment = submission.environment_of(plan, "cloze-pretrain-1", run_id)
+    assert environment["CLOZE_WORKDIR"] == str(tmp_path)
+
+    monkeypatch.setenv("CLOZE_MLFLOW_RUN_ID", environment["CLOZE_MLFLOW_RUN_ID"])
+    settings = {"config": {"steps": 3}, "tags": {"a": "b"}, "runs_dir": tmp_path / "runs"}
+    assert start_run("pretrain", "tiny", **settings).run_id == run_id
+    assert client.get_run(run_id).info.status == "RUNNING"
+    assert client.get_run(run_id).data.params == {"steps": "3"}
+    assert start_run("pretrain", "tiny", **settings).run_id != run_id
+
+    job = Job("cloze-pretrain-1", "STOPPED", "", plan.metadata(run_id), "", None, 0.0, 1.0)
+    assert not submission.settle_run(job, only_reserved=True)
+    assert submission.settle_run(job, only_reserved=False)
+    assert client.get_run(run_id).info.status == "KILLED"
+
+    monkeypatch.setenv("CLOZE_MLFLOW_RUN_ID", "0" * 32)
+    with pytest.raises(TrackingUnreachableError, match="was reserved for this job"):
+        start_run("pretrain", "tiny", **settings)
+
+
+def test_what_is_shipped_holds_code_only():
+    assert {path.name for path in submission.code_to_ship()} == set(submission.CODE)
+
+
+def test_what_is_passed_on_is_named_or_refused(monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/cache")
+    assert jobs._variables(["A=b=c", "HF_HOME"]) == {"A": "b=c", "HF_HOME": "/cache"}
+    with pytest.raises(ConfigError, match="NO_SUCH_VARIABLE"):
+        jobs._variables(["NO_SUCH_VARIABLE"])
