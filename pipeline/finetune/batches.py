@@ -1,7 +1,7 @@
 """Which examples an update learns from, and how they become tensors.
 
-The order is a pure function of (seed, epoch): nothing is remembered between updates. A global batch is cut into
-a fixed list of micro-batches which the processes only share out.
+The order is a pure function of (seed, epoch): nothing is remembered between updates. A global batch is cut
+into a fixed list of micro-batches which the processes only share out.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class FinetuneConfig(Config):
     @model_validator(mode="after")
     def _sound(self) -> FinetuneConfig:
         problems = [
-            f"task name {name!r} must start with a letter or digit and hold only letters, digits, '.', '_' and '-'"
+            f"task name {name!r} must start with a letter or digit and hold only these, '.', '_' and '-'"
             for name in self.tasks
             if not re.match(NAME_PATTERN, name)
         ]

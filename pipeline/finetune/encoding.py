@@ -1,4 +1,4 @@
-"""Text to token ids, as RoBERTa takes it: `<s> a </s>` and `<s> a </s></s> b </s>` (released code of Liu et al. 2019)."""
+"""Text to token ids as RoBERTa takes it: `<s> a </s>` and `<s> a </s></s> b </s>` (Liu et al. 2019, code)."""
 
 from __future__ import annotations
 
@@ -58,13 +58,14 @@ class SequenceEncoder:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         ids = {token: self._tokenizer.token_to_id(token) for token in (BOS, EOS, PAD)}
-        if absent := [token for token, number in ids.items() if number is None]:
+        known = {token: number for token, number in ids.items() if number is not None}
+        if absent := sorted(ids.keys() - known.keys()):
             raise MismatchError(
                 f"The tokenizer {tokenizer_path} has no {' and no '.join(absent)}.",
                 next_step="start from a model whose tokenizer has the special tokens of RoBERTa",
             )
-        self._bos, self._eos = ids[BOS], ids[EOS]
-        self.pad_id: int = ids[PAD]
+        self._bos, self._eos = known[BOS], known[EOS]
+        self.pad_id: int = known[PAD]
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, examples: Sequence[Example], max_length: int) -> EncodedExamples:
@@ -92,8 +93,8 @@ class SequenceEncoder:
 def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
     """How many tokens of a pair are kept when tokens are taken off the longer text until both fit.
 
-    The same as removing one token at a time, from the second text when both are equally long (as `transformers`
-    does it under `longest_first`), without the loop.
+    The same as removing one token at a time, from the second text when both are equally long (what
+    `transformers` calls `longest_first`), without the loop.
     """
     if first + second <= budget:
         return first, second

@@ -1,4 +1,7 @@
-"""The processes of a fine-tuning run: one, or as many as `accelerate launch` started."""
+"""The processes of a fine-tuning run: one, or as many as `accelerate launch` or `torchrun` started.
+
+On CPUs that is `torchrun`: `accelerate launch` needs MPI there.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ def make_accelerator(config: FinetuneConfig) -> Accelerator:
     """Join the other processes, choose the device and the number of threads."""
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    return Accelerator(mixed_precision=MIXED_PRECISION[config.precision])
+    # Left to itself on CPUs, Accelerate takes each of several processes for the only one.
+    cpu = not torch.accelerator.is_available()
+    return Accelerator(cpu=cpu, mixed_precision=MIXED_PRECISION[config.precision])
 
 
 def on_first(accelerator: Accelerator, action: Callable[[], Result]) -> Result:

@@ -94,7 +94,7 @@ def adopt(old: Path, directory: Path, trial: Trial, record: TrialRecord) -> None
 def write_scores(
     directory: Path, records: Sequence[TrialRecord], labels: Mapping[str, Sequence[str]]
 ) -> None:
-    """Write `scores.json`: every score, and the labels of every task in the order of the predicted numbers."""
+    """Write `scores.json`: every score, and the labels of every task in the order of their numbers."""
     scores = [record.score.model_dump(mode="json", exclude={"reference"}) for record in records]
     content = {"scores": scores, "labels": {task: list(names) for task, names in labels.items()}}
     write_durably(

@@ -1,4 +1,4 @@
-"""Everything that a fine-tuning configuration asks for, from a checkpoint to a committed artefact of scores."""
+"""Everything that a fine-tuning configuration asks for, from a checkpoint to committed scores."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def finetune(
     """Train every task from the checkpoint (and from random weights, if asked), once per seed.
 
     Finished trainings are never repeated: a killed run continues after them, a finished artefact is only
-    verified, damaged files cost only their own training. Under `accelerate launch` all processes call this;
-    the first one writes.
+    verified, damaged files cost only their own training. Of several processes all call this; the first
+    one writes.
 
     Args:
         pretrained: the checkpoint; None trains the network of `config.scratch`.
-        replace: allow committed scores of other settings to be replaced; trainings that are the same are kept.
+        replace: allow committed scores of other settings to be replaced; unchanged trainings are kept.
 
     Returns:
         The scores, also in the artefact `scores_directory(config, pretrained)`, ordered by task, initial
@@ -75,7 +75,7 @@ def finetune(
             f"{directory} holds scores of other settings:"
             f" {describe_changes(committed, workload.settings, workload.inputs)}.",
             kept="the committed scores are untouched",
-            next_step="add --replace to make them anew (unchanged trainings are kept), or choose another `name`",
+            next_step="add --replace to make them anew (what is unchanged is kept), or choose another `name`",
         )
     if not (committed and same and not find_damage(directory, committed)):
         _make(workload, committed, same, track)
@@ -174,7 +174,7 @@ def _confirm_repair(directory: Path, manifest: Manifest) -> None:
         raise CorruptArtefactError(
             f"{directory} was damaged, and the repeated trainings differ from the first ones:\n{listed}",
             kept="the damaged files, in its quarantine directory",
-            next_step="repeat them on the kind of machine that made them, or move the directory away and run again",
+            next_step="repeat them on the kind of machine that made them, or move the directory away first",
         )
 
 

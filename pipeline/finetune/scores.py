@@ -44,11 +44,11 @@ class Score(BaseModel):
     initial: Initial
     seed: int
     reference: str | None = None
-    """The checkpoint, `RUN@STEP` or a directory; None for random weights. Stands in the artefact's manifest
-    instead of in its files, so that the same scores have the same fingerprint wherever the checkpoint lies."""
+    """The checkpoint, `RUN@STEP` or a directory; None for random weights. Stands in the artefact's manifest,
+    not in its files, so that the same scores have the same fingerprint wherever the checkpoint lies."""
     main_metric: str
     metrics: dict[str, float]
-    """After the last epoch, as shares of 1. The best epoch is not chosen: that would tune on the evaluation."""
+    """After the last epoch, as shares of 1. Choosing the best epoch would tune on the evaluation examples."""
     num_train_examples: int
     num_evaluation_examples: int
     epochs: tuple[EpochScore, ...]
@@ -75,7 +75,7 @@ class SummaryRow:
 
 
 def summarise(scores: Iterable[Score]) -> list[SummaryRow]:
-    """Mean and standard deviation over seeds, one row per task and initial weights, in order of appearance."""
+    """Mean and standard deviation over seeds: a row per task and initial weights, in order of appearance."""
     groups: dict[tuple[str, Initial, str | None], list[Score]] = {}
     for score in scores:
         groups.setdefault((score.task, score.initial, score.reference), []).append(score)

@@ -17,8 +17,8 @@ class TrainingConfig(Config):
     batch_size: int = Field(default=16, gt=0)
     """Examples of the global batch: what one update learns from, on however many processes."""
     micro_batch_size: int | None = Field(default=None, gt=0)
-    """Examples in one forward pass; null takes the whole batch, which only a single process can do. Dropout is
-    drawn per micro-batch, so the same value gives the same scores on any number of processes."""
+    """Examples in one forward pass; null takes the whole batch, which only a single process can do. Dropout
+    is drawn per micro-batch, so the same value gives the same scores on any number of processes."""
     lr: float = Field(default=2e-5, gt=0)
     """Peak learning rate of AdamW."""
     warmup_fraction: float = Field(default=0.06, ge=0, lt=1)

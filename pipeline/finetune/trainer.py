@@ -1,7 +1,7 @@
-"""One training of one network on one task, with Accelerate: alone or under `accelerate launch`.
+"""One training of one network on one task, with Accelerate: alone or among several processes.
 
-An update divides the summed loss by the examples of the *global* batch, and dropout is seeded by (seed, update,
-micro-batch). So the number of processes changes nothing but the order of floating-point sums.
+An update divides the summed loss by the examples of the *global* batch, and dropout is seeded by (seed,
+update, micro-batch). So the number of processes changes nothing but the order of floating-point sums.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def train(
     """
     plan = plan_updates(settings, len(task.train), seed, accelerator.num_processes)
     prepared, optimizer = accelerator.prepare(model, make_optimizer(model, settings))
-    loader = _evaluation_loader(accelerator, task)
+    loader = evaluation_loader(accelerator, task)
     reports: list[EpochReport] = []
     logits = np.empty((0, 0), dtype=np.float32)
     with _own_randomness(accelerator):
@@ -232,7 +232,7 @@ def evaluate(accelerator: Accelerator, model: nn.Module, loader: DataLoader) -> 
     return torch.cat(logits)[order.argsort()].numpy()
 
 
-def _evaluation_loader(accelerator: Accelerator, task: TaskTensors) -> DataLoader:
+def evaluation_loader(accelerator: Accelerator, task: TaskTensors) -> DataLoader:
     """Batches of evaluation examples of similar length, longest first, with their numbers."""
     by_length = np.argsort(-task.evaluation.lengths, kind="stable")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
+import torch
 from accelerate import Accelerator
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class TrialRunner:
-    """Runs trainings of one workload in all processes together; encodes each task and reads the weights once."""
+    """Runs trainings of one workload, in all processes together. Tasks are encoded and weights read once."""
 
     def __init__(
         self, accelerator: Accelerator, workload: Workload, workspace: Path, track: StartRun
@@ -56,7 +57,7 @@ class TrialRunner:
         return plan_updates(settings, used, trial.seed, self._accelerator.num_processes).num_updates
 
     def run(self, trial: Trial, advance: Advance) -> TrialRecord:
-        """Train, write the predictions (and weights), then the record. A failure ends the tracked run as FAILED."""
+        """Train, write predictions (and weights), then the record. A failure ends the tracked run, too."""
         tracked = on_first(self._accelerator, lambda: self._start_tracking(trial))
         try:
             record = self._train_and_record(trial, tracked, advance)
@@ -85,7 +86,10 @@ class TrialRunner:
 
     def _initial_model(self, trial: Trial) -> SequenceClassifier:
         workload = self._workload
-        model = SequenceClassifier(workload.model, len(workload.tasks[trial.task].labels))
+        # Without memory first: default weights would only be drawn, from a global generator, and replaced.
+        with torch.device("meta"):
+            model = SequenceClassifier(workload.model, len(workload.tasks[trial.task].labels))
+        model.to_empty(device="cpu")
         init_weights(model, trial.seed)
         if trial.initial == "pretrained":
             load_encoder_weights(model, self._checkpoint_weights)

@@ -177,9 +177,10 @@ def _check_held_out(config: FinetuneConfig, pretrained: PretrainedModel | None) 
 
     trained = read_trainer_state(pretrained.directory).identity["data"]["held_out"]
     for name, task in tasks.items():
-        if task.held_out != trained:
+        # A smaller share holds out a subset of what a larger one does.
+        if task.held_out > trained:
             raise MismatchError(
-                f"The task {name} takes {task.held_out} of the documents as held out, but {pretrained.reference}"
-                f" was trained with data.held_out {trained}: it has seen some of them, or others.",
+                f"The task {name} takes {task.held_out} of the documents as held out, but"
+                f" {pretrained.reference} was trained on all but {trained} of them.",
                 next_step=f"add tasks.{name}.held_out={trained}",
             )

@@ -1,7 +1,7 @@
 """Is the sentence intact, or were neighbouring words swapped? Made from documents held out of pre-training.
 
 Intact and corrupted sentences hold the same words, so counting words scores 50%: the task needs word order.
-It is the shuffled-sentence side of replaced-token detection: a check on syntax that short pre-training learns.
+A check on syntax that a network can only learn from few labels when pre-training has taught it word order.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from pipeline.finetune.tasks.base import TaskConfig
 
 Split = Literal["train", "eval"]
 
-_PARAGRAPH = re.compile(r"\n\s*\n")
+_PARAGRAPH = re.compile(r"\n\s*\n|[^\n]*\n[ \t]*[-=~]{3,}[ \t]*(?:\n|$)")
+"""Between paragraphs: a blank line, or a heading with its underline."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]*[.,;:!?]?")
 _MIN_WORD_SHARE = 0.7
@@ -31,7 +32,7 @@ class HeldOutTaskConfig(TaskConfig):
     store: Path
     """Directory of a committed token store."""
     held_out: float = Field(default=0.01, gt=0, lt=1)
-    """Share of the documents that pre-training did not see: the `data.held_out` of the pre-training run."""
+    """Share of the documents that pre-training did not see: at most the `data.held_out` of its run."""
     train_examples: int = Field(default=1000, gt=0)
     """Training examples to make."""
     evaluation_examples: int = Field(default=1000, gt=0)
@@ -99,17 +100,21 @@ def read_sentences(config: HeldOutTaskConfig) -> HeldOutSentences:
 
 
 def split_sentences(text: str) -> Iterator[str]:
-    """Cut text into sentences at [.!?] before a capital; paragraphs end sentences, line ends do not."""
+    """Cut text into sentences at [.!?] before a capital; paragraphs end sentences, line ends do not.
+
+    Underlined headings, such as `Returns` in NumPy's docstrings, are left out.
+    """
     for paragraph in _PARAGRAPH.split(text):
-        yield from _SENTENCE_END.split(" ".join(paragraph.split()))
+        if words := paragraph.split():
+            yield from _SENTENCE_END.split(" ".join(words))
 
 
 def too_few(config: HeldOutTaskConfig, needed: str, found: str) -> ConfigError:
     """The error for a store whose held-out documents do not give the examples that are asked for."""
     return ConfigError(
-        f"The held-out documents of {config.store} (held_out {config.held_out}) are too few: {needed}, found {found}.",
-        next_step="lower train_examples and evaluation_examples, or prepare more text; held_out must stay the one"
-        " of the pre-training run",
+        f"The held-out documents of {config.store} (held_out {config.held_out}) are too few:"
+        f" {needed}, found {found}.",
+        next_step="lower train_examples and evaluation_examples, or pre-train with a larger data.held_out",
     )
 
 

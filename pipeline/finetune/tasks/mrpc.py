@@ -29,5 +29,5 @@ class MrpcConfig(TaskConfig):
 
 
 def load(config: MrpcConfig) -> TaskData:
-    """3,668 training and 408 evaluation pairs in the official release; copies with a pair less are taken too."""
+    """3,668 training and 408 evaluation pairs in the official release; copies with fewer are taken too."""
     return load_tsv_task(config.path, LAYOUT, ("different", "paraphrase"))

@@ -1,4 +1,4 @@
-"""RTE: does the second text follow from the first? (Dagan et al. 2006 and later challenges; GLUE, section 3.3)."""
+"""RTE: does text two follow from text one? (Dagan et al. 2006; GLUE, Wang et al. 2019, section 3.3)."""
 
 from __future__ import annotations
 

@@ -108,6 +108,7 @@ def _read_lines(path: Path, layout: TsvLayout) -> Iterator[str]:
 
 def _wrong_columns(path: Path, line: int, found: str, layout: TsvLayout) -> ConfigError:
     return ConfigError(
-        f"{path}, line {line}: {found}, but {len(layout.columns)} columns are needed: {', '.join(layout.columns)}.",
+        f"{path}, line {line}: {found}, but {len(layout.columns)} columns are needed:"
+        f" {', '.join(layout.columns)}.",
         next_step=f"compare the file with the one in {layout.archive}",
     )

@@ -1,0 +1,193 @@
+"""Tasks made from held-out documents."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster.errors import ConfigError, MismatchError
+from data_prep import token_store
+from data_prep.sources.base import Document
+from pipeline.batches.noise import Noise
+from pipeline.finetune.tasks import DocstringPackageConfig, DocstringWordOrderConfig, load_task
+from pipeline.finetune.tasks.docstring_word_order import swap_neighbours
+from pipeline.finetune.tasks.held_out_sentences import read_sentences, split_sentences
+
+PACKAGES = ("numpy", "ray", "sklearn", "torch")
+NOUNS = ("matrix", "actor", "model", "tensor", "array", "worker", "score", "layer")
+
+
+def sentence(number: int, package: str) -> str:
+    """A sentence of eleven words that no other number has."""
+    first, second = NOUNS[number % 8], NOUNS[number // 8 % 8]
+    digits = " ".join("abcdefghij"[int(digit)] * 3 for digit in f"{number:03d}")
+    return f"Return the {first} of {package} whose {second} is {digits} here."
+
+
+class Store:
+    """What the tasks use of a token store: 300 documents of three sentences, the even ones held out."""
+
+    fingerprint = "f" * 32
+
+    def __init__(self, packages: tuple[str | None, ...] = PACKAGES) -> None:
+        self.documents = [
+            Document(
+                doc_id=f"docs:{n}",
+                source="docs",
+                uri="",
+                title="",
+                lang="en",
+                text="\n".join(
+                    sentence(3 * n + k, packages[n // 2 % len(packages)] or "this") for k in range(3)
+                ),
+                meta={"package": packages[n // 2 % len(packages)]},
+            )
+            for n in range(300)
+        ]
+
+    def held_out(self, fraction: float) -> np.ndarray:
+        return np.arange(300) % 2 == 0
+
+    def document(self, number: int) -> Document:
+        return self.documents[number]
+
+
+@pytest.fixture
+def store(monkeypatch) -> Store:
+    store = Store()
+    monkeypatch.setattr(token_store.TokenStore, "open", lambda path: store)
+    return store
+
+
+def package_config(**changes) -> DocstringPackageConfig:
+    plain = {"store": Path("tokens"), "packages": 4, "train_examples": 120, "evaluation_examples": 60}
+    return DocstringPackageConfig.model_validate(plain | changes)
+
+
+def order_config(**changes) -> DocstringWordOrderConfig:
+    plain = {"store": Path("tokens"), "train_examples": 120, "evaluation_examples": 60}
+    return DocstringWordOrderConfig.model_validate(plain | changes)
+
+
+def documents_of(examples) -> set[str]:
+    return {example.id.partition("#")[0] for example in examples}
+
+
+@pytest.mark.parametrize("config", [package_config(), order_config()], ids=lambda config: config.kind)
+def test_no_document_is_on_both_sides_and_all_are_held_out(store, config):
+    data = load_task(config)
+    train, evaluation = documents_of(data.train), documents_of(data.evaluation)
+    assert not train & evaluation
+    assert all(int(doc_id.removeprefix("docs:")) % 2 == 0 for doc_id in train | evaluation)
+
+
+@pytest.mark.parametrize("config", [package_config(), order_config()], ids=lambda config: config.kind)
+def test_examples_are_the_same_every_time_and_labels_are_balanced(store, config):
+    data = load_task(config)
+    assert data == load_task(config)
+    assert (len(data.train), len(data.evaluation)) == (120, 60)
+    counts = Counter(example.label for example in data.evaluation)
+    assert set(counts.values()) == {60 // len(data.labels)}
+
+
+def test_package_names_are_masked_but_not_inside_other_words(store):
+    data = load_task(package_config())
+    for example in (*data.train, *data.evaluation):
+        assert " of PACKAGE whose" in example.text_a
+        assert not any(name in example.text_a for name in ("numpy", "sklearn", "torch"))
+    assert any("array" in example.text_a for example in data.train)
+    assert data.labels == PACKAGES
+
+
+def test_aliases_are_masked_in_any_case(store):
+    store.documents = [
+        dataclasses.replace(d, text=d.text.replace(" torch ", " PyTorch or `np.sum` "))
+        for d in store.documents
+    ]
+    texts = [e.text_a for e in load_task(package_config()).train]
+    assert any("PACKAGE or `PACKAGE.sum`" in text for text in texts)
+
+
+def test_text_found_on_both_sides_stays_in_the_evaluation_only(store):
+    shared = "Arrays are converted before they are used by the estimator."
+    store.documents = [dataclasses.replace(d, text=f"{d.text}\n{shared}") for d in store.documents]
+    sentences = read_sentences(order_config())
+    assert sum(s.text == shared for s in sentences.train) == 0
+    assert sum(s.text == shared for s in sentences.evaluation) == 1
+
+
+def test_too_little_text_is_an_error_that_says_what_was_found(store):
+    with pytest.raises(ConfigError, match=r"held_out 0\.01.* too few.*found \d+"):
+        load_task(order_config(train_examples=5000))
+    with pytest.raises(ConfigError, match=r"too few.*sentences of 5 packages are needed, found 4"):
+        load_task(package_config(packages=5))
+
+
+def test_documents_without_packages_are_an_error(store):
+    store.documents = Store(packages=(None,)).documents
+    with pytest.raises(ConfigError, match="no `package` in its meta"):
+        load_task(package_config())
+
+
+def test_intact_and_swapped_sentences_hold_the_same_words(store):
+    originals = {f"{d.doc_id}#{n}": s for d in store.documents for n, s in enumerate(split_sentences(d.text))}
+    data = load_task(order_config())
+    for example in data.train:
+        original = originals[example.id]
+        assert (example.text_a == original) == (data.labels[example.label] == "intact")
+        assert Counter(example.text_a.split()) == Counter(original.split())
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
+def test_swapping_keeps_both_ends_and_moves_no_word_further_than_one_place(share):
+    words = [f"w{n}" for n in range(12)]
+    for draw in range(20):
+        swapped = swap_neighbours(" ".join(words), share, Noise.of(draw))
+        assert swapped is not None
+        places = [words.index(word) for word in swapped.split()]
+        assert (places[0], places[-1]) == (0, 11)
+        moved = [abs(place - n) for n, place in enumerate(places)]
+        assert max(moved) == 1
+        assert sum(moved) / 2 in ({1} if share < 0.1 else {2, 3} if share < 1 else {4, 5})
+
+
+def test_sentence_of_equal_words_cannot_be_swapped():
+    assert swap_neighbours("No no no no no no.", 1.0, Noise.of(1)) is None
+
+
+def test_sentences_end_at_full_stops_and_paragraphs_but_not_at_line_ends():
+    text = "One line\ngoes on. Then 2.5 more! Is it?\n\nAnother paragraph"
+    assert list(split_sentences(text)) == [
+        "One line goes on.",
+        "Then 2.5 more!",
+        "Is it?",
+        "Another paragraph",
+    ]
+
+
+def test_underlined_headings_belong_to_no_sentence():
+    text = "It is fast.\n\nReturns\n-------\nout : array\n    The result.\nNotes\n  =====\nSee there."
+    assert list(split_sentences(text)) == ["It is fast.", "out : array The result.", "See there."]
+
+
+def test_code_and_fragments_are_no_sentences(store):
+    junk = ">>> x = np.ones(3); y = x + 1; print(x, y)\n\nstarts in lower case and ends here.\n\nToo short."
+    store.documents = [dataclasses.replace(d, text=f"{junk}\n\n{d.text}") for d in store.documents]
+    assert all(s.text.startswith("Return the") for s in read_sentences(order_config()).train)
+
+
+def test_checkpoint_that_saw_the_documents_is_refused(store, make_config, checkpoint, monkeypatch):
+    from types import SimpleNamespace
+
+    from pipeline.finetune.workload import make_workload
+    from pipeline.pretrain import checkpoint as checkpoints
+
+    state = SimpleNamespace(identity={"data": {"held_out": 0.01}})
+    monkeypatch.setattr(checkpoints, "read_trainer_state", lambda directory: state)
+    tasks = {"order": {"kind": "docstring_word_order", "store": "tokens", "held_out": 0.05}}
+    with pytest.raises(MismatchError, match=r"trained on all but 0\.01.*\n.*tasks\.order\.held_out=0\.01"):
+        make_workload(make_config(tasks=tasks), checkpoint)
