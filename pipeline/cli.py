@@ -8,7 +8,7 @@ import sys
 import typer
 
 from cluster.errors import ClozeError
-from pipeline.commands import data, doctor, evaluate, jobs, runs, train
+from pipeline.commands import data, demo, doctor, evaluate, jobs, runs, train
 
 WORKING_DIRECTORY_VARIABLE = "CLOZE_WORKDIR"
 """Set for submitted jobs: the directory that relative paths in configurations start from."""
@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(data.data_app, name="data")
 app.add_typer(data.tokenizer_app, name="tokenizer")
-for module in (train, evaluate, runs, jobs, doctor):
+for module in (demo, train, evaluate, runs, jobs, doctor):
     module.register(app)
 
 

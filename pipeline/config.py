@@ -88,7 +88,11 @@ def _load_merged(path: Path, chain: tuple[Path, ...]) -> DictConfig:
         raise ConfigError(f"{path}: `base` leads back to itself: {' -> '.join(map(str, (*chain, resolved)))}")
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=1)
-        hint = f"did you mean {path.parent / near[0]}?" if near else "`ls configs/*` lists those that are shipped"
+        hint = (
+            f"did you mean {path.parent / near[0]}?"
+            if near
+            else "`ls configs/*` lists those that are shipped"
+        )
         named_by = f" (named by `base` in {chain[-1]})" if chain else ""
         raise MissingInputError(f"There is no configuration file {path}{named_by}.", next_step=hint)
     try:

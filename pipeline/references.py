@@ -87,7 +87,11 @@ def resolve_model(reference: str, runs_dir: Path) -> PretrainedModel:
     if (directory / "config.json").is_file():
         return _hugging_face(directory)
     path = resolve_checkpoint(reference, runs_dir)
-    manifest = open_artefact(path, kind=checkpoints.KIND, repair=f"use another checkpoint: cloze checkpoints {path.parent.parent.name}")
+    manifest = open_artefact(
+        path,
+        kind=checkpoints.KIND,
+        repair=f"use another checkpoint: cloze checkpoints {path.parent.parent.name}",
+    )
     state = checkpoints.read_trainer_state(path)
     return PretrainedModel(
         directory=path,
@@ -119,7 +123,9 @@ def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> Path:
     try:
         if "latest" in (alias, number):
             # MLflow reserves this alias for the highest version and resolves it only inside its own URIs.
-            number = str(max(int(found.version) for found in client.search_model_versions(f"name = '{name}'")))
+            number = str(
+                max(int(found.version) for found in client.search_model_versions(f"name = '{name}'"))
+            )
             alias = None
         if alias:
             version = client.get_model_version_by_alias(name, alias)

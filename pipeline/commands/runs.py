@@ -85,7 +85,9 @@ def checkpoints(
 
 
 def lineage(
-    reference: Annotated[str, typer.Argument(help="A run, RUN@STEP, model URI, or any artefact's directory.")],
+    reference: Annotated[
+        str, typer.Argument(help="A run, RUN@STEP, model URI, or any artefact's directory.")
+    ],
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
 ) -> None:

@@ -35,7 +35,7 @@ def pretrain(
         return
     run = create_run(settings, submission_id=os.environ.get("CLOZE_SUBMISSION_ID"))
     typer.echo(f"run {run.path.name}  (MLflow run {run.info.run_id})", err=True)
-    execute(run, settings)
+    execute(run)
     _show_end(run, as_json)
 
 
@@ -43,6 +43,12 @@ def resume(
     reference: Annotated[str, typer.Argument(help="The run: its name, directory or MLflow run id.")],
     overrides: Overrides = None,
     runs_dir: RunsDir = Path("runs"),
+    allow_changed: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A key that may differ from the checkpoint's, such as `steps` or `data`; repeatable."
+        ),
+    ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -52,9 +58,8 @@ def resume(
     from pipeline.pretrain.run_directory import find_run
 
     run = find_run(reference.partition("@")[0], runs_dir)
-    given = tuple(overrides or ())
-    settings = run.config(given)
-    start = check_resume(run, settings)
+    settings = run.config(tuple(overrides or ()))
+    start = check_resume(run, settings, allow_changed or ())
     step = 0 if start is None else step_of(start)
     if dry_run:
         plan = {"run": run.path.name, "from step": step, "to step": settings.steps, **describe(settings)}
@@ -62,7 +67,8 @@ def resume(
         return
     typer.echo(f"resume {run.path.name} at step {step} of {settings.steps}", err=True)
     if step < settings.steps:
-        execute(run, settings, given)
+        run.reconfigure(settings)
+        execute(run)
     _show_end(run, as_json)
 
 

@@ -69,7 +69,9 @@ class MaskedBatch:
 
     def to(self, device: torch.device) -> MaskedBatch:
         """The same batch on `device`."""
-        moved = (t.to(device) for t in (self.input_ids, self.cu_seqlens, self.predicted_positions, self.targets))
+        moved = (
+            t.to(device) for t in (self.input_ids, self.cu_seqlens, self.predicted_positions, self.targets)
+        )
         return MaskedBatch(*moved)
 
 

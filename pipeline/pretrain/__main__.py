@@ -1,4 +1,4 @@
-"""The path without Ray: `torchrun --nproc-per-node N -m pipeline.pretrain RUN_DIRECTORY [a.b=c ...]`."""
+"""The path without Ray: `torchrun --nproc-per-node N -m pipeline.pretrain RUN_DIRECTORY`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pipeline.pretrain.trainer import run_rank
 
 def main() -> None:
     """Join the group that torchrun started and train the run to its end."""
-    directory, *overrides = sys.argv[1:]
+    (directory,) = sys.argv[1:]
     dist.init_process_group("gloo" if not _has_cuda() else "nccl")
     try:
-        run_rank({"run": directory, "overrides": overrides}, rank_from_environment())
+        run_rank({"run": directory}, rank_from_environment())
     finally:
         dist.destroy_process_group()
 

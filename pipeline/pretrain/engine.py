@@ -129,7 +129,12 @@ def compile_lock() -> Iterator[None]:
 
 
 def initialize(
-    model: nn.Module, config: PretrainConfig, world_size: int, optimizer: torch.optim.Optimizer, *, universal: bool
+    model: nn.Module,
+    config: PretrainConfig,
+    world_size: int,
+    optimizer: torch.optim.Optimizer,
+    *,
+    universal: bool,
 ) -> Any:
     """`deepspeed.initialize` for this rank; returns the engine."""
     import deepspeed

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from cluster.errors import ResumeRefusedError
-from cluster.manifest import InputEntry
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.train_group import GroupSize, run_group
@@ -48,16 +49,18 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
     name = f"{config.name}-{tracked.run_id[:8]}"
     run = RunDirectory(config.runs_dir / name)
     run.create(
-        RunInfo(
-            name=name, run_id=tracked.run_id, tracking_uri=tracked.uri, submission_id=submission_id
-        ),
+        RunInfo(name=name, run_id=tracked.run_id, tracking_uri=tracked.uri, submission_id=submission_id),
         config,
     )
     return run
 
 
-def check_resume(run: RunDirectory, config: PretrainConfig) -> Path | None:
+def check_resume(run: RunDirectory, config: PretrainConfig, allow_changed: Sequence[str] = ()) -> Path | None:
     """Make sure that the newest good checkpoint continues under `config`; returns it, None at step 0.
+
+    Args:
+        allow_changed: keys (such as `steps`, or `optimizer` for all below it) that may differ from the
+            checkpoint's; what did differ is recorded in the run's history.
 
     Raises:
         ResumeRefusedError: data, objective, model or batch differ from the checkpoint's; names each difference.
@@ -73,29 +76,41 @@ def check_resume(run: RunDirectory, config: PretrainConfig) -> Path | None:
     if start is None:
         return None
     state = checkpoints.read_trainer_state(start)
-    differences = _differences(state.identity, identity_of(config))
-    fingerprints = [store.fingerprint for store in inputs.stores]
-    if state.store_fingerprints != fingerprints:
-        differences.append(f"token fingerprints were {state.store_fingerprints}, are {fingerprints}")
-    if state.optimizer != optimizer_name():
-        differences.append(f"the optimizer was {state.optimizer}, this machine gives {optimizer_name()}")
-    if state.zero_stage != config.zero.stage:
-        differences.append(f"zero.stage was {state.zero_stage}, is {config.zero.stage}")
-    if differences:
-        listed = "\n".join(f"  {difference}" for difference in differences)
+    found = {
+        **_differences(orjson.loads(orjson.dumps(state.identity)), identity_of(config)),
+        **_differences(
+            {
+                "data.tokens": state.store_fingerprints,
+                "zero.stage": state.zero_stage,
+                "machine": state.optimizer,
+            },
+            {
+                "data.tokens": [store.fingerprint for store in inputs.stores],
+                "zero.stage": config.zero.stage,
+                "machine": optimizer_name(),
+            },
+        ),
+    }
+    allowed = {key: text for key, text in found.items() if _is_allowed(key, allow_changed)}
+    if refused := {key: text for key, text in found.items() if key not in allowed}:
+        listed = "\n".join(f"  {key} {text}" for key, text in refused.items())
+        keys = " ".join(f"--allow-changed {key}" for key in refused)
         raise ResumeRefusedError(
             f"{run.path.name} at step {state.step} does not continue under this configuration:\n{listed}",
             kept=f"the run and its checkpoint {start}",
-            next_step=f"undo the changes, or start a new run with `cloze pretrain {run.path / 'config.yaml'}`",
+            next_step=f"undo the changes, or if you mean them: cloze resume {run.path.name} {keys} ...",
         )
+    if allowed:
+        run.record_event("changed", step=state.step, differences=allowed)
     return start
 
 
-def execute(run: RunDirectory, config: PretrainConfig, overrides: Sequence[str] = ()) -> None:
+def execute(run: RunDirectory) -> None:
     """Train `run` to its end on a Ray Train group, from wherever it stands."""
+    config = run.config()
     cluster = config.cluster
     size = GroupSize(cluster.workers, cluster.cpus_per_worker, cluster.gpus_per_worker)
-    argument = {"run": str(run.path.resolve()), "overrides": list(overrides)}
+    argument = {"run": str(run.path.resolve())}
     num_cpus = max(os.cpu_count() or 1, size.workers * size.cpus_per_worker)
     mark_status(run, "RUNNING")
     try:
@@ -138,14 +153,6 @@ def mark_status(run: RunDirectory, status: str) -> None:
         run.record_event("tracking-behind", message=str(error)[:2000])
 
 
-def token_inputs(run: RunDirectory) -> tuple[InputEntry, ...]:
-    """What the run was trained on, as its newest checkpoint states it."""
-    from cluster.manifest import read_manifest
-
-    found = checkpoints.list_checkpoints(run.checkpoints)
-    return read_manifest(found[-1]).inputs if found else ()
-
-
 def _run_rank(argument: Any, rank: Any) -> None:
     # Imported in the worker: the driver needs neither DeepSpeed nor the network to start it.
     from pipeline.pretrain.trainer import run_rank
@@ -153,14 +160,18 @@ def _run_rank(argument: Any, rank: Any) -> None:
     run_rank(argument, rank)
 
 
-def _differences(old: Any, new: Any, key: str = "") -> list[str]:
+def _differences(old: Any, new: Any, key: str = "") -> dict[str, str]:
+    """By dotted key, what `old` and `new` say where they differ."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            difference
-            for name in sorted(old.keys() | new.keys())
-            for difference in _differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
-        ]
-    return [] if old == new else [f"{key} was {old}, is {new}"]
+        found: dict[str, str] = {}
+        for name in sorted(old.keys() | new.keys()):
+            found |= _differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
+        return found
+    return {} if old == new else {key: f"was {old}, is {new}"}
+
+
+def _is_allowed(key: str, allow_changed: Sequence[str]) -> bool:
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in allow_changed)
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """The directory of a run: what it is, where its parts lie, how it is found again.
 
-    runs/NAME-1a2b3c4d/
-        run.json        MLflow run id, tracking store, registered model
-        config.yaml     the resolved configuration
-        log.jsonl       every step's metrics and every event, append-only
-        checkpoints/    step-00000100/ ... each committed like any artefact
+runs/NAME-1a2b3c4d/
+    run.json        MLflow run id, tracking store, registered model
+    config.yaml     the resolved configuration
+    log.jsonl       every step's metrics and every event, append-only
+    checkpoints/    step-00000100/ ... each committed like any artefact
 """
 
 from __future__ import annotations
@@ -67,6 +67,16 @@ class RunDirectory:
         write_durably(
             self.path / RUN_FILE, orjson.dumps(info.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
         )
+
+    def reconfigure(self, config: PretrainConfig) -> None:
+        """Make `config` the configuration of the resumptions to come; the one before is kept beside it."""
+        current = self.path / CONFIG_FILE
+        if current.read_text() == to_yaml(config):
+            return
+        number = len(list(self.path.glob(f"{CONFIG_FILE}.*"))) + 1
+        write_durably(self.path / f"{CONFIG_FILE}.{number}", current.read_bytes())
+        write_durably(current, to_yaml(config).encode())
+        self.record_event("reconfigured", before=f"{CONFIG_FILE}.{number}")
 
     def record_event(self, event: str, **details: Any) -> None:
         """Append to the run's history of starts, resumptions, repairs and ends; for operators."""

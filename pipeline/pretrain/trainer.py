@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +15,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
+from cluster.errors import ConfigError, MismatchError
 from cluster.manifest import InputEntry
 from cluster.train_group import Rank
 from data_prep.token_store import TokenStore
@@ -78,8 +81,6 @@ def require_vocab_size(configured: int | None, stores: list[TokenStore]) -> int:
     Raises:
         MismatchError: the configured vocabulary has no place for some tokens.
     """
-    from cluster.errors import MismatchError
-
     needed = max(store.vocab_size for store in stores)
     if configured is not None and configured < needed:
         raise MismatchError(
@@ -104,6 +105,7 @@ class Trainer:
     """One rank of one attempt at a run."""
 
     def __init__(self, run: RunDirectory, config: PretrainConfig, rank: Rank) -> None:
+        _require_even_share(config, rank.world_size)
         self.run, self.config, self.rank = run, config, rank
         self.info = run.info
         self.inputs = open_inputs(config, verify=False)
@@ -111,6 +113,7 @@ class Trainer:
         self.optimizer_name = engines.optimizer_name()
         self.progress = Progress()
         self.device = _device(rank)
+        self.workers = _gather_workers(rank)
         start = self._choose_checkpoint()
         model = self.objective.build_model(self.inputs.model)
         init_weights(model, config.seed)
@@ -252,10 +255,15 @@ class Trainer:
             self._state(),
             self.inputs.model,
             self.inputs.stores[0].tokenizer_path,
-            [InputEntry(kind="tokens", uri=str(s.path), fingerprint=s.fingerprint) for s in self.inputs.stores],
+            [
+                InputEntry(kind="tokens", uri=str(s.path), fingerprint=s.fingerprint)
+                for s in self.inputs.stores
+            ],
         )
         assert self.log is not None
-        self._log_checkpoint(directory / checkpoints.checkpoint_name(self.progress.step), manifest.fingerprint)
+        self._log_checkpoint(
+            directory / checkpoints.checkpoint_name(self.progress.step), manifest.fingerprint
+        )
         if deleted := checkpoints.apply_retention(directory, self.config.checkpoint.keep_last):
             self.log.write("forget", self.progress.step, {"steps": deleted})
 
@@ -320,6 +328,7 @@ class Trainer:
             world_size=self.rank.world_size,
             optimizer=self.optimizer_name,
             device=str(self.device),
+            workers=self.workers,
         )
         for path in checkpoints.list_checkpoints(self.run.checkpoints):
             # A checkpoint that was committed just before the process died may not be in the log yet.
@@ -352,6 +361,24 @@ class Trainer:
         return tensor.tolist()
 
 
+def _require_even_share(config: PretrainConfig, world_size: int) -> None:
+    """Raise ConfigError unless every rank gets equally many micro-batches."""
+    num_micro_batches = config.batch.samples // config.batch.micro_batch_size
+    if num_micro_batches % world_size:
+        raise ConfigError(
+            f"The {num_micro_batches} micro-batches of a step cannot be shared out evenly over {world_size} workers.",
+            next_step="choose a number of workers that divides batch.samples / batch.micro_batch_size",
+        )
+
+
+def _gather_workers(rank: Rank) -> list[dict[str, Any]]:
+    """Where every rank runs: what an operator needs to look at it, or to kill it."""
+    mine = {"rank": rank.rank, "host": platform.node(), "pid": os.getpid()}
+    workers: list[Any] = [None] * rank.world_size
+    dist.all_gather_object(workers, mine)
+    return workers
+
+
 def _is_universal(start: Path | None, rank: Rank) -> bool:
     return start is not None and checkpoints.read_trainer_state(start).world_size != rank.world_size
 
@@ -368,10 +395,7 @@ def _seed_dropout(seed: int, step: int, micro_batch: int) -> None:
 
 
 def run_rank(argument: Mapping[str, Any], rank: Rank) -> None:
-    """Body of every worker; `argument` holds `run` (directory) and `overrides`."""
+    """Body of every worker; `argument` holds `run`, its directory."""
     torch.set_num_threads(rank.num_threads)
     run = RunDirectory(Path(argument["run"]))
-    config = run.config(tuple(argument["overrides"]))
-    if rank.rank == 0:
-        run.record_event("workers", **argument.get("details", {}))
-    Trainer(run, config, rank).train()
+    Trainer(run, run.config(), rank).train()

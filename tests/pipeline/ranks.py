@@ -44,17 +44,17 @@ def make_run(directory: Path, store: Path, name: str, *overrides: str) -> RunDir
     return run
 
 
-def start_ranks(run: RunDirectory, workers: int, *overrides: str) -> subprocess.Popen[bytes]:
+def start_ranks(run: RunDirectory, workers: int) -> subprocess.Popen[bytes]:
     """`torchrun` with that many ranks on this run; does not wait."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}"]
-    command += [f"--master-port={free_port()}", "-m", "pipeline.pretrain", str(run.path), *overrides]
+    command += [f"--master-port={free_port()}", "-m", "pipeline.pretrain", str(run.path)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def train(run: RunDirectory, workers: int, *overrides: str) -> str:
+def train(run: RunDirectory, workers: int) -> str:
     """Run to the end; returns what the ranks printed."""
-    process = start_ranks(run, workers, *overrides)
+    process = start_ranks(run, workers)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output.decode()[-3000:]
     return output.decode()

@@ -84,7 +84,10 @@ def test_resumed_run_is_bit_identical_to_uninterrupted_run(
 
     assert len([event for event in run.events() if event["event"] == "started"]) == 3
     assert losses(run) == losses(uninterrupted)
-    assert read_metrics(run.path, "held_out")[-1]["loss"] == read_metrics(uninterrupted.path, "held_out")[-1]["loss"]
+    assert (
+        read_metrics(run.path, "held_out")[-1]["loss"]
+        == read_metrics(uninterrupted.path, "held_out")[-1]["loss"]
+    )
     expected, found = final_state(uninterrupted), final_state(run)
     assert expected.keys() == found.keys()
     assert any("exp_avg_sq" in name for name in expected)
@@ -111,12 +114,15 @@ def test_a_run_continues_on_another_number_of_workers(
 ):
     run = make_run(tmp_path, store, "resized", "steps=60", "checkpoint.every_steps=20")
     kill_after_step(start_ranks(run, 2), run, 25)
-    train(run, 1, "cluster.workers=1")
+    train(run, 1)
     assert losses(run) == pytest.approx(losses(uninterrupted), rel=WORLD_SIZE_TOLERANCE)
     assert not list(run.checkpoints.glob(".*.universal"))
 
 
 def test_training_learns_and_keeps_what_retention_says(uninterrupted: RunDirectory):
-    first, last = read_metrics(uninterrupted.path, "held_out")[0], read_metrics(uninterrupted.path, "held_out")[-1]
+    first, last = (
+        read_metrics(uninterrupted.path, "held_out")[0],
+        read_metrics(uninterrupted.path, "held_out")[-1],
+    )
     assert last["loss"] < first["loss"] - 0.05
     assert [step_of(path) for path in list_checkpoints(uninterrupted.checkpoints)] == [40, 60]

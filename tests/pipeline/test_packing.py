@@ -1,5 +1,6 @@
 """Packing: every token once, pieces that begin with <s>, boundaries that match."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,7 @@ class Tokens:
 
 def make_tokens(lengths: list[int]) -> Tokens:
     ends = np.cumsum([0, *lengths]) + FIRST_ORDINARY
-    return Tokens([np.arange(a, b, dtype=np.uint32) for a, b in zip(ends[:-1], ends[1:], strict=True)])
+    return Tokens([np.arange(a, b, dtype=np.uint32) for a, b in itertools.pairwise(ends)])
 
 
 corpora = st.lists(st.integers(1, 40), min_size=1, max_size=30)
@@ -82,7 +83,7 @@ def test_a_document_is_closed_by_eos_where_it_ends_and_nowhere_else(lengths: lis
     last_tokens = {int(document[-1]) for document in tokens.documents}
     rows = np.concatenate([out for *_, out, _ in rows_of(tokens, length)] or [np.empty(0, np.uint32)])
     flat = [token for token in rows.tolist() if token not in (SPECIAL.bos, SPECIAL.pad)]
-    for previous, token in zip(flat, flat[1:], strict=False):
+    for previous, token in itertools.pairwise(flat):
         if token == SPECIAL.eos:
             assert previous in last_tokens
 

@@ -1,0 +1,159 @@
+"""A group of training workers under Ray Train: started together, restarted together when one is lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import ClozeError, ConfigError, WorkersLostError
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Which worker of how many this process is."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    """Number of the worker on its machine; chooses the GPU."""
+    num_threads: int
+    """CPU threads that this worker may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSize:
+    """How many workers, and what each of them gets."""
+
+    workers: int
+    cpus_per_worker: int
+    gpus_per_worker: int
+
+
+def worker_environment(size: GroupSize) -> dict[str, str]:
+    """Environment of every worker. Threads that spin while they wait starve the other workers of a machine."""
+    threads = str(size.cpus_per_worker)
+    environment = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return environment if size.gpus_per_worker else {**environment, "DS_ACCELERATOR": "cpu"}
+
+
+def require_resources(size: GroupSize) -> None:
+    """Refuse a group that the connected cluster can never hold, instead of waiting for it without end.
+
+    Raises:
+        ConfigError: names what is needed and what there is.
+    """
+    import ray
+
+    have = ray.cluster_resources()
+    need = {"CPU": size.workers * size.cpus_per_worker, "GPU": size.workers * size.gpus_per_worker}
+    short = [
+        f"{count} {kind}s, the cluster has {have.get(kind, 0):g}"
+        for kind, count in need.items()
+        if count > have.get(kind, 0)
+    ]
+    if short:
+        raise ConfigError(
+            f"{size.workers} workers need {'; '.join(short)}.",
+            next_step="lower cluster.workers or cluster.cpus_per_worker, or add nodes to the cluster",
+        )
+
+
+def run_group(
+    function: Callable[[Mapping[str, Any], Rank], None],
+    argument: Mapping[str, Any],
+    size: GroupSize,
+    *,
+    name: str,
+    storage: Path,
+    max_failures: int,
+) -> None:
+    """Run `function(argument, rank)` on every worker of a group until all return.
+
+    When a worker dies, or raises, all are stopped and the whole group is started again, `max_failures` times
+    at most; `function` must find its own way back to where it was. Needs a connected Ray cluster.
+
+    Raises:
+        ConfigError: the cluster is too small.
+        ClozeError: what a worker raised, after the retries.
+        WorkersLostError: workers kept dying.
+    """
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    require_resources(size)
+    trainer = TorchTrainer(
+        _worker_main,
+        train_loop_config={"function": function, "argument": dict(argument), "threads": size.cpus_per_worker},
+        torch_config=TorchConfig(backend="nccl" if size.gpus_per_worker else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=size.workers,
+            use_gpu=bool(size.gpus_per_worker),
+            resources_per_worker={"CPU": size.cpus_per_worker, "GPU": size.gpus_per_worker},
+        ),
+        run_config=RunConfig(
+            name=name,
+            storage_path=str(storage.resolve()),
+            failure_config=FailureConfig(max_failures=max_failures),
+            worker_runtime_env={"env_vars": worker_environment(size)},
+        ),
+    )
+    try:
+        trainer.fit()
+    except Exception as error:
+        if cause := _cloze_cause(error):
+            raise cause from error
+        if type(error).__name__ not in ("WorkerGroupError", "TrainingFailedError", "ControllerError"):
+            raise
+        raise WorkersLostError(
+            f"The workers failed and {max_failures} restarts are spent: {error}",
+            kept="all committed checkpoints",
+            next_step=f"find the cause in the log of the worker, then: cloze resume {name}",
+        ) from error
+
+
+def _worker_main(loop: Mapping[str, Any]) -> None:
+    import ray.train
+
+    context = ray.train.get_context()
+    rank = Rank(
+        rank=context.get_world_rank(),
+        world_size=context.get_world_size(),
+        local_rank=context.get_local_rank(),
+        num_threads=loop["threads"],
+    )
+    loop["function"](loop["argument"], rank)
+
+
+def rank_from_environment() -> Rank:
+    """The rank as `torchrun` sets it; a process that it did not start is a group of one."""
+    return Rank(
+        rank=int(os.environ.get("RANK", "0")),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        num_threads=int(os.environ.get("OMP_NUM_THREADS", "1")),
+    )
+
+
+def _cloze_cause(error: BaseException) -> ClozeError | None:
+    """The ClozeError that a worker raised, wherever Ray wrapped it."""
+    pending: list[BaseException] = [error]
+    seen: set[int] = set()
+    while pending:
+        current = pending.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if isinstance(current, ClozeError):
+            return current
+        failures = getattr(current, "worker_failures", None) or {}
+        linked = [current.__cause__, getattr(current, "cause", None), getattr(current, "_base_exc", None)]
+        pending.extend(e for e in [*failures.values(), *linked] if isinstance(e, BaseException))
+    return None

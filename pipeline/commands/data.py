@@ -1,0 +1,244 @@
+"""`cloze data prepare|verify|stats|inspect` and `cloze tokenizer train|encode`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.commands.output import (
+    ConfigPath,
+    DryRun,
+    Json,
+    Overrides,
+    print_json,
+    print_mapping,
+    print_table,
+    shown,
+)
+
+data_app = typer.Typer(help="Make, check and look at token stores.", no_args_is_help=True)
+tokenizer_app = typer.Typer(help="Train and try tokenizers.", no_args_is_help=True)
+
+Replace = Annotated[bool, typer.Option("--replace", help="Replace artefacts of other settings.")]
+Address = Annotated[str | None, typer.Option(help="Ray address; else RAY_ADDRESS, else a local cluster.")]
+Store = Annotated[Path, typer.Argument(help="Directory of a preparation (its `out`) or of one artefact.")]
+
+
+@data_app.command()
+def prepare(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    replace: Replace = False,
+    address: Address = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Turn raw text into a token store. The same command continues, repairs, or confirms what is there."""
+    from cluster.runtime import ray_runtime
+    from data_prep.config import DataConfig
+    from data_prep.job import prepare as run_preparation
+    from data_prep.plan import plan_preparation
+    from pipeline.config import load_config
+
+    settings = load_config(DataConfig, config, overrides or ())
+    if dry_run:
+        plan = plan_preparation(settings)
+        if as_json:
+            print_json(plan)
+        else:
+            print_mapping("what would be prepared", plan)
+        return
+    with ray_runtime(address):
+        prepared = run_preparation(settings, replace=replace)
+    summary = {
+        "tokens": str(prepared.token_store),
+        "fingerprint": prepared.fingerprint,
+        "documents": prepared.dedup.stats["documents_kept"],
+        "duplicates": prepared.dedup.stats["duplicates"],
+        "num_tokens": prepared.tokens.stats["tokens"],
+        "vocab_size": prepared.tokens.config["vocab_size"],
+        "rejects": prepared.documents.stats["rejects"],
+    }
+    if as_json:
+        print_json(summary)
+        return
+    print_mapping(f"prepared {settings.name}", summary)
+    typer.echo(f"\nNext: cloze data stats {settings.out}   |   cloze data inspect {prepared.token_store}")
+
+
+@data_app.command()
+def verify(store: Store, as_json: Json = False) -> None:
+    """Hash every file of a preparation or artefact; exit code 20 when one is damaged."""
+    from data_prep.verify import verify_preparation
+
+    verified = verify_preparation(store)
+    if as_json:
+        print_json(verified)
+    else:
+        rows = [[row["kind"], row["files"], row["size_bytes"], row["fingerprint"]] for row in verified]
+        print_table(f"{store}: every file verifies", ("artefact", "files", "bytes", "fingerprint"), rows)
+
+
+@data_app.command()
+def stats(store: Store, as_json: Json = False) -> None:
+    """Documents, tokens, sentences and lengths of a token store, as a whole and per source."""
+    from data_prep.stats import describe_store
+    from data_prep.token_store import TokenStore
+
+    found = describe_store(TokenStore.open(store, verify=False))
+    if as_json:
+        print_json(found)
+        return
+    sources = found.pop("sources")
+    print_mapping(str(store), {name: _flat(value) for name, value in found.items()})
+    columns = list(next(iter(sources.values())))
+    rows = [[name, *(_flat(counts[column]) for column in columns)] for name, counts in sources.items()]
+    print_table("by source", ("source", *columns), rows)
+
+
+@data_app.command()
+def inspect(
+    store: Annotated[Path, typer.Argument(help="A token store, or the YAML of a pre-training run.")],
+    overrides: Overrides = None,
+    sample: Annotated[int, typer.Option(help="Number of the training sample; 0 is the first.")] = 0,
+    document: Annotated[int | None, typer.Option(help="Show this document instead of a sample.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a sample as training reads it: its text, what is masked, and where its documents lie.
+
+    With a pre-training YAML it is exactly that run's sample; with a store, masked LM with default settings.
+    """
+    if document is not None:
+        _show_document(store, document, as_json)
+        return
+    from pipeline.inspection import inspect_sample
+    from pipeline.pretrain.trainer import open_inputs
+
+    config = _pretrain_config(store, tuple(overrides or ()))
+    pieces = inspect_sample(open_inputs(config, verify=False), config, sample)
+    if as_json:
+        rows = [
+            {
+                "doc_id": piece.doc_id,
+                "title": piece.title,
+                "source": piece.source,
+                "uri": piece.uri,
+                "bytes": [piece.byte_start, piece.byte_end],
+                "tokens": piece.tokens,
+                "text": piece.plain(),
+            }
+            for piece in pieces
+        ]
+        print_json(rows)
+        return
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"sample {sample}: {len(pieces)} documents; [masked:x] [random:x→y] [kept:x] are predicted", markup=False)
+    for piece in pieces:
+        place = f"{piece.uri} bytes {shown(piece.byte_start)}-{shown(piece.byte_end)}"
+        console.rule(f"{piece.title}  ({piece.source})", align="left")
+        console.print(f"{piece.doc_id}  {place}  tokens {piece.tokens[0]}-{piece.tokens[1]}", markup=False)
+        console.print(piece.styled() if sys.stdout.isatty() else piece.plain(), markup=False)
+
+
+@tokenizer_app.command()
+def train(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    replace: Replace = False,
+    address: Address = None,
+    as_json: Json = False,
+) -> None:
+    """Train the tokenizer of a data configuration: its documents are prepared, its tokens are not."""
+    from cluster.runtime import ray_runtime
+    from data_prep.config import DataConfig
+    from data_prep.job import prepare_tokenizer
+    from pipeline.config import load_config
+
+    settings = load_config(DataConfig, config, overrides or ())
+    with ray_runtime(address):
+        manifest = prepare_tokenizer(settings, replace=replace)
+    summary = {
+        "tokenizer": str(settings.out / "tokenizer" / "tokenizer.json"),
+        "vocab_size": manifest.stats["vocab_size"],
+        "fingerprint": manifest.fingerprint,
+    }
+    if as_json:
+        print_json(summary)
+    else:
+        print_mapping("trained", summary)
+
+
+@tokenizer_app.command()
+def encode(
+    tokenizer: Annotated[Path, typer.Argument(help="A tokenizer.json, or a directory that holds one.")],
+    text: Annotated[str, typer.Argument(help="The text to encode.")],
+    as_json: Json = False,
+) -> None:
+    """Show how a tokenizer cuts a text."""
+    from tokenizers import Tokenizer
+
+    from data_prep.tokenizers.pretrained import find_tokenizer
+
+    encoded = Tokenizer.from_file(str(find_tokenizer(tokenizer))).encode(text, add_special_tokens=False)
+    if as_json:
+        print_json({"ids": encoded.ids, "tokens": encoded.tokens, "offsets": encoded.offsets})
+        return
+    rows = [
+        [number, token, text[start:end]]
+        for number, token, (start, end) in zip(encoded.ids, encoded.tokens, encoded.offsets, strict=True)
+    ]
+    print_table(f"{len(rows)} tokens", ("id", "token", "text"), rows)
+
+
+def _pretrain_config(path: Path, overrides: tuple[str, ...]) -> Any:
+    from pipeline.config import load_config, parse_overrides, validate
+    from pipeline.pretrain.config import PretrainConfig
+
+    if path.suffix in (".yaml", ".yml"):
+        return load_config(PretrainConfig, path, overrides)
+    from omegaconf import OmegaConf
+
+    plain = {
+        "name": "inspect",
+        "data": {"stores": [{"path": str(path)}]},
+        "model": {},
+        "objective": {},
+        "batch": {"sequence_length": 128, "samples": 1, "micro_batch_size": 1},
+        "steps": 1,
+        "optimizer": {"lr": 1e-3},
+    }
+    merged = OmegaConf.to_container(OmegaConf.merge(plain, parse_overrides(overrides)), resolve=True)
+    return validate(PretrainConfig, merged, str(path))
+
+
+def _show_document(path: Path, number: int, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from cluster.errors import ReferenceNotFoundError
+    from data_prep.token_store import TokenStore
+
+    store = TokenStore.open(path, verify=False)
+    if not 0 <= number < store.num_documents:
+        raise ReferenceNotFoundError(
+            f"{path} has documents 0 to {store.num_documents - 1}; there is no document {number}."
+        )
+    found = store.document(number)
+    facts = {"tokens": int(store.lengths[number]), "sentences": len(store.sentence_starts(number))}
+    if as_json:
+        print_json(asdict(found) | facts)
+        return
+    place = {"bytes": f"{found.meta.get('byte_start')}-{found.meta.get('byte_end')}"}
+    names = ("doc_id", "title", "source", "uri", "lang")
+    print_mapping(f"document {number}", {name: getattr(found, name) for name in names} | place | facts)
+    typer.echo(found.text)
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {shown(item)}" for name, item in value.items())
+    return shown(value)
