@@ -11,7 +11,8 @@ damaged is made, and nothing else is touched. The result depends on source files
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,17 +76,30 @@ def prepare(config: DataConfig, *, replace: bool = False) -> Prepared:
         ConfigError: `out` holds other data and `replace` is False, or the tokenizer cannot be used.
         StorageError: the file system refused, or another preparation is writing to `out`.
     """
-    with storage_errors(config.out):
-        config.out.mkdir(parents=True, exist_ok=True)
-    inputs = list_inputs(config)
-    with exclusive(config.out, "a preparation"):
-        digests = dict(zip(inputs, hash_inputs(inputs, config.out), strict=True))
-        job = _Job(config, group_inputs(inputs, config.shard_bytes), digests, replace)
+    with _start(config, replace) as job:
         documents = job.collect()
         dedup = job.deduplicate(documents)
         tokenizer = job.make_tokenizer(documents, dedup)
         tokens = job.tokenize(documents, dedup, tokenizer)
     return Prepared(config.out, documents, dedup, tokenizer, tokens)
+
+
+def prepare_tokenizer(config: DataConfig, *, replace: bool = False) -> Manifest:
+    """Like `prepare`, but ends with the tokenizer; a later `prepare` goes on from there."""
+    with _start(config, replace) as job:
+        documents = job.collect()
+        return job.make_tokenizer(documents, job.deduplicate(documents))
+
+
+@contextmanager
+def _start(config: DataConfig, replace: bool) -> Iterator[_Job]:
+    """List and hash the source files, and hold the output directory."""
+    with storage_errors(config.out):
+        config.out.mkdir(parents=True, exist_ok=True)
+    inputs = list_inputs(config)
+    with exclusive(config.out, "a preparation"):
+        digests = dict(zip(inputs, hash_inputs(inputs, config.out), strict=True))
+        yield _Job(config, group_inputs(inputs, config.shard_bytes), digests, replace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,47 @@
+"""What a preparation would do, found out without starting anything: for `--dry-run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from cluster.storage import is_committed
+from data_prep.config import DataConfig, PretrainedTokenizer
+from data_prep.inputs import group_inputs, list_inputs
+from data_prep.layout import STAGES
+from data_prep.tokenizers.pretrained import find_tokenizer
+
+
+def plan_preparation(config: DataConfig) -> dict[str, Any]:
+    """Resolve files, sizes and shards. Reads no file's content, writes nothing and needs no Ray.
+
+    Returns:
+        `out`; `files`, `size_bytes` (of the files as they are stored) and `shards` in all; the same with
+        `largest_shard_bytes` (the most that one task reads) for each of `sources`; and for each of `stages`
+        whether `out` holds it: `committed` (maybe of other inputs), `started` or `absent`.
+
+    Raises:
+        MissingInputError: a path or pattern matches nothing, or the pretrained tokenizer is not there.
+    """
+    if isinstance(config.tokenizer, PretrainedTokenizer):
+        find_tokenizer(config.tokenizer.path)
+    groups = group_inputs(list_inputs(config), config.shard_bytes)
+    sources = {}
+    for source in config.sources:
+        shards = [[item.size_bytes for item in group] for group in groups if group[0].source == source]
+        sources[source.name] = {
+            "kind": source.kind,
+            "files": sum(map(len, shards)),
+            "size_bytes": sum(map(sum, shards)),
+            "shards": len(shards),
+            "largest_shard_bytes": max(map(sum, shards), default=0),
+        }
+    totals = {key: sum(own[key] for own in sources.values()) for key in ("files", "size_bytes", "shards")}
+    stages = {name: _state(config.out, name) for name in STAGES}
+    return {"name": config.name, "out": str(config.out), **totals, "sources": sources, "stages": stages}
+
+
+def _state(out: Path, name: str) -> Literal["committed", "started", "absent"]:
+    if is_committed(out / name):
+        return "committed"
+    return "started" if any(out.glob(f".{name}.*.partial")) else "absent"

@@ -1,0 +1,89 @@
+"""Checking artefacts without touching them: which files are not what their manifests say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import CorruptArtefactError, MissingInputError
+from cluster.manifest import MANIFEST_NAME, read_manifest
+from cluster.storage import Damage, find_damage, is_committed
+from data_prep.layout import REPAIR, STAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What was found in one artefact."""
+
+    path: Path
+    kind: str
+    fingerprint: str
+    """Empty when the manifest itself is damaged."""
+    num_files: int
+    size_bytes: int
+    damages: tuple[Damage, ...]
+
+
+def examine(path: Path) -> list[Health]:
+    """Hash every file of an artefact, or of all artefacts under a preparation's output directory.
+
+    Stages that are not finished are not reported.
+
+    Raises:
+        MissingInputError: there is no artefact at or under `path`.
+    """
+    found = [path] if is_committed(path) else [path / name for name in STAGES if is_committed(path / name)]
+    if not found:
+        raise MissingInputError(
+            f"There is no committed artefact at {path}.", next_step="make it with `cloze data prepare CONFIG`"
+        )
+    return [_examine_one(directory) for directory in found]
+
+
+def verify_preparation(path: Path) -> list[dict[str, Any]]:
+    """Like `examine`, for those who need the data to be good.
+
+    Returns:
+        Per artefact `path`, `kind`, `fingerprint`, `files` and `size_bytes`.
+
+    Raises:
+        MissingInputError: there is no artefact at or under `path`.
+        CorruptArtefactError: names every damaged file.
+    """
+    healths = examine(path)
+    damaged = [
+        f"  {health.path / damage.path}: {damage.reason}" for health in healths for damage in health.damages
+    ]
+    if damaged:
+        num_files = sum(health.num_files for health in healths)
+        raise CorruptArtefactError(
+            f"{len(damaged)} damaged files under {path}:\n" + "\n".join(damaged),
+            kept=f"{num_files - len(damaged)} of {num_files} files verify",
+            next_step=REPAIR,
+        )
+    return [
+        {
+            "path": str(health.path),
+            "kind": health.kind,
+            "fingerprint": health.fingerprint,
+            "files": health.num_files,
+            "size_bytes": health.size_bytes,
+        }
+        for health in healths
+    ]
+
+
+def _examine_one(directory: Path) -> Health:
+    try:
+        manifest = read_manifest(directory)
+    except CorruptArtefactError as error:
+        return Health(directory, directory.name, "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
+    return Health(
+        path=directory,
+        kind=manifest.kind,
+        fingerprint=manifest.fingerprint,
+        num_files=len(manifest.files),
+        size_bytes=sum(entry.size_bytes for entry in manifest.files),
+        damages=tuple(find_damage(directory, manifest)),
+    )
