@@ -82,6 +82,17 @@ def to_yaml(config: BaseModel) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(to_plain(config)))
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
 def _load_merged(path: Path, chain: tuple[Path, ...]) -> DictConfig:
     resolved = path.resolve()
     if resolved in chain:

@@ -119,7 +119,11 @@ def _pretrain(settings: PretrainConfig, kill_a_worker: bool) -> tuple[RunDirecto
     else:
         run = create_run(settings)
     trained = read_metrics(run.path)
-    if trained and trained[-1]["step"] == settings.steps and any(e["event"] == "finished" for e in run.events()):
+    if (
+        trained
+        and trained[-1]["step"] == settings.steps
+        and any(e["event"] == "finished" for e in run.events())
+    ):
         return run, ""
     if not kill_a_worker:
         execute(run)
@@ -189,5 +193,7 @@ def render(report: Report) -> None:
     show_scores(report.scores)
     print("\nWhat to type next:")
     print(f"  mlflow ui --backend-store-uri {report.tracking_uri}")
-    print(f"  cloze resume {report.run} --runs-dir {report.runs_dir} --allow-changed steps steps={report.steps + 600}")
+    print(
+        f"  cloze resume {report.run} --runs-dir {report.runs_dir} --allow-changed steps steps={report.steps + 600}"
+    )
     print(f"  cloze lineage {report.scores_directory} --runs-dir {report.runs_dir}")

@@ -127,10 +127,8 @@ def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> Path:
                 max(int(found.version) for found in client.search_model_versions(f"name = '{name}'"))
             )
             alias = None
-        if alias:
-            version = client.get_model_version_by_alias(name, alias)
-        else:
-            version = client.get_model_version(name, number)
+        by_alias, by_number = client.get_model_version_by_alias, client.get_model_version
+        version = by_alias(name, alias) if alias else by_number(name, number)
     except (MlflowException, ValueError) as error:
         raise ReferenceNotFoundError(
             f"The registry {tracking_uri(runs_dir)} has no {reference}: {error}",

@@ -93,7 +93,7 @@ def environment_of(submission: Submission, submission_id: str, run_id: str | Non
 
     passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     reserved = {RESERVED_RUN_VARIABLE: run_id} if submission.new_run and run_id else {}
-    return passed | reserved | {"CLOZE_WORKDIR": os.getcwd(), "CLOZE_SUBMISSION_ID": submission_id}
+    return passed | reserved | {"CLOZE_SUBMISSION_ID": submission_id}
 
 
 def code_to_ship() -> tuple[Path, ...]:

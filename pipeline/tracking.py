@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.errors import TrackingUnreachableError
+from pipeline.config import flatten
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -100,7 +101,8 @@ def start_run(
         else:
             run = client.create_run(_experiment_id(client, uri, experiment, runs_dir), run_name=name)
             run_id = run.info.run_id
-        params = [Param(key, value) for key, value in flatten(config).items()]
+        flat = flatten(config)
+        params = [Param(key, str(value)[:_MAX_PARAM_CHARACTERS]) for key, value in flat.items()]
         for first in range(0, len(params), _MAX_PARAMS_PER_BATCH):
             client.log_batch(run_id, params=params[first : first + _MAX_PARAMS_PER_BATCH])
         client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
@@ -165,17 +167,6 @@ def _tracking_errors(uri: str) -> Iterator[None]:
             f"The tracking store {uri} does not answer: {error}",
             next_step="start the server, or unset MLFLOW_TRACKING_URI to track in SQLite",
         ) from error
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested configuration as dotted keys with text values, as MLflow parameters want it."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)[:_MAX_PARAM_CHARACTERS]
-    return flat
 
 
 def register_checkpoint(

@@ -87,16 +87,18 @@ def stats(store: Store, as_json: Json = False) -> None:
     """Documents, tokens, sentences and lengths of a token store, as a whole and per source."""
     from data_prep.stats import describe_store
     from data_prep.token_store import TokenStore
+    from pipeline.config import flatten
 
     found = describe_store(TokenStore.open(store, verify=False))
     if as_json:
         print_json(found)
         return
     sources = found.pop("sources")
-    print_mapping(str(store), {name: _flat(value) for name, value in found.items()})
-    columns = list(next(iter(sources.values())))
-    rows = [[name, *(_flat(counts[column]) for column in columns)] for name, counts in sources.items()]
-    print_table("by source", ("source", *columns), rows)
+    print_mapping(str(store), {name: value for name, value in found.items() if name != "total"})
+    columns = {"total": flatten(found["total"])} | {name: flatten(counts) for name, counts in sources.items()}
+    names = list(dict.fromkeys(name for column in columns.values() for name in column))
+    rows = [[name, *(column.get(name) for column in columns.values())] for name in names]
+    print_table("what it holds", ("", *columns), rows)
 
 
 @data_app.command()
@@ -137,7 +139,10 @@ def inspect(
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False)
-    console.print(f"sample {sample}: {len(pieces)} documents; [masked:x] [random:x→y] [kept:x] are predicted", markup=False)
+    console.print(
+        f"sample {sample}: {len(pieces)} documents; [masked:x] [random:x→y] [kept:x] are predicted",
+        markup=False,
+    )
     for piece in pieces:
         place = f"{piece.uri} bytes {shown(piece.byte_start)}-{shown(piece.byte_end)}"
         console.rule(f"{piece.title}  ({piece.source})", align="left")
@@ -236,9 +241,3 @@ def _show_document(path: Path, number: int, as_json: bool) -> None:
     names = ("doc_id", "title", "source", "uri", "lang")
     print_mapping(f"document {number}", {name: getattr(found, name) for name in names} | place | facts)
     typer.echo(found.text)
-
-
-def _flat(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {shown(item)}" for name, item in value.items())
-    return shown(value)

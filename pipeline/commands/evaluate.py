@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from pipeline.finetune.config import FinetuneConfig
     from pipeline.finetune.scores import Score
 
-REFERENCE_HELP = (
-    "RUN, RUN@STEP, RUN@latest, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory, or `random`."
-)
+REFERENCE_HELP = "RUN, RUN@STEP, RUN@latest, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory, or `random`."
 
 
 def register(app: typer.Typer) -> None:
@@ -64,7 +62,9 @@ def finetune(
     scores = run_finetune(settings, pretrained, replace=replace)
     directory = scores_path(settings, pretrained)
     if as_json:
-        print_json({"directory": str(directory), "scores": [score.model_dump(mode="json") for score in scores]})
+        print_json(
+            {"directory": str(directory), "scores": [score.model_dump(mode="json") for score in scores]}
+        )
         return
     show_scores(scores)
     typer.echo(f"\nscores: {directory}\nNext: cloze lineage {directory}")

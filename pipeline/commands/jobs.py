@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -183,6 +184,7 @@ def _submit(
         metadata=submission.metadata(run_id),
         environment=environment_of(submission, submission_id, run_id) | variables,
         packages=code_to_ship(),
+        start_directory=Path.cwd(),
         **options,
     )
     try:

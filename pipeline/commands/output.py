@@ -27,13 +27,13 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows as a table; numbers are aligned to the right."""
+    """Print rows as a table; numbers are aligned to the right. Without columns there is no header."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[number], int | float) for row in rows)
+    table = Table(title=title, title_justify="left", show_header=bool(columns))
+    for number, column in enumerate(columns or [""] * len(rows[0] if rows else ())):
+        numeric = bool(rows) and all(isinstance(row[number], int | float | None) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(shown(cell) for cell in row))
@@ -42,7 +42,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 def print_mapping(title: str, values: Mapping[str, Any]) -> None:
     """Print names and values as a two-column table."""
-    print_table(title, ("", ""), [(name, shown(value)) for name, value in values.items()])
+    print_table(title, (), [(name, shown(value)) for name, value in values.items()])
 
 
 def shown(value: Any) -> str:

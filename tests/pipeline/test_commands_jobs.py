@@ -150,7 +150,7 @@ def test_reserved_run_is_adopted_once_settled_when_its_job_dies_and_missed_when_
     client = connect(tracking_uri(tmp_path / "runs"))
     assert client.get_run(run_id).info.status == "SCHEDULED"
     environment = submission.environment_of(plan, "cloze-pretrain-1", run_id)
-    assert environment["CLOZE_WORKDIR"] == str(tmp_path)
+    assert environment["CLOZE_SUBMISSION_ID"] == "cloze-pretrain-1"
 
     monkeypatch.setenv("CLOZE_MLFLOW_RUN_ID", environment["CLOZE_MLFLOW_RUN_ID"])
     settings = {"config": {"steps": 3}, "tags": {"a": "b"}, "runs_dir": tmp_path / "runs"}

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 
 from pipeline.pretrain.checkpoint import DEEPSPEED_DIRECTORY, MODEL_FILE, list_checkpoints, step_of
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_log import read_log, read_metrics
-from tests.pipeline.ranks import make_run, start_ranks, train
+from pipeline.pretrain.run_log import read_metrics
+from tests.pipeline.ranks import make_config, make_run, start_ranks, train
 
 WORLD_SIZE_TOLERANCE = 1e-5
 """Largest relative difference of any step's loss between 1 and 2 workers, in fp32. Measured: about 1e-7."""
@@ -67,6 +67,34 @@ def _descendants(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
+def make_tracked_run(directory: Path, store: Path, *overrides: str) -> RunDirectory:
+    """A run with a real MLflow run behind it, in SQLite."""
+    from pipeline.pretrain.launch import create_run
+
+    return create_run(make_config(directory, store, *overrides))
+
+
+def assert_everything_is_in_mlflow_once(run: RunDirectory, steps: int) -> None:
+    """One MLflow run, with each step's loss once and each kept checkpoint as a version."""
+    from pipeline.pretrain.launch import replay
+    from pipeline.references import resolve_model
+    from pipeline.tracking import connect
+
+    assert replay(run)
+    info = run.info
+    client = connect(info.tracking_uri)
+    runs = client.search_runs([client.get_run(info.run_id).info.experiment_id])
+    assert [found.info.run_id for found in runs] == [info.run_id]
+    history = client.get_metric_history(info.run_id, "loss")
+    assert sorted(metric.step for metric in history) == list(range(1, steps + 1))
+    assert [metric.value for metric in sorted(history, key=lambda metric: metric.step)] == losses(run)
+    versions = client.search_model_versions(f"name = '{info.name}'")
+    assert sorted(int(version.tags["cloze.step"]) for version in versions) == [40, 60]
+    for reference in (f"models:/{info.name}@latest", f"{info.run_id}@60"):
+        assert resolve_model(reference, run.path.parent).reference == f"{info.name}@60"
+    assert resolve_model(f"models:/{info.name}@best", run.path.parent).model_id
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory, store: Path) -> RunDirectory:
     run = make_run(tmp_path_factory.mktemp("whole"), store, "whole", "steps=60", "checkpoint.every_steps=20")
@@ -77,12 +105,13 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory, store: Path) -> RunD
 def test_resumed_run_is_bit_identical_to_uninterrupted_run(
     uninterrupted: RunDirectory, tmp_path: Path, store: Path
 ):
-    run = make_run(tmp_path, store, "killed", "steps=60", "checkpoint.every_steps=20")
+    run = make_tracked_run(tmp_path, store, "steps=60", "checkpoint.every_steps=20")
     for step in (25, 45):
         kill_after_step(start_ranks(run, 2), run, step)
     train(run, 2)
 
     assert len([event for event in run.events() if event["event"] == "started"]) == 3
+    assert_everything_is_in_mlflow_once(run, steps=60)
     assert losses(run) == losses(uninterrupted)
     assert (
         read_metrics(run.path, "held_out")[-1]["loss"]
@@ -93,14 +122,6 @@ def test_resumed_run_is_bit_identical_to_uninterrupted_run(
     assert any("exp_avg_sq" in name for name in expected)
     for name, tensor in expected.items():
         assert torch.equal(tensor, found[name]), name
-
-
-def test_no_step_is_logged_twice_after_kills(uninterrupted: RunDirectory, tmp_path: Path, store: Path):
-    run = make_run(tmp_path, store, "logged", "steps=60", "checkpoint.every_steps=20")
-    kill_after_step(start_ranks(run, 2), run, 33)
-    train(run, 2)
-    steps = [entry["step"] for entry in read_log(run.path) if entry["kind"] == "train"]
-    assert steps == list(range(1, 61))
 
 
 def test_one_and_two_workers_compute_the_same_run(uninterrupted: RunDirectory, tmp_path: Path, store: Path):
