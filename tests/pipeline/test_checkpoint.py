@@ -1,0 +1,110 @@
+"""Checkpoints: only whole ones are read, damaged ones are set aside, retention keeps the best."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import CorruptCheckpointError
+from cluster.manifest import InputEntry
+from models.config import TransformerConfig
+from pipeline.pretrain import checkpoint as checkpoints
+from pipeline.pretrain.checkpoint import TrainerState
+
+
+def save(directory: Path, step: int, loss: float | None = None) -> Path:
+    """Commit a small checkpoint the way rank 0 does."""
+    staging = checkpoints.prepare_staging(directory, step)
+    (staging / checkpoints.MODEL_FILE).write_bytes(os.urandom(256))
+    tokenizer = directory.parent / "tokenizer.json"
+    tokenizer.write_text("{}")
+    state = TrainerState(
+        step=step,
+        samples=16 * step,
+        predicted_tokens=100 * step,
+        world_size=2,
+        zero_stage=2,
+        optimizer="DeepSpeedCPUAdam",
+        data_fingerprint="d",
+        store_fingerprints=["s"],
+        identity={"seed": 1},
+        held_out_loss=loss,
+        run_id="r",
+        run_name="run",
+    )
+    inputs = [InputEntry(kind="tokens", uri="tokens", fingerprint="s")]
+    checkpoints.commit_checkpoint(
+        staging, directory, state, TransformerConfig(vocab_size=100), tokenizer, inputs
+    )
+    return directory / checkpoints.checkpoint_name(step)
+
+
+def flip_byte(path: Path, position: int = 10) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "checkpoints"
+    made.mkdir()
+    return made
+
+
+def test_the_newest_good_checkpoint_is_taken_and_damaged_ones_are_set_aside(directory: Path):
+    save(directory, 10)
+    damaged = save(directory, 20)
+    flip_byte(damaged / checkpoints.MODEL_FILE)
+    chosen, messages = checkpoints.newest_good(directory)
+    assert chosen == directory / "step-00000010"
+    assert checkpoints.MODEL_FILE in messages[0]
+    assert (directory / "step-00000020.corrupt").is_dir()
+    assert not damaged.exists()
+
+
+def test_a_missing_file_is_damage(directory: Path):
+    save(directory, 10)
+    (save(directory, 20) / checkpoints.MODEL_CONFIG_FILE).unlink()
+    assert checkpoints.newest_good(directory)[0] == directory / "step-00000010"
+
+
+def test_when_no_checkpoint_verifies_the_run_is_refused_not_restarted(directory: Path):
+    flip_byte(save(directory, 10) / checkpoints.MODEL_FILE)
+    with pytest.raises(CorruptCheckpointError) as caught:
+        checkpoints.newest_good(directory)
+    assert caught.value.exit_code == 21
+    assert checkpoints.MODEL_FILE in str(caught.value)
+
+
+def test_a_run_without_checkpoints_starts_at_the_beginning(directory: Path):
+    assert checkpoints.newest_good(directory) == (None, [])
+
+
+def test_an_uncommitted_checkpoint_is_never_seen(directory: Path):
+    save(directory, 10)
+    staging = checkpoints.prepare_staging(directory, 20)
+    (staging / checkpoints.MODEL_FILE).write_bytes(b"half")
+    (directory / "step-00000030").mkdir()
+    assert checkpoints.list_checkpoints(directory) == [directory / "step-00000010"]
+    # The next attempt at the same step starts from nothing.
+    assert list(checkpoints.prepare_staging(directory, 20).iterdir()) == []
+
+
+def test_retention_keeps_the_newest_and_the_best(directory: Path):
+    for step, loss in ((10, 3.0), (20, 1.0), (30, 2.0), (40, 2.5)):
+        save(directory, step, loss)
+    assert checkpoints.apply_retention(directory, keep_last=2) == [10]
+    kept = [checkpoints.step_of(path) for path in checkpoints.list_checkpoints(directory)]
+    assert kept == [20, 30, 40]
+    best = checkpoints.best_checkpoint(directory)
+    assert best is not None
+    assert checkpoints.step_of(best) == 20
+
+
+def test_state_and_network_are_read_back_as_they_were_written(directory: Path):
+    path = save(directory, 10, 2.5)
+    assert checkpoints.read_trainer_state(path).held_out_loss == 2.5
+    assert checkpoints.read_model_config(path) == TransformerConfig(vocab_size=100)

@@ -1,0 +1,101 @@
+"""Samples by number: the same whatever the ranks, every document of the split and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster.errors import ConfigError, MismatchError
+from data_prep.token_store import TokenStore
+from pipeline.batches.loader import BatchPlan, StepLoader
+from pipeline.batches.packing import Packed
+from pipeline.batches.token_dataset import TokenDataset
+from tests.conftest import write_store
+
+
+def make_dataset(*paths: Path, seed: int = 1, held_out: float = 0.2, **options) -> TokenDataset:
+    stores = [TokenStore.open(path) for path in paths]
+    weights = options.pop("weights", [1.0] * len(stores))
+    return TokenDataset(stores, weights, sequence_length=16, seed=seed, held_out=held_out, **options)
+
+
+def test_training_and_held_out_samples_share_no_document(store: Path):
+    train, held_out = make_dataset(store), make_dataset(store, split="held_out")
+    total = train.stores[0].num_documents
+    assert train.num_documents + held_out.num_documents == total
+    assert 0 < held_out.num_documents < total / 2
+    seen = {p.document for k in range(train.samples_per_epoch[0]) for p in train.origin(k).pieces}
+    unseen = {p.document for k in range(held_out.samples_per_epoch[0]) for p in held_out.origin(k).pieces}
+    assert not seen & unseen
+
+
+def test_an_epoch_reads_every_training_token_once(store: Path):
+    dataset = make_dataset(store)
+    count = dataset.samples_per_epoch[0]
+    read = sum(piece.stop - piece.start for k in range(count) for piece in dataset.origin(k).pieces)
+    expected = dataset.stores[0].lengths[~dataset.stores[0].held_out(0.2)].sum()
+    assert expected - 16 < read <= expected
+
+
+def test_the_next_epoch_has_another_order(store: Path):
+    dataset = make_dataset(store)
+    count = dataset.samples_per_epoch[0]
+    first, second = dataset.batch(range(8)), dataset.batch(range(count, count + 8))
+    assert (first.epochs == 0).all()
+    assert (second.epochs == 1).all()
+    assert not (first.input_ids == second.input_ids).all()
+
+
+def test_a_sample_does_not_depend_on_what_is_read_with_it(store: Path):
+    dataset = make_dataset(store)
+    together, alone = dataset.batch([5, 9, 2]), dataset.batch([9])
+    assert (together.input_ids[1] == alone.input_ids[0]).all()
+
+
+def test_ranks_share_out_the_same_micro_batches(store: Path):
+    dataset, plan = make_dataset(store), BatchPlan(samples_per_step=12, micro_batch_size=2)
+
+    def batches(world_size: int) -> dict[int, np.ndarray]:
+        found: dict[int, np.ndarray] = {}
+        for rank in range(world_size):
+            loader = StepLoader[Packed](
+                dataset, plan, lambda packed: packed, rank=rank, world_size=world_size
+            )
+            for step, micro_batches in loader.steps(0, 3):
+                found |= {100 * step + batch.number: batch.data.input_ids for batch in micro_batches}
+        return found
+
+    single = batches(1)
+    for world_size in (2, 3, 6):
+        shared = batches(world_size)
+        assert shared.keys() == single.keys()
+        assert all((shared[key] == single[key]).all() for key in single)
+
+
+def test_an_error_while_loading_is_raised_where_the_batch_is_awaited(store: Path):
+    def fail(packed: Packed) -> Packed:
+        raise OSError("the disk is gone")
+
+    loader = StepLoader(make_dataset(store), BatchPlan(4, 2), fail, rank=0, world_size=1)
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(loader.steps(0, 2))
+
+
+def test_stores_are_mixed_by_weight(store: Path, tmp_path: Path):
+    other = write_store(tmp_path / "other", num_documents=100, seed=5)
+    dataset = make_dataset(store, other, weights=[3.0, 1.0])
+    drawn = [dataset.locate(k)[0] for k in range(1024)]
+    assert np.bincount(drawn).tolist() == [768, 256]
+
+
+def test_stores_of_different_tokenizers_are_not_mixed(store: Path, tmp_path: Path):
+    other = write_store(tmp_path / "other", vocab_size=150)
+    with pytest.raises(MismatchError, match="different tokenizers"):
+        make_dataset(store, other)
+
+
+def test_too_few_held_out_documents_are_refused_with_the_key_to_change(store: Path):
+    with pytest.raises(ConfigError, match="do not fill one sample"):
+        make_dataset(store, held_out=1e-9, split="held_out")
