@@ -134,7 +134,7 @@ def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> Path:
             f"The registry {tracking_uri(runs_dir)} has no {reference}: {error}",
             next_step=f"cloze runs --runs-dir {runs_dir}",
         ) from None
-    directory = Path(version.tags.get(CHECKPOINT_TAG, version.source.removeprefix("file://")))
+    directory = Path(version.tags.get(CHECKPOINT_TAG) or str(version.source).removeprefix("file://"))
     if not (directory / checkpoints.TRAINER_FILE).is_file():
         raise ReferenceNotFoundError(f"{reference} points to {directory}, where there is no checkpoint.")
     return directory

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pipeline.finetune.config import FinetuneConfig
     from pipeline.finetune.scores import Score
 
-REFERENCE_HELP = "RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory, or `random`."
+REFERENCE_HELP = (
+    "RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory, or `random`."
+)
 
 
 def register(app: typer.Typer) -> None:

@@ -43,32 +43,18 @@ def checkpoints(
 ) -> None:
     """List a run's checkpoints; exit code 21 when one is damaged (with --verify)."""
     from cluster.errors import CorruptCheckpointError
-    from cluster.manifest import read_manifest
-    from cluster.storage import find_damage
-    from pipeline.pretrain.checkpoint import best_checkpoint, list_checkpoints, step_of
+    from pipeline.pretrain.checkpoint import best_checkpoint, list_checkpoints
     from pipeline.pretrain.run_directory import find_run
 
     run = find_run(reference, runs_dir)
     found = list_checkpoints(run.checkpoints)
     best = best_checkpoint(run.checkpoints)
-    rows: list[dict[str, Any]] = []
-    damaged: list[str] = []
+    rows, damaged = [], []
     for path in found:
-        manifest = read_manifest(path)
-        damages = find_damage(path, manifest, deep=verify)
-        damaged += [f"  {path}/{damage}" for damage in damages]
-        rows.append(
-            {
-                "reference": f"{run.path.name}@{step_of(path)}",
-                "held_out_loss": manifest.stats["held_out_loss"],
-                "alias": " ".join(
-                    name for name, chosen in (("latest", found[-1]), ("best", best)) if chosen == path
-                ),
-                "size_bytes": sum(entry.size_bytes for entry in manifest.files),
-                "state": "damaged" if damages else ("verified" if verify else "committed"),
-                "directory": str(path),
-            }
-        )
+        row, damages = _checkpoint_row(run.path.name, path, verify)
+        chosen = {"latest": found[-1], "best": best}
+        rows.append(row | {"alias": " ".join(alias for alias, it in chosen.items() if it == path)})
+        damaged += damages
     if as_json:
         print_json(rows)
     else:
@@ -79,7 +65,7 @@ def checkpoints(
     if damaged:
         raise CorruptCheckpointError(
             "Damaged files:\n" + "\n".join(damaged),
-            kept=f"{len(found) - len({line.split('/step-')[1][:8] for line in damaged})} good checkpoints",
+            kept=f"{sum(row['state'] != 'damaged' for row in rows)} of {len(rows)} checkpoints",
             next_step=f"cloze resume {run.path.name}  (sets damaged ones aside and takes the newest good one)",
         )
 
@@ -99,6 +85,28 @@ def lineage(
         print_json(tree.as_dict())
     else:
         render(tree)
+
+
+def _checkpoint_row(run: str, path: Path, verify: bool) -> tuple[dict[str, Any], list[str]]:
+    """A line of the listing, and a line for each damaged file."""
+    from cluster.errors import CorruptArtefactError
+    from cluster.manifest import read_manifest
+    from cluster.storage import find_damage
+    from pipeline.pretrain.checkpoint import step_of
+
+    row: dict[str, Any] = {"reference": f"{run}@{step_of(path)}", "directory": str(path)}
+    try:
+        manifest = read_manifest(path)
+    except CorruptArtefactError as error:
+        return row | {"held_out_loss": None, "size_bytes": None, "state": "damaged"}, [f"  {error.problem}"]
+    damages = [f"  {path}/{damage}" for damage in find_damage(path, manifest, deep=verify)]
+    state = "damaged" if damages else ("verified" if verify else "committed")
+    size_bytes = sum(entry.size_bytes for entry in manifest.files)
+    return row | {
+        "held_out_loss": manifest.stats["held_out_loss"],
+        "size_bytes": size_bytes,
+        "state": state,
+    }, damages
 
 
 def _summary(run: Any) -> dict[str, Any]:

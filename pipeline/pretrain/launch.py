@@ -14,6 +14,7 @@ import orjson
 from cluster.errors import ResumeRefusedError
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
+from cluster.storage import exclusive
 from cluster.train_group import GroupSize, run_group
 from pipeline.config import to_plain
 from pipeline.pretrain import checkpoint as checkpoints
@@ -106,22 +107,30 @@ def check_resume(run: RunDirectory, config: PretrainConfig, allow_changed: Seque
 
 
 def execute(run: RunDirectory) -> None:
-    """Train `run` to its end on a Ray Train group, from wherever it stands."""
+    """Train `run` to its end on a Ray Train group, from wherever it stands.
+
+    Raises:
+        StorageError: another process is training it.
+    """
     config = run.config()
     cluster = config.cluster
     size = GroupSize(cluster.workers, cluster.cpus_per_worker, cluster.gpus_per_worker)
-    argument = {"run": str(run.path.resolve())}
+    with exclusive(run.path, "its training"):
+        _train(run, config, size)
+
+
+def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
     num_cpus = max(os.cpu_count() or 1, size.workers * size.cpus_per_worker)
     mark_status(run, "RUNNING")
     try:
-        with ray_runtime(cluster.address, num_cpus=num_cpus), _shown_progress(run, config.steps):
+        with ray_runtime(config.cluster.address, num_cpus=num_cpus), _shown_progress(run, config.steps):
             run_group(
                 _run_rank,
-                argument,
+                {"run": str(run.path.resolve())},
                 size,
                 name=run.path.name,
                 storage=run.path / "ray-train",
-                max_failures=cluster.max_failures,
+                max_failures=config.cluster.max_failures,
             )
     except BaseException as error:
         run.record_event("failed", error=type(error).__name__, message=str(error)[:2000])

@@ -39,13 +39,17 @@ class RunLog:
 
     def write(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
         """Append an entry unless this kind already has one for `step` or later; returns whether it did."""
-        if step <= self._last.get(kind, -1):
+        if step <= self.last_step(kind):
             return False
         entry = {"kind": kind, "step": step, "time_ms": int(time.time() * 1000), "data": dict(data)}
         self._stream.write(orjson.dumps(entry) + b"\n")
         self._stream.flush()
         self._last[kind] = step
         return True
+
+    def last_step(self, kind: str) -> int:
+        """Step of the newest entry of this kind; -1 when there is none."""
+        return self._last.get(kind, -1)
 
     def close(self) -> None:
         """Close the file; everything was flushed when it was written."""

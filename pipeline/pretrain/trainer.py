@@ -16,7 +16,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from cluster.errors import ConfigError, MismatchError
-from cluster.manifest import InputEntry
+from cluster.manifest import InputEntry, read_manifest
 from cluster.train_group import Rank
 from data_prep.token_store import TokenStore
 from models.config import TransformerConfig
@@ -330,9 +330,10 @@ class Trainer:
             device=str(self.device),
             workers=self.workers,
         )
-        for path in checkpoints.list_checkpoints(self.run.checkpoints):
-            # A checkpoint that was committed just before the process died may not be in the log yet.
-            self._log_checkpoint(path, checkpoints.read_manifest(path).fingerprint)
+        newest = self.run.checkpoints / checkpoints.checkpoint_name(self.progress.step)
+        if self.progress.step > self.log.last_step("checkpoint"):
+            # It was committed just before the process died.
+            self._log_checkpoint(newest, read_manifest(newest).fingerprint)
         self.sender = Sender(
             self.run.path, uri=self.info.tracking_uri, run_id=self.info.run_id, model_name=self.info.name
         )
