@@ -331,7 +331,7 @@ class Trainer:
             workers=self.workers,
         )
         newest = self.run.checkpoints / checkpoints.checkpoint_name(self.progress.step)
-        if self.progress.step > self.log.last_step("checkpoint"):
+        if self.progress.step > max(0, self.log.last_step("checkpoint")):
             # It was committed just before the process died.
             self._log_checkpoint(newest, read_manifest(newest).fingerprint)
         self.sender = Sender(
