@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -168,11 +169,14 @@ def exclusive(directory: Path, what: str) -> Iterator[None]:
     descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{what} (process {os.getpid()} on {platform.node()})".encode(), 0)
     except OSError as error:
+        holder = os.pread(descriptor, 1000, 0).decode(errors="replace") or "another process"
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             os.close(descriptor)
             raise StorageError(
-                f"{directory} is in use by {what} in another process.",
+                f"{directory} is in use by {holder}.",
                 next_step="wait for it to finish, or choose another directory",
             ) from None
     try:

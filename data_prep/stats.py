@@ -35,7 +35,7 @@ def describe_store(store: TokenStore) -> dict[str, Any]:
         "path": str(store.path),
         "fingerprint": store.fingerprint,
         "vocab_size": store.vocab_size,
-        "dtype": store.manifest.config["dtype"],
+        "dtype": store.dtype.name,
         "size_bytes": sum(entry.size_bytes for entry in store.manifest.files),
         "total": _describe(store, everything, recorded) | lost.get("", {}),
         "sources": {

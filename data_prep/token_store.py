@@ -111,6 +111,11 @@ class TokenStore:
         return words[first : first + self._sentence_counts[document]]
 
     @property
+    def dtype(self) -> np.dtype:
+        """uint16 or uint32: the type of the stored ids."""
+        return self._ids[0].dtype
+
+    @property
     def sentence_counts(self) -> np.ndarray:
         """[num_documents] int64 sentences per document."""
         return self._sentence_counts

@@ -1,0 +1,219 @@
+"""Shard tasks on a real Ray cluster, and the artefacts made of them."""
+
+import errno
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster import shards as shards_module
+from cluster.errors import (
+    ConfigError,
+    CorruptArtefactError,
+    MissingInputError,
+    StorageError,
+    TooManyRejectsError,
+    WorkersLostError,
+)
+from cluster.manifest import InputEntry
+from cluster.runtime import cluster_cpus, ray_runtime
+from cluster.sharded_artefact import build_sharded_artefact
+from cluster.shards import Reject, Shard, ShardResult, map_shards, read_records
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    from ray import cloudpickle
+
+    # Workers know the project's modules, not those of the tests.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with ray_runtime("local", num_cpus=2):
+        yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def write(split: dict, path: Path) -> ShardResult:
+    """A shard function with every fate that a test asks for."""
+    text = split["text"]
+    if "fail_while" in split and Path(split["fail_while"]).exists():
+        raise MissingInputError(f"{text} is missing", next_step="find it")
+    if "die_once" in split and not Path(split["die_once"]).exists():
+        Path(split["die_once"]).touch()
+        path.write_text("half a sh")
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "die" in split:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "disk_full" in split:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    path.write_text(text)
+    rejects = tuple(Reject("file", offset, "bad") for offset in split.get("rejects", ()))
+    return ShardResult(rows=len(text), tokens=2 * len(text), stats={"seen": 1}, rejects=rejects)
+
+
+def make(texts, **special) -> list[Shard]:
+    made = [Shard(f"shard-{n}", {"text": text}, f"identity of {text}") for n, text in enumerate(texts)]
+    for number, extra in special.items():
+        made[int(number.removeprefix("_"))].split.update(extra)
+    return made
+
+
+def build(directory, shards, config=None, function=write, **settings):
+    def finish(path, records):
+        (path / "sidecar").write_text(",".join(record.entry.path for record in records))
+        return {"shards": len(records)}
+
+    inputs = [InputEntry(kind="k", uri="u", fingerprint="f")]
+    options = {"config": config or {}, "inputs": inputs, "finish": finish} | settings
+    return build_sharded_artefact(directory, "kind", function=function, shards=shards, **options)
+
+
+def inodes(directory) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in directory.iterdir() if path.is_file()}
+
+
+def test_records_come_in_the_order_of_the_shards_and_describe_their_files(tmp_path):
+    records = map_shards(write, make(["a", "bbb", "cc"]), tmp_path, title="t", max_in_flight=2)
+    assert [record.entry.path for record in records] == ["shard-0", "shard-1", "shard-2"]
+    assert [record.entry.rows for record in records] == [1, 3, 2]
+    assert [(tmp_path / record.entry.path).read_text() for record in records] == ["a", "bbb", "cc"]
+    assert read_records(tmp_path) == records
+
+
+def test_finished_shards_are_skipped_and_changed_ones_redone(tmp_path):
+    map_shards(write, make(["a", "b", "c"]), tmp_path, title="t")
+    before = inodes(tmp_path)
+    (tmp_path / "shard-1").write_text("x")
+    map_shards(write, make(["a", "b", "new"]), tmp_path, title="t")
+    after = inodes(tmp_path)
+    assert (tmp_path / "shard-1").read_text() == "b"
+    assert (tmp_path / "shard-2").read_text() == "new"
+    assert after["shard-0"] == before["shard-0"]
+
+
+def test_a_damaged_record_costs_its_shard_only(tmp_path):
+    map_shards(write, make(["a", "b"]), tmp_path, title="t")
+    before = inodes(tmp_path)
+    (tmp_path / "shard-records" / "shard-0.json").write_text("{")
+    assert len(read_records(tmp_path)) == 1
+    map_shards(write, make(["a", "b"]), tmp_path, title="t")
+    assert inodes(tmp_path)["shard-1"] == before["shard-1"]
+    assert len(read_records(tmp_path)) == 2
+
+
+def test_a_task_that_is_killed_once_is_run_again(tmp_path):
+    marker = tmp_path / "died"
+    records = map_shards(write, make(["a", "b"], _1={"die_once": str(marker)}), tmp_path / "o", title="t")
+    assert marker.exists()
+    assert records[1].entry.rows == 1
+    assert (tmp_path / "o" / "shard-1").read_text() == "b"
+
+
+def test_a_task_that_always_dies_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards_module, "TASK_RETRIES", 0)
+    with pytest.raises(WorkersLostError, match="shard-1 died"):
+        map_shards(write, make(["a", "b"], _1={"die": True}), tmp_path, title="t", max_in_flight=1)
+    assert [record.entry.path for record in read_records(tmp_path)] == ["shard-0"]
+
+
+def test_an_error_of_a_task_arrives_as_itself(tmp_path):
+    (tmp_path / "broken").touch()
+    fail = {"fail_while": str(tmp_path / "broken")}
+    with pytest.raises(MissingInputError, match="b is missing") as raised:
+        map_shards(write, make(["a", "b"], _1=fail), tmp_path / "o", title="t", max_in_flight=1)
+    assert type(raised.value) is MissingInputError
+    assert raised.value.next_step == "find it"
+    assert not list((tmp_path / "o").glob(".*"))
+    (tmp_path / "broken").unlink()
+    assert len(map_shards(write, make(["a", "b"], _1=fail), tmp_path / "o", title="t")) == 2
+
+
+def test_a_full_disk_in_a_task_is_a_storage_error(tmp_path):
+    with pytest.raises(StorageError, match="No space left"):
+        map_shards(write, make(["a"], _0={"disk_full": True}), tmp_path, title="t")
+
+
+def test_rejects_are_counted_over_all_shards(tmp_path):
+    shards = make(["a", "b"], _0={"rejects": [3, 9]}, _1={"rejects": [4]})
+    with pytest.raises(TooManyRejectsError, match="3 unreadable inputs, but max_rejects is 2") as raised:
+        map_shards(write, shards, tmp_path, title="t", max_rejects=2)
+    assert "file at byte 9: bad" in str(raised.value)
+    records = map_shards(write, shards, tmp_path, title="t", max_rejects=3)
+    assert [reject.byte_offset for record in records for reject in record.rejects] == [3, 9, 4]
+
+
+def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
+    tmp_path.joinpath(".shard-0.123.tmp").write_text("half")
+    map_shards(write, make(["a"]), tmp_path, title="t")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_an_artefact_is_made_once_and_then_confirmed(tmp_path, monkeypatch):
+    first = build(tmp_path / "a", make(["x", "yy"]))
+    assert first.stats["rows"] == 3
+    assert (first.stats["tokens"], first.stats["seen"], first.stats["shards"], first.stats["rejects"]) == (
+        6,
+        2,
+        2,
+        0,
+    )
+    assert [entry.path for entry in first.files] == ["shard-0", "shard-1", "sidecar"]
+    monkeypatch.setattr("cluster.sharded_artefact.map_shards", None)
+    assert build(tmp_path / "a", make(["x", "yy"])) == first
+
+
+def test_damaged_shards_and_sidecars_are_quarantined_and_made_as_they_were(tmp_path):
+    first = build(tmp_path / "a", make(["x", "yy", "z"]))
+    before = inodes(tmp_path / "a")
+    (tmp_path / "a" / "shard-1").write_text("yz")
+    (tmp_path / "a" / "sidecar").unlink()
+    assert build(tmp_path / "a", make(["x", "yy", "z"])).fingerprint == first.fingerprint
+    assert (tmp_path / "a" / "shard-1").read_text() == "yy"
+    assert (tmp_path / "a" / "quarantine" / "shard-1").read_text() == "yz"
+    after = inodes(tmp_path / "a")
+    assert [name for name in ("shard-0", "shard-2", "manifest.json") if after[name] != before[name]] == []
+
+
+def test_a_repair_that_comes_out_differently_is_an_error(tmp_path):
+    build(tmp_path / "a", make(["x"]))
+    (tmp_path / "a" / "shard-0").write_text("?")
+    changed = make(["x"])
+    changed[0].split["text"] = "not x"
+    with pytest.raises(CorruptArtefactError, match="differ from the first ones"):
+        build(tmp_path / "a", changed)
+
+
+def test_an_artefact_of_other_settings_is_replaced_only_on_demand(tmp_path):
+    first = build(tmp_path / "a", make(["x"]), {"rate": 1})
+    with pytest.raises(ConfigError, match="rate was 1, is 2"):
+        build(tmp_path / "a", make(["x"]), {"rate": 2})
+    second = build(tmp_path / "a", make(["x"]), {"rate": 2}, replace=True)
+    assert second.fingerprint != first.fingerprint
+    assert second.config == {"rate": 2}
+
+
+def test_a_damaged_manifest_costs_no_shard(tmp_path):
+    first = build(tmp_path / "a", make(["x", "yy"]))
+    before = inodes(tmp_path / "a")
+    (tmp_path / "a" / "manifest.json").write_text("{")
+    assert build(tmp_path / "a", make(["x", "yy"])).fingerprint == first.fingerprint
+    after = inodes(tmp_path / "a")
+    assert {name for name in before if after[name] != before[name]} == {"manifest.json"}
+
+
+def test_a_damaged_manifest_of_unknown_work_is_not_thrown_away(tmp_path):
+    build(tmp_path / "a", make(["x"]))
+    (tmp_path / "a" / "manifest.json").write_text("{")
+    with pytest.raises(CorruptArtefactError, match=r"manifest\.json cannot be read"):
+        build(tmp_path / "a", make(["other"]))
+    build(tmp_path / "a", make(["other"]), replace=True)
+    assert (tmp_path / "a" / "shard-0").read_text() == "other"
+
+
+def test_a_connected_cluster_is_used_and_left_alone():
+    import ray
+
+    with ray_runtime(num_cpus=7):
+        assert cluster_cpus() == 2
+    assert ray.is_initialized()

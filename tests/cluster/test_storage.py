@@ -1,0 +1,170 @@
+"""Artefact directories: committed whole or not at all."""
+
+import contextlib
+import errno
+import os
+
+import pytest
+
+from cluster import storage
+from cluster.errors import CorruptArtefactError, StorageError
+from cluster.storage import (
+    Damage,
+    commit,
+    exclusive,
+    find_damage,
+    hash_tree,
+    is_committed,
+    open_artefact,
+    quarantine,
+    staging_directory,
+    storage_errors,
+)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "artefact"
+
+
+def stage(directory, **files):
+    staging = staging_directory(directory, "0123456789abcdef")
+    for name, text in files.items():
+        (staging / name).parent.mkdir(parents=True, exist_ok=True)
+        (staging / name).write_text(text)
+    return staging
+
+
+def committed(directory, **files):
+    return commit(stage(directory, **files), directory, "kind", config={})
+
+
+def test_committed_artefact_opens_and_lists_every_file(directory):
+    manifest = committed(directory, **{"a": "1", "sub/b": "22"})
+    assert [(entry.path, entry.size_bytes) for entry in manifest.files] == [("a", 1), ("sub/b", 2)]
+    assert open_artefact(directory, kind="kind") == manifest
+    assert not staging_directory(directory, "0123456789abcdef").exists()
+
+
+def test_work_for_different_settings_is_never_mixed(directory):
+    assert staging_directory(directory, "a" * 20) != staging_directory(directory, "b" * 20)
+
+
+@pytest.mark.parametrize("step", ["write_manifest", "_fsync"])
+def test_failed_commit_leaves_the_old_artefact_and_the_staged_work(directory, monkeypatch, step):
+    old = committed(directory, a="old")
+    staging = stage(directory, a="new")
+
+    def fail(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, step, fail)
+        with pytest.raises(StorageError, match="No space left") as raised:
+            commit(staging, directory, "kind", config={})
+    assert "free disk space" in raised.value.next_step
+    assert open_artefact(directory) == old
+    assert (staging / "a").read_text() == "new"
+    commit(staging, directory, "kind", config={})
+    assert (directory / "a").read_text() == "new"
+
+
+@pytest.mark.parametrize("killed_at", range(1, 6))
+def test_killed_at_any_rename_no_half_written_artefact_is_ever_read(directory, monkeypatch, killed_at):
+    committed(directory, a="old")
+    staging = stage(directory, a="new", b="more")
+
+    class Killed(BaseException):
+        pass
+
+    replace, calls = os.replace, []
+
+    def replace_or_die(source, target):
+        calls.append(target)
+        if len(calls) == killed_at:
+            raise Killed
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace_or_die)
+        with contextlib.suppress(Killed):
+            commit(staging, directory, "kind", config={})
+    if is_committed(directory):
+        open_artefact(directory)
+    else:
+        # Between the two renames the work is complete in the staging directory.
+        open_artefact(staging)
+        commit(staging, directory, "kind", config={})
+    assert (directory / "a").read_text() in ("old", "new")
+
+
+def test_replaced_artefact_is_removed(directory, tmp_path):
+    committed(directory, a="old")
+    committed(directory, a="new")
+    assert [path.name for path in tmp_path.iterdir()] == ["artefact"]
+
+
+def test_directory_of_the_user_is_set_aside_not_deleted(directory, tmp_path):
+    directory.mkdir()
+    (directory / "thesis.txt").write_text("precious")
+    committed(directory, a="1")
+    assert (tmp_path / "artefact.uncommitted" / "thesis.txt").read_text() == "precious"
+
+
+def test_every_kind_of_damage_is_found_and_named(directory):
+    manifest = committed(directory, flipped="1234", short="1234", gone="1234", good="1234")
+    (directory / "flipped").write_text("1235")
+    (directory / "short").write_text("123")
+    (directory / "gone").unlink()
+    assert {damage.path for damage in find_damage(directory, manifest)} == {"flipped", "short", "gone"}
+    assert {damage.path for damage in find_damage(directory, manifest, deep=False)} == {"short", "gone"}
+    with pytest.raises(CorruptArtefactError) as raised:
+        open_artefact(directory, repair="cloze repair")
+    for expected in (
+        "flipped: xxh3_128",
+        "short: 3 bytes instead of 4",
+        "gone: missing",
+        "1 of 4",
+        "cloze repair",
+    ):
+        assert expected in str(raised.value)
+
+
+def test_artefact_of_another_kind_is_refused(directory):
+    committed(directory, a="1")
+    with pytest.raises(CorruptArtefactError, match="holds kind, but tokens is needed"):
+        open_artefact(directory, kind="tokens")
+
+
+def test_quarantined_files_never_overwrite_each_other(directory):
+    committed(directory, a="1")
+    first = quarantine(directory, Damage("a", "flipped"))
+    (directory / "a").write_text("2")
+    second = quarantine(directory, Damage("a", "flipped"))
+    assert (first.read_text(), second.read_text()) == ("1", "2")
+    assert quarantine(directory, Damage("a", "missing")) is None
+
+
+def test_hash_tree_leaves_the_manifest_out(directory):
+    committed(directory, a="1")
+    assert [entry.path for entry in hash_tree(directory)] == ["a"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOTDIR])
+def test_refusals_of_the_file_system_say_what_to_do(tmp_path, number):
+    with pytest.raises(StorageError, match="Cannot write /full/disk") as raised, storage_errors(tmp_path):
+        raise OSError(number, os.strerror(number), "/full/disk")
+    assert raised.value.next_step
+
+
+def test_other_errors_of_the_system_are_not_disguised(tmp_path):
+    with pytest.raises(IsADirectoryError), storage_errors(tmp_path):
+        raise IsADirectoryError(errno.EISDIR, "Is a directory")
+
+
+def test_a_directory_is_held_by_one_at_a_time_and_released_at_the_end(tmp_path):
+    first, second = exclusive(tmp_path, "a preparation"), exclusive(tmp_path, "another")
+    with first, pytest.raises(StorageError, match="in use by a preparation"), second:
+        pass
+    with exclusive(tmp_path, "another"):
+        pass

@@ -1,0 +1,84 @@
+"""Documents on disk."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cluster.shards import Reject
+from cluster.storage import commit
+from data_prep import collect, documents
+from data_prep.collect import DocumentsSplit, collect_documents
+from data_prep.documents import DocumentStore, DocumentWriter, document_files, read_texts
+from data_prep.sources.base import Document, SourceFile
+from data_prep.sources.books_text import BooksTextConfig
+
+TEXT = st.text(max_size=40)
+
+
+def make(number, text="text", **meta):
+    return Document(f"d:{number}", "source", "file", f"Title {number}", "en", text, meta)
+
+
+def open_store(directory, written):
+    staging = directory / ".staging"
+    staging.mkdir()
+    with DocumentWriter(staging / document_files(1)[0]) as writer:
+        for document in written:
+            writer.add(document)
+    commit(staging, directory / "documents", "documents", config={})
+    return DocumentStore.open(directory / "documents")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.builds(Document, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT), max_size=8))
+def test_documents_come_back_as_they_were_written(tmp_path_factory, written):
+    assert list(open_store(tmp_path_factory.mktemp("d"), written).read_rows(0)) == written
+
+
+def test_columns_are_those_of_the_contract(tmp_path):
+    store = open_store(tmp_path, [make(0, byte_start=3)])
+    table = pq.read_table(store.files[0])
+    assert table.column_names == ["doc_id", "source", "uri", "title", "lang", "text", "meta"]
+    assert table["meta"].to_pylist() == ['{"byte_start":3}']
+
+
+def test_rows_are_read_from_their_row_group_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "ROW_GROUP_DOCUMENTS", 4)
+    store = open_store(tmp_path, [make(number) for number in range(11)])
+    assert pq.ParquetFile(store.files[0]).num_row_groups == 3
+    rows = np.array([0, 3, 4, 10])
+    assert [doc_id for doc_id, _ in read_texts(store.files[0], rows)] == ["d:0", "d:3", "d:4", "d:10"]
+    assert store.read_row(0, 9).title == "Title 9"
+
+
+def test_row_groups_are_closed_by_size_so_that_memory_stays_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "ROW_GROUP_BYTES", 1000)
+    store = open_store(tmp_path, [make(number, "x" * 400) for number in range(9)])
+    file = pq.ParquetFile(store.files[0])
+    assert [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)] == [3, 3, 3]
+
+
+def test_the_same_documents_give_the_same_bytes(tmp_path):
+    for name in ("one", "two"):
+        with DocumentWriter(tmp_path / name) as writer:
+            for number in range(50):
+                writer.add(make(number, f"text {number}", b=1, a=[number]))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize("broken", [make(1, "\ud800"), make(1, title="\udfff")], ids=["text", "meta"])
+def test_text_that_is_no_unicode_becomes_a_reject_and_the_rest_is_kept(tmp_path, monkeypatch, broken):
+    class Source:
+        @staticmethod
+        def read(config, file):
+            yield from [make(0), broken, Reject("file", 9, "bad"), make(2)]
+
+    monkeypatch.setattr(collect, "source_of", lambda config: Source)
+    source = BooksTextConfig(name="source", paths=("x",))
+    split = DocumentsSplit(source, (SourceFile("x", "x"),), min_characters=1)
+    result = collect_documents(split, tmp_path / "out.parquet")
+    assert result.rows == 2
+    assert ["d:1" in reject.reason for reject in result.rejects] == [True, False]
+    assert [doc_id for doc_id, _ in read_texts(tmp_path / "out.parquet")] == ["d:0", "d:2"]

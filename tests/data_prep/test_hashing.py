@@ -1,0 +1,39 @@
+"""Hashes of document ids."""
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.hashing import as_fraction, hash_strings
+
+IDS = st.lists(st.text(max_size=30), max_size=30)
+
+
+@settings(deadline=None)
+@given(IDS, st.integers(0, 30))
+def test_hash_of_a_string_does_not_depend_on_its_neighbours_or_its_batch(ids, cut):
+    whole = pa.array(ids, type=pa.string())
+    hashes = hash_strings(whole)
+    parts = np.concatenate([hash_strings(whole[:cut]), hash_strings(whole[cut:])])
+    assert np.array_equal(hashes, parts)
+    assert np.array_equal(hashes, [hash_strings(pa.array([text]))[0] for text in ids])
+
+
+def test_hashes_are_the_same_on_every_machine():
+    hashes = hash_strings(pa.array(["", "a", "wikipedia:12", "Straße"])).tolist()
+    assert hashes == [12035550249420947055, 11698956431250217857, 7823835577389093233, 14321367742493233995]
+
+
+def test_hundred_thousand_similar_ids_have_different_and_uniform_hashes():
+    ids = pa.array([f"wikipedia:{number}" for number in range(100_000)])
+    hashes = hash_strings(ids)
+    assert len(np.unique(hashes)) == len(ids)
+    shares = np.histogram(as_fraction(hashes), bins=20, range=(0, 1))[0] / len(ids)
+    assert np.abs(shares - 0.05).max() < 0.005
+
+
+def test_salts_give_independent_draws():
+    ids = pa.array([f"book:{number}" for number in range(50_000)])
+    one, other = as_fraction(hash_strings(ids)) < 0.1, as_fraction(hash_strings(ids, salt=1)) < 0.1
+    assert abs((one & other).mean() - 0.01) < 0.003

@@ -1,0 +1,296 @@
+"""A whole preparation on Ray: what it makes, that it is made once, and that damage costs one file."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster import sharded_artefact
+from cluster.errors import (
+    ConfigError,
+    CorruptArtefactError,
+    EmptyCorpusError,
+    MissingInputError,
+    StorageError,
+    TooManyRejectsError,
+)
+from cluster.runtime import ray_runtime
+from cluster.shards import read_records
+from cluster.storage import exclusive
+from data_prep.inputs import CACHE_NAME
+from data_prep.job import prepare, prepare_tokenizer
+from data_prep.layout import STAGES
+from data_prep.plan import plan_preparation
+from data_prep.stats import describe_store
+from data_prep.token_store import TokenStore
+from data_prep.verify import examine, verify_preparation
+from tests.data_prep.conftest import NUM_ARTICLES, NUM_BOOKS, NUM_DUPLICATES, NUM_SHORT
+
+NUM_KEPT = NUM_ARTICLES + NUM_BOOKS - NUM_SHORT - NUM_DUPLICATES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    with ray_runtime("local", num_cpus=2):
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(cluster, configure, tmp_path_factory):
+    """A finished preparation; tests that change it take `copy`."""
+    return prepare(configure(tmp_path_factory.mktemp("finished") / "out"))
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A copy of the finished preparation, to be damaged."""
+    return Path(shutil.copytree(finished.out, tmp_path / "out"))
+
+
+def identities(out: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of every artefact file: what was not touched keeps both."""
+    files = [path for name in STAGES for path in sorted((out / name).rglob("*")) if path.is_file()]
+    return {str(path.relative_to(out)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+def test_statistics_account_for_every_document(finished):
+    store = TokenStore.open(finished.out)
+    found = describe_store(store)
+    total, wiki = found["total"], found["sources"]["wiki"]
+    assert total["documents"] == store.num_documents == NUM_KEPT
+    assert total["documents_read"] == NUM_ARTICLES + NUM_BOOKS
+    assert (total["documents_too_short"], total["duplicates"], total["rejects"]) == (2, 2, 0)
+    assert wiki["documents"] == NUM_ARTICLES - NUM_SHORT - NUM_DUPLICATES
+    assert found["sources"]["books"]["documents"] == NUM_BOOKS
+    assert total["tokens"] == sum(own["tokens"] for own in found["sources"].values()) == store.num_tokens
+    assert total["sentences"] > 1000
+    text_bytes = sum(len(store.document(n).text.encode()) for n in range(store.num_documents))
+    assert total["kept_bytes"] == text_bytes
+    assert total["bytes_per_token"] == pytest.approx(text_bytes / store.num_tokens, abs=0.001)
+
+
+def test_of_equal_documents_the_first_is_kept(finished):
+    store = TokenStore.open(finished.out)
+    ids = [store.doc_id(number) for number in range(store.num_documents)]
+    assert {"wiki:2", "wiki:3"} <= set(ids)
+    assert not {"wiki:5", "wiki:17", "wiki:30", "wiki:41"} & set(ids)
+
+
+def test_tokens_are_those_of_hf_tokenizers_on_whole_documents(finished):
+    from tokenizers import Tokenizer
+
+    store = TokenStore.open(finished.out)
+    tokenizer = Tokenizer.from_file(str(store.tokenizer_path))
+    tokenizer.encode_special_tokens = True
+    assert finished.tokens.stats["shards_by_fastokens"] == 7
+    assert store.tokens(0).dtype == np.uint16
+    for number in range(store.num_documents):
+        document = store.document(number)
+        assert (document.doc_id, document.source) == (store.doc_id(number), store.source(number))
+        encoding = tokenizer.encode(document.text, add_special_tokens=False)
+        assert store.tokens(number).tolist() == encoding.ids
+        starts = store.sentence_starts(number).tolist()
+        assert starts[0] == 0
+        assert starts == sorted(set(starts))
+        assert starts[-1] < len(encoding.ids)
+
+
+def test_lineage_leads_from_the_tokens_to_the_bytes_of_the_source_files(finished, corpus):
+    from cluster.manifest import hash_file
+
+    inputs = {entry.kind: entry.fingerprint for entry in finished.tokens.inputs}
+    assert inputs["documents"] == finished.documents.fingerprint
+    assert inputs["tokenizer"] == finished.tokenizer.fingerprint
+    hashes = [hash_file(path)[0] for path in sorted((corpus / "wiki").iterdir())]
+    assert [entry.fingerprint for entry in finished.documents.inputs][:4] == hashes
+
+
+def test_preparing_again_redoes_nothing(finished, configure, monkeypatch):
+    def forbidden(*args, **kwargs):
+        raise AssertionError("work was started")
+
+    monkeypatch.setattr(sharded_artefact, "map_shards", forbidden)
+    monkeypatch.setattr("data_prep.inputs._run_tasks", forbidden)
+    before = identities(finished.out)
+    again = prepare(configure(finished.out))
+    assert again.fingerprint == finished.fingerprint
+    assert identities(finished.out) == before
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "documents/documents-00002-of-00007.parquet",
+        "dedup/index-00001-of-00007.npy",
+        "dedup/kept-00003-of-00007.npy",
+        "tokenizer/tokenizer.json",
+        "tokens/data-00004-of-00007.arrow",
+        "tokens/tokenizer.json",
+        "tokens/state.json",
+    ],
+)
+def test_a_flipped_byte_is_found_and_costs_one_file(copy, configure, finished, file):
+    path = copy / file
+    good = path.read_bytes()
+    data = bytearray(good)
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+    before = identities(copy)
+    with pytest.raises(CorruptArtefactError, match=path.name) as raised:
+        verify_preparation(copy)
+    assert "cloze data prepare" in raised.value.next_step
+    assert raised.value.runbook == "corrupt-shard.md"
+    assert prepare(configure(copy)).fingerprint == finished.fingerprint
+    assert path.read_bytes() == good
+    after = identities(copy)
+    changed = {name for name in before if after[name] != before[name]}
+    record = path.parent / "shard-records" / f"{path.name}.json"
+    assert changed - {str(record.relative_to(copy))} == {file}
+    assert (path.parent / "quarantine" / path.name).read_bytes() == data
+    verify_preparation(copy)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_damaged_manifest_is_made_again_without_redoing_any_shard(copy, configure, finished, stage):
+    path = copy / stage / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"xxh3_128": "', b'"xxh3_128": "0', 1))
+    assert [health.kind for health in examine(copy) if health.damages] == [stage]
+    before = identities(copy)
+    assert prepare(configure(copy)).fingerprint == finished.fingerprint
+    after = identities(copy)
+    assert {name for name in before if after[name] != before[name]} == {f"{stage}/manifest.json"}
+
+
+def test_a_missing_file_is_made_again(copy, configure, finished):
+    (copy / "tokens" / "data-00000-of-00007.arrow").unlink()
+    assert prepare(configure(copy)).fingerprint == finished.fingerprint
+    TokenStore.open(copy)
+
+
+def test_a_lost_hash_cache_changes_nothing(copy, configure, finished):
+    (copy / CACHE_NAME).write_text("{damaged")
+    assert prepare(configure(copy)).fingerprint == finished.fingerprint
+
+
+def test_other_settings_are_refused_until_replacing_is_allowed(copy, configure, finished):
+    changed = configure(copy, min_characters=1)
+    with pytest.raises(ConfigError, match="min_characters was 200, is 1") as raised:
+        prepare(changed)
+    assert "--replace" in raised.value.next_step
+    assert verify_preparation(copy)[3]["fingerprint"] == finished.fingerprint
+    replaced = prepare(changed, replace=True)
+    assert replaced.fingerprint != finished.fingerprint
+    assert TokenStore.open(copy).num_documents == NUM_KEPT + 1
+
+
+def test_changed_source_bytes_are_noticed(tmp_path, configure, corpus):
+    moved = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    config = configure(tmp_path / "out")
+    sources = [
+        source.model_copy(update={"paths": tuple(p.replace(str(corpus), str(moved)) for p in source.paths)})
+        for source in config.sources
+    ]
+    config = config.model_copy(update={"sources": tuple(sources)})
+    prepare_tokenizer(config)
+    book = moved / "books" / "book1.txt"
+    book.write_text(book.read_text().replace("the", "teh"))
+    with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone"):
+        prepare_tokenizer(config)
+
+
+def test_without_dedup_or_sentences_every_document_is_one_sentence(tmp_path, configure):
+    prepared = prepare(configure(tmp_path / "out", dedup="none", sentences="none", shard_bytes=1 << 20))
+    store = TokenStore.open(prepared.out)
+    assert store.num_documents == NUM_KEPT + NUM_DUPLICATES
+    assert (store.sentence_counts == 1).all()
+    assert len(prepared.documents.files) == 2
+
+
+def test_a_tokenizer_of_another_preparation_gives_the_same_ids(tmp_path, configure, finished):
+    shared = finished.out / "tokenizer"
+    prepared = prepare(configure(tmp_path / "out", tokenizer={"path": shared}))
+    first, second = TokenStore.open(finished.out), TokenStore.open(prepared.out)
+    assert second.tokenizer_path.read_bytes() == first.tokenizer_path.read_bytes()
+    assert all(np.array_equal(first.tokens(n), second.tokens(n)) for n in range(first.num_documents))
+
+
+def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, tmp_path, monkeypatch):
+    from data_prep import tokenize_shard
+    from data_prep.tokenize_shard import TokensSplit, tokenize_documents
+    from data_prep.tokenizers.fast import FastEncoder
+
+    class Wrong(FastEncoder):
+        def encode(self, texts, cuts):
+            return [(ids[::-1], starts) for ids, starts in super().encode(texts, cuts)]
+
+    monkeypatch.setattr(tokenize_shard, "make_fast_encoder", lambda text, sentences: Wrong(text))
+    split = TokensSplit(
+        documents=finished.out / "documents" / "documents-00001-of-00007.parquet",
+        kept=finished.out / "dedup" / "kept-00001-of-00007.npy",
+        tokenizer=finished.out / "tokenizer" / "tokenizer.json",
+        source="wiki",
+        sentences="blingfire",
+        dtype="uint16",
+    )
+    result = tokenize_documents(split, tmp_path / "shard.arrow")
+    assert result.stats["shards_by_tokenizers"] == 1
+    expected = finished.out / "tokens" / "data-00001-of-00007.arrow"
+    assert (tmp_path / "shard.arrow").read_bytes() == expected.read_bytes()
+
+
+def test_unreadable_inputs_fail_only_past_max_rejects(tmp_path, configure, corpus):
+    (tmp_path / "wiki").mkdir()
+    for path in sorted((corpus / "wiki").iterdir())[:2]:
+        shutil.copy(path, tmp_path / "wiki")
+    damaged = tmp_path / "wiki" / "wiki_01"
+    damaged.write_bytes(damaged.read_bytes()[:-30])
+    source = {"kind": "wikipedia_extracted", "name": "wiki", "paths": [str(tmp_path / "wiki" / "*")]}
+    out = tmp_path / "out"
+    with pytest.raises(TooManyRejectsError, match="max_rejects is 0") as raised:
+        prepare_tokenizer(configure(out, sources=[source]))
+    assert "wiki_01 at byte" in str(raised.value)
+    assert not (out / "documents").exists()
+    prepare_tokenizer(configure(out, sources=[source], max_rejects=1))
+    (reject,) = [reject for record in read_records(out / "documents") for reject in record.rejects]
+    assert reject.uri == "wiki_01"
+    assert damaged.read_bytes()[reject.byte_offset :].startswith(b'<doc id="23"')
+
+
+def test_a_corpus_without_usable_documents_is_refused_and_commits_nothing(tmp_path, configure):
+    with pytest.raises(EmptyCorpusError, match="min_characters = 1000000"):
+        prepare(configure(tmp_path / "out", min_characters=1_000_000))
+    assert not any((tmp_path / "out" / stage).exists() for stage in STAGES)
+
+
+def test_a_pattern_that_matches_nothing_is_named(tmp_path, configure):
+    source = {"kind": "books_text", "name": "books", "paths": [str(tmp_path / "*.txt")]}
+    with pytest.raises(MissingInputError, match=r"\*\.txt"):
+        prepare(configure(tmp_path / "out", sources=[source]))
+
+
+def test_two_preparations_of_one_directory_do_not_run_at_once(copy, configure):
+    with exclusive(copy, "a preparation"), pytest.raises(StorageError, match="in use"):
+        prepare(configure(copy))
+
+
+def test_an_output_that_cannot_be_written_is_explained(tmp_path, configure):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="Cannot write"):
+        prepare(configure(tmp_path / "file" / "out"))
+
+
+def test_dry_run_counts_files_and_shards_and_writes_nothing(tmp_path, configure, finished):
+    plan = plan_preparation(configure(tmp_path / "out", shard_bytes=20_000))
+    assert not (tmp_path / "out").exists()
+    assert (plan["files"], set(plan["stages"].values())) == (7, {"absent"})
+    assert plan["size_bytes"] == sum(own["size_bytes"] for own in plan["sources"].values())
+    assert all(own["largest_shard_bytes"] <= 20_000 for own in plan["sources"].values())
+    assert 2 < plan["shards"] < 7
+    assert set(plan_preparation(configure(finished.out))["stages"].values()) == {"committed"}
+
+
+def test_nothing_temporary_is_left_behind(finished):
+    names = {name for _, names, files in os.walk(finished.out) for name in [*names, *files]}
+    assert not [name for name in names if name.endswith((".tmp", ".partial"))]

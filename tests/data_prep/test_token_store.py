@@ -1,0 +1,177 @@
+"""Token shards as they are written and read."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.errors import CorruptArtefactError, MissingInputError
+from cluster.storage import commit
+from data_prep import token_writer
+from data_prep.token_store import TokenStore
+from data_prep.token_writer import (
+    EncodedDocument,
+    token_dtype,
+    token_files,
+    write_sidecars,
+    write_token_shard,
+)
+
+SPECIAL = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
+
+
+def write_store(path: Path, shards: list[list[EncodedDocument]], vocab_size: int = 1000) -> Path:
+    staging = path.with_name(".staging")
+    staging.mkdir()
+    files, dtype = token_files(len(shards)), token_dtype(vocab_size)
+    for number, (file, documents) in enumerate(zip(files, shards, strict=True)):
+        write_token_shard(staging / file, f"source{number}", documents, dtype)
+    write_sidecars(staging, files, dtype, b"{}")
+    commit(staging, path, "tokens", config={"vocab_size": vocab_size, "special_tokens": SPECIAL})
+    return path
+
+
+def encoded(doc_id: str, ids: list[int], starts: list[int] | None = None) -> EncodedDocument:
+    starts = ([0] if ids else []) if starts is None else starts
+    return EncodedDocument(doc_id, np.array(ids, dtype=np.uint32), np.array(starts, dtype=np.int32))
+
+
+def numbered(shard: int, count: int) -> list[EncodedDocument]:
+    lengths = [row % 37 for row in range(count)]
+    return [
+        encoded(f"d:{shard}:{row}", list(range(length)), [0, length // 2] if length > 1 else None)
+        for row, length in enumerate(lengths)
+    ]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write_store(tmp_path / "tokens", [numbered(0, 40), [], numbered(2, 25)])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shards=st.lists(
+        st.lists(st.lists(st.integers(0, 70_000), max_size=9), max_size=7), min_size=1, max_size=4
+    ),
+    batch_documents=st.integers(1, 4),
+)
+def test_every_document_comes_back_from_any_layout_of_shards_and_batches(
+    tmp_path_factory, shards, batch_documents
+):
+    rows = [
+        [encoded(f"{shard}:{row}", ids) for row, ids in enumerate(documents)]
+        for shard, documents in enumerate(shards)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_writer, "BATCH_DOCUMENTS", batch_documents)
+        store = TokenStore.open(write_store(tmp_path_factory.mktemp("s") / "tokens", rows, 70_001))
+    flat = [(shard, row) for shard, documents in enumerate(rows) for row in documents]
+    assert store.num_documents == len(flat)
+    assert store.num_tokens == sum(len(row.input_ids) for _, row in flat)
+    assert store.lengths.tolist() == [len(row.input_ids) for _, row in flat]
+    for document, (shard, row) in enumerate(flat):
+        assert store.tokens(document).tolist() == row.input_ids.tolist()
+        assert store.sentence_starts(document).tolist() == row.sentence_starts.tolist()
+        assert (store.doc_id(document), store.source(document)) == (row.doc_id, f"source{shard}")
+
+
+def test_copy_tokens_fills_the_given_array_from_the_given_position(path):
+    store = TokenStore.open(path)
+    for out in (np.zeros(5, np.uint32), np.zeros(5, np.int64), np.zeros((2, 5), np.uint16)[1]):
+        store.copy_tokens(39 + 16, 7, out)
+        assert out.tolist() == [7, 8, 9, 10, 11]
+
+
+def test_tokens_are_views_of_the_mapped_file_and_cannot_be_written(path):
+    tokens = TokenStore.open(path).tokens(30)
+    assert tokens.dtype == np.uint16
+    assert tokens.base is not None
+    with pytest.raises(ValueError, match="read-only"):
+        tokens[0] = 1
+
+
+def test_ids_take_two_bytes_as_long_as_the_vocabulary_allows():
+    assert token_dtype(65_536) == np.uint16
+    assert token_dtype(65_537) == np.uint32
+
+
+def test_datasets_opens_the_store_as_it_lies_on_disk(path):
+    import datasets
+
+    store, loaded = TokenStore.open(path), datasets.load_from_disk(str(path))
+    assert len(loaded) == store.num_documents
+    assert loaded.features["input_ids"] == datasets.List(datasets.Value("uint16"))
+    for document in range(store.num_documents):
+        assert loaded[document] == {
+            "doc_id": store.doc_id(document),
+            "source": store.source(document),
+            "input_ids": store.tokens(document).tolist(),
+            "sentence_starts": store.sentence_starts(document).tolist(),
+        }
+
+
+def test_schema_on_disk_is_the_contract(path):
+    with pa.ipc.open_stream(path / token_files(3)[0]) as reader:
+        schema = reader.schema
+    assert schema.names == ["doc_id", "source", "input_ids", "sentence_starts"]
+    assert [str(field.type) for field in schema] == [
+        "string",
+        "dictionary<values=string, indices=int32, ordered=0>",
+        "list<item: uint16>",
+        "list<item: int32>",
+    ]
+
+
+def test_held_out_documents_are_the_same_in_every_store_and_every_order(tmp_path):
+    rows = [encoded(f"wikipedia:{number}", [1, 2]) for number in range(3000)]
+    one = TokenStore.open(write_store(tmp_path / "one", [rows[:1000], rows[1000:]]))
+    other = TokenStore.open(write_store(tmp_path / "other", [rows[::-1]]))
+    for fraction in (0.01, 0.2):
+        chosen = {one.doc_id(n) for n in np.flatnonzero(one.held_out(fraction))}
+        assert chosen == {other.doc_id(n) for n in np.flatnonzero(other.held_out(fraction))}
+        assert abs(len(chosen) / 3000 - fraction) < 0.03
+    assert not (one.held_out(0.01) & ~one.held_out(0.2)).any()
+    assert not one.held_out(0.0).any()
+    assert one.held_out(1.0).all()
+
+
+def test_sources_of_all_documents_are_told_at_once(path):
+    store = TokenStore.open(path)
+    numbers, names = store.sources()
+    assert [names[number] for number in numbers] == [store.source(n) for n in range(store.num_documents)]
+
+
+def test_a_pickled_store_opens_again_by_its_path(path):
+    store = TokenStore.open(path)
+    again = pickle.loads(pickle.dumps(store))
+    assert again.fingerprint == store.fingerprint
+    assert np.array_equal(again.tokens(20), store.tokens(20))
+
+
+def test_the_directory_of_a_preparation_opens_its_tokens(path):
+    assert TokenStore.open(path.parent).path == path
+
+
+def test_damage_is_named_with_the_command_that_repairs_it(path):
+    file = path / token_files(3)[2]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CorruptArtefactError, match=file.name) as raised:
+        TokenStore.open(path)
+    assert "cloze data prepare" in raised.value.next_step
+    TokenStore.open(path, verify=False)
+    file.write_bytes(data[:100])
+    with pytest.raises(CorruptArtefactError, match=file.name):
+        TokenStore.open(path, verify=False)
+
+
+def test_a_store_that_does_not_exist_says_how_to_make_it(tmp_path):
+    with pytest.raises(MissingInputError, match="no token store") as raised:
+        TokenStore.open(tmp_path / "nothing")
+    assert "cloze data prepare" in raised.value.next_step
