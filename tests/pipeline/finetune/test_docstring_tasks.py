@@ -5,15 +5,25 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from cluster.errors import ConfigError, MismatchError
+from cluster.storage import commit
 from data_prep import token_store
+from data_prep.dedup.kept import kept_files, write_kept
+from data_prep.documents import DocumentWriter, document_files
 from data_prep.sources.base import Document
 from pipeline.batches.noise import Noise
-from pipeline.finetune.tasks import DocstringPackageConfig, DocstringWordOrderConfig, load_task
+from pipeline.finetune.tasks import (
+    DocstringPackageConfig,
+    DocstringWordOrderConfig,
+    held_out_sentences,
+    load_task,
+)
 from pipeline.finetune.tasks.docstring_word_order import swap_neighbours
 from pipeline.finetune.tasks.held_out_sentences import read_sentences, split_sentences
 
@@ -52,14 +62,14 @@ class Store:
     def held_out(self, fraction: float) -> np.ndarray:
         return np.arange(300) % 2 == 0
 
-    def document(self, number: int) -> Document:
-        return self.documents[number]
-
 
 @pytest.fixture
 def store(monkeypatch) -> Store:
     store = Store()
     monkeypatch.setattr(token_store.TokenStore, "open", lambda path: store)
+    monkeypatch.setattr(
+        held_out_sentences, "read_documents", lambda store, numbers: [store.documents[n] for n in numbers]
+    )
     return store
 
 
@@ -181,8 +191,6 @@ def test_code_and_fragments_are_no_sentences(store):
 
 
 def test_checkpoint_that_saw_the_documents_is_refused(store, make_config, checkpoint, monkeypatch):
-    from types import SimpleNamespace
-
     from pipeline.finetune.workload import make_workload
     from pipeline.pretrain import checkpoint as checkpoints
 
@@ -191,3 +199,20 @@ def test_checkpoint_that_saw_the_documents_is_refused(store, make_config, checkp
     tasks = {"order": {"kind": "docstring_word_order", "store": "tokens", "held_out": 0.05}}
     with pytest.raises(MismatchError, match=r"trained on all but 0\.01.*\n.*tasks\.order\.held_out=0\.01"):
         make_workload(make_config(tasks=tasks), checkpoint)
+
+
+def test_documents_are_read_from_the_rows_that_deduplication_kept(tmp_path):
+    documents = Store().documents[:6]
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    for shard, name in enumerate(document_files(2)):
+        with DocumentWriter(staging / name) as writer:
+            for document in documents[3 * shard : 3 * shard + 3]:
+                writer.add(document)
+    commit(staging, tmp_path / "documents", "documents", config={})
+    (tmp_path / "dedup").mkdir()
+    for name, kept in zip(kept_files(2), ([0, 2], [1, 2]), strict=True):
+        write_kept(tmp_path / "dedup" / name, np.array(kept))
+    tokens = SimpleNamespace(path=tmp_path / "tokens", place=lambda number: divmod(number, 2))
+    found = list(held_out_sentences.read_documents(cast(Any, tokens), np.array([1, 2, 3])))
+    assert found == [documents[2], documents[4], documents[5]]
