@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.errors import ClozeError, ReferenceNotFoundError
 from cluster.job_client import answering
 from cluster.probe import require_dashboard
+from cluster.start_directory import START_DIRECTORY_VARIABLE
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -72,6 +73,9 @@ class JobRequest:
     environment: Mapping[str, str]
     packages: tuple[Path, ...] = ()
     """Directories and files that the command finds in its working directory; they travel with the job."""
+    start_directory: Path | None = None
+    """Where the job's workers start, and the command itself may: see `start_directory.py`. Must be shared by all
+    machines, and `cluster` be among the packages. None leaves them in the directory of the packages."""
     memory_bytes: int = DRIVER_MEMORY_BYTES
     """Reserved for the command itself. A resource that is reserved lets Ray run it off the head node. It is
     memory and no share of a CPU, because that would leave too few CPUs for workers that take all of them."""
@@ -125,16 +129,24 @@ def submit(client: JobSubmissionClient, submission_id: str, request: JobRequest)
     """Hand a command to the cluster; False when somebody else submitted this id a moment before."""
     environment = {
         **request.environment,
+        # The shipped code runs, also where the start directory holds packages of the same names.
+        "PYTHONSAFEPATH": "1",
         # An interrupted driver can still take leave of its workers and of tracking; a terminated one cannot.
         "RAY_JOB_STOP_SIGNAL": "SIGINT",
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_GRACE_S),
     }
+    runtime_env: dict[str, Any] = {"env_vars": environment}
+    if request.start_directory:
+        environment[START_DIRECTORY_VARIABLE] = str(request.start_directory)
+        # Ray Train would take its workers to a scratch directory of its own.
+        environment["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+        runtime_env["worker_process_setup_hook"] = "cluster.start_directory.enter_start_directory"
     with answering(client.get_address()), _staged(request.packages) as working_dir:
         try:
             client.submit_job(
                 entrypoint=shlex.join(request.arguments),
                 submission_id=submission_id,
-                runtime_env={"working_dir": str(working_dir), "env_vars": environment},
+                runtime_env={**runtime_env, "working_dir": str(working_dir)},
                 metadata=dict(request.metadata),
                 entrypoint_memory=request.memory_bytes,
                 entrypoint_num_gpus=request.num_gpus or None,

@@ -53,6 +53,26 @@ def python(program: str, **environment: str) -> jobs.JobRequest:
     return jobs.JobRequest((sys.executable, "-c", program), {"cloze_verb": "test"}, environment)
 
 
+IN_WORKER = """
+import os, ray
+ray.init(log_to_driver=False)
+print("worker in", ray.get(ray.remote(lambda: os.getcwd()).remote()))
+"""
+
+
+def test_workers_of_a_job_start_where_it_was_submitted_and_run_the_shipped_code(client, tmp_path):
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "__init__.py").write_text("raise ImportError('not the shipped code')")
+    packages = (Path(jobs.__file__).parent,)
+    request = jobs.JobRequest(
+        (sys.executable, "-c", IN_WORKER), {}, {}, packages=packages, start_directory=tmp_path
+    )
+    assert jobs.submit(client, "directory", request)
+    shown: list[str] = []
+    assert jobs.follow_logs(client, "directory", shown.append).status == "SUCCEEDED", "".join(shown)
+    assert f"worker in {tmp_path}" in "".join(shown)
+
+
 def wait_until_running(client, submission_id: str) -> None:
     deadline = time.monotonic() + 30
     while jobs.find_job(client, submission_id).status == "PENDING" and time.monotonic() < deadline:
