@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.pretrain.checkpoint import DEEPSPEED_DIRECTORY, MODEL_FILE, list_checkpoints, step_of
+from pipeline.pretrain.launch import create_run, execute, replay
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_log import read_metrics
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train
@@ -61,6 +63,14 @@ def kill_after_step(process: subprocess.Popen[bytes], run: RunDirectory, step: i
     process.wait()
 
 
+def kill_one_worker(run: RunDirectory, step: int) -> None:
+    """SIGKILL the last rank once `step` is in the log."""
+    while not any(metrics["step"] >= step for metrics in read_metrics(run.path)):
+        time.sleep(0.01)
+    started = [event for event in run.events() if event["event"] == "started"][-1]
+    os.kill(started["workers"][-1]["pid"], signal.SIGKILL)
+
+
 def _descendants(pid: int) -> list[int]:
     import psutil
 
@@ -69,14 +79,11 @@ def _descendants(pid: int) -> list[int]:
 
 def make_tracked_run(directory: Path, store: Path, *overrides: str) -> RunDirectory:
     """A run with a real MLflow run behind it, in SQLite."""
-    from pipeline.pretrain.launch import create_run
-
     return create_run(make_config(directory, store, *overrides))
 
 
 def assert_everything_is_in_mlflow_once(run: RunDirectory, steps: int) -> None:
     """One MLflow run, with each step's loss once and each kept checkpoint as a version."""
-    from pipeline.pretrain.launch import replay
     from pipeline.references import resolve_model
     from pipeline.tracking import connect
 
@@ -122,6 +129,24 @@ def test_resumed_run_is_bit_identical_to_uninterrupted_run(
     assert any("exp_avg_sq" in name for name in expected)
     for name, tensor in expected.items():
         assert torch.equal(tensor, found[name]), name
+
+
+def test_a_worker_killed_under_ray_is_replaced_and_the_run_ends_bit_identical(
+    uninterrupted: RunDirectory, tmp_path: Path, store: Path
+):
+    overrides = ("steps=60", "checkpoint.every_steps=20", "cluster.workers=2")
+    run = make_tracked_run(tmp_path, store, *overrides)
+    killer = threading.Thread(target=kill_one_worker, args=(run, 25))
+    killer.start()
+    execute(run)
+    killer.join()
+
+    starts = [event for event in run.events() if event["event"] == "started"]
+    assert [start["step"] for start in starts] == [0, 20]
+    assert losses(run) == losses(uninterrupted)
+    expected, found = final_state(uninterrupted), final_state(run)
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    assert_everything_is_in_mlflow_once(run, steps=60)
 
 
 def test_one_and_two_workers_compute_the_same_run(uninterrupted: RunDirectory, tmp_path: Path, store: Path):
