@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,6 +122,8 @@ def compile_lock() -> Iterator[None]:
     """
     root = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path.home() / ".cache" / "cloze" / "ops")))
     root.mkdir(parents=True, exist_ok=True)
+    # One ninja for all processes: to another build of ninja everything looks changed, and is compiled again.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     with (root / "cloze.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for stale in root.glob("*/lock"):
