@@ -1,0 +1,131 @@
+"""What users get wrong, through the real command line: exit code, explanation, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+
+CONFIG = """
+name: tiny
+runs_dir: runs
+data: {{stores: [{{path: {store}}}], held_out: 0.1}}
+model: {{num_layers: 2, hidden_size: 32, num_heads: 2, intermediate_size: 64, max_positions: 32}}
+objective: {{kind: mlm}}
+batch: {{sequence_length: 32, samples: 8, micro_batch_size: 4}}
+steps: 5
+optimizer: {{lr: 1e-3}}
+"""
+
+
+def cloze(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does; a traceback is never an answer."""
+    removed = ("CLOZE_", "MLFLOW_", "RAY_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("cloze"), *arguments],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def write_config(directory: Path, store: Path) -> str:
+    (directory / "tiny.yaml").write_text(CONFIG.format(store=store))
+    return "tiny.yaml"
+
+
+def test_unknown_key_ends_with_10_and_the_nearest_key(tmp_path: Path, store: Path):
+    done = cloze(tmp_path, "pretrain", write_config(tmp_path, store), "optimiser.lr=1", "--dry-run")
+    assert done.returncode == 10
+    assert "optimiser" in done.stderr
+    assert "did you mean optimizer?" in done.stderr
+
+
+def test_missing_configuration_ends_with_11_and_the_nearest_file(tmp_path: Path, store: Path):
+    write_config(tmp_path, store)
+    done = cloze(tmp_path, "pretrain", "tinny.yaml")
+    assert done.returncode == 11
+    assert "did you mean tiny.yaml?" in done.stderr
+
+
+def test_damaged_shard_stops_a_run_with_20_naming_file_and_runbook(tmp_path: Path, store: Path):
+    damaged = shutil.copytree(store, tmp_path / "tokens")
+    shard = min(damaged.glob("*.arrow"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    done = cloze(tmp_path, "pretrain", write_config(tmp_path, damaged))
+    assert done.returncode == 20
+    assert shard.name in done.stderr
+    assert "Runbook: runbooks/corrupt-shard.md" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_vocabulary_too_small_for_the_tokens_ends_with_22(tmp_path: Path, store: Path):
+    done = cloze(tmp_path, "pretrain", write_config(tmp_path, store), "model.vocab_size=100")
+    assert done.returncode == 22
+    assert "model.vocab_size is 100" in done.stderr
+    assert "200" in done.stderr
+
+
+def test_reference_to_no_run_ends_with_23_and_the_nearest_run(tmp_path: Path):
+    run = tmp_path / "runs" / "tiny-1a2b3c4d"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps({"name": run.name, "run_id": "0" * 32, "tracking_uri": "none"}))
+    done = cloze(tmp_path, "checkpoints", "tiny-1a2b3c4e")
+    assert done.returncode == 23
+    assert "Did you mean tiny-1a2b3c4d?" in done.stderr
+
+
+def test_unknown_command_ends_with_2(tmp_path: Path):
+    assert cloze(tmp_path, "pretrian").returncode == 2
+
+
+def test_answers_for_programs_are_json(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = write_config(tmp_path, store)
+    assert answer("pretrain", config, "--dry-run")["steps"] == 5
+    assert answer("data", "verify", str(store))[0]["kind"] == "tokens"
+    assert answer("data", "stats", str(store))["total"]["documents"] == 300
+    assert answer("tokenizer", "encode", str(store), "w7")["ids"] == [7]
+    assert answer("runs") == []
+    assert answer("lineage", str(store))["kind"] == "tokens"
+
+
+def answer(*arguments: str):
+    """The parsed answer of a verb that is asked for JSON."""
+    done = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_every_command_has_a_help_text():
+    def silent(command, name: str) -> list[str]:
+        inner = getattr(command, "commands", {})
+        own = [] if command.help or command.callback is None else [name]
+        return own + [each for key, value in inner.items() for each in silent(value, f"{name} {key}")]
+
+    assert silent(typer.main.get_command(app), "cloze") == []
+
+
+def test_every_option_has_a_help_text():
+    def silent(command, name: str) -> list[str]:
+        options = [p.name for p in command.params if not getattr(p, "help", None)]
+        inner = getattr(command, "commands", {})
+        own = [f"{name} {option}" for option in options if option != "help"]
+        return own + [each for key, value in inner.items() for each in silent(value, f"{name} {key}")]
+
+    assert silent(typer.main.get_command(app), "cloze") == []

@@ -1,0 +1,189 @@
+"""Every YAML that is shipped loads and plans; what users write wrongly is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from cluster.errors import ConfigError, MissingInputError
+from data_prep.config import DataConfig
+from data_prep.plan import plan_preparation
+from pipeline.commands.train import describe
+from pipeline.config import load_config
+from pipeline.finetune.config import FinetuneConfig
+from pipeline.pretrain.config import PretrainConfig
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+FILES = sorted(path for path in CONFIGS.rglob("*") if path.is_file())
+PRACTICE = CONFIGS / "demo" / "practice-pretrain.yaml"
+REST_OF_A_RUN = """
+name: rest
+data: {stores: [{path: tokens}]}
+model: {}
+objective: {kind: mlm}
+batch: {sequence_length: 16, samples: 64, micro_batch_size: 4}
+steps: 10
+optimizer: {lr: 1e-3}
+"""
+"""What a fragment lacks to be a run."""
+
+
+def check_data(path: Path, directory: Path) -> None:
+    config = load_config(DataConfig, path)
+    for source in config.sources:
+        for pattern in getattr(source, "paths", ()):
+            make_file_for(pattern, directory)
+    plan = plan_preparation(config)
+    assert plan["shards"] > 0
+    assert set(plan["stages"].values()) == {"absent"}
+
+
+def check_pretrain(path: Path, directory: Path) -> None:
+    plan = describe(load_config(PretrainConfig, path, ["model.vocab_size=1000"]))
+    assert plan["gradient accumulation"] >= 1
+    assert plan["parameters"] > 0
+    assert plan["stores to prepare first"] != "none"
+
+
+def check_finetune(path: Path, directory: Path) -> None:
+    config = load_config(FinetuneConfig, path)
+    assert all(config.training_of(task).epochs for task in config.tasks)
+
+
+def check_fragment(path: Path, directory: Path) -> None:
+    """A fragment sets one group of a run, named like the fragment's folder, and fits a minimal rest."""
+    (key,) = OmegaConf.to_container(OmegaConf.load(path))
+    assert key == {"models": "model", "cluster": "cluster"}[path.parent.name]
+    (directory / "rest.yaml").write_text(REST_OF_A_RUN)
+    (directory / "run.yaml").write_text(f"base: [rest.yaml, {path}]\n")
+    describe(load_config(PretrainConfig, directory / "run.yaml", ["model.vocab_size=1000"]))
+
+
+KINDS: dict[str, Callable[[Path, Path], None]] = {
+    "data": check_data,
+    "pretrain": check_pretrain,
+    "finetune": check_finetune,
+    "models": check_fragment,
+    "cluster": check_fragment,
+}
+"""How the files of each folder are checked; in `demo/`, by the last word of their names."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(CONFIGS).as_posix())
+def test_shipped_configuration_loads_and_plans(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CLOZE_DATA", str(tmp_path / "corpora"))
+    monkeypatch.chdir(tmp_path)
+    assert path.suffix == ".yaml"
+    folder = path.parent.relative_to(CONFIGS).as_posix()
+    kind = path.stem.rpartition("-")[2] if folder == "demo" else folder
+    assert kind in KINDS, f"nothing here knows how to load {path}"
+    KINDS[kind](path, tmp_path)
+
+
+def test_misspelt_key_gets_the_nearest_name():
+    assert "optimizer.wieght_decay = 0.1: unknown key; did you mean weight_decay?" in refusal(
+        "optimizer.wieght_decay=0.1"
+    )
+
+
+def test_misspelt_choice_gets_the_nearest_name():
+    assert "did you mean cosine?" in refusal("schedule.kind=cosin")
+
+
+def test_misspelt_source_key_gets_the_nearest_name():
+    with pytest.raises(ConfigError, match="did you mean vocab_size"):
+        load_config(DataConfig, CONFIGS / "demo" / "practice-data.yaml", ["tokenizer.vocab_sise=2000"])
+
+
+def test_all_problems_are_reported_at_once():
+    message = refusal("optimizer.lrr=1", "steps=many", "data.held_out=2", "zero.stage=7")
+    assert "4 problems" in message
+    for key in ("optimizer.lrr", "steps = 'many'", "data.held_out = 2", "zero.stage = 7"):
+        assert key in message
+
+
+def test_wrong_type_is_refused_with_key_and_value():
+    assert "steps = 'many': Input should be a valid integer" in refusal("steps=many")
+
+
+def test_batch_that_workers_cannot_share_is_answered_with_the_nearest_that_they_can():
+    message = refusal("batch.samples=20", "cluster.workers=3", "batch.micro_batch_size=4")
+    assert "batch.micro_batch_size 4 x cluster.workers 3 = 12; the nearest are 12 and 24" in message
+
+
+def test_samples_that_are_no_whole_micro_batches_are_refused():
+    assert "the nearest are 8 and 12" in refusal("batch.samples=10", "batch.micro_batch_size=4")
+
+
+def test_sequence_longer_than_the_network_is_refused():
+    assert "exceeds model.max_positions" in refusal("batch.sequence_length=65")
+
+
+def test_scientific_notation_is_a_number_in_files_and_overrides(tmp_path: Path):
+    (tmp_path / "run.yaml").write_text(f"base: {PRACTICE}\noptimizer: {{lr: 1e-4}}\n")
+    config = load_config(PretrainConfig, tmp_path / "run.yaml", ["optimizer.eps=1e-7"])
+    assert (config.optimizer.lr, config.optimizer.eps) == (1e-4, 1e-7)
+
+
+def test_override_wins_over_file_and_file_over_its_base():
+    assert load_config(PretrainConfig, PRACTICE).cluster.workers == 2
+    assert load_config(PretrainConfig, PRACTICE, ["cluster.workers=1"]).cluster.workers == 1
+    assert load_config(PretrainConfig, PRACTICE).experiment == "practice"
+
+
+def test_missing_base_names_the_file_that_wants_it(tmp_path: Path):
+    (tmp_path / "run.yaml").write_text("base: absent.yaml\nname: x\n")
+    with pytest.raises(MissingInputError, match=r"absent\.yaml \(named by `base` in .*run\.yaml\)"):
+        load_config(PretrainConfig, tmp_path / "run.yaml")
+
+
+def test_missing_file_is_answered_with_the_nearest_name():
+    with pytest.raises(MissingInputError) as caught:
+        load_config(PretrainConfig, PRACTICE.with_name("practice-pretain.yaml"))
+    assert "practice-pretrain.yaml" in caught.value.next_step
+
+
+def test_base_that_leads_back_to_itself_is_refused(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("base: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("base: a.yaml\n")
+    with pytest.raises(ConfigError, match="leads back to itself"):
+        load_config(PretrainConfig, tmp_path / "a.yaml")
+
+
+def test_unset_environment_variable_is_named_with_the_command_that_sets_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CLOZE_DATA", raising=False)
+    with pytest.raises(ConfigError, match="CLOZE_DATA") as caught:
+        load_config(DataConfig, CONFIGS / "data" / "wikipedia-books.yaml")
+    assert "export CLOZE_DATA=" in caught.value.next_step
+
+
+@pytest.mark.parametrize("override", ["steps", "=3", " =3"])
+def test_override_that_is_no_key_and_value_is_refused(override: str):
+    assert "an override is written key=value" in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("a: [", "is not valid YAML"), ("- 1\n", "must hold `key: value`")]
+)
+def test_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, problem: str):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        load_config(PretrainConfig, tmp_path / "run.yaml")
+
+
+def refusal(*overrides: str) -> str:
+    """What the user reads when the practice run is changed like this."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(PretrainConfig, PRACTICE, overrides)
+    return str(caught.value)
+
+
+def make_file_for(pattern: str, directory: Path) -> None:
+    """An empty file that a pattern matches, below the directory that stands for CLOZE_DATA."""
+    path = Path(pattern.replace("**", "folder").replace("*", "part-1"))
+    assert path.is_relative_to(directory), f"{pattern} does not start from CLOZE_DATA"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()

@@ -1,0 +1,138 @@
+"""The tree keeps its promises: imports point downwards, help is instant, files are small, no machine is named."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT = {
+    "cluster": {"cluster"},
+    "models": {"models"},
+    "data_prep": {"data_prep", "cluster"},
+    "pipeline": {"pipeline", "data_prep", "models", "cluster"},
+}
+"""Our packages that each package may import."""
+NEVER_IN_MODELS = {"ray", "deepspeed", "mlflow"}
+HEAVY = {
+    *("torch", "deepspeed", "ray", "mlflow", "transformers", "datasets", "pyarrow", "pydantic", "accelerate"),
+    *("numpy", "omegaconf", "tokenizers", "sklearn", "scipy"),
+}
+"""What only the verb that needs it may import."""
+LONG_LINES = 400
+"""Lines from which a file is probably two ideas."""
+TOO_MANY_LINES = 450
+HOME_PATHS = re.compile(r"(?<![\w.*}])/(home|Users|root)/\w")
+BINARY = {".png", ".gz", ".bz2", ".arrow", ".parquet"}
+
+FILES = [path for package in MAY_IMPORT for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_imports_point_downwards_only(package: str):
+    ours = set(MAY_IMPORT)
+    wrong = [
+        f"{name_of(path)}:{line} imports {name}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line, name in imports_of(path)
+        if name.partition(".")[0] in ours - MAY_IMPORT[package]
+    ]
+    assert wrong == []
+
+
+def test_networks_know_neither_cluster_nor_engine_nor_tracker():
+    wrong = [
+        f"{name_of(path)}:{line} imports {name}"
+        for path in sorted((ROOT / "models").rglob("*.py"))
+        for line, name in imports_of(path)
+        if name.partition(".")[0] in NEVER_IN_MODELS
+    ]
+    assert wrong == []
+
+
+def test_every_package_is_covered():
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert packages == set(MAY_IMPORT)
+
+
+def test_the_check_sees_imports_inside_functions(tmp_path: Path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        "import os\ndef f():\n    if os:\n        from ray.train import x\n        import mlflow.pyfunc\n"
+    )
+    assert list(imports_of(path)) == [(1, "os"), (4, "ray.train"), (5, "mlflow.pyfunc")]
+
+
+def test_command_line_imports_nothing_heavy():
+    assert HEAVY.isdisjoint(modules_after("import pipeline.cli"))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["data", "--help"], ["pretrain", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]):
+    imported = modules_after(
+        "import sys, pipeline.cli\n"
+        f"sys.argv = ['cloze', *{arguments!r}]\n"
+        "try: pipeline.cli.main()\n"
+        "except SystemExit as end: assert not end.code"
+    )
+    # typer itself uses pydantic to read the arguments of a verb.
+    assert (HEAVY - {"pydantic"}).isdisjoint(imported)
+
+
+def test_no_file_is_long():
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in FILES}
+    long = {name: length for name, length in lengths.items() if length > LONG_LINES}
+    if long:
+        warnings.warn(f"probably two ideas each: {long}", stacklevel=1)
+    assert not {name for name, length in long.items() if length > TOO_MANY_LINES}
+
+
+def test_text_of_the_project_names_no_place_on_somebodys_machine():
+    own = [f"{path}/" for path in {ROOT, Path.home()} if len(path.parts) > 1]
+    found = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in project_files()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if HOME_PATHS.search(line) or any(place in line for place in own)
+    ]
+    assert found == []
+
+
+def modules_after(program: str) -> set[str]:
+    """Top-level names of all modules that a fresh interpreter holds after running a program."""
+    program += "\nimport json, sys\nprint(json.dumps([name.partition('.')[0] for name in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that a file imports, at whatever depth."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            yield node.lineno, str(node.module)
+
+
+def project_files() -> list[Path]:
+    """What belongs to the project: what git tracks or would track; outside a clone, our packages."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True)
+    if listed.returncode != 0:
+        return FILES
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file() and path.suffix not in BINARY]
