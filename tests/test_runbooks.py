@@ -1,0 +1,288 @@
+"""Runbooks are executed: every command block of every page, as printed, in the situation that the page is about.
+
+A page is for the test what it is for an operator: its settings are replaced, the rest is pasted into a shell.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import exit_codes
+from pipeline.config import load_config
+from pipeline.pretrain.checkpoint import checkpoint_name, list_checkpoints
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.launch import create_run
+from pipeline.pretrain.run_directory import RunDirectory
+from tests.pipeline.ranks import start_ranks
+
+ROOT = Path(__file__).parents[1]
+RUNBOOKS = ROOT / "runbooks"
+PAGES = sorted(path for path in RUNBOOKS.glob("*.md") if path.name != "README.md")
+BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?P<target>[^)#]+)\)")
+PAGE_TIMEOUT_S = 300
+
+RAY = """
+import logging, ray, sys
+options = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 200 * 1024**2}
+ray.init(address="local", logging_level=logging.ERROR, **options)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+"""One cluster for all pages that need one, because starting it takes longer than anything that they do."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Where a page is followed, by whom, and what must come of it."""
+
+    directory: Path
+    settings: Mapping[str, object]
+    environment: Mapping[str, str]
+    expected: tuple[str, ...] = field(default=())
+    """What the commands must have printed, besides not failing."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_following_the_page_leads_out_of_its_situation(page: Path, request: pytest.FixtureRequest):
+    situation: Situation = request.getfixturevalue(page.stem.replace("-", "_"))
+    printed = follow(page, situation)
+    for text in situation.expected:
+        assert text in printed, printed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page_begins_with_settings_and_has_commands_and_a_way_on(page: Path):
+    text = page.read_text()
+    infos = [match["info"].strip() for match in BLOCK.finditer(text)]
+    assert infos[0] == "bash settings"
+    assert set(infos[1:]) == {"bash"}
+    assert "## If not" in text
+
+
+def test_table_lists_every_exit_code_with_its_error_and_its_page():
+    rows = re.findall(
+        r"^\| (\d+) \| `(\w+)` \|.*\| (?:\[[^]]+\]\(([^)]+)\))? ?\|$",
+        (RUNBOOKS / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    listed = {int(code): (name, page or None) for code, name, page in rows}
+    assert listed == {code: (error.__name__, error.runbook) for code, error in exit_codes().items()}
+
+
+def test_every_page_that_an_error_names_exists():
+    named = {error.runbook for error in exit_codes().values() if error.runbook}
+    assert named <= {page.name for page in PAGES}
+
+
+@pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path):
+    missing = [m["target"] for m in LINK.finditer(page.read_text()) if not (RUNBOOKS / m["target"]).exists()]
+    assert missing == []
+
+
+def follow(page: Path, situation: Situation) -> str:
+    """Paste a page's blocks into a shell, with the situation's settings in place of the page's own."""
+    blocks = [(match["info"].strip(), match["code"]) for match in BLOCK.finditer(page.read_text())]
+    (_, own), *commands = blocks
+    assert set(re.findall(r"^(\w+)=", own, re.MULTILINE)) == set(situation.settings)
+    settings = [f"{name}={shlex.quote(str(value))}" for name, value in situation.settings.items()]
+    script = "\n".join([*settings, *(code for _, code in commands)])
+    shell = subprocess.Popen(
+        ["bash", "-euxo", "pipefail", "-c", script],
+        cwd=situation.directory,
+        env=dict(situation.environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    alarm = threading.Timer(PAGE_TIMEOUT_S, os.killpg, [shell.pid, signal.SIGKILL])
+    alarm.start()
+    try:
+        printed, _ = shell.communicate()
+    finally:
+        alarm.cancel()
+    assert shell.returncode == 0, printed[-6000:]
+    return printed
+
+
+# --- the situations, each named for its page ------------------------------------------------------------------
+
+
+@pytest.fixture
+def prepare_a_corpus(corpus: Corpus) -> Situation:
+    """A package with a file that does not parse: the first attempt ends with exit code 13."""
+    settings = {"CONFIG": corpus.config, "OUT": corpus.out, "MAX_REJECTS": 1}
+    return Situation(corpus.config.parent, settings, corpus.environment, ("torn.py", "max_rejects is 0"))
+
+
+@pytest.fixture
+def corrupt_shard(corpus: Corpus, prepared: Path, tmp_path: Path) -> Situation:
+    """A copy of the corpus with one flipped bit in a token shard."""
+    out = tmp_path / "data"
+    shutil.copytree(prepared, out)
+    config = tmp_path / "data.yaml"
+    config.write_text(f"base: {corpus.config}\nout: {out}\n")
+    shard = out / "tokens" / "data-00001-of-00005.arrow"
+    flip_bit(shard)
+    return Situation(tmp_path, {"CONFIG": config, "OUT": out}, corpus.environment, (f"{shard}: xxh3_128",))
+
+
+@pytest.fixture
+def start_and_watch_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
+    """A machine without a cluster, and a run whose tracking store took nothing yet."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    (run.path / "log.sent").unlink(missing_ok=True)
+    inherited = {name: value for name, value in corpus.environment.items() if not name.startswith("RAY_")}
+    environment = inherited | {"CLOZE_LOCAL_CLUSTER": str(tmp_path / "cluster.json")}
+    settings = {"CONFIG": killed_run.path.parents[1] / "run.yaml", "RUNS": run.path.parent}
+    try:
+        yield Situation(
+            tmp_path,
+            settings | {"OPTIONS": "--dry-run"},
+            environment,
+            ("SUCCEEDED", "what would be trained", run.path.name, "Stopped the cluster"),
+        )
+    finally:
+        subprocess.run(["cloze", "stop", "--cluster"], env=environment, check=True, capture_output=True)
+    sent = int((run.path / "log.sent").read_text())
+    assert sent == (run.path / "log.jsonl").stat().st_size
+
+
+@pytest.fixture
+def resume_after_a_failure(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run whose two workers were killed with SIGKILL; one is left to go on with."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "WORKERS": 1, "MORE_STEPS": 80}
+    expected = ('"event":"finished"', "steps was 60, is 80", f"{run.path.name}@60")
+    return Situation(tmp_path, settings, corpus.environment, expected)
+
+
+@pytest.fixture
+def corrupt_checkpoint(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run whose newest checkpoint has one flipped bit."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    newest = list_checkpoints(run.checkpoints)[-1]
+    flip_bit(newest / "model.safetensors")
+    expected = ("damaged", f"{newest.name}.corrupt", f"{run.path.name}@60")
+    return Situation(tmp_path, {"RUN": run.path.name, "RUNS": run.path.parent}, corpus.environment, expected)
+
+
+# --- what the situations are made from --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A preparation that can be run: the practice corpus and a package with a file that does not parse."""
+
+    config: Path
+    out: Path
+    environment: Mapping[str, str]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory, ray_cluster: Mapping[str, str]) -> Corpus:
+    """The configuration; nothing is prepared yet."""
+    place = tmp_path_factory.mktemp("runbooks")
+    package = place / "packages" / "torn_docs"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f'"""{"A package of which one file was cut off. " * 5}"""\n')
+    (package / "torn.py").write_text("def broken(:\n")
+    config = place / "data.yaml"
+    # Paths are absolute, because workers of a cluster that was there before start in a directory of its own.
+    source = "{kind: python_docs, name: docstrings, stdlib: false, packages: [click, torn_docs]}"
+    config.write_text(
+        f"base: {ROOT}/configs/demo/practice-data.yaml\nout: {place}/data\nsources: [{source}]\n"
+    )
+    environment = dict(ray_cluster) | {"PYTHONPATH": str(package.parent)}
+    return Corpus(config, place / "data", environment)
+
+
+@pytest.fixture(scope="session")
+def prepared(corpus: Corpus) -> Path:
+    """The corpus on disk; a cheap confirmation where its page was followed before."""
+    command = ["cloze", "data", "prepare", str(corpus.config), "max_rejects=1", "--json"]
+    done = subprocess.run(command, env=dict(corpus.environment), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return corpus.out
+
+
+@pytest.fixture(scope="session")
+def killed_run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run with checkpoints of which both workers got SIGKILL half-way. To be copied, not changed."""
+    place = tmp_path_factory.mktemp("killed")
+    config = place / "run.yaml"
+    config.write_text(
+        f"base: {ROOT}/configs/demo/practice-pretrain.yaml\nruns_dir: {place}/runs\n"
+        f"data: {{stores: [{{path: {prepared}/tokens}}]}}\ncluster: {{workers: 1}}\n"
+    )
+    settings = load_config(PretrainConfig, config)
+    run = create_run(settings)
+    process = start_ranks(run, 2)
+    deadline = time.monotonic() + PAGE_TIMEOUT_S
+    while len(list_checkpoints(run.checkpoints)) < 2:
+        assert process.poll() is None, process.communicate()[0].decode()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    (started,) = (event for event in run.events() if event["event"] == "started")
+    for worker in started["workers"]:
+        os.kill(worker["pid"], signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not (run.checkpoints / checkpoint_name(settings.steps)).exists()
+    return run
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """An environment in which `cloze` finds a running Ray cluster that nobody else can use."""
+    token = tmp_path_factory.mktemp("ray") / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    removed = ("MLFLOW_", "CLOZE_", "RAY_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = kept | {"PATH": path, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", RAY],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().strip()
+        assert address, "Ray did not start"
+        yield environment | {"RAY_ADDRESS": address}
+    finally:
+        process.communicate(timeout=60)
+
+
+def copy_run(run: RunDirectory, runs_dir: Path) -> RunDirectory:
+    """A copy that a page may change, under another runs directory."""
+    shutil.copytree(run.path, runs_dir / run.path.name)
+    return RunDirectory(runs_dir / run.path.name)
+
+
+def flip_bit(path: Path) -> None:
+    """Change one bit in the middle of a file, as a bad disk does."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
