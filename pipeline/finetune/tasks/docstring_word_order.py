@@ -1,12 +1,12 @@
-"""Is the sentence intact, or were neighbouring words swapped? Made from documents held out of pre-training.
+"""Is the sentence in order, or were its words moved? Made from documents held out of pre-training.
 
-Intact and corrupted sentences hold the same words, so counting words scores 50%: the task needs word order.
-A check on syntax that a network can only learn from few labels when pre-training has taught it word order.
+Every sentence occurs twice on its side, in order and disordered. So neither counting words nor remembering
+sentences scores more than 50%: the task needs word order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -22,20 +22,25 @@ from pipeline.finetune.tasks.held_out_sentences import (
 )
 
 METRICS = ("accuracy", "matthews")
-LABELS = ("swapped", "intact")
+LABELS = ("disordered", "in_order")
+_PUNCTUATION = ".,;:!?"
+
+Disorder = Literal["halves", "neighbours"]
 
 
 class DocstringWordOrderConfig(HeldOutTaskConfig):
-    """Classification of sentences as intact or with neighbouring words swapped; both equally frequent."""
+    """Classification of sentences as in order or disordered; both equally frequent."""
 
     kind: Literal["docstring_word_order"] = "docstring_word_order"
-    swapped_share: float = Field(default=0.5, gt=0, le=1)
-    """Share of the neighbouring pairs that change places in a corrupted sentence, at least one; 1 swaps every
-    two words. Lower is harder."""
+    disorder: Disorder = "halves"
+    """What happened to the disordered sentences: `halves` puts the end before the beginning, which a network
+    after minutes of pre-training can tell; `neighbours` exchanges neighbouring words, which is harder."""
+    share: float = Field(default=1.0, gt=0, le=1)
+    """Share of the neighbouring pairs that `neighbours` exchanges, at least one; lower is harder."""
 
 
 def load(config: DocstringWordOrderConfig) -> TaskData:
-    """Make the examples; each sentence occurs once, intact or corrupted.
+    """Make the examples.
 
     Raises:
         ConfigError: there are too few sentences.
@@ -49,40 +54,72 @@ def load(config: DocstringWordOrderConfig) -> TaskData:
     )
 
 
-def swap_neighbours(text: str, share: float, noise: Noise) -> str | None:
-    """Exchange `share` of the disjoint neighbouring pairs inside a sentence, at least one.
-
-    The first and the last word stay, because capital and full stop would give the corruption away.
+def exchange_halves(words: Sequence[str], share: float, noise: Noise) -> list[str] | None:
+    """Put the end of a sentence before its beginning.
 
     Args:
-        noise: scalar; the choice of pairs is a function of it.
+        share: not used.
+        noise: scalar; decides where, in the middle third, the sentence is cut.
 
     Returns:
-        The corrupted text, or None where no pair of differing words exists.
+        The words in their new order, or None where no place to cut exists that leaves punctuation inside.
     """
-    words = text.split()
+    first, last = len(words) // 3, len(words) - len(words) // 3
+    cuts = [place for place in range(max(1, first), last) if words[place - 1][-1] not in _PUNCTUATION]
+    if not cuts:
+        return None
+    cut = cuts[int(noise.integers(len(cuts)))]
+    return [*words[cut:], *words[:cut]]
+
+
+def exchange_neighbours(words: Sequence[str], share: float, noise: Noise) -> list[str] | None:
+    """Exchange `share` of the disjoint neighbouring pairs inside a sentence, at least one.
+
+    The first and the last word stay, because they are the easiest to know.
+
+    Args:
+        noise: scalar; decides which pairs are exchanged.
+
+    Returns:
+        The words in their new order, or None where no pair of differing words exists.
+    """
     first = 1 + int(noise.at("offset").integers(2))
     starts = [i for i in range(first, len(words) - 2, 2) if words[i].lower() != words[i + 1].lower()]
     if not starts:
         return None
+    moved = list(words)
     count = max(1, round(share * len(starts)))
     for chosen in np.asarray(starts)[noise.at("pairs").permutation(len(starts))[:count]]:
-        words[chosen], words[chosen + 1] = words[chosen + 1], words[chosen]
-    return " ".join(words)
+        moved[chosen], moved[chosen + 1] = moved[chosen + 1], moved[chosen]
+    return moved
+
+
+DISORDERS: Mapping[Disorder, Callable[[Sequence[str], float, Noise], list[str] | None]] = {
+    "halves": exchange_halves,
+    "neighbours": exchange_neighbours,
+}
+
+
+def _plain_words(text: str) -> list[str]:
+    """The words without the capital at the start and the punctuation at the end, which would tell the order."""
+    return f"{text[0].lower()}{text[1:]}".rstrip(_PUNCTUATION).split()
 
 
 def _examples(
     sentences: Sequence[Sentence], count: int, config: DocstringWordOrderConfig
 ) -> tuple[Example, ...]:
-    """`count` examples, alternately intact and corrupted over the shuffled sentences."""
+    """`count` examples, in pairs of a disordered and the same ordered sentence."""
     examples: list[Example] = []
     for sentence in sentences:
-        # Also asked of sentences that stay intact, so that both labels come from the same sentences.
-        swapped = swap_neighbours(sentence.text, config.swapped_share, Noise.of("word-order", sentence.id))
-        if swapped is None:
+        words = _plain_words(sentence.text)
+        noise = Noise.of("word-order", config.disorder, sentence.id)
+        disordered = DISORDERS[config.disorder](words, config.share, noise)
+        if disordered is None:
             continue
-        label = len(examples) % 2
-        examples.append(Example(sentence.id, sentence.text if label else swapped, None, label))
-        if len(examples) == count:
-            return tuple(examples)
-    raise too_few(config, f"{count} sentences are needed on one side", f"{len(examples)}")
+        examples += [
+            Example(f"{sentence.id}-{name}", " ".join(found), None, label)
+            for label, (name, found) in enumerate(zip(LABELS, (disordered, words), strict=True))
+        ]
+        if len(examples) >= count:
+            return tuple(examples[:count])
+    raise too_few(config, f"{count} examples are needed on one side", f"{len(examples)}")

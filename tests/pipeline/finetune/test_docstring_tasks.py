@@ -24,7 +24,7 @@ from pipeline.finetune.tasks import (
     held_out_sentences,
     load_task,
 )
-from pipeline.finetune.tasks.docstring_word_order import swap_neighbours
+from pipeline.finetune.tasks.docstring_word_order import exchange_halves, exchange_neighbours
 from pipeline.finetune.tasks.held_out_sentences import read_sentences, split_sentences
 
 PACKAGES = ("numpy", "ray", "sklearn", "torch")
@@ -143,30 +143,59 @@ def test_documents_without_packages_are_an_error(store):
         load_task(package_config())
 
 
-def test_intact_and_swapped_sentences_hold_the_same_words(store):
-    originals = {f"{d.doc_id}#{n}": s for d in store.documents for n, s in enumerate(split_sentences(d.text))}
+@pytest.mark.parametrize("disorder", ["halves", "neighbours"])
+def test_every_sentence_occurs_in_order_and_disordered_with_the_same_words(store, disorder):
+    data = load_task(order_config(disorder=disorder))
+    for disordered, ordered in zip(data.train[::2], data.train[1::2], strict=True):
+        assert (data.labels[disordered.label], data.labels[ordered.label]) == ("disordered", "in_order")
+        assert disordered.text_a != ordered.text_a
+        assert Counter(disordered.text_a.split()) == Counter(ordered.text_a.split())
+
+
+def test_neither_capital_nor_full_stop_gives_the_order_away(store):
     data = load_task(order_config())
-    for example in data.train:
-        original = originals[example.id]
-        assert (example.text_a == original) == (data.labels[example.label] == "intact")
-        assert Counter(example.text_a.split()) == Counter(original.split())
+    assert all(e.text_a[0].islower() and e.text_a[-1].isalpha() for e in (*data.train, *data.evaluation))
 
 
-@pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
-def test_swapping_keeps_both_ends_and_moves_no_word_further_than_one_place(share):
-    words = [f"w{n}" for n in range(12)]
+WORDS = [f"w{n}" for n in range(12)]
+
+
+def test_halves_are_exchanged_in_the_middle_third():
     for draw in range(20):
-        swapped = swap_neighbours(" ".join(words), share, Noise.of(draw))
-        assert swapped is not None
-        places = [words.index(word) for word in swapped.split()]
+        moved = exchange_halves(WORDS, 1.0, Noise.of(draw))
+        assert moved is not None
+        cut = 12 - moved.index("w0")
+        assert moved == WORDS[cut:] + WORDS[:cut]
+        assert 4 <= cut < 8
+
+
+def test_halves_are_not_cut_after_punctuation():
+    words = ["a", "b,", "c,", "d,", "e", "f"]
+    assert exchange_halves(words, 1.0, Noise.of(1)) is None
+    assert exchange_halves(["a", "b", "c,", "d", "e", "f"], 1.0, Noise.of(1)) == [
+        "c,",
+        "d",
+        "e",
+        "f",
+        "a",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(("share", "pairs"), [(0.01, {1}), (0.5, {2}), (1.0, {4, 5})])
+def test_exchanged_neighbours_keep_both_ends_and_move_by_one_place(share, pairs):
+    for draw in range(20):
+        moved = exchange_neighbours(WORDS, share, Noise.of(draw))
+        assert moved is not None
+        places = [WORDS.index(word) for word in moved]
         assert (places[0], places[-1]) == (0, 11)
-        moved = [abs(place - n) for n, place in enumerate(places)]
-        assert max(moved) == 1
-        assert sum(moved) / 2 in ({1} if share < 0.1 else {2, 3} if share < 1 else {4, 5})
+        distances = [abs(place - n) for n, place in enumerate(places)]
+        assert max(distances) == 1
+        assert sum(distances) / 2 in pairs
 
 
-def test_sentence_of_equal_words_cannot_be_swapped():
-    assert swap_neighbours("No no no no no no.", 1.0, Noise.of(1)) is None
+def test_sentence_of_equal_words_has_no_neighbours_to_exchange():
+    assert exchange_neighbours(["no"] * 6, 1.0, Noise.of(1)) is None
 
 
 def test_sentences_end_at_full_stops_and_paragraphs_but_not_at_line_ends():
