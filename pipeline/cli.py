@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
 
 from cluster.errors import ClozeError
+from cluster.start_directory import enter_start_directory
 from pipeline.commands import data, demo, doctor, evaluate, jobs, runs, train
-
-WORKING_DIRECTORY_VARIABLE = "CLOZE_WORKDIR"
-"""Set for submitted jobs: the directory that relative paths in configurations start from."""
 
 app = typer.Typer(
     name="cloze",
@@ -28,9 +25,8 @@ for module in (demo, train, evaluate, runs, jobs, doctor):
 
 def main() -> None:
     """Run the command line; a ClozeError ends it with its message and its documented exit code."""
-    if directory := os.environ.get(WORKING_DIRECTORY_VARIABLE):
-        os.chdir(directory)
     try:
+        enter_start_directory()
         app()
     except ClozeError as error:
         print(f"\n{error}", file=sys.stderr)

@@ -63,6 +63,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
     from pipeline.finetune.workload import scores_directory
     from pipeline.references import resolve_model
 
+    out = out.resolve()
     if not CONFIGS.is_dir():
         raise MissingInputError(
             f"The demo's configurations are not at {CONFIGS}.", next_step="run it from a clone: make demo"

@@ -12,6 +12,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from cluster.checks.check import Check
+from cluster.operators import has_compiler, operator_directory
 
 _MIN_PYTHON = (3, 11)
 
@@ -61,26 +62,20 @@ def check_compiler() -> Check:
             "no C++ compiler: on CPUs torch's fused AdamW is used in place of DeepSpeed's CPU Adam",
             "apt-get install g++ (before a run is started: a run is resumed with its own optimizer only)",
         )
-    ninja = shutil.which("ninja")
-    if ninja is None:
-        beside = Path(sys.executable).with_name("ninja")
-        remedy = (
-            f"export PATH={beside.parent}:$PATH"
-            if beside.exists()
-            else f"{sys.executable} -m pip install ninja"
-        )
+    if not has_compiler():
         return Check(
             "compiler",
             "fail",
-            f"{compiler}, but no ninja on PATH: DeepSpeed's Adam cannot be compiled",
-            remedy,
+            f"{compiler}, but no ninja: DeepSpeed's Adam cannot be compiled",
+            f"{sys.executable} -m pip install ninja",
         )
+    ninja = shutil.which("ninja")
     return Check("compiler", "ok", f"{compiler}, {ninja}: DeepSpeed's Adam is compiled when first used")
 
 
 def check_compile_lock() -> Check:
     """Marks that a killed compilation left behind, for which the next one may wait without end."""
-    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR", Path.home() / ".cache" / "cloze" / "ops"))
+    root = operator_directory()
     locks = [path for path in root.glob("*/lock") if not _held_open(path)]
     if not locks:
         return Check("compiled operators", "ok", f"no compilation hangs in {root}")

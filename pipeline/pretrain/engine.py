@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from cluster.operators import compile_lock, has_compiler
 from pipeline.pretrain.config import OptimizerConfig, PretrainConfig
 
 _NO_DECAY_SUFFIXES = (".bias",)
@@ -56,11 +50,6 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         small = parameter.ndim < 2 or name.endswith(_NO_DECAY_SUFFIXES)
         (plain if small else decayed).append(parameter)
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-
-
-def has_compiler() -> bool:
-    """Whether DeepSpeed can compile its CPU optimizer here."""
-    return shutil.which(os.environ.get("CXX", "c++")) is not None or shutil.which("g++") is not None
 
 
 def optimizer_name() -> str:
@@ -112,25 +101,6 @@ def forget_beta_powers(optimizer: torch.optim.Optimizer) -> None:
     )
 
 
-@contextmanager
-def compile_lock() -> Iterator[None]:
-    """Let one process of a machine compile DeepSpeed's operators while the others wait.
-
-    torch marks a compilation by a file named `lock`, which a killed process leaves behind and everybody then
-    waits for without end. Whoever holds our lock (which the kernel frees when its holder dies) knows that no
-    compilation is under way and removes such a file.
-    """
-    root = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path.home() / ".cache" / "cloze" / "ops")))
-    root.mkdir(parents=True, exist_ok=True)
-    # One ninja for all processes: to another build of ninja everything looks changed, and is compiled again.
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    with (root / "cloze.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for stale in root.glob("*/lock"):
-            stale.unlink(missing_ok=True)
-        yield
-
-
 def initialize(
     model: nn.Module,
     config: PretrainConfig,
@@ -141,7 +111,10 @@ def initialize(
 ) -> Any:
     """`deepspeed.initialize` for this rank; returns the engine."""
     import deepspeed
+    from deepspeed.comm.torch import build_shm_op
 
+    with compile_lock():
+        build_shm_op()  # here, because DeepSpeed would compile it outside the lock, where its mark gets removed
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=optimizer,

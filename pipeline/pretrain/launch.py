@@ -36,6 +36,7 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
     from pipeline.tracking import start_run
 
     inputs = open_inputs(config, verify=True)
+    config = _with_absolute_paths(config)
     tracked = start_run(
         config.experiment,
         config.name,
@@ -54,6 +55,13 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
         config,
     )
     return run
+
+
+def _with_absolute_paths(config: PretrainConfig) -> PretrainConfig:
+    """The configuration as workers on other machines, and resumptions from other directories, need it."""
+    stores = tuple(store.model_copy(update={"path": store.path.resolve()}) for store in config.data.stores)
+    data = config.data.model_copy(update={"stores": stores})
+    return config.model_copy(update={"data": data, "runs_dir": config.runs_dir.resolve()})
 
 
 def check_resume(run: RunDirectory, config: PretrainConfig, allow_changed: Sequence[str] = ()) -> Path | None:
