@@ -111,10 +111,9 @@ def initialize(
 ) -> Any:
     """`deepspeed.initialize` for this rank; returns the engine."""
     import deepspeed
-    from deepspeed.comm.torch import build_shm_op
 
-    with compile_lock():
-        build_shm_op()  # here, because DeepSpeed would compile it outside the lock, where its mark gets removed
+    # Its shared-memory collectives serve inference alone; compiling them would cost each machine's first start.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=optimizer,
