@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cluster.errors import ClusterUnreachableError
+from cluster.start_directory import START_DIRECTORY_VARIABLE, enter_start_directory
 
 # Read by Ray when it starts: an env var says "no usage report" where a call would need an import first.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -43,7 +44,7 @@ def ray_runtime(address: str | None = None, *, num_cpus: int | None = None, **op
     }
     try:
         if target and target != "local":
-            ray.init(address=target, **(quiet | options))
+            ray.init(address=target, **(quiet | _same_directory() | options))
         else:
             local = {
                 "num_cpus": num_cpus,
@@ -62,6 +63,15 @@ def ray_runtime(address: str | None = None, *, num_cpus: int | None = None, **op
         yield
     finally:
         ray.shutdown()
+
+
+def _same_directory() -> dict[str, Any]:
+    """Let a cluster's workers start where we are, so that relative paths mean the same there."""
+    if START_DIRECTORY_VARIABLE in os.environ:
+        return {}
+    hook = f"{enter_start_directory.__module__}.{enter_start_directory.__name__}"
+    variables = {START_DIRECTORY_VARIABLE: os.getcwd()}
+    return {"runtime_env": {"env_vars": variables, "worker_process_setup_hook": hook}}
 
 
 def cluster_cpus() -> int:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClozeError, ConfigError, WorkersLostError
+from cluster.manifest import write_durably
+
+_VERDICT_NAME = "verdict.pickle"
+"""Holds the ClozeError that ended a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +83,32 @@ def run_group(
     """Run `function(argument, rank)` on every worker of a group until all return.
 
     When a worker dies, or raises, all are stopped and the whole group is started again, `max_failures` times
-    at most; `function` must find its own way back to where it was. Needs a connected Ray cluster.
+    at most; `function` must find its own way back to where it was. A ClozeError says that trying again is of
+    no use, and ends the group. Needs a connected Ray cluster.
+
+    Args:
+        storage: directory that all machines share.
 
     Raises:
         ConfigError: the cluster is too small.
-        ClozeError: what a worker raised, after the retries.
+        ClozeError: what a worker raised.
         WorkersLostError: workers kept dying.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError
 
     require_resources(size)
+    verdict = storage.resolve() / _VERDICT_NAME
+    verdict.unlink(missing_ok=True)
     trainer = TorchTrainer(
         _worker_main,
-        train_loop_config={"function": function, "argument": dict(argument), "threads": size.cpus_per_worker},
+        train_loop_config={
+            "function": function,
+            "argument": dict(argument),
+            "threads": size.cpus_per_worker,
+            "verdict": str(verdict),
+        },
         torch_config=TorchConfig(backend="nccl" if size.gpus_per_worker else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=size.workers,
@@ -105,23 +122,27 @@ def run_group(
             worker_runtime_env={"env_vars": worker_environment(size)},
         ),
     )
+    failure = None
     try:
         trainer.fit()
-    except Exception as error:
-        if cause := _cloze_cause(error):
-            raise cause from error
-        if type(error).__name__ not in ("WorkerGroupError", "TrainingFailedError", "ControllerError"):
-            raise
+    except TrainingFailedError as error:
+        failure = error
+    if verdict.exists():
+        raise pickle.loads(verdict.read_bytes())
+    if failure is not None:
         raise WorkersLostError(
-            f"The workers failed and {max_failures} restarts are spent: {error}",
+            f"The workers failed and {max_failures} restarts are spent: {failure}",
             kept="all committed checkpoints",
             next_step=f"find the cause in the log of the worker, then: cloze resume {name}",
-        ) from error
+        ) from failure
 
 
 def _worker_main(loop: Mapping[str, Any]) -> None:
     import ray.train
 
+    verdict = Path(loop["verdict"])
+    if verdict.exists():
+        return
     context = ray.train.get_context()
     rank = Rank(
         rank=context.get_world_rank(),
@@ -129,7 +150,12 @@ def _worker_main(loop: Mapping[str, Any]) -> None:
         local_rank=context.get_local_rank(),
         num_threads=loop["threads"],
     )
-    loop["function"](loop["argument"], rank)
+    try:
+        loop["function"](loop["argument"], rank)
+    except ClozeError as error:
+        # Raised here it would cost all restarts; left as a verdict, the group ends and the driver raises it.
+        verdict.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(verdict, pickle.dumps(error))
 
 
 def rank_from_environment() -> Rank:
@@ -140,20 +166,3 @@ def rank_from_environment() -> Rank:
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         num_threads=int(os.environ.get("OMP_NUM_THREADS", "1")),
     )
-
-
-def _cloze_cause(error: BaseException) -> ClozeError | None:
-    """The ClozeError that a worker raised, wherever Ray wrapped it."""
-    pending: list[BaseException] = [error]
-    seen: set[int] = set()
-    while pending:
-        current = pending.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        if isinstance(current, ClozeError):
-            return current
-        failures = getattr(current, "worker_failures", None) or {}
-        linked = [current.__cause__, getattr(current, "cause", None), getattr(current, "_base_exc", None)]
-        pending.extend(e for e in [*failures.values(), *linked] if isinstance(e, BaseException))
-    return None

@@ -15,7 +15,7 @@ from pipeline.batches.token_dataset import TokenDataset
 from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.mlm import MaskedBatch
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.trainer import Inputs
+from pipeline.pretrain.inputs import Inputs
 
 STYLES = {"masked": "bold reverse", "random": "bold yellow", "kept": "bold green"}
 """How the three fates of a predicted token are shown on a terminal."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.errors import ReferenceNotFoundError
+from cluster.errors import CorruptArtefactError, CorruptCheckpointError, ReferenceNotFoundError
 from cluster.manifest import hash_file
 from cluster.storage import open_artefact
 from pipeline.pretrain import checkpoint as checkpoints
@@ -81,17 +81,20 @@ def resolve_model(reference: str, runs_dir: Path) -> PretrainedModel:
 
     Raises:
         ReferenceNotFoundError: there is no such run, step, alias or directory.
-        CorruptArtefactError: the checkpoint's bytes changed.
+        CorruptCheckpointError: the checkpoint's bytes changed.
     """
     directory = Path(reference)
     if (directory / "config.json").is_file():
         return _hugging_face(directory)
     path = resolve_checkpoint(reference, runs_dir)
-    manifest = open_artefact(
-        path,
-        kind=checkpoints.KIND,
-        repair=f"use another checkpoint: cloze checkpoints {path.parent.parent.name}",
-    )
+    try:
+        manifest = open_artefact(path, kind=checkpoints.KIND)
+    except CorruptArtefactError as error:
+        raise CorruptCheckpointError(
+            error.problem,
+            kept=error.kept,
+            next_step=f"use another checkpoint: cloze checkpoints {path.parent.parent.name} --verify",
+        ) from None
     state = checkpoints.read_trainer_state(path)
     return PretrainedModel(
         directory=path,

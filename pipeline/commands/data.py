@@ -117,7 +117,7 @@ def inspect(
         _show_document(store, document, as_json)
         return
     from pipeline.inspection import inspect_sample
-    from pipeline.pretrain.trainer import open_inputs
+    from pipeline.pretrain.inputs import open_inputs
 
     config = _pretrain_config(store, tuple(overrides or ()))
     pieces = inspect_sample(open_inputs(config, verify=False), config, sample)

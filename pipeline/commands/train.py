@@ -59,7 +59,7 @@ def resume(
 
     run = find_run(reference.partition("@")[0], runs_dir)
     settings = run.config(tuple(overrides or ()))
-    start = check_resume(run, settings, allow_changed or ())
+    start = check_resume(run, settings, allow_changed or (), look_only=dry_run)
     step = 0 if start is None else step_of(start)
     if dry_run:
         plan = {"run": run.path.name, "from step": step, "to step": settings.steps, **describe(settings)}
@@ -100,7 +100,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     }
     vocab_size = config.model.vocab_size
     if not missing:
-        from pipeline.pretrain.trainer import open_inputs
+        from pipeline.pretrain.inputs import open_inputs
 
         inputs = open_inputs(config, verify=False)
         vocab_size = inputs.model.vocab_size

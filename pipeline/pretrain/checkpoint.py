@@ -130,8 +130,11 @@ def read_model_config(checkpoint: Path) -> TransformerConfig:
     return TransformerConfig(**orjson.loads((checkpoint / MODEL_CONFIG_FILE).read_bytes()))
 
 
-def newest_good(directory: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that verifies, and a message for each damaged one that was set aside.
+def newest_good(directory: Path, *, look_only: bool = False) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that verifies, and a message for each damaged one, which is set aside.
+
+    Args:
+        look_only: leave damaged checkpoints where they are.
 
     Raises:
         CorruptCheckpointError: there are checkpoints and none verifies.
@@ -141,8 +144,8 @@ def newest_good(directory: Path) -> tuple[Path | None, list[str]]:
         try:
             open_artefact(checkpoint, kind=KIND)
         except CorruptArtefactError as error:
-            aside = set_aside(checkpoint)
-            messages.append(f"{error.problem}\nIt now lies at {aside}.")
+            place = checkpoint if look_only else set_aside(checkpoint)
+            messages.append(f"{error.problem}\nIt lies at {place}.")
             continue
         return checkpoint, messages
     if messages:

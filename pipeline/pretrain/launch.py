@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
         CorruptArtefactError, MismatchError, ConfigError: the data is damaged or does not fit.
         TrackingUnreachableError: no tracking store answers.
     """
-    from pipeline.pretrain.trainer import open_inputs
+    from pipeline.pretrain.inputs import open_inputs
     from pipeline.tracking import start_run
 
     inputs = open_inputs(config, verify=True)
@@ -64,23 +65,28 @@ def _with_absolute_paths(config: PretrainConfig) -> PretrainConfig:
     return config.model_copy(update={"data": data, "runs_dir": config.runs_dir.resolve()})
 
 
-def check_resume(run: RunDirectory, config: PretrainConfig, allow_changed: Sequence[str] = ()) -> Path | None:
+def check_resume(
+    run: RunDirectory, config: PretrainConfig, allow_changed: Sequence[str] = (), *, look_only: bool = False
+) -> Path | None:
     """Make sure that the newest good checkpoint continues under `config`; returns it, None at step 0.
 
     Args:
         allow_changed: keys (such as `steps`, or `optimizer` for all below it) that may differ from the
             checkpoint's; what did differ is recorded in the run's history.
+        look_only: change nothing, not even damaged checkpoints' names.
 
     Raises:
         ResumeRefusedError: data, objective, model or batch differ from the checkpoint's; names each difference.
         CorruptCheckpointError: there are checkpoints, and none verifies.
     """
     from pipeline.pretrain.engine import optimizer_name
-    from pipeline.pretrain.trainer import open_inputs
+    from pipeline.pretrain.inputs import open_inputs
 
-    start, messages = checkpoints.newest_good(run.checkpoints)
+    start, messages = checkpoints.newest_good(run.checkpoints, look_only=look_only)
     for message in messages:
-        run.record_event("checkpoint-set-aside", message=message)
+        print(f"A damaged checkpoint is passed over: {message}", file=sys.stderr)
+        if not look_only:
+            run.record_event("checkpoint-set-aside", message=message)
     inputs = open_inputs(config, verify=True)
     if start is None:
         return None
@@ -109,7 +115,7 @@ def check_resume(run: RunDirectory, config: PretrainConfig, allow_changed: Seque
             kept=f"the run and its checkpoint {start}",
             next_step=f"undo the changes, or if you mean them: cloze resume {run.path.name} {keys} ...",
         )
-    if allowed:
+    if allowed and not look_only:
         run.record_event("changed", step=state.step, differences=allowed)
     return start
 

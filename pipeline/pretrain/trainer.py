@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,37 +15,24 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from cluster.errors import ConfigError, MismatchError
+from cluster.errors import ConfigError
 from cluster.manifest import InputEntry, read_manifest
 from cluster.train_group import Rank
-from data_prep.token_store import TokenStore
-from models.config import TransformerConfig
 from models.initialization import init_weights
 from pipeline.batches.loader import BatchPlan, MicroBatch, StepLoader
 from pipeline.batches.noise import Noise
-from pipeline.batches.token_dataset import Split, TokenDataset
+from pipeline.batches.token_dataset import TokenDataset
 from pipeline.objectives import OBJECTIVES
-from pipeline.objectives.mlm import Vocabulary
 from pipeline.pretrain import checkpoint as checkpoints
 from pipeline.pretrain import engine as engines
 from pipeline.pretrain.config import PretrainConfig, identity_of
+from pipeline.pretrain.inputs import open_inputs
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_log import RunLog, Sender
 from pipeline.pretrain.schedule import learning_rate
 from pipeline.pretrain.universal import convert_on_rank_zero, discard_scratch, universal_info
 
 _CLOSE_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What the run reads: stores, samples and the network's shape."""
-
-    stores: list[TokenStore]
-    train: TokenDataset
-    held_out: TokenDataset
-    model: TransformerConfig
-    vocabulary: Vocabulary
 
 
 @dataclass(slots=True)
@@ -55,50 +42,6 @@ class Progress:
     step: int = 0
     predicted_tokens: int = 0
     held_out_loss: float | None = None
-
-
-def open_inputs(config: PretrainConfig, *, verify: bool) -> Inputs:
-    """Open the stores, hashing every file when `verify`, and fit the network's vocabulary to them.
-
-    Raises:
-        CorruptArtefactError, MismatchError, ConfigError: as the parts raise them.
-    """
-    stores = [TokenStore.open(store.path, verify=verify) for store in config.data.stores]
-    special = stores[0].special_tokens
-    vocab_size = require_vocab_size(config.model.vocab_size, stores)
-    return Inputs(
-        stores=stores,
-        train=_dataset(stores, config, "train"),
-        held_out=_dataset(stores, config, "held_out"),
-        model=replace(config.model, vocab_size=vocab_size),
-        vocabulary=Vocabulary(vocab_size, special["mask"], tuple(sorted(special.values()))),
-    )
-
-
-def require_vocab_size(configured: int | None, stores: list[TokenStore]) -> int:
-    """The vocabulary of the network: that of the tokens, unless the configuration asks for a larger one.
-
-    Raises:
-        MismatchError: the configured vocabulary has no place for some tokens.
-    """
-    needed = max(store.vocab_size for store in stores)
-    if configured is not None and configured < needed:
-        raise MismatchError(
-            f"model.vocab_size is {configured}, but the tokens of {stores[0].path} need {needed}.",
-            next_step=f"remove model.vocab_size from the configuration, or set it to {needed} or more",
-        )
-    return configured or needed
-
-
-def _dataset(stores: list[TokenStore], config: PretrainConfig, split: Split) -> TokenDataset:
-    return TokenDataset(
-        stores,
-        [store.weight for store in config.data.stores],
-        sequence_length=config.batch.sequence_length,
-        seed=config.seed,
-        held_out=config.data.held_out,
-        split=split,
-    )
 
 
 class Trainer:
