@@ -31,6 +31,11 @@ def open_inputs(config: PretrainConfig, *, verify: bool) -> Inputs:
     """
     stores = [TokenStore.open(store.path, verify=verify) for store in config.data.stores]
     special = stores[0].special_tokens
+    if "mask" not in special:
+        raise MismatchError(
+            f"The tokenizer of {stores[0].path} has no mask token, which masked language modelling needs.",
+            next_step="prepare the data with a trained byte_level_bpe tokenizer, or one that has `<mask>`",
+        )
     vocab_size = require_vocab_size(config.model.vocab_size, stores)
     return Inputs(
         stores=stores,
