@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from cluster.errors import CorruptArtefactError, ReferenceNotFoundError
 from cluster.manifest import InputEntry, Manifest, read_manifest
 from cluster.storage import is_committed
+from pipeline.pretrain.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.references import resolve_checkpoint
 
 _MAX_SHOWN_FILES = 20
@@ -43,50 +46,55 @@ class Node:
 def trace(reference: str, runs_dir: Path) -> Node:
     """The ancestry of a checkpoint reference or of an artefact's directory.
 
+    Args:
+        runs_dir: where the runs lie that scores name as `RUN@STEP`.
+
     Raises:
         ReferenceNotFoundError: there is no such thing.
     """
     directory = Path(reference)
     if not is_committed(directory):
         directory = resolve_checkpoint(reference, runs_dir)
-    if not is_committed(directory):
-        raise ReferenceNotFoundError(f"{reference} is no artefact and no checkpoint.")
-    manifest = read_manifest(directory)
-    return _node(manifest, str(directory))
+    return _node(read_manifest(directory), directory, runs_dir)
 
 
-def _node(manifest: Manifest, uri: str) -> Node:
+def _node(manifest: Manifest, directory: Path, runs_dir: Path) -> Node:
     return Node(
         kind=manifest.kind,
-        uri=uri,
+        uri=str(directory),
         fingerprint=manifest.fingerprint,
         note=_note(manifest),
-        inputs=[_follow(entry, Path(uri)) for entry in manifest.inputs],
+        inputs=[_follow(entry, directory, runs_dir) for entry in manifest.inputs],
     )
 
 
-def _follow(entry: InputEntry, used_by: Path) -> Node:
+def _follow(entry: InputEntry, used_by: Path, runs_dir: Path) -> Node:
     """The node of an input; the artefact is read again, and must still be the one that was used."""
-    directory = _locate(entry, used_by)
-    if directory is None:
-        problem = "" if entry.kind.endswith("file") else "not found here"
-        return Node(entry.kind, entry.uri, entry.fingerprint, problem=problem)
-    try:
-        manifest = read_manifest(directory)
-    except CorruptArtefactError as error:
-        return Node(entry.kind, entry.uri, entry.fingerprint, problem=error.problem)
-    if manifest.fingerprint != entry.fingerprint:
-        found = f"{directory} now holds something else ({manifest.fingerprint})"
-        return Node(entry.kind, entry.uri, entry.fingerprint, problem=found)
-    return _node(manifest, str(directory))
+    problem = "" if entry.kind.endswith("file") else "not found here"
+    for directory in _candidates(entry, used_by, runs_dir):
+        if not is_committed(directory):
+            continue
+        try:
+            manifest = read_manifest(directory)
+        except CorruptArtefactError as error:
+            problem = error.problem
+            continue
+        if manifest.fingerprint == entry.fingerprint:
+            return _node(manifest, directory, runs_dir)
+        if manifest.kind == entry.kind:
+            problem = f"{directory} now holds something else ({manifest.fingerprint})"
+    return Node(entry.kind, entry.uri, entry.fingerprint, problem=problem)
 
 
-def _locate(entry: InputEntry, used_by: Path) -> Path | None:
-    """Where an input artefact lies: where it was, or beside its user when both were moved together."""
-    for candidate in (Path(entry.uri), used_by.parent / Path(entry.uri).name):
-        if is_committed(candidate):
-            return candidate
-    return None
+def _candidates(entry: InputEntry, used_by: Path, runs_dir: Path) -> Iterator[Path]:
+    """Where an input artefact may lie: where it was, or beside its user when both were moved together."""
+    place = Path(entry.uri)
+    yield place
+    yield place / entry.kind
+    yield used_by.parent / place.name
+    if entry.kind == CHECKPOINT_KIND:
+        with suppress(ReferenceNotFoundError):
+            yield resolve_checkpoint(entry.uri, runs_dir)
 
 
 def _note(manifest: Manifest) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from pipeline.pretrain import checkpoint as checkpoints
 from pipeline.pretrain.checkpoint import TrainerState
 
 
-def save(directory: Path, step: int, loss: float | None = None) -> Path:
+def save(directory: Path, step: int, loss: float | None = None, inputs: Sequence[InputEntry] = ()) -> Path:
     """Commit a small checkpoint the way rank 0 does."""
     staging = checkpoints.prepare_staging(directory, step)
     (staging / checkpoints.MODEL_FILE).write_bytes(os.urandom(256))
@@ -34,10 +35,8 @@ def save(directory: Path, step: int, loss: float | None = None) -> Path:
         run_id="r",
         run_name="run",
     )
-    inputs = [InputEntry(kind="tokens", uri="tokens", fingerprint="s")]
-    checkpoints.commit_checkpoint(
-        staging, directory, state, TransformerConfig(vocab_size=100), tokenizer, inputs
-    )
+    model = TransformerConfig(vocab_size=100)
+    checkpoints.commit_checkpoint(staging, directory, state, model, tokenizer, list(inputs))
     return directory / checkpoints.checkpoint_name(step)
 
 
