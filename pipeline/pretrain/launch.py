@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from cluster.errors import ResumeRefusedError
+from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.storage import exclusive
@@ -129,6 +130,11 @@ def execute(run: RunDirectory) -> None:
     config = run.config()
     cluster = config.cluster
     size = GroupSize(cluster.workers, cluster.cpus_per_worker, cluster.gpus_per_worker)
+    if not size.gpus_per_worker and not has_compiler():
+        print(
+            "No C++ compiler here: torch's fused AdamW takes the place of DeepSpeed's CPU Adam.",
+            file=sys.stderr,
+        )
     with exclusive(run.path, "its training"):
         _train(run, config, size)
 
