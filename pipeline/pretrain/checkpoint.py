@@ -169,6 +169,8 @@ def best_checkpoint(directory: Path) -> Path | None:
 
 def apply_retention(directory: Path, keep_last: int) -> list[int]:
     """Delete all but the newest `keep_last` checkpoints and the best one; returns the deleted steps."""
+    for leftover in directory.glob(".step-*.deleted"):
+        shutil.rmtree(leftover)
     checkpoints = list_checkpoints(directory)
     kept = {*checkpoints[-keep_last:], best_checkpoint(directory)}
     deleted = [path for path in checkpoints if path not in kept]

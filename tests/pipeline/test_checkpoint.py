@@ -103,6 +103,15 @@ def test_retention_keeps_the_newest_and_the_best(directory: Path):
     assert checkpoints.step_of(best) == 20
 
 
+def test_a_deletion_that_was_killed_half_way_is_finished_by_the_next(directory: Path):
+    save(directory, 10)
+    (directory / ".step-00000010.deleted").mkdir()
+    (directory / ".step-00000010.deleted" / "left").write_text("")
+    save(directory, 20)
+    assert checkpoints.apply_retention(directory, keep_last=1) == [10]
+    assert [path.name for path in directory.iterdir()] == ["step-00000020"]
+
+
 def test_state_and_network_are_read_back_as_they_were_written(directory: Path):
     path = save(directory, 10, 2.5)
     assert checkpoints.read_trainer_state(path).held_out_loss == 2.5
