@@ -192,7 +192,7 @@ def render(report: Report) -> None:
     }
     print_mapping("from text to scores", rows)
     show_scores(report.scores)
-    print("\nWhat to type next:")
+    print("\nWhat to type next (in the environment: source .venv/bin/activate):")
     print(f"  mlflow ui --backend-store-uri {report.tracking_uri}")
     print(
         f"  cloze resume {report.run} --runs-dir {report.runs_dir} --allow-changed steps steps={report.steps + 600}"
