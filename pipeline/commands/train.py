@@ -142,4 +142,7 @@ def _show_end(run: RunDirectory, as_json: bool) -> None:
         print_json(summary)
         return
     print_mapping("trained", summary | {"checkpoints": "\n".join(summary["checkpoints"])})
-    typer.echo(f"\nNext: cloze checkpoints {name}   |   cloze lineage {name}@latest   |   cloze runs")
+    # A run outside the default directory is named by its path, so that the commands work as they are printed.
+    usual = run.path.resolve().parent == Path("runs").resolve()
+    typed = name if usual else str(run.path)
+    typer.echo(f"\nNext: cloze checkpoints {typed}   |   cloze lineage {typed}@latest")
