@@ -98,11 +98,9 @@ def _load_merged(path: Path, chain: tuple[Path, ...]) -> DictConfig:
     if resolved in chain:
         raise ConfigError(f"{path}: `base` leads back to itself: {' -> '.join(map(str, (*chain, resolved)))}")
     if not path.is_file():
-        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=1)
+        near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")])
         hint = (
-            f"did you mean {path.parent / near[0]}?"
-            if near
-            else "`ls configs/*` lists those that are shipped"
+            f"did you mean {path.parent / near}?" if near else "`ls configs/*` lists those that are shipped"
         )
         named_by = f" (named by `base` in {chain[-1]})" if chain else ""
         raise MissingInputError(f"There is no configuration file {path}{named_by}.", next_step=hint)
@@ -134,7 +132,7 @@ def _explain(kind: Any, detail: Mapping[str, Any]) -> ConfigProblem:
     value = detail.get("input")
     if detail["type"] == "extra_forbidden":
         allowed = sorted(_field_names(_models_at(kind, location[:-1])))
-        message = f"unknown key{_nearest(str(location[-1]), allowed)}; allowed are {', '.join(allowed)}"
+        message = f"unknown key{_did_you_mean(str(location[-1]), allowed)}; allowed are {', '.join(allowed)}"
     elif detail["type"] == "missing":
         return ConfigProblem(key, "", "is required")
     elif detail["type"] in ("literal_error", "union_tag_invalid"):
@@ -143,15 +141,20 @@ def _explain(kind: Any, detail: Mapping[str, Any]) -> ConfigProblem:
         choices = [choice.strip("' ") for choice in expected.replace(" or ", ", ").split(",")]
         tag = context.get("tag", value)
         value = tag
-        message = f"must be one of {', '.join(choices)}{_nearest(str(tag), choices)}"
+        message = f"must be one of {', '.join(choices)}{_did_you_mean(str(tag), choices)}"
     else:
         message = str(detail["msg"]).removeprefix("Value error, ")
     return ConfigProblem(key, _shorten(value), message)
 
 
-def _nearest(name: str, allowed: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(allowed), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """The allowed name that `name` was probably meant to be; empty when none is near."""
+    return next(iter(difflib.get_close_matches(name, list(allowed), n=1)), "")
+
+
+def _did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    near = nearest(name, allowed)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _shorten(value: Any) -> str:

@@ -6,7 +6,6 @@ relative paths start from. The same work has the same id, and so is not started 
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -157,8 +156,10 @@ def _parse(app: typer.Typer, arguments: Sequence[str]) -> tuple[str, dict[str, A
         allowed = sorted(set(command.commands) - CONTROL_VERBS)
         name = rest.pop(0) if rest else ""
         if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1)
-            hint = f" Did you mean {' '.join([*names, near[0]])}?" if near else ""
+            from pipeline.config import nearest
+
+            near = nearest(name, allowed)
+            hint = f" Did you mean {' '.join([*names, near])}?" if near else ""
             raise ConfigError(
                 f"{' '.join([*names, name]) or 'Nothing'} is no verb that can be submitted.{hint}",
                 next_step=f"cloze submit -- {' '.join(names)} one of: {', '.join(allowed)}".replace(

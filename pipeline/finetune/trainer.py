@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from cluster.errors import ClozeError, ConfigError
+from models.weights import decay_groups
 from pipeline.batches.noise import Noise
 from pipeline.finetune.batches import PaddedBatch, UpdatePlan, pad_batch
 from pipeline.finetune.encoding import EncodedExamples
@@ -140,12 +141,7 @@ def train(
 
 def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019) with decay on matrices only, as BERT's released code has it."""
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
+    groups = decay_groups(model, settings.weight_decay)
     return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPSILON, fused=True)
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from cluster.operators import compile_lock, has_compiler
+from models.weights import decay_groups
 from pipeline.pretrain.config import OptimizerConfig, PretrainConfig
 
-_NO_DECAY_SUFFIXES = (".bias",)
 _QUIET = 10**9
 """Steps between DeepSpeed's own progress lines: never."""
 _UNREACHED_STEP = 2**31
@@ -43,15 +43,6 @@ def deepspeed_config(config: PretrainConfig, world_size: int, *, universal: bool
     }
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Weight decay for matrices, none for biases and norms."""
-    decayed, plain = [], []
-    for name, parameter in model.named_parameters():
-        small = parameter.ndim < 2 or name.endswith(_NO_DECAY_SUFFIXES)
-        (plain if small else decayed).append(parameter)
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-
-
 def optimizer_name() -> str:
     """The optimizer that this machine gets: DeepSpeed's FusedAdam on CUDA, its compiled CPU Adam, or torch's."""
     if torch.cuda.is_available():
@@ -61,7 +52,7 @@ def optimizer_name() -> str:
 
 def make_optimizer(name: str, model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """AdamW in the implementation `name`, as `optimizer_name` gives it."""
-    groups = parameter_groups(model, config.weight_decay)
+    groups = decay_groups(model, config.weight_decay)
     common = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
     if name == "AdamW":
         return torch.optim.AdamW(groups, fused=True, **common)

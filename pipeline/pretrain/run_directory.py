@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster.errors import ReferenceNotFoundError
 from cluster.manifest import write_durably
-from pipeline.config import load_config, to_yaml
+from pipeline.config import load_config, nearest, to_yaml
 from pipeline.pretrain.config import PretrainConfig
 
 RUN_FILE = "run.json"
@@ -111,15 +111,9 @@ def find_run(reference: str, runs_dir: Path) -> RunDirectory:
     for run in runs:
         if run.info.run_id == reference:
             return run
+    near = nearest(reference, [run.path.name for run in runs])
+    hint = f" Did you mean {near}?" if near else ""
     raise ReferenceNotFoundError(
-        f"There is no run {reference} in {runs_dir}.{nearest([run.path.name for run in runs], reference)}",
+        f"There is no run {reference} in {runs_dir}.{hint}",
         next_step=f"list the runs there are: cloze runs --runs-dir {runs_dir}",
     )
-
-
-def nearest(names: list[str], wanted: str) -> str:
-    """` Did you mean NAME?`, or nothing when no name is near."""
-    import difflib
-
-    near = difflib.get_close_matches(wanted, names, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
