@@ -59,6 +59,8 @@ class ShardResult:
     stats: dict[str, int] = field(default_factory=dict)
     """Counts that add up over shards."""
     rejects: tuple[Reject, ...] = ()
+    notes: tuple[dict[str, Any], ...] = ()
+    """A few things for people to look at, as JSON-like data; they enter no fingerprint."""
 
 
 class ShardRecord(BaseModel):
@@ -70,6 +72,7 @@ class ShardRecord(BaseModel):
     entry: FileEntry
     stats: dict[str, int]
     rejects: tuple[Reject, ...]
+    notes: tuple[dict[str, Any], ...] = ()
 
 
 ShardFunction = Callable[[Any, Path], ShardResult]
@@ -226,6 +229,7 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> ShardR
             ),
             stats=result.stats,
             rejects=result.rejects,
+            notes=result.notes,
         )
         write_durably(record_path(Path(directory), shard.file), orjson.dumps(record.model_dump(mode="json")))
     return record

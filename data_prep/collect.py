@@ -1,4 +1,4 @@
-"""From source files to document shards: the first stage of a preparation."""
+"""From source files to a document shard: the body of the task."""
 
 from __future__ import annotations
 
@@ -10,48 +10,56 @@ import orjson
 
 from cluster.errors import EmptyCorpusError
 from cluster.shards import Reject, ShardResult
+from data_prep.document import Document
 from data_prep.documents import DocumentWriter
+from data_prep.filters import AnyFilter
+from data_prep.filters.chain import FilterChain
 from data_prep.sources import source_of
-from data_prep.sources.base import Document, SourceConfig, SourceFile
+from data_prep.sources.base import FilePart, SourceConfig
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentsSplit:
-    """The input of one document shard: whole files of one source."""
+    """The input of one document shard: files, or parts of files, of one source."""
 
     source: SourceConfig
-    files: tuple[SourceFile, ...]
+    parts: tuple[FilePart, ...]
+    filters: tuple[AnyFilter, ...]
     min_characters: int
 
 
 def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
-    """Read the files of a split and write their documents as one Parquet file.
+    """Read the parts of a split, filter their documents and write them as one Parquet file.
 
     What cannot be read becomes a Reject. Memory is bounded by a row group and the source's largest document.
     """
     rejects: list[Reject] = []
-    num_short = 0
+    num_read = num_short = 0
+    chain = FilterChain(split.filters)
     with DocumentWriter(path) as writer:
         for item in _read_all(split):
             if isinstance(item, Reject):
                 rejects.append(item)
-            elif len(item.text) < split.min_characters:
+                continue
+            num_read += 1
+            document = chain.apply(item)
+            if document is None:
+                continue
+            if len(document.text) < split.min_characters:
                 num_short += 1
             else:
-                _add(writer, item, rejects)
+                _add(writer, document, rejects)
         num_documents, text_bytes = writer.num_documents, writer.text_bytes
-    stats = {
-        "documents_read": num_documents + num_short,
-        "documents_too_short": num_short,
-        "text_bytes": text_bytes,
-    }
-    return ShardResult(rows=num_documents, stats=stats, rejects=tuple(rejects))
+    stats = {"documents_read": num_read, "documents_too_short": num_short, "text_bytes": text_bytes}
+    return ShardResult(
+        rows=num_documents, stats=stats | chain.counts, rejects=tuple(rejects), notes=tuple(chain.examples)
+    )
 
 
 def _read_all(split: DocumentsSplit) -> Iterator[Document | Reject]:
     source = source_of(split.source)
-    for file in split.files:
-        yield from source.read(split.source, file)
+    for part in split.parts:
+        yield from source.read(split.source, part)
 
 
 def _add(writer: DocumentWriter, document: Document, rejects: list[Reject]) -> None:
@@ -70,7 +78,7 @@ def require_documents(num_documents: int, num_read: int, num_rejects: int, min_c
     """
     if num_documents == 0:
         raise EmptyCorpusError(
-            f"The sources hold no usable document: {num_read} were read, all of them shorter than"
-            f" min_characters = {min_characters}, and {num_rejects} inputs were unreadable.",
-            next_step="check the paths and kinds of `sources`, or lower `min_characters`",
+            f"The sources hold no usable document: {num_read} were read, all of them dropped by filters or shorter"
+            f" than min_characters = {min_characters}, and {num_rejects} inputs were unreadable.",
+            next_step="check the paths and kinds of `sources`, or lower `min_characters` and what filters ask",
         )

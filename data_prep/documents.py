@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from cluster.errors import CorruptArtefactError
 from cluster.manifest import Manifest
 from cluster.storage import open_artefact
+from data_prep.document import Document
 from data_prep.layout import DOCUMENTS, REPAIR
-from data_prep.sources.base import Document
+from data_prep.selection import Selection, edit_texts
 
 ROW_GROUP_BYTES = 8 << 20
 """A row group is closed once its texts fill this many bytes."""
@@ -95,34 +96,57 @@ def _dump_meta(meta: dict[str, Any]) -> str:
     return orjson.dumps(meta, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS).decode()
 
 
-def read_row_groups(
-    path: Path, columns: Iterable[str], rows: np.ndarray | None = None
-) -> Iterator[tuple[int, pa.Table]]:
-    """(first row number, table) of every row group of a shard, in order.
+def read_row_groups(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, pa.Table]]:
+    """(first row number, table) of every row group of a shard, in order."""
+    with pq.ParquetFile(str(path)) as file:
+        first = 0
+        for number in range(file.num_row_groups):
+            yield first, file.read_row_group(number, columns=list(columns))
+            first += file.metadata.row_group(number).num_rows
 
-    Args:
-        rows: ascending row numbers in the shard; None takes all. Row groups without any are not read.
+
+def read_selected(path: Path, columns: Iterable[str], selection: Selection) -> Iterator[pa.Table]:
+    """The selected rows of a shard, in order, a row group at a time; `text` without what is removed from it.
+
+    Row groups without any selected row are not read.
     """
     with pq.ParquetFile(str(path)) as file:
         first = 0
         for number in range(file.num_row_groups):
             count = file.metadata.row_group(number).num_rows
-            wanted = None if rows is None else _between(rows, first, first + count) - first
-            if wanted is None or len(wanted):
+            own = selection.between(first, first + count)
+            if len(own):
                 table = file.read_row_group(number, columns=list(columns))
-                yield first, table if wanted is None or len(wanted) == count else table.take(wanted)
+                yield _select(table, own, first)
             first += count
 
 
-def read_texts(path: Path, rows: np.ndarray | None = None) -> Iterator[tuple[str, str]]:
-    """(doc_id, text) of the given rows of a shard, in order; bounded by a row group."""
-    for _, table in read_row_groups(path, ("doc_id", "text"), rows):
-        yield from zip(table["doc_id"].to_pylist(), table["text"].to_pylist(), strict=True)
+def read_values(path: Path, column: str) -> list[str]:
+    """The different values of a column, sorted."""
+    return sorted(set(pq.read_table(str(path), columns=[column])[column].unique().to_pylist()))
 
 
-def _between(rows: np.ndarray, first: int, last: int) -> np.ndarray:
-    start, end = np.searchsorted(rows, [first, last])
-    return rows[start:end]
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array."""
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def text_bytes(texts: pa.Array) -> int:
+    """UTF-8 bytes of all texts together."""
+    if not len(texts):
+        return 0
+    offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return int(offsets[-1] - offsets[0])
+
+
+def _select(table: pa.Table, selection: Selection, first: int) -> pa.Table:
+    if len(selection) < table.num_rows:
+        table = table.take(pa.array(selection.rows - first))
+    if len(selection.spans) and "text" in table.column_names:
+        place = table.column_names.index("text")
+        texts = edit_texts(one_chunk(table["text"]), selection)
+        table = table.set_column(place, "text", texts)
+    return table
 
 
 class DocumentStore:
@@ -145,22 +169,16 @@ class DocumentStore:
         """
         return cls(path, open_artefact(path, kind=DOCUMENTS, deep=verify, repair=REPAIR))
 
-    def read_rows(self, shard: int, rows: np.ndarray | None = None) -> Iterator[Document]:
-        """The documents of a shard at the given ascending row numbers (None: all), in order.
+    def read_selected(self, shard: int, selection: Selection) -> Iterator[Document]:
+        """The selected documents of a shard, in order, without what is removed from their texts.
 
         Raises:
             CorruptArtefactError: the file is not readable Parquet.
         """
         path = self.files[shard]
         try:
-            for _, table in read_row_groups(path, SCHEMA.names, rows):
+            for table in read_selected(path, SCHEMA.names, selection):
                 for row in table.to_pylist():
                     yield Document(**(row | {"meta": orjson.loads(row["meta"])}))
         except (pa.ArrowInvalid, OSError) as error:
             raise CorruptArtefactError(f"{path} cannot be read: {error}", next_step=REPAIR) from error
-
-    def read_row(self, shard: int, row: int) -> Document:
-        """One document."""
-        found = list(self.read_rows(shard, np.array([row], dtype=np.int64)))
-        assert found, f"{self.files[shard]} has no row {row}"
-        return found[0]

@@ -17,7 +17,7 @@ from cluster.progress import progress
 from cluster.storage import storage_errors
 from data_prep.config import DataConfig
 from data_prep.sources import source_of
-from data_prep.sources.base import SourceConfig, SourceFile
+from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 from data_prep.sources.streams import open_file
 
 CACHE_NAME = ".source-hashes.json"
@@ -66,21 +66,47 @@ def _size_and_version(path: str) -> tuple[int, str]:
         ) from error
 
 
-def group_inputs(inputs: Sequence[Input], shard_bytes: int) -> list[tuple[Input, ...]]:
-    """Cut the list of files into shards of at most `shard_bytes`, each of one source and of whole files.
+@dataclass(frozen=True, slots=True)
+class InputPart:
+    """A source file, or a part of a big one."""
 
-    A file bigger than that is a shard by itself.
+    input: Input
+    part: FilePart
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the part, as they are stored."""
+        end = self.input.size_bytes if self.part.end is None else self.part.end
+        return end - self.part.start
+
+
+def group_inputs(inputs: Sequence[Input], shard_bytes: int) -> list[tuple[InputPart, ...]]:
+    """Cut the list of files into shards of at most `shard_bytes`, each of one source.
+
+    A bigger file is split where its source can split it, and is a shard by itself where it cannot.
     """
-    groups: list[list[Input]] = []
+    groups: list[list[InputPart]] = []
     size = 0
-    for item in inputs:
-        fits = groups and groups[-1][0].source == item.source and size + item.size_bytes <= shard_bytes
+    for item in _parts(inputs, shard_bytes):
+        fits = (
+            groups
+            and groups[-1][0].input.source == item.input.source
+            and size + item.size_bytes <= shard_bytes
+        )
         if not fits:
             groups.append([])
             size = 0
         groups[-1].append(item)
         size += item.size_bytes
     return [tuple(group) for group in groups]
+
+
+def _parts(inputs: Sequence[Input], shard_bytes: int) -> Iterator[InputPart]:
+    for item in inputs:
+        parts = [FilePart(item.file)]
+        if item.size_bytes > shard_bytes:
+            parts = source_of(item.source).split(item.source, item.file, item.size_bytes, shard_bytes)
+        yield from (InputPart(item, part) for part in parts)
 
 
 def hash_inputs(inputs: Sequence[Input], directory: Path) -> list[str]:

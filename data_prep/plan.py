@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cluster.storage import is_committed
-from data_prep.config import DataConfig, PretrainedTokenizer
+from data_prep.config import DataConfig
 from data_prep.inputs import group_inputs, list_inputs
 from data_prep.layout import STAGES
+from data_prep.tokenizers.config import PretrainedTokenizer
 from data_prep.tokenizers.pretrained import find_tokenizer
 
 
@@ -28,10 +29,11 @@ def plan_preparation(config: DataConfig) -> dict[str, Any]:
     groups = group_inputs(list_inputs(config), config.shard_bytes)
     sources = {}
     for source in config.sources:
-        shards = [[item.size_bytes for item in group] for group in groups if group[0].source == source]
+        own = [group for group in groups if group[0].input.source == source]
+        shards = [[item.size_bytes for item in group] for group in own]
         sources[source.name] = {
             "kind": source.kind,
-            "files": sum(map(len, shards)),
+            "files": len({item.input.file for group in own for item in group}),
             "size_bytes": sum(map(sum, shards)),
             "shards": len(shards),
             "largest_shard_bytes": max(map(sum, shards), default=0),

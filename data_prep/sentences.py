@@ -15,6 +15,9 @@ from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
+import pyarrow as pa
+
+from data_prep.ragged import Ragged
 
 _WHITE = (
     *(*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)),
@@ -54,6 +57,26 @@ def cut_points(text: str, sentences: str) -> np.ndarray:
         sentences: `blingfire`, or `none` for no cuts at all.
     """
     return SEGMENTERS[sentences](text)
+
+
+def cut_sentences(texts: pa.Array, langs: pa.Array, method: str) -> Ragged:
+    """Where the sentences of texts begin.
+
+    Args:
+        texts: [documents] string.
+        langs: [documents] string, ISO 639-1 codes of their languages.
+        method: a name in `SEGMENTERS`.
+
+    Returns:
+        Per document the ascending UTF-8 byte offsets (int64) of its sentences but the first.
+    """
+    cuts = []
+    for text in texts.to_pylist():
+        points = cut_points(text, method)
+        if not text.isascii() and len(points):
+            points = _character_starts(text.encode("utf-8"))[points]
+        cuts.append(points)
+    return Ragged.of(cuts)
 
 
 def split_at(text: str, cuts: np.ndarray) -> list[str]:

@@ -6,6 +6,7 @@ its ids lie in its file; after that a read is one slice of a NumPy view, and Arr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,10 @@ from cluster.errors import CorruptArtefactError, MissingInputError
 from cluster.manifest import MANIFEST_NAME, Manifest
 from cluster.storage import open_artefact
 from data_prep.hashing import as_fraction, hash_strings
-from data_prep.layout import DEDUP, DOCUMENTS, REPAIR, TOKENIZER_FILE, TOKENS
+from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TOKENIZER_FILE, TOKENS
 
 if TYPE_CHECKING:
-    from data_prep.sources.base import Document
+    from data_prep.document import Document
 
 
 class TokenStore:
@@ -124,25 +125,34 @@ class TokenStore:
 
     def doc_id(self, document: int) -> str:
         """The document's id, as its source gave it."""
-        return self._file(document).doc_id(self._row(document))
+        return self._file(document).value("doc_id", self._row(document))
 
     def source(self, document: int) -> str:
         """The name of the document's source in the configuration."""
-        return self._file(document).source(self._row(document))
+        return self._file(document).value("source", self._row(document))
+
+    def lang(self, document: int) -> str:
+        """The document's language, as ISO 639-1 code."""
+        return self._file(document).value("lang", self._row(document))
 
     def sources(self) -> tuple[np.ndarray, list[str]]:
         """([num_documents] int32 numbers, names): the source of every document."""
+        return self._categories("source")
+
+    def langs(self) -> tuple[np.ndarray, list[str]]:
+        """([num_documents] int32 numbers, ISO 639-1 codes): the language of every document."""
+        return self._categories("lang")
+
+    def _categories(self, column: str) -> tuple[np.ndarray, list[str]]:
         names: list[str] = []
         numbers = np.empty(self.num_documents, dtype=np.int32)
-        for file, first in zip(self._files, self._first_of_file, strict=False):
-            for start, column in file.source_columns():
-                own = column.dictionary.to_pylist()
-                names += [name for name in own if name not in names]
-                to_number = np.array([names.index(name) for name in own], dtype=np.int32)
-                place = first + start
-                numbers[place : place + len(column)] = to_number[
-                    column.indices.to_numpy(zero_copy_only=False)
-                ]
+        place = 0
+        for values in (batch for file in self._files for batch in file.columns(column)):
+            own = values.dictionary.to_pylist()
+            names += [name for name in own if name not in names]
+            to_number = np.array([names.index(name) for name in own], dtype=np.int32)
+            numbers[place : place + len(values)] = to_number[values.indices.to_numpy(zero_copy_only=False)]
+            place += len(values)
         return numbers, names
 
     def held_out(self, fraction: float) -> np.ndarray:
@@ -151,22 +161,39 @@ class TokenStore:
         A function of the document's id alone: what is held out of one preparation is held out of all, and a
         smaller fraction holds out a subset of what a larger one does.
         """
-        hashes = [hash_strings(column) for file in self._files for column in file.doc_id_columns()]
+        hashes = [hash_strings(column) for file in self._files for column in file.columns("doc_id")]
         return as_fraction(np.concatenate([np.empty(0, dtype=np.uint64), *hashes])) < fraction
 
     def document(self, document: int) -> Document:
         """The document itself: text, title, uri and meta, from the documents beside this store.
 
         Raises:
-            CorruptArtefactError: the documents or the rows kept by deduplication are gone or damaged.
+            CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
         """
-        from data_prep.dedup.kept import read_kept
-        from data_prep.documents import DocumentStore
+        number = range(self.num_documents)[document]
+        return next(self.documents(np.array([number], dtype=np.int64)))
 
-        shard = int(self._file_of[document])
-        kept = read_kept(self.path.parent / DEDUP, shard)
+    def documents(self, numbers: np.ndarray) -> Iterator[Document]:
+        """The documents with the given ascending numbers; every row group is read once.
+
+        Raises:
+            CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
+        """
+        from data_prep.documents import DocumentStore
+        from data_prep.selection import read_selection
+
         documents = DocumentStore.open(self.path.parent / DOCUMENTS, verify=False)
-        return documents.read_row(shard, int(kept[self._row(document)]))
+        shards = self._file_of[numbers]
+        for shard in np.unique(shards).tolist():
+            rows = numbers[shards == shard] - self._first_of_file[shard]
+            selection = read_selection(self.path.parent / self._selection_kind, shard)
+            yield from documents.read_selected(shard, selection.take(rows))
+
+    @property
+    def _selection_kind(self) -> str:
+        """The artefact that decided which documents are here."""
+        kinds = {entry.kind for entry in self.manifest.inputs}
+        return DECONTAMINATION if DECONTAMINATION in kinds else DEDUP
 
     def place(self, document: int) -> tuple[int, int]:
         """(shard, row in the shard) of a document; negative numbers count from the end."""
@@ -216,23 +243,13 @@ class _TokenFile:
             lengths.append(np.diff(offsets))
         return _joined(starts), _joined(lengths)
 
-    def doc_id(self, row: int) -> str:
+    def value(self, column: str, row: int) -> str:
         batch, own = self._find(row)
-        return batch.column("doc_id")[own].as_py()
+        return batch.column(column)[own].as_py()
 
-    def source(self, row: int) -> str:
-        batch, own = self._find(row)
-        return batch.column("source")[own].as_py()
-
-    def doc_id_columns(self) -> list[pa.StringArray]:
-        return [batch.column("doc_id") for batch in self._batches]
-
-    def source_columns(self) -> list[tuple[int, pa.DictionaryArray]]:
-        """(first row, column) of every batch."""
-        return [
-            (int(first), batch.column("source"))
-            for first, batch in zip(self._first_of_batch, self._batches, strict=False)
-        ]
+    def columns(self, name: str) -> list[Any]:
+        """The column of every batch."""
+        return [batch.column(name) for batch in self._batches]
 
     def _find(self, row: int) -> tuple[pa.RecordBatch, int]:
         number = int(np.searchsorted(self._first_of_batch, row, side="right")) - 1

@@ -14,26 +14,27 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cluster.manifest import write_durably
 from data_prep.layout import TOKENIZER_FILE
+from data_prep.ragged import Ragged
 
-BATCH_BYTES = 8 << 20
-"""A record batch is closed once its ids and sentence starts fill this many bytes."""
-BATCH_DOCUMENTS = 4096
-"""A record batch holds at most this many documents."""
 _LARGEST_UINT16_VOCABULARY = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedDocument:
-    """One row of a token shard."""
+class EncodedBatch:
+    """Some consecutive rows of a token shard."""
 
-    doc_id: str
-    input_ids: np.ndarray
-    """[tokens] of any unsigned integer type; no special tokens."""
-    sentence_starts: np.ndarray
-    """[sentences] int32, ascending; the first is 0, and each is the position of a sentence's first token."""
+    doc_ids: pa.Array
+    """[documents] string."""
+    langs: pa.Array
+    """[documents] string, ISO 639-1 codes."""
+    input_ids: Ragged
+    """Ids of every document, of any unsigned integer type; no special tokens."""
+    sentence_starts: Ragged
+    """Per document int32 positions of each sentence's first token, ascending; the first is 0."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -47,55 +48,60 @@ def token_schema(dtype: np.dtype) -> pa.Schema:
         [
             ("doc_id", pa.string()),
             ("source", pa.dictionary(pa.int32(), pa.string())),
+            ("lang", pa.dictionary(pa.int32(), pa.string())),
             ("input_ids", pa.list_(pa.from_numpy_dtype(dtype))),
             ("sentence_starts", pa.list_(pa.int32())),
         ]
     )
 
 
-def write_token_shard(path: Path, source: str, documents: Iterable[EncodedDocument], dtype: np.dtype) -> int:
-    """Write one shard, all of whose documents come from `source`; returns its tokens.
+def write_token_shard(
+    path: Path, source: str, langs: Sequence[str], batches: Iterable[EncodedBatch], dtype: np.dtype
+) -> int:
+    """Write one shard, all of whose documents come from `source` and are in one of `langs`; returns its tokens.
 
     A shard without documents still holds one empty batch, because `datasets` reads no file without any.
     """
     schema = token_schema(dtype)
+    # The dictionaries are the same in every batch, so that the stream holds them once.
+    names, codes = pa.array([source], type=pa.string()), pa.array(sorted(langs), type=pa.string())
     num_tokens = 0
+    written = False
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        pending: list[EncodedDocument] = []
-        pending_bytes = 0
-        written = False
-        for document in documents:
-            pending.append(document)
-            num_tokens += len(document.input_ids)
-            pending_bytes += dtype.itemsize * len(document.input_ids) + 4 * len(document.sentence_starts)
-            if pending_bytes >= BATCH_BYTES or len(pending) >= BATCH_DOCUMENTS:
-                writer.write_batch(_record_batch(pending, source, dtype, schema))
-                pending, pending_bytes, written = [], 0, True
-        if pending or not written:
-            writer.write_batch(_record_batch(pending, source, dtype, schema))
+        for batch in batches:
+            writer.write_batch(_record_batch(batch, names, codes, dtype, schema))
+            num_tokens += len(batch.input_ids.values)
+            written = True
+        if not written:
+            writer.write_batch(_record_batch(_NOTHING, names, codes, dtype, schema))
     return num_tokens
 
 
 def _record_batch(
-    documents: Sequence[EncodedDocument], source: str, dtype: np.dtype, schema: pa.Schema
+    batch: EncodedBatch, names: pa.Array, codes: pa.Array, dtype: np.dtype, schema: pa.Schema
 ) -> pa.RecordBatch:
-    # The dictionary is the same in every batch, so that the stream holds it once.
-    indices = pa.array(np.zeros(len(documents), dtype=np.int32))
+    sources = pa.array(np.zeros(len(batch.doc_ids), dtype=np.int32))
+    langs = pc.index_in(batch.langs, value_set=codes)  # pyright: ignore[reportAttributeAccessIssue]
     columns = [
-        pa.array([document.doc_id for document in documents], type=pa.string()),
-        pa.DictionaryArray.from_arrays(indices, pa.array([source], type=pa.string())),
-        _list_array([document.input_ids for document in documents], dtype),
-        _list_array([document.sentence_starts for document in documents], np.dtype(np.int32)),
+        batch.doc_ids,
+        pa.DictionaryArray.from_arrays(sources, names),
+        pa.DictionaryArray.from_arrays(langs, codes),
+        _list_array(batch.input_ids, dtype),
+        _list_array(batch.sentence_starts, np.dtype(np.int32)),
     ]
     return pa.record_batch(columns, schema=schema)
 
 
-def _list_array(rows: Sequence[np.ndarray], dtype: np.dtype) -> pa.ListArray:
-    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
-    assert offsets[-1] < 2**31, "a batch is closed long before its offsets leave int32"
-    values = np.concatenate([np.empty(0, dtype=dtype), *[row.astype(dtype, copy=False) for row in rows]])
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+def _list_array(rows: Ragged, dtype: np.dtype) -> pa.ListArray:
+    assert rows.offsets[-1] < 2**31, "a batch is closed long before its offsets leave int32"
+    return pa.ListArray.from_arrays(
+        pa.array(rows.offsets.astype(np.int32)), pa.array(rows.values.astype(dtype, copy=False))
+    )
+
+
+_NOTHING = EncodedBatch(
+    pa.array([], type=pa.string()), pa.array([], type=pa.string()), Ragged.of([]), Ragged.of([])
+)
 
 
 def token_files(num_shards: int) -> list[str]:
@@ -108,6 +114,7 @@ def write_sidecars(directory: Path, files: Sequence[str], dtype: np.dtype, token
     features = {
         "doc_id": _value("string"),
         "source": _value("string"),
+        "lang": _value("string"),
         "input_ids": {"feature": _value(dtype.name), "_type": "List"},
         "sentence_starts": {"feature": _value("int32"), "_type": "List"},
     }

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from cluster.shards import ShardResult
-from data_prep.dedup.kept import load_kept
-from data_prep.documents import read_texts
-from data_prep.sentences import cut_points
-from data_prep.token_writer import EncodedDocument, write_token_shard
-from data_prep.tokenizers.fast import agrees_with, make_fast_encoder
+from data_prep.documents import one_chunk, read_selected, read_values, text_bytes
+from data_prep.selection import load_selection
+from data_prep.sentences import cut_sentences
+from data_prep.token_writer import EncodedBatch, write_token_shard
+from data_prep.tokenizers.fast import FastEncoder, agrees_with, make_fast_encoder
 from data_prep.tokenizers.reference import Encoder, ReferenceEncoder
 
 
@@ -24,8 +25,8 @@ class TokensSplit:
 
     documents: Path
     """The document shard."""
-    kept: Path
-    """Which of its rows are kept."""
+    selection: Path
+    """What of it is kept."""
     tokenizer: Path
     source: str
     """The source that all its documents come from."""
@@ -46,9 +47,7 @@ def tokenize_documents(split: TokensSplit, path: Path) -> ShardResult:
     """
     # One task is one CPU; both libraries would otherwise start a thread for every core of the machine.
     os.environ["RAYON_NUM_THREADS"] = "1"
-    tokenizer_json = split.tokenizer.read_text(encoding="utf-8")
-    reference = ReferenceEncoder(tokenizer_json)
-    fast = make_fast_encoder(tokenizer_json, split.sentences)
+    reference, fast = _encoders(split.tokenizer.read_text(encoding="utf-8"))
     if fast is not None:
         try:
             return _write(split, path, fast, reference)
@@ -57,35 +56,29 @@ def tokenize_documents(split: TokensSplit, path: Path) -> ShardResult:
     return _write(split, path, reference, None)
 
 
+@lru_cache(maxsize=1)
+def _encoders(tokenizer_json: str) -> tuple[ReferenceEncoder, FastEncoder | None]:
+    """Kept from task to task of a process: reading a big vocabulary costs as much as encoding megabytes."""
+    return ReferenceEncoder(tokenizer_json), make_fast_encoder(tokenizer_json)
+
+
 def _write(split: TokensSplit, path: Path, encoder: Encoder, reference: Encoder | None) -> ShardResult:
     counts = {"kept_bytes": 0, "sentences": 0}
-    rows = load_kept(split.kept)
+    selection = load_selection(split.selection)
 
-    def encoded() -> Iterator[EncodedDocument]:
-        for batch in _batches(read_texts(split.documents, rows), encoder.batch_characters):
-            texts = [text for _, text in batch]
-            cuts = [cut_points(text, split.sentences) for text in texts]
-            if reference is not None and not agrees_with(encoder, reference, texts, cuts):
+    def encoded() -> Iterator[EncodedBatch]:
+        for table in read_selected(split.documents, ("doc_id", "lang", "text"), selection):
+            doc_ids, langs, texts = (one_chunk(table[name]) for name in ("doc_id", "lang", "text"))
+            cuts = cut_sentences(texts, langs, split.sentences)
+            strings = texts.to_pylist()
+            if reference is not None and not agrees_with(encoder, reference, strings, cuts):
                 raise _DisagreementError(split.documents.name)
-            for (doc_id, text), (ids, starts) in zip(batch, encoder.encode(texts, cuts), strict=True):
-                counts["kept_bytes"] += len(text.encode("utf-8"))
-                counts["sentences"] += len(starts)
-                yield EncodedDocument(doc_id, ids, starts)
+            ids, starts = encoder.encode(strings, cuts)
+            counts["kept_bytes"] += text_bytes(texts)
+            counts["sentences"] += len(starts.values)
+            yield EncodedBatch(doc_ids, langs, ids, starts)
 
-    num_tokens = write_token_shard(path, split.source, encoded(), np.dtype(split.dtype))
+    langs = read_values(split.documents, "lang")
+    num_tokens = write_token_shard(path, split.source, langs, encoded(), np.dtype(split.dtype))
     stats = counts | {f"shards_by_{encoder.name}": 1}
-    return ShardResult(rows=len(rows), tokens=num_tokens, stats=stats)
-
-
-def _batches(documents: Iterable[tuple[str, str]], max_characters: int) -> Iterator[list[tuple[str, str]]]:
-    """Documents in lists of about `max_characters` of text, at least one in each."""
-    batch: list[tuple[str, str]] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document[1])
-        if size >= max_characters:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    return ShardResult(rows=len(selection), tokens=num_tokens, stats=stats)

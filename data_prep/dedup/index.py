@@ -46,10 +46,11 @@ def index_documents(split: IndexSplit, path: Path) -> ShardResult:
 
 def load_index(directory: Path, files: Sequence[str]) -> list[np.ndarray]:
     """[documents] ENTRY of every shard, memory-mapped (an empty file cannot be)."""
-    return [_load(directory / file) for file in files]
+    return [load_entries(directory / file) for file in files]
 
 
-def _load(path: Path) -> np.ndarray:
+def load_entries(path: Path) -> np.ndarray:
+    """[documents] ENTRY of one shard, memory-mapped."""
     index = np.load(path, mmap_mode="r", allow_pickle=False)
     assert index.dtype == ENTRY, f"{path} is no document index"
     return index

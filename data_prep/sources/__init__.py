@@ -1,6 +1,6 @@
 """The sources of text, one per file.
 
-A source is a module with a frozen config class, `list_files(config)` and `read(config, file)`; see `base.py`.
+A source is a module with a frozen config class, `list_files`, `split` and `read`; see `base.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from data_prep.sources import books_text, python_docs, wikipedia_dump, wikipedia_extracted
-from data_prep.sources.base import Document, Source, SourceConfig, SourceFile
+from data_prep.sources.base import FilePart, Source, SourceConfig, SourceFile
 from data_prep.sources.books_text import BooksTextConfig
 from data_prep.sources.python_docs import PythonDocsConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
@@ -34,7 +34,7 @@ AnySource = Annotated[
 ]
 """Type of a config field that takes any source."""
 
-__all__ = ["SOURCES", "AnySource", "Document", "Source", "SourceConfig", "SourceFile", "source_of"]
+__all__ = ["SOURCES", "AnySource", "FilePart", "Source", "SourceConfig", "SourceFile", "source_of"]
 
 
 def source_of(config: SourceConfig) -> Source:

@@ -1,7 +1,8 @@
-"""What every source offers: the files it reads, and the documents in one file.
+"""What every source offers: the files it reads, how they can be shared out, and the documents in a part of one.
 
-A source is a module in this package with a frozen pydantic config class and two functions,
-`list_files(config)` and `read(config, file)`. `data_prep/sources/__init__.py` names them all.
+A source is a module in this package with a frozen pydantic config class and three functions, `list_files(config)`,
+`split(config, file, size_bytes, part_bytes)` and `read(config, part)`. `data_prep/sources/__init__.py` names them
+all.
 """
 
 from __future__ import annotations
@@ -10,31 +11,15 @@ import glob
 import itertools
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from cluster.errors import ConfigError, MissingInputError
 from cluster.shards import Reject
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One document of a corpus; a row of a documents artefact."""
-
-    doc_id: str
-    """Unique in the corpus and the same on every machine, such as `wikipedia:12`."""
-    source: str
-    """The source's name in the configuration."""
-    uri: str
-    """The file it came from, relative to the source: the same on every machine."""
-    title: str
-    lang: str
-    """ISO 639-1 code."""
-    text: str
-    meta: dict[str, Any] = field(default_factory=dict)
-    """At least `byte_start` and `byte_end`: where it lies in the (decompressed) file."""
+from data_prep.document import Document
+from data_prep.filters import AnyFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +30,30 @@ class SourceFile:
     """Where to read it: a local path or an fsspec URI."""
     name: str
     """The same on every machine: the path below the pattern's fixed part. Enters the fingerprints."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A file, or what one task reads of it."""
+
+    file: SourceFile
+    start: int = 0
+    """First byte of the file as it is stored (compressed or not)."""
+    end: int | None = None
+    """Byte behind the last; None reads to the end of the file. The part's documents are those whose record (page,
+    block, line, compressed stream) begins in `start <= byte < end`, wherever they end."""
+
+
+def whole_file(config: Any, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    """The `split` of a format that can only be read from its beginning."""
+    return [FilePart(file)]
+
+
+def even_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    """The file in parts of about `part_bytes`, for formats whose next record can be found from any byte."""
+    count = max(1, round(size_bytes / part_bytes))
+    bounds = [size_bytes * number // count for number in range(count)]
+    return [FilePart(file, start, end) for start, end in itertools.zip_longest(bounds, bounds[1:])]
 
 
 class SourceConfig(BaseModel):
@@ -58,6 +67,8 @@ class SourceConfig(BaseModel):
     """Value of the `source` column; also the key for mixing weights."""
     lang: str = "en"
     """ISO 639-1 code of the text."""
+    filters: tuple[AnyFilter, ...] | None = None
+    """What this source's documents go through, in order; None takes the `filters` of the preparation."""
 
 
 class Source(Protocol):
@@ -67,8 +78,15 @@ class Source(Protocol):
         """All input files, sorted by name. MissingInputError when a path or pattern matches nothing."""
         ...
 
-    def read(self, config: Any, file: SourceFile) -> Iterator[Document | Reject]:
-        """Stream the documents of one file, bounded in memory. Unreadable parts come out as Reject."""
+    def split(self, config: Any, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+        """The file in parts of about `part_bytes` bytes as stored, that together read as the file does.
+
+        Depends on the file's bytes and the arguments only, and reads little of it: it runs before any task does.
+        """
+        ...
+
+    def read(self, config: Any, part: FilePart) -> Iterator[Document | Reject]:
+        """Stream the documents of a part, bounded in memory. Unreadable records come out as Reject."""
         ...
 
 

@@ -10,7 +10,8 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from cluster.shards import Reject
-from data_prep.sources.base import Document, SourceConfig, SourceFile, expand_patterns
+from data_prep.document import Document
+from data_prep.sources.base import FilePart, SourceConfig, SourceFile, expand_patterns, whole_file
 from data_prep.sources.streams import Gap, read_chunks
 from data_prep.sources.text import clean_text
 
@@ -58,8 +59,12 @@ def list_files(config: BooksTextConfig) -> list[SourceFile]:
     return expand_patterns(config.paths)
 
 
-def read(config: BooksTextConfig, file: SourceFile) -> Iterator[Document | Reject]:
+split = whole_file
+
+
+def read(config: BooksTextConfig, part: FilePart) -> Iterator[Document | Reject]:
     """The book as one document; nothing when it is empty. An unreadable byte rejects the whole book."""
+    file = part.file
     data = _read_whole(file, config.max_book_bytes)
     if isinstance(data, Reject):
         yield data

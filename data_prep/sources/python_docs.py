@@ -25,7 +25,8 @@ from pydantic import Field, model_validator
 
 from cluster.errors import MissingInputError
 from cluster.shards import Reject
-from data_prep.sources.base import Document, SourceConfig, SourceFile
+from data_prep.document import Document
+from data_prep.sources.base import FilePart, SourceConfig, SourceFile, whole_file
 from data_prep.sources.streams import open_file
 from data_prep.sources.text import clean_text
 
@@ -118,8 +119,12 @@ def _within(files: list[SourceFile], max_bytes: int) -> list[SourceFile]:
     return sorted(chosen, key=lambda file: file.name)
 
 
-def read(config: PythonDocsConfig, file: SourceFile) -> Iterator[Document | Reject]:
+split = whole_file
+
+
+def read(config: PythonDocsConfig, part: FilePart) -> Iterator[Document | Reject]:
     """A file's docstrings of `min_characters` or more, in their order; a Reject when it is no Python 3."""
+    file = part.file
     with open_file(file.path) as opened:
         data = opened.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:

@@ -20,7 +20,8 @@ from mwxml.errors import MalformedXML
 from pydantic import Field
 
 from cluster.shards import Reject
-from data_prep.sources.base import Document, SourceConfig, SourceFile, expand_patterns
+from data_prep.document import Document
+from data_prep.sources.base import FilePart, SourceConfig, SourceFile, expand_patterns, whole_file
 from data_prep.sources.elements import Between, Element, Flaw, cut_elements
 from data_prep.sources.streams import read_chunks, to_utf8
 from data_prep.sources.text import clean_text
@@ -49,11 +50,15 @@ def list_files(config: WikipediaDumpConfig) -> list[SourceFile]:
     return expand_patterns(config.paths)
 
 
-def read(config: WikipediaDumpConfig, file: SourceFile) -> Iterator[Document | Reject]:
+split = whole_file
+
+
+def read(config: WikipediaDumpConfig, part: FilePart) -> Iterator[Document | Reject]:
     """The articles of one dump in its order. Redirects, other namespaces and pages without text are skipped.
 
     Offsets are of the decompressed stream; for a UTF-16 dump, of that stream as UTF-8.
     """
+    file = part.file
     site = _Site()
     piece = None
     has_pages = False

@@ -10,7 +10,8 @@ from typing import Literal
 from pydantic import Field
 
 from cluster.shards import Reject
-from data_prep.sources.base import Document, SourceConfig, SourceFile, expand_patterns
+from data_prep.document import Document
+from data_prep.sources.base import FilePart, SourceConfig, SourceFile, expand_patterns, whole_file
 from data_prep.sources.elements import Between, Element, Flaw, cut_elements
 from data_prep.sources.streams import read_chunks
 from data_prep.sources.text import clean_text
@@ -38,11 +39,15 @@ def list_files(config: WikipediaExtractedConfig) -> list[SourceFile]:
     return expand_patterns(config.paths)
 
 
-def read(config: WikipediaExtractedConfig, file: SourceFile) -> Iterator[Document | Reject]:
+split = whole_file
+
+
+def read(config: WikipediaExtractedConfig, part: FilePart) -> Iterator[Document | Reject]:
     """The articles of one file in its order. Blocks without text below their title are skipped.
 
     Offsets are of the decompressed stream, from the `<` of `<doc` to behind `</doc>`.
     """
+    file = part.file
     chunks = read_chunks(file.path)
     for piece in cut_elements(chunks, _OPENING, _CLOSING, config.max_block_bytes, at_line_start=True):
         result = _read_piece(config, file, piece)

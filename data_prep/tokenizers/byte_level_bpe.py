@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from cluster.shards import ShardResult
-from data_prep.dedup.index import load_index
-from data_prep.dedup.kept import load_kept
-from data_prep.documents import read_texts
+from data_prep.dedup.index import load_entries
+from data_prep.documents import read_selected
+from data_prep.selection import Selection, load_selection
 
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
@@ -26,10 +26,10 @@ class TrainingSplit:
 
     documents: tuple[Path, ...]
     """Document shards."""
-    dedup: Path
-    """Directory of index and kept files."""
-    index_files: tuple[str, ...]
-    kept_files: tuple[str, ...]
+    selections: tuple[Path, ...]
+    """What is kept of each."""
+    indexes: tuple[Path, ...]
+    """The index file of each; see `dedup/index.py`."""
     vocab_size: int
     train_bytes: int
     min_frequency: int
@@ -42,9 +42,12 @@ def train_tokenizer(split: TrainingSplit, path: Path) -> ShardResult:
     # Read by the thread pool of the library when it starts.
     os.environ["RAYON_NUM_THREADS"] = str(split.num_threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    kept = [load_kept(split.dedup / file) for file in split.kept_files]
-    chosen, num_bytes = draw_documents(load_index(split.dedup, split.index_files), kept, split.train_bytes)
-    texts = _texts(split.documents, chosen)
+    selections = [load_selection(path) for path in split.selections]
+    rows = [selection.rows for selection in selections]
+    chosen, num_bytes = draw_documents(
+        [load_entries(path) for path in split.indexes], rows, split.train_bytes
+    )
+    texts = _texts(split.documents, selections, chosen)
     path.write_text(train_bpe(texts, split.vocab_size, split.min_frequency), encoding="utf-8")
     num_documents = sum(len(rows) for rows in chosen)
     return ShardResult(rows=1, stats={"train_documents": num_documents, "train_bytes": num_bytes})
@@ -100,7 +103,11 @@ def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int) -> str:
     return tokenizer.to_str(pretty=True)
 
 
-def _texts(documents: tuple[Path, ...], chosen: list[np.ndarray]) -> Iterator[str]:
-    for path, rows in zip(documents, chosen, strict=True):
+def _texts(
+    documents: tuple[Path, ...], selections: list[Selection], chosen: list[np.ndarray]
+) -> Iterator[str]:
+    for path, selection, rows in zip(documents, selections, chosen, strict=True):
         if len(rows):
-            yield from (text for _, text in read_texts(path, rows))
+            own = selection.take(np.searchsorted(selection.rows, rows))
+            for table in read_selected(path, ("text",), own):
+                yield from table["text"].to_pylist()

@@ -1,4 +1,4 @@
-"""Bulk encoding with fastokens, sentence by sentence, and the check that it equals the reference."""
+"""Bulk encoding with fastokens, and the check that it equals the reference."""
 
 from __future__ import annotations
 
@@ -7,51 +7,56 @@ from collections.abc import Sequence
 import numpy as np
 import orjson
 
-from data_prep.sentences import split_at
+from data_prep.ragged import Ragged
 from data_prep.tokenizers.reference import Encoder
 
-CHECK_SLICES = 16
+CHECK_SLICES = 8
 """Slices of text compared with the reference per batch."""
-CHECK_CHARACTERS = 2048
+CHECK_CHARACTERS = 512
 """Length of one slice."""
 
 
 class FastEncoder:
-    """fastokens on the sentences of documents; their ids joined are those of the documents."""
+    """fastokens for byte-level tokenizers: the bytes of a token tell where it lies in the text."""
 
     name = "fastokens"
-    batch_characters = 4 << 20
 
     def __init__(self, tokenizer_json: str) -> None:
         import fastokens
 
+        parts = orjson.loads(tokenizer_json)
         # What adds special tokens has no say here, and fastokens does not know every kind of it.
-        bare = orjson.loads(tokenizer_json) | {"post_processor": None, "truncation": None, "padding": None}
+        bare = parts | {"post_processor": None, "truncation": None, "padding": None}
         self._tokenizer = fastokens.Tokenizer.from_json_str(orjson.dumps(bare).decode())
+        self._token_bytes = token_bytes(parts)
 
-    def encode(self, texts: Sequence[str], cuts: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
-        pieces = [split_at(text, own) for text, own in zip(texts, cuts, strict=True)]
-        flat = [piece for own in pieces for piece in own]
-        raw_ids, raw_offsets = self._tokenizer.encode_batch_flat(flat, False, True)
-        ids = np.frombuffer(raw_ids, dtype="<u4")
-        offsets = np.frombuffer(raw_offsets, dtype="<u8").astype(np.int64)
-        bounds = np.cumsum([0, *(len(own) for own in pieces)])
-        encoded = []
-        for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            start, end = offsets[first], offsets[last]
-            # A piece without tokens is possible with tokenizers that drop white space.
-            starts = offsets[first:last][offsets[first:last] < offsets[first + 1 : last + 1]]
-            encoded.append((ids[start:end], (starts - start).astype(np.int32)))
-        return encoded
+    def encode(self, texts: Sequence[str], cuts: Ragged) -> tuple[Ragged, Ragged]:
+        raw_ids, raw_offsets = self._tokenizer.encode_batch_flat(list(texts), False, True)
+        ids = Ragged(
+            np.frombuffer(raw_ids, dtype="<u4"), np.frombuffer(raw_offsets, dtype="<u8").astype(np.int64)
+        )
+        return ids, self._sentence_starts(ids, cuts)
+
+    def _sentence_starts(self, ids: Ragged, cuts: Ragged) -> Ragged:
+        """First tokens of sentences, from where every token ends in the bytes of all texts laid end to end."""
+        ends = np.cumsum(self._token_bytes[ids.values], dtype=np.int64)
+        text_starts = np.concatenate([np.zeros(1, dtype=np.int64), ends])[ids.offsets[:-1]]
+        found = np.searchsorted(ends, cuts.values + text_starts[cuts.row_of], side="right")
+        filled = np.flatnonzero(ids.lengths)
+        # Both are ascending, so merging the first token of every document with the cuts is a sorted union.
+        tokens = np.unique(np.concatenate([ids.offsets[filled], found]))
+        rows = np.searchsorted(ids.offsets, tokens, side="right") - 1
+        counts = np.bincount(rows, minlength=len(ids))
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+        return Ragged((tokens - ids.offsets[rows]).astype(np.int32), offsets)
 
 
-def make_fast_encoder(tokenizer_json: str, sentences: str) -> FastEncoder | None:
+def make_fast_encoder(tokenizer_json: str) -> FastEncoder | None:
     """The fast encoder, or None where it cannot be relied on for this tokenizer.
 
-    Cutting at sentences is proven harmless for the GPT-2 pre-tokenizer only, and fastokens reads most, not
-    all, tokenizers.
+    fastokens reads most, not all, tokenizers, and only byte-level ones spell every byte of the text.
     """
-    if sentences != "none" and not splits_like_gpt2(tokenizer_json):
+    if not is_byte_level(tokenizer_json):
         return None
     try:
         return FastEncoder(tokenizer_json)
@@ -59,45 +64,58 @@ def make_fast_encoder(tokenizer_json: str, sentences: str) -> FastEncoder | None
         return None
 
 
-def splits_like_gpt2(tokenizer_json: str) -> bool:
-    """Whether text is split by GPT-2's byte-level pattern and by nothing else before BPE."""
+def is_byte_level(tokenizer_json: str) -> bool:
+    """Whether the tokens of a text, joined, are the bytes of that text and nothing else."""
     parts = orjson.loads(tokenizer_json)
     pre_tokenizer = parts.get("pre_tokenizer") or {}
+    steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    keeps_bytes = all(
+        (step.get("type") == "ByteLevel" and step.get("add_prefix_space") is False)
+        or (step.get("type") == "Split" and step.get("behavior") != "Removed")
+        for step in steps
+    )
     return (
         parts.get("normalizer") is None
         and parts["model"].get("type") == "BPE"
-        and pre_tokenizer.get("type") == "ByteLevel"
-        and pre_tokenizer.get("add_prefix_space") is False
-        and pre_tokenizer.get("use_regex", True)
+        and not parts["model"].get("continuing_subword_prefix")
+        and not parts["model"].get("end_of_word_suffix")
+        and keeps_bytes
+        and any(step.get("type") == "ByteLevel" for step in steps)
         and all(token["special"] for token in parts.get("added_tokens", ()))
     )
 
 
-def agrees_with(
-    encoder: Encoder, reference: Encoder, texts: Sequence[str], cuts: Sequence[np.ndarray]
-) -> bool:
+def token_bytes(parts: dict) -> np.ndarray:
+    """[highest id + 1] int64: the bytes of text that each token of a byte-level tokenizer stands for.
+
+    GPT-2's alphabet writes every byte as one character, so that a token has as many bytes as characters.
+    """
+    vocabulary = parts["model"]["vocab"]
+    added = {token["content"]: token["id"] for token in parts.get("added_tokens", ())}
+    sizes = np.zeros(max([*vocabulary.values(), *added.values()]) + 1, dtype=np.int64)
+    for token, number in vocabulary.items():
+        sizes[number] = len(token)
+    return sizes
+
+
+def agrees_with(encoder: Encoder, reference: Encoder, texts: Sequence[str], cuts: Ragged) -> bool:
     """Whether two encoders give the same ids and sentence starts on slices spread over the texts."""
     slices, slice_cuts = _slices(texts, cuts)
-    ours = encoder.encode(slices, slice_cuts)
-    theirs = reference.encode(slices, slice_cuts)
-    return all(
-        np.array_equal(ids, true_ids) and np.array_equal(starts, true_starts)
-        for (ids, starts), (true_ids, true_starts) in zip(ours, theirs, strict=True)
-    )
+    ours, theirs = encoder.encode(slices, slice_cuts), reference.encode(slices, slice_cuts)
+    return all(mine.equals(true) for mine, true in zip(ours, theirs, strict=True))
 
 
-def _slices(texts: Sequence[str], cuts: Sequence[np.ndarray]) -> tuple[list[str], list[np.ndarray]]:
-    """Slices with their own cuts: at most CHECK_SLICES, from as many documents, each from another place.
-
-    A cut on a slice's last character is dropped: white space at the end of a text is one token, cut or not.
-    """
-    step = -(-len(texts) // CHECK_SLICES)
+def _slices(texts: Sequence[str], cuts: Ragged) -> tuple[list[str], Ragged]:
+    """Slices with their own cuts: at most CHECK_SLICES, from as many documents, each from another place."""
+    step = max(1, -(-len(texts) // CHECK_SLICES))
     slices, slice_cuts = [], []
     for number in range(0, len(texts), step):
-        text, own = texts[number], cuts[number]
+        text = texts[number]
         spare = max(0, len(text) - CHECK_CHARACTERS)
         start = spare * (number // step) // CHECK_SLICES
-        end = start + CHECK_CHARACTERS
-        slices.append(text[start:end])
-        slice_cuts.append(own[(own > start) & (own < min(end, len(text)) - 1)] - start)
-    return slices, slice_cuts
+        piece = text[start : start + CHECK_CHARACTERS]
+        first, size = len(text[:start].encode("utf-8")), len(piece.encode("utf-8"))
+        own = cuts[number] - first
+        slices.append(piece)
+        slice_cuts.append(own[(own > 0) & (own < size)])
+    return slices, Ragged.of(slice_cuts)

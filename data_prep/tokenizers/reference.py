@@ -7,16 +7,16 @@ from typing import Protocol
 
 import numpy as np
 
+from data_prep.ragged import Ragged
+
 
 class Encoder(Protocol):
     """Turns documents into ids and sentence starts."""
 
     name: str
     """What the manifest's statistics call it."""
-    batch_characters: int
-    """Characters of text it likes to be given at a time."""
 
-    def encode(self, texts: Sequence[str], cuts: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def encode(self, texts: Sequence[str], cuts: Ragged) -> tuple[Ragged, Ragged]:
         """Encode whole documents, without adding special tokens.
 
         Text that spells a special token, such as `<s>`, becomes ordinary tokens: what a corpus says can never
@@ -24,11 +24,12 @@ class Encoder(Protocol):
 
         Args:
             texts: whole documents.
-            cuts: per document the character offsets of its sentences but the first; see `sentences.py`.
+            cuts: per document the UTF-8 byte offsets at which its sentences but the first begin; see
+                `sentences.py`.
 
         Returns:
-            Per document ([tokens] uint32 ids, [sentences] int32 first token of each sentence). A document
-            without tokens has no sentences.
+            Per document uint32 ids, and int32 first token of each sentence: the first token that reaches beyond
+            the cut. A document without tokens has no sentences; sentences that share a token become one.
         """
         ...
 
@@ -37,7 +38,6 @@ class ReferenceEncoder:
     """The definition of what other encoders must give."""
 
     name = "tokenizers"
-    batch_characters = 1 << 20
 
     def __init__(self, tokenizer_json: str) -> None:
         from tokenizers import Tokenizer
@@ -47,12 +47,22 @@ class ReferenceEncoder:
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True
 
-    def encode(self, texts: Sequence[str], cuts: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def encode(self, texts: Sequence[str], cuts: Ragged) -> tuple[Ragged, Ragged]:
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [
-            (np.array(encoding.ids, dtype=np.uint32), _sentence_starts(encoding.offsets, own))
-            for encoding, own in zip(encodings, cuts, strict=True)
+        ids = [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        starts = [
+            _sentence_starts(encoding.offsets, _to_characters(texts[number], cuts[number]))
+            for number, encoding in enumerate(encodings)
         ]
+        return Ragged.of(ids), Ragged.of(starts)
+
+
+def _to_characters(text: str, byte_offsets: np.ndarray) -> np.ndarray:
+    """The character offsets of UTF-8 byte offsets that lie on character boundaries."""
+    if text.isascii() or not len(byte_offsets):
+        return byte_offsets
+    continuation = (np.frombuffer(text.encode("utf-8"), dtype=np.uint8) & 0xC0) == 0x80
+    return byte_offsets - np.concatenate([[0], np.cumsum(continuation)])[byte_offsets]
 
 
 def _sentence_starts(offsets: Sequence[tuple[int, int]], cuts: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cluster.errors import ConfigError
 
@@ -57,3 +57,11 @@ def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
 def vocabulary_size(tokenizer: Tokenizer) -> int:
     """The highest id plus one: what an embedding needs. More than the number of entries if ids have gaps."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def tokenizer_facts(path: Path) -> dict[str, Any]:
+    """`vocab_size` and `special_tokens` (ids by role) of a `tokenizer.json`."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    return {"vocab_size": vocabulary_size(tokenizer), "special_tokens": find_special_tokens(tokenizer)}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from data_prep.dedup.kept import kept_files, read_kept, write_kept
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,9 +10,8 @@ from cluster.errors import CorruptArtefactError
 from data_prep.dedup import exact
 from data_prep.dedup.exact import keep_all, keep_first
 from data_prep.dedup.index import IndexSplit, index_documents, load_index
-from data_prep.dedup.kept import kept_files, read_kept, write_kept
+from data_prep.document import Document
 from data_prep.documents import DocumentWriter
-from data_prep.sources.base import Document
 
 SHARDS = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12), max_size=6)
 

@@ -10,8 +10,9 @@ from cluster.shards import Reject
 from cluster.storage import commit
 from data_prep import collect, documents
 from data_prep.collect import DocumentsSplit, collect_documents
+from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter, document_files, read_texts
-from data_prep.sources.base import Document, SourceFile
+from data_prep.sources.base import SourceFile
 from data_prep.sources.books_text import BooksTextConfig
 
 TEXT = st.text(max_size=40)

@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from cluster.shards import Reject
+from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import Document
+from data_prep.sources.base import FilePart
 from data_prep.sources.books_text import BooksTextConfig
 
 PARAGRAPHS = [
@@ -28,7 +29,7 @@ def read(tmp_path, data: bytes, name: str = "Some_Book.txt", **settings) -> list
     (tmp_path / name).write_bytes(data)
     config = BooksTextConfig(name="books", paths=(f"{tmp_path}/*",), **settings)
     source = source_of(config)
-    return [result for file in source.list_files(config) for result in source.read(config, file)]
+    return [result for file in source.list_files(config) for result in source.read(config, FilePart(file))]
 
 
 def text_of(tmp_path, text: str, **settings) -> str:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import Document, SourceConfig
+from data_prep.sources.base import FilePart, SourceConfig
 from data_prep.sources.books_text import BooksTextConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
@@ -18,7 +19,7 @@ MARKUP = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{\||<ref|thumb\||Category:|'''")
 def read(config: SourceConfig) -> list[Document]:
     """All documents; there must be no reject."""
     source = source_of(config)
-    results = [result for file in source.list_files(config) for result in source.read(config, file)]
+    results = [result for file in source.list_files(config) for result in source.read(config, FilePart(file))]
     assert [result for result in results if not isinstance(result, Document)] == []
     return results
 
@@ -37,7 +38,7 @@ def test_the_first_pages_of_an_english_dump_are_plausible(corpora):
     config = WikipediaDumpConfig(name="wikipedia", paths=(f"{corpora}/wikipedia/dumps/enwiki-latest*",))
     source = source_of(config)
     (file,) = source.list_files(config)
-    documents = [document for document, _ in zip(source.read(config, file), range(8), strict=False)]
+    documents = [document for document, _ in zip(source.read(config, FilePart(file)), range(8), strict=False)]
     assert documents[0].title == "Anarchism"
     assert documents[0].text.startswith("Anarchism is a political philosophy")
     assert not any(MARKUP.search(document.text) for document in documents)

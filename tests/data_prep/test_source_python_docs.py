@@ -8,8 +8,9 @@ from pydantic import ValidationError
 
 from cluster.errors import MissingInputError
 from cluster.shards import Reject
+from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import Document
+from data_prep.sources.base import FilePart
 from data_prep.sources.python_docs import PythonDocsConfig
 
 LONG = "A sentence that is repeated until the docstring is long enough. " * 4
@@ -53,7 +54,7 @@ def package(tmp_path, monkeypatch):
 def read(**settings) -> list[Document | Reject]:
     config = PythonDocsConfig(name="docs", stdlib=False, **settings)
     source = source_of(config)
-    return [result for file in source.list_files(config) for result in source.read(config, file)]
+    return [result for file in source.list_files(config) for result in source.read(config, FilePart(file))]
 
 
 def test_docstrings_of_modules_classes_and_functions_are_documents(package):
@@ -133,5 +134,5 @@ def test_the_standard_library_is_named_relative_to_its_root():
     files = {file.name: file for file in source.list_files(config)}
     assert "json/decoder.py" in files
     assert not any("site-packages" in name or "/test/" in name for name in files)
-    titles = [document.title for document in source.read(config, files["json/decoder.py"])]
+    titles = [document.title for document in source.read(config, FilePart(files["json/decoder.py"]))]
     assert "json.decoder.JSONDecoder" in titles

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.shards import Reject
+from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import Document
+from data_prep.sources.base import FilePart
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from data_prep.sources.wikitext import ENGLISH_LINKS, plain_text
 
@@ -44,7 +45,7 @@ def read(tmp_path, data: bytes, name: str = "dump.xml", **settings):
     path.write_bytes(data)
     config = WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),), **settings)
     source = source_of(config)
-    results = [result for file in source.list_files(config) for result in source.read(config, file)]
+    results = [result for file in source.list_files(config) for result in source.read(config, FilePart(file))]
     return (
         [result for result in results if isinstance(result, Document)],
         [result for result in results if isinstance(result, Reject)],

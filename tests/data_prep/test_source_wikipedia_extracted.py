@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.shards import Reject
+from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import Document
+from data_prep.sources.base import FilePart
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 
 
@@ -27,7 +28,7 @@ def read(tmp_path, data: bytes, **settings):
     (tmp_path / "AA" / "wiki_00").write_bytes(data)
     config = WikipediaExtractedConfig(name="ko", lang="ko", paths=(f"{tmp_path}/**/wiki_*",), **settings)
     source = source_of(config)
-    results = [result for file in source.list_files(config) for result in source.read(config, file)]
+    results = [result for file in source.list_files(config) for result in source.read(config, FilePart(file))]
     return (
         [result for result in results if isinstance(result, Document)],
         [result for result in results if isinstance(result, Reject)],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +17,7 @@ from pipeline.batches.noise import Noise
 from pipeline.finetune.tasks.base import TaskConfig
 
 if TYPE_CHECKING:
-    from data_prep.sources.base import Document
-    from data_prep.token_store import TokenStore
+    pass
 
 Split = Literal["train", "eval"]
 
@@ -92,7 +90,7 @@ def read_sentences(config: HeldOutTaskConfig) -> HeldOutSentences:
     store = TokenStore.open(config.store)
     evaluation_share = config.evaluation_examples / (config.train_examples + config.evaluation_examples)
     sides: dict[Split, list[Sentence]] = {"train": [], "eval": []}
-    for document in read_documents(store, np.flatnonzero(store.held_out(config.held_out))):
+    for document in store.documents(np.flatnonzero(store.held_out(config.held_out))):
         drawn = float(Noise.of("held-out-split", document.doc_id).uniform())
         side: Split = "eval" if drawn < evaluation_share else "train"
         sides[side] += _sentences_of(document.doc_id, document.text, document.meta, config)
@@ -101,25 +99,6 @@ def read_sentences(config: HeldOutTaskConfig) -> HeldOutSentences:
     train = tuple(_unseen(sides["train"], seen))
     entry = InputEntry(kind="tokens", uri=str(config.store), fingerprint=store.fingerprint)
     return HeldOutSentences(train=train, evaluation=evaluation, inputs=(entry,))
-
-
-def read_documents(store: TokenStore, numbers: np.ndarray) -> Iterator[Document]:
-    """The documents numbered `numbers` (int64, ascending) of a store.
-
-    Reads every row group once, where `store.document` would read one for each document.
-
-    Raises:
-        CorruptArtefactError: the documents beside the store, or the rows kept of them, are gone or damaged.
-    """
-    from data_prep.dedup.kept import read_kept
-    from data_prep.documents import DocumentStore
-    from data_prep.layout import DEDUP, DOCUMENTS
-
-    documents = DocumentStore.open(store.path.parent / DOCUMENTS, verify=False)
-    places = [store.place(int(number)) for number in numbers]
-    for shard, group in groupby(places, key=lambda place: place[0]):
-        kept = read_kept(store.path.parent / DEDUP, shard)
-        yield from documents.read_rows(shard, kept[[row for _, row in group]])
 
 
 def split_sentences(text: str) -> Iterator[str]:

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from data_prep.dedup.kept import kept_files, write_kept
 
 from cluster.errors import ConfigError, MismatchError
 from cluster.storage import commit
 from data_prep import token_store
-from data_prep.dedup.kept import kept_files, write_kept
+from data_prep.document import Document
 from data_prep.documents import DocumentWriter, document_files
-from data_prep.sources.base import Document
 from pipeline.batches.noise import Noise
 from pipeline.finetune.tasks import (
     DocstringPackageConfig,

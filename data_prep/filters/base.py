@@ -1,0 +1,56 @@
+"""What every filter offers: it passes a document on, maybe changed, or drops it and says why.
+
+A filter is a module in this package with a frozen config class and `build(config)`, which returns a function from
+a document to `Passed` or `Dropped`. `data_prep/filters/__init__.py` names them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.document import Document
+
+
+class FilterConfig(BaseModel):
+    """What all filters have in common; every subclass narrows `kind` to its own name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The document goes on; another object than the one that came in when it was changed."""
+
+    document: Document
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What people want to know besides, such as how many e-mail addresses were masked. Added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The document ends here."""
+
+    reason: str
+    """A short snake_case name of the rule that failed, the same for all documents that fail it."""
+
+
+Apply = Callable[[Document], Passed | Dropped]
+"""A filter at work. A pure function: what it does to a document depends on that document and the settings only."""
+
+
+class Filter(Protocol):
+    """The interface of a filter module."""
+
+    def build(self, config: Any) -> Apply:
+        """Load what the filter needs, once per task, and return it ready to work.
+
+        Raises:
+            MissingInputError: a file that the config names, such as a model, is not there.
+        """
+        ...

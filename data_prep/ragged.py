@@ -1,0 +1,45 @@
+"""Rows of different lengths in one flat array: what Arrow calls a list column, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """`num_rows` one-dimensional arrays, end to end."""
+
+    values: np.ndarray
+    """[total] the elements of all rows."""
+    offsets: np.ndarray
+    """[num_rows + 1] int64: row `i` is `values[offsets[i] : offsets[i + 1]]`."""
+
+    @classmethod
+    def of(cls, rows: Sequence[np.ndarray]) -> Ragged:
+        """The given rows (of one dtype) joined."""
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        return cls(np.concatenate(rows) if rows else np.empty(0, dtype=np.int64), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[num_rows] int64 elements of every row."""
+        return np.diff(self.offsets)
+
+    @property
+    def row_of(self) -> np.ndarray:
+        """[total] int64: the row that each element is in."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    def equals(self, other: Ragged) -> bool:
+        """Whether both hold the same rows."""
+        return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.values, other.values)

@@ -1,0 +1,78 @@
+"""Source files to documents: read, filtered, and written as Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cluster.manifest import InputEntry, Manifest, hash_json
+from cluster.sharded_artefact import build_sharded_artefact
+from cluster.shards import Shard, ShardRecord, sum_stats
+from data_prep.collect import DocumentsSplit, collect_documents, require_documents
+from data_prep.documents import document_files
+from data_prep.inputs import InputPart
+from data_prep.layout import DOCUMENTS
+from data_prep.sources.base import SourceConfig
+from data_prep.workspace import Workspace
+
+VERSION = 2
+"""Raised when the code changes what it makes, so that older artefacts are not taken for current."""
+SHOWN_EXAMPLES = 100
+"""Dropped documents that the manifest shows at most."""
+
+
+def collect(job: Workspace) -> Manifest:
+    """Make the `documents` artefact: one Parquet shard per group of source files.
+
+    Raises:
+        EmptyCorpusError: the sources hold no usable document.
+        TooManyRejectsError: more than `max_rejects` inputs are unreadable; finished shards are kept.
+    """
+    least = job.config.min_characters
+
+    def finish(_: Any, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
+        totals = sum_stats(records)
+        num_rejects = sum(len(record.rejects) for record in records)
+        require_documents(totals["rows"], totals.get("documents_read", 0), num_rejects, least)
+        examples = [note for record in records for note in record.notes]
+        return {"sources": job.by_source(records), "dropped_examples": examples[:SHOWN_EXAMPLES]}
+
+    sources = [_settings(source, job) for source in job.config.sources]
+    shards = []
+    for file, group in zip(document_files(job.num_shards), job.groups, strict=True):
+        source = group[0].input.source
+        filters = _filters(source, job)
+        split = DocumentsSplit(source, tuple(item.part for item in group), filters, least)
+        identity = hash_json(
+            [VERSION, _settings(source, job), [_content(item, job) for item in group], least]
+        )
+        shards.append(Shard(file, split, identity))
+    return build_sharded_artefact(
+        job.out / DOCUMENTS,
+        DOCUMENTS,
+        function=collect_documents,
+        shards=shards,
+        config={"version": VERSION, "sources": sources, "min_characters": least},
+        inputs=[
+            InputEntry(kind="source-file", uri=item.file.path, fingerprint=digest)
+            for item, digest in job.digests.items()
+        ],
+        finish=finish,
+        max_rejects=job.config.max_rejects,
+        replace=job.replace,
+    )
+
+
+def _filters(source: SourceConfig, job: Workspace) -> tuple[Any, ...]:
+    return job.config.filters if source.filters is None else source.filters
+
+
+def _settings(source: SourceConfig, job: Workspace) -> dict[str, Any]:
+    """A source's settings and filters; where its files lie is no part of what they hold."""
+    settings = source.model_dump(mode="json", exclude={"paths", "filters"})
+    return settings | {"filters": [each.model_dump(mode="json") for each in _filters(source, job)]}
+
+
+def _content(item: InputPart, job: Workspace) -> list[Any]:
+    part = item.part
+    return [part.file.name, job.digests[item.input], part.start, part.end]

@@ -1,0 +1,68 @@
+"""What all stages of one preparation share: its settings, its source files, and where things lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.manifest import InputEntry, Manifest
+from cluster.shards import ShardRecord, sum_stats
+from data_prep.config import DataConfig
+from data_prep.inputs import Input, InputPart
+from data_prep.layout import DOCUMENTS
+from data_prep.selection import selection_files
+from data_prep.sources.base import SourceConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """One run of the stages."""
+
+    config: DataConfig
+    groups: Sequence[tuple[InputPart, ...]]
+    """What every document shard is made of."""
+    digests: Mapping[Input, str]
+    """xxh3_128 hex digest of every source file."""
+    replace: bool
+    """Whether artefacts of other sources or settings may be replaced."""
+
+    @property
+    def out(self) -> Path:
+        return self.config.out
+
+    @property
+    def num_shards(self) -> int:
+        """Document shards; dedup, decontamination and tokens have one file for each."""
+        return len(self.groups)
+
+    def source_of(self, shard: int) -> SourceConfig:
+        """The source that all documents of a shard come from."""
+        return self.groups[shard][0].input.source
+
+    def documents_path(self, documents: Manifest, shard: int) -> Path:
+        """Where a document shard lies."""
+        return self.out / DOCUMENTS / documents.files[shard].path
+
+    def selection_path(self, selection: Manifest, shard: int) -> Path:
+        """Where the selection of a document shard lies in the artefact that decided it."""
+        return self.out / selection.kind / selection_files(self.num_shards)[shard]
+
+    def selection_hashes(self, selection: Manifest) -> list[str]:
+        """Hash of every shard's selection file."""
+        hashes = {entry.path: entry.xxh3_128 for entry in selection.files}
+        return [hashes[file] for file in selection_files(self.num_shards)]
+
+    def entry(self, manifest: Manifest) -> InputEntry:
+        """An artefact of this preparation as the input of another."""
+        uri = str(self.out / manifest.kind)
+        return InputEntry(kind=manifest.kind, uri=uri, fingerprint=manifest.fingerprint)
+
+    def by_source(self, records: Sequence[ShardRecord]) -> dict[str, dict[str, int]]:
+        """The counts of records, one for each document shard, added up for each source."""
+        totals: dict[str, dict[str, int]] = {source.name: {} for source in self.config.sources}
+        for shard, record in enumerate(records):
+            own = totals[self.source_of(shard).name]
+            for key, count in (sum_stats([record]) | {"rejects": len(record.rejects)}).items():
+                own[key] = own.get(key, 0) + count
+        return totals
