@@ -8,7 +8,7 @@ from typing import Any, Literal
 from cluster.storage import is_committed
 from data_prep.config import DataConfig
 from data_prep.inputs import group_inputs, list_inputs
-from data_prep.layout import STAGES
+from data_prep.layout import DECONTAMINATION, STAGES
 from data_prep.tokenizers.config import PretrainedTokenizer
 from data_prep.tokenizers.pretrained import find_tokenizer
 
@@ -39,7 +39,8 @@ def plan_preparation(config: DataConfig) -> dict[str, Any]:
             "largest_shard_bytes": max(map(sum, shards), default=0),
         }
     totals = {key: sum(own[key] for own in sources.values()) for key in ("files", "size_bytes", "shards")}
-    stages = {name: _state(config.out, name) for name in STAGES}
+    wanted = [name for name in STAGES if name != DECONTAMINATION or config.decontaminate.tasks]
+    stages = {name: _state(config.out, name) for name in wanted}
     return {"name": config.name, "out": str(config.out), **totals, "sources": sources, "stages": stages}
 
 

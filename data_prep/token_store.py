@@ -195,11 +195,6 @@ class TokenStore:
         kinds = {entry.kind for entry in self.manifest.inputs}
         return DECONTAMINATION if DECONTAMINATION in kinds else DEDUP
 
-    def place(self, document: int) -> tuple[int, int]:
-        """(shard, row in the shard) of a document; negative numbers count from the end."""
-        number = range(self.num_documents)[document]
-        return int(self._file_of[number]), self._row(number)
-
     def _file(self, document: int) -> _TokenFile:
         return self._files[self._file_of[document]]
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 # Two test processes with spinning threads on two cores run ten times slower than one.
@@ -28,8 +29,9 @@ def write_store(path: Path, *, num_documents: int = 300, vocab_size: int = 200, 
     from tokenizers import Tokenizer, models
 
     from cluster.storage import commit, staging_directory
+    from data_prep.ragged import Ragged
     from data_prep.token_writer import (
-        EncodedDocument,
+        EncodedBatch,
         token_dtype,
         token_files,
         write_sidecars,
@@ -48,13 +50,14 @@ def write_store(path: Path, *, num_documents: int = 300, vocab_size: int = 200, 
     staging.mkdir(parents=True)
     files, dtype = token_files(2), token_dtype(vocab_size)
     for shard, file in enumerate(files):
-        documents = [
-            EncodedDocument(
-                f"test:{shard}-{number}", _walk(generator, successors, vocab_size), np.zeros(1, np.int32)
-            )
-            for number in range(num_documents // 2)
-        ]
-        write_token_shard(staging / file, "test", documents, dtype)
+        numbers = range(num_documents // 2)
+        batch = EncodedBatch(
+            doc_ids=pa.array([f"test:{shard}-{number}" for number in numbers]),
+            langs=pa.array(["en" for _ in numbers]),
+            input_ids=Ragged.of([_walk(generator, successors, vocab_size) for _ in numbers]),
+            sentence_starts=Ragged.of([np.zeros(1, np.int32) for _ in numbers]),
+        )
+        write_token_shard(staging / file, "test", ["en"], [batch], dtype)
     write_sidecars(staging, files, dtype, tokenizer.to_str().encode())
     special_tokens = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
     commit(staging, path, "tokens", config={"vocab_size": vocab_size, "special_tokens": special_tokens})

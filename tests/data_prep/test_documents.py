@@ -11,8 +11,9 @@ from cluster.storage import commit
 from data_prep import collect, documents
 from data_prep.collect import DocumentsSplit, collect_documents
 from data_prep.document import Document
-from data_prep.documents import DocumentStore, DocumentWriter, document_files, read_texts
-from data_prep.sources.base import SourceFile
+from data_prep.documents import DocumentStore, DocumentWriter, document_files, read_selected
+from data_prep.selection import Selection
+from data_prep.sources.base import FilePart, SourceFile
 from data_prep.sources.books_text import BooksTextConfig
 
 TEXT = st.text(max_size=40)
@@ -35,7 +36,8 @@ def open_store(directory, written):
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.builds(Document, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT), max_size=8))
 def test_documents_come_back_as_they_were_written(tmp_path_factory, written):
-    assert list(open_store(tmp_path_factory.mktemp("d"), written).read_rows(0)) == written
+    store = open_store(tmp_path_factory.mktemp("d"), written)
+    assert list(store.read_selected(0, Selection.whole(np.arange(len(written))))) == written
 
 
 def test_columns_are_those_of_the_contract(tmp_path):
@@ -49,9 +51,15 @@ def test_rows_are_read_from_their_row_group_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "ROW_GROUP_DOCUMENTS", 4)
     store = open_store(tmp_path, [make(number) for number in range(11)])
     assert pq.ParquetFile(store.files[0]).num_row_groups == 3
-    rows = np.array([0, 3, 4, 10])
-    assert [doc_id for doc_id, _ in read_texts(store.files[0], rows)] == ["d:0", "d:3", "d:4", "d:10"]
-    assert store.read_row(0, 9).title == "Title 9"
+    tables = list(read_selected(store.files[0], ("doc_id",), Selection.whole(np.array([0, 3, 10]))))
+    assert [table["doc_id"].to_pylist() for table in tables] == [["d:0", "d:3"], ["d:10"]]
+
+
+def test_removed_spans_are_missing_from_the_text_that_is_read(tmp_path):
+    store = open_store(tmp_path, [make(0, "one\ntwö\nthree"), make(1, "gone"), make(2, "whole")])
+    spans = np.array([[4, 9]])
+    selection = Selection(np.array([0, 2]), np.array([1, 0]), spans)
+    assert [document.text for document in store.read_selected(0, selection)] == ["one\nthree", "whole"]
 
 
 def test_row_groups_are_closed_by_size_so_that_memory_stays_bounded(tmp_path, monkeypatch):
@@ -73,13 +81,13 @@ def test_the_same_documents_give_the_same_bytes(tmp_path):
 def test_text_that_is_no_unicode_becomes_a_reject_and_the_rest_is_kept(tmp_path, monkeypatch, broken):
     class Source:
         @staticmethod
-        def read(config, file):
+        def read(config, part):
             yield from [make(0), broken, Reject("file", 9, "bad"), make(2)]
 
     monkeypatch.setattr(collect, "source_of", lambda config: Source)
     source = BooksTextConfig(name="source", paths=("x",))
-    split = DocumentsSplit(source, (SourceFile("x", "x"),), min_characters=1)
+    split = DocumentsSplit(source, (FilePart(SourceFile("x", "x")),), filters=(), min_characters=1)
     result = collect_documents(split, tmp_path / "out.parquet")
     assert result.rows == 2
     assert ["d:1" in reject.reason for reject in result.rejects] == [True, False]
-    assert [doc_id for doc_id, _ in read_texts(tmp_path / "out.parquet")] == ["d:0", "d:2"]
+    assert pq.read_table(tmp_path / "out.parquet")["doc_id"].to_pylist() == ["d:0", "d:2"]

@@ -1,6 +1,7 @@
 """Token shards as they are written and read."""
 
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,36 +12,57 @@ from hypothesis import strategies as st
 
 from cluster.errors import CorruptArtefactError, MissingInputError
 from cluster.storage import commit
-from data_prep import token_writer
+from data_prep.document import Document
+from data_prep.documents import DocumentWriter, document_files
+from data_prep.ragged import Ragged
+from data_prep.selection import Selection, selection_files, write_selection
 from data_prep.token_store import TokenStore
-from data_prep.token_writer import (
-    EncodedDocument,
-    token_dtype,
-    token_files,
-    write_sidecars,
-    write_token_shard,
-)
+from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
 
+LANGS = ["en", "de"]
 SPECIAL = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
 
 
-def write_store(path: Path, shards: list[list[EncodedDocument]], vocab_size: int = 1000) -> Path:
+@dataclass(frozen=True)
+class Row:
+    doc_id: str
+    lang: str
+    input_ids: np.ndarray
+    sentence_starts: np.ndarray
+
+
+def write_store(
+    path: Path, shards: list[list[Row]], vocab_size: int = 1000, batch_documents: int = 16
+) -> Path:
     staging = path.with_name(".staging")
     staging.mkdir()
     files, dtype = token_files(len(shards)), token_dtype(vocab_size)
-    for number, (file, documents) in enumerate(zip(files, shards, strict=True)):
-        write_token_shard(staging / file, f"source{number}", documents, dtype)
+    for number, (file, rows) in enumerate(zip(files, shards, strict=True)):
+        batches = [
+            batch_of(rows[start : start + batch_documents]) for start in range(0, len(rows), batch_documents)
+        ]
+        write_token_shard(staging / file, f"source{number}", LANGS, batches, dtype)
     write_sidecars(staging, files, dtype, b"{}")
     commit(staging, path, "tokens", config={"vocab_size": vocab_size, "special_tokens": SPECIAL})
     return path
 
 
-def encoded(doc_id: str, ids: list[int], starts: list[int] | None = None) -> EncodedDocument:
+def batch_of(rows: list[Row]) -> EncodedBatch:
+    return EncodedBatch(
+        doc_ids=pa.array([row.doc_id for row in rows]),
+        langs=pa.array([row.lang for row in rows]),
+        input_ids=Ragged.of([row.input_ids for row in rows]),
+        sentence_starts=Ragged.of([row.sentence_starts for row in rows]),
+    )
+
+
+def encoded(doc_id: str, ids: list[int], starts: list[int] | None = None) -> Row:
     starts = ([0] if ids else []) if starts is None else starts
-    return EncodedDocument(doc_id, np.array(ids, dtype=np.uint32), np.array(starts, dtype=np.int32))
+    lang = LANGS[len(ids) % 2]
+    return Row(doc_id, lang, np.array(ids, dtype=np.uint32), np.array(starts, dtype=np.int32))
 
 
-def numbered(shard: int, count: int) -> list[EncodedDocument]:
+def numbered(shard: int, count: int) -> list[Row]:
     lengths = [row % 37 for row in range(count)]
     return [
         encoded(f"d:{shard}:{row}", list(range(length)), [0, length // 2] if length > 1 else None)
@@ -67,9 +89,8 @@ def test_every_document_comes_back_from_any_layout_of_shards_and_batches(
         [encoded(f"{shard}:{row}", ids) for row, ids in enumerate(documents)]
         for shard, documents in enumerate(shards)
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_writer, "BATCH_DOCUMENTS", batch_documents)
-        store = TokenStore.open(write_store(tmp_path_factory.mktemp("s") / "tokens", rows, 70_001))
+    path = write_store(tmp_path_factory.mktemp("s") / "tokens", rows, 70_001, batch_documents)
+    store = TokenStore.open(path)
     flat = [(shard, row) for shard, documents in enumerate(rows) for row in documents]
     assert store.num_documents == len(flat)
     assert store.num_tokens == sum(len(row.input_ids) for _, row in flat)
@@ -78,6 +99,7 @@ def test_every_document_comes_back_from_any_layout_of_shards_and_batches(
         assert store.tokens(document).tolist() == row.input_ids.tolist()
         assert store.sentence_starts(document).tolist() == row.sentence_starts.tolist()
         assert (store.doc_id(document), store.source(document)) == (row.doc_id, f"source{shard}")
+        assert store.lang(document) == row.lang
 
 
 def test_copy_tokens_fills_the_given_array_from_the_given_position(path):
@@ -110,6 +132,7 @@ def test_datasets_opens_the_store_as_it_lies_on_disk(path):
         assert loaded[document] == {
             "doc_id": store.doc_id(document),
             "source": store.source(document),
+            "lang": store.lang(document),
             "input_ids": store.tokens(document).tolist(),
             "sentence_starts": store.sentence_starts(document).tolist(),
         }
@@ -118,9 +141,10 @@ def test_datasets_opens_the_store_as_it_lies_on_disk(path):
 def test_schema_on_disk_is_the_contract(path):
     with pa.ipc.open_stream(path / token_files(3)[0]) as reader:
         schema = reader.schema
-    assert schema.names == ["doc_id", "source", "input_ids", "sentence_starts"]
+    assert schema.names == ["doc_id", "source", "lang", "input_ids", "sentence_starts"]
     assert [str(field.type) for field in schema] == [
         "string",
+        "dictionary<values=string, indices=int32, ordered=0>",
         "dictionary<values=string, indices=int32, ordered=0>",
         "list<item: uint16>",
         "list<item: int32>",
@@ -140,10 +164,12 @@ def test_held_out_documents_are_the_same_in_every_store_and_every_order(tmp_path
     assert one.held_out(1.0).all()
 
 
-def test_sources_of_all_documents_are_told_at_once(path):
+def test_sources_and_languages_of_all_documents_are_told_at_once(path):
     store = TokenStore.open(path)
     numbers, names = store.sources()
     assert [names[number] for number in numbers] == [store.source(n) for n in range(store.num_documents)]
+    numbers, codes = store.langs()
+    assert [codes[number] for number in numbers] == [store.lang(n) for n in range(store.num_documents)]
 
 
 def test_a_pickled_store_opens_again_by_its_path(path):
@@ -175,3 +201,22 @@ def test_a_store_that_does_not_exist_says_how_to_make_it(tmp_path):
     with pytest.raises(MissingInputError, match="no token store") as raised:
         TokenStore.open(tmp_path / "nothing")
     assert "cloze data prepare" in raised.value.next_step
+
+
+def test_documents_are_read_as_they_were_selected(tmp_path):
+    for shard, name in enumerate(document_files(2)):
+        (tmp_path / ".documents").mkdir(exist_ok=True)
+        with DocumentWriter(tmp_path / ".documents" / name) as writer:
+            for row in range(3):
+                writer.add(Document(f"d:{shard}:{row}", "source", "file", "", "en", f"first\nline {row}"))
+    commit(tmp_path / ".documents", tmp_path / "documents", "documents", config={})
+    (tmp_path / "dedup").mkdir()
+    removed = Selection(np.array([0, 2]), np.array([0, 1]), np.array([[0, 6]]))
+    for name, selection in zip(selection_files(2), (removed, Selection.whole(np.array([1, 2]))), strict=True):
+        write_selection(tmp_path / "dedup" / name, selection)
+    rows = [[encoded(f"d:{shard}:{row}", [1]) for row in range(2)] for shard in range(2)]
+    store = TokenStore.open(write_store(tmp_path / "tokens", rows))
+    found = list(store.documents(np.array([0, 1, 3])))
+    assert [document.doc_id for document in found] == ["d:0:0", "d:0:2", "d:1:2"]
+    assert [document.text for document in found] == ["first\nline 0", "line 2", "first\nline 2"]
+    assert store.document(-1) == found[-1]

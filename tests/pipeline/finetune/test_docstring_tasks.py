@@ -6,22 +6,17 @@ import dataclasses
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
-from data_prep.dedup.kept import kept_files, write_kept
 
 from cluster.errors import ConfigError, MismatchError
-from cluster.storage import commit
 from data_prep import token_store
 from data_prep.document import Document
-from data_prep.documents import DocumentWriter, document_files
 from pipeline.batches.noise import Noise
 from pipeline.finetune.tasks import (
     DocstringPackageConfig,
     DocstringWordOrderConfig,
-    held_out_sentences,
     load_task,
 )
 from pipeline.finetune.tasks.docstring_word_order import exchange_halves, exchange_neighbours
@@ -44,7 +39,7 @@ class Store:
     fingerprint = "f" * 32
 
     def __init__(self, packages: tuple[str | None, ...] = PACKAGES) -> None:
-        self.documents = [
+        self.all_documents = [
             Document(
                 doc_id=f"docs:{n}",
                 source="docs",
@@ -59,6 +54,9 @@ class Store:
             for n in range(300)
         ]
 
+    def documents(self, numbers: np.ndarray) -> list[Document]:
+        return [self.all_documents[number] for number in numbers]
+
     def held_out(self, fraction: float) -> np.ndarray:
         return np.arange(300) % 2 == 0
 
@@ -67,9 +65,6 @@ class Store:
 def store(monkeypatch) -> Store:
     store = Store()
     monkeypatch.setattr(token_store.TokenStore, "open", lambda path: store)
-    monkeypatch.setattr(
-        held_out_sentences, "read_documents", lambda store, numbers: [store.documents[n] for n in numbers]
-    )
     return store
 
 
@@ -114,9 +109,9 @@ def test_package_names_are_masked_but_not_inside_other_words(store):
 
 
 def test_aliases_are_masked_in_any_case(store):
-    store.documents = [
+    store.all_documents = [
         dataclasses.replace(d, text=d.text.replace(" torch ", " PyTorch or `np.sum` "))
-        for d in store.documents
+        for d in store.all_documents
     ]
     texts = [e.text_a for e in load_task(package_config()).train]
     assert any("PACKAGE or `PACKAGE.sum`" in text for text in texts)
@@ -124,7 +119,7 @@ def test_aliases_are_masked_in_any_case(store):
 
 def test_text_found_on_both_sides_stays_in_the_evaluation_only(store):
     shared = "Arrays are converted before they are used by the estimator."
-    store.documents = [dataclasses.replace(d, text=f"{d.text}\n{shared}") for d in store.documents]
+    store.all_documents = [dataclasses.replace(d, text=f"{d.text}\n{shared}") for d in store.all_documents]
     sentences = read_sentences(order_config())
     assert sum(s.text == shared for s in sentences.train) == 0
     assert sum(s.text == shared for s in sentences.evaluation) == 1
@@ -215,7 +210,7 @@ def test_underlined_headings_belong_to_no_sentence():
 
 def test_code_and_fragments_are_no_sentences(store):
     junk = ">>> x = np.ones(3); y = x + 1; print(x, y)\n\nstarts in lower case and ends here.\n\nToo short."
-    store.documents = [dataclasses.replace(d, text=f"{junk}\n\n{d.text}") for d in store.documents]
+    store.all_documents = [dataclasses.replace(d, text=f"{junk}\n\n{d.text}") for d in store.all_documents]
     assert all(s.text.startswith("Return the") for s in read_sentences(order_config()).train)
 
 
@@ -228,20 +223,3 @@ def test_checkpoint_that_saw_the_documents_is_refused(store, make_config, checkp
     tasks = {"order": {"kind": "docstring_word_order", "store": "tokens", "held_out": 0.05}}
     with pytest.raises(MismatchError, match=r"trained on all but 0\.01.*\n.*tasks\.order\.held_out=0\.01"):
         make_workload(make_config(tasks=tasks), checkpoint)
-
-
-def test_documents_are_read_from_the_rows_that_deduplication_kept(tmp_path):
-    documents = Store().documents[:6]
-    staging = tmp_path / "staging"
-    staging.mkdir()
-    for shard, name in enumerate(document_files(2)):
-        with DocumentWriter(staging / name) as writer:
-            for document in documents[3 * shard : 3 * shard + 3]:
-                writer.add(document)
-    commit(staging, tmp_path / "documents", "documents", config={})
-    (tmp_path / "dedup").mkdir()
-    for name, kept in zip(kept_files(2), ([0, 2], [1, 2]), strict=True):
-        write_kept(tmp_path / "dedup" / name, np.array(kept))
-    tokens = SimpleNamespace(path=tmp_path / "tokens", place=lambda number: divmod(number, 2))
-    found = list(held_out_sentences.read_documents(cast(Any, tokens), np.array([1, 2, 3])))
-    assert found == [documents[2], documents[4], documents[5]]
