@@ -17,6 +17,7 @@ from cluster.manifest import (
     hash_json,
     read_manifest,
 )
+from cluster.shard_log import LOG_NAME
 from cluster.shards import (
     RECORDS_NAME,
     Shard,
@@ -55,6 +56,7 @@ def build_sharded_artefact(
     max_rejects: int = 0,
     num_cpus: float = 1.0,
     replace: bool = False,
+    before: Callable[[], object] | None = None,
 ) -> Manifest:
     """Make, continue, repair or simply confirm a sharded artefact; whichever is needed.
 
@@ -65,6 +67,8 @@ def build_sharded_artefact(
         config: what determines the content besides the inputs; no paths.
         finish: writes sidecar files once all shards exist.
         replace: allow a committed artefact of other inputs or settings to be replaced.
+        before: called once if any shard has to be made, to make what `function` reads; what an intact artefact
+            was made from need not be there any more.
 
     Raises:
         ConfigError: a committed artefact of other inputs or settings is in the way and `replace` is False.
@@ -75,7 +79,9 @@ def build_sharded_artefact(
     manifest = _read_or_salvage(directory, staging, shards, replace)
     if manifest is not None:
         if manifest.stats.get("build_key") == key:
-            return _verify_or_repair(directory, manifest, function, shards, finish, max_rejects, num_cpus)
+            return _verify_or_repair(
+                directory, manifest, function, shards, finish, max_rejects, num_cpus, before
+            )
         if not replace:
             raise ConfigError(
                 f"{directory} holds {manifest.kind} made from other inputs or settings:"
@@ -83,7 +89,15 @@ def build_sharded_artefact(
                 kept="the committed artefact is untouched",
                 next_step="add --replace to make it anew, or choose another `out`",
             )
-    records = map_shards(function, shards, staging, title=kind, max_rejects=max_rejects, num_cpus=num_cpus)
+    records = map_shards(
+        function,
+        shards,
+        staging,
+        title=kind,
+        max_rejects=max_rejects,
+        num_cpus=num_cpus,
+        before=before,
+    )
     with storage_errors(staging):
         extra = finish(staging, records)
     files = _entries(staging, records)
@@ -129,6 +143,7 @@ def _verify_or_repair(
     finish: Finish,
     max_rejects: int,
     num_cpus: float,
+    before: Callable[[], object] | None,
 ) -> Manifest:
     damages = find_damage(directory, manifest)
     if not damages:
@@ -143,6 +158,7 @@ def _verify_or_repair(
         title=f"{manifest.kind} (repair)",
         max_rejects=max_rejects,
         num_cpus=num_cpus,
+        before=before,
     )
     with storage_errors(directory):
         finish(directory, records)
@@ -160,7 +176,7 @@ def _verify_or_repair(
 def _entries(directory: Path, records: Sequence[ShardRecord]) -> list[FileEntry]:
     """Entries of the shards, known from their records, and of the sidecar files, hashed now."""
     known = {record.entry.path: record.entry for record in records}
-    others = (RECORDS_NAME, QUARANTINE_NAME, MANIFEST_NAME)
+    others = (RECORDS_NAME, QUARANTINE_NAME, MANIFEST_NAME, LOG_NAME)
     sidecars = []
     for path in sorted(directory.rglob("*")):
         relative = path.relative_to(directory)

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cluster.errors import ClozeError, TooManyRejectsError, WorkersLostError
 from cluster.manifest import FileEntry, InputEntry, Manifest, hash_file, write_durably
 from cluster.progress import progress
+from cluster.shard_log import Effort, ShardLog, measure_effort
 from cluster.storage import storage_errors
 
 RECORDS_NAME = "shard-records"
@@ -38,6 +39,8 @@ class Shard:
     """Picklable description of the input; handed to the shard function."""
     identity: str
     """Hash of everything that determines the output: input bytes, split, settings. No paths."""
+    size_bytes: int = 0
+    """Bytes of input, for the estimate of the time left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class ShardResult:
     rejects: tuple[Reject, ...] = ()
     notes: tuple[dict[str, Any], ...] = ()
     """A few things for people to look at, as JSON-like data; they enter no fingerprint."""
+    text_bytes: int | None = None
+    """Bytes of text that were handled, for the log; None takes the shard's `size_bytes`."""
 
 
 class ShardRecord(BaseModel):
@@ -89,6 +94,7 @@ def map_shards(
     num_cpus: float = 1.0,
     memory_bytes: int | None = None,
     max_in_flight: int | None = None,
+    before: Callable[[], object] | None = None,
 ) -> list[ShardRecord]:
     """Make every shard in `directory` that is not there yet and return all records, in the order of `shards`.
 
@@ -98,6 +104,8 @@ def map_shards(
         max_rejects: how many unreadable inputs are tolerated over all shards.
         num_cpus, memory_bytes: resources of one task.
         max_in_flight: tasks submitted at a time; None takes twice the cluster's CPUs.
+        before: called once, here, before the first task, and only if a shard has to be made: makes what the shard
+            function reads where that need not be kept.
 
     Raises:
         TooManyRejectsError: finished shards are kept.
@@ -109,20 +117,25 @@ def map_shards(
         for leftover in directory.glob(".*.tmp"):
             leftover.unlink(missing_ok=True)
     finished = {shard.file: record for shard in shards if (record := good_record(directory, shard))}
+    pending = [shard for shard in shards if shard.file not in finished]
+    if pending and before is not None:
+        before()
     tally = _Tally(max_rejects)
     with progress(title, len(shards)) as advance:
         advance(len(finished), "already done" if finished else "")
         for record in finished.values():
             tally.add(record)
-        pending = [shard for shard in shards if shard.file not in finished]
         if pending:
             options: dict[str, Any] = {"num_cpus": num_cpus, "max_retries": TASK_RETRIES}
             if memory_bytes is not None:
                 options["memory"] = memory_bytes
-            for record in _run(function, pending, directory, options, max_in_flight):
-                finished[record.entry.path] = record
-                tally.add(record)
-                advance(1, str(tally))
+            log = ShardLog(directory, title, [shard.size_bytes for shard in pending])
+            for shard, made in _run(function, pending, directory, options, max_in_flight):
+                finished[shard.file] = made.record
+                rows = made.record.entry.rows or 0
+                log.add(shard.file, shard.size_bytes, made.text_bytes, rows, made.effort)
+                tally.add(made.record)
+                advance(1, f"{tally}, {log}")
     return [finished[shard.file] for shard in shards]
 
 
@@ -164,8 +177,8 @@ def _run(
     directory: Path,
     options: dict[str, Any],
     max_in_flight: int | None,
-) -> Iterator[ShardRecord]:
-    """Yield records as tasks finish, with at most `max_in_flight` tasks submitted."""
+) -> Iterator[tuple[Shard, _Made]]:
+    """Yield what tasks return as they finish, with at most `max_in_flight` tasks submitted."""
     import ray
 
     from cluster.runtime import cluster_cpus
@@ -182,13 +195,13 @@ def _run(
                 running[remote.remote(shared, shard, str(directory))] = shard
             (ready, *_), _ = ray.wait(list(running), num_returns=1)
             shard = running.pop(ready)
-            yield _result_of(ready, shard)
+            yield shard, _result_of(ready, shard)
     finally:
         for reference in running:
             ray.cancel(reference)
 
 
-def _result_of(reference: Any, shard: Shard) -> ShardRecord:
+def _result_of(reference: Any, shard: Shard) -> _Made:
     import ray
     from ray.exceptions import NodeDiedError, OutOfMemoryError, RayTaskError, WorkerCrashedError
 
@@ -206,12 +219,21 @@ def _result_of(reference: Any, shard: Shard) -> ShardRecord:
         ) from error
 
 
-def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> ShardRecord:
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What the task of a shard sends back; the shard itself stays on disk."""
+
+    record: ShardRecord
+    text_bytes: int
+    effort: Effort
+
+
+def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
     """Body of the Ray task: temporary name, hash, rename, record."""
     target = Path(directory) / shard.file
     # Ray may start a task again elsewhere while a cut-off node still works on it.
     temporary = target.with_name(f".{shard.file}.{uuid4().hex[:12]}.tmp")
-    with storage_errors(target):
+    with storage_errors(target), measure_effort() as effort:
         try:
             result = function(shard.split, temporary)
             digest, size_bytes = hash_file(temporary)
@@ -232,7 +254,8 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> ShardR
             notes=result.notes,
         )
         write_durably(record_path(Path(directory), shard.file), orjson.dumps(record.model_dump(mode="json")))
-    return record
+        num_bytes = shard.size_bytes if result.text_bytes is None else result.text_bytes
+        return _Made(record, num_bytes, effort())
 
 
 def good_record(directory: Path, shard: Shard) -> ShardRecord | None:

@@ -52,7 +52,11 @@ def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
         num_documents, text_bytes = writer.num_documents, writer.text_bytes
     stats = {"documents_read": num_read, "documents_too_short": num_short, "text_bytes": text_bytes}
     return ShardResult(
-        rows=num_documents, stats=stats | chain.counts, rejects=tuple(rejects), notes=tuple(chain.examples)
+        rows=num_documents,
+        stats=stats | chain.counts,
+        rejects=tuple(rejects),
+        notes=tuple(chain.examples),
+        text_bytes=text_bytes,
     )
 
 

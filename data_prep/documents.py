@@ -63,8 +63,8 @@ class DocumentWriter:
             UnicodeEncodeError, orjson.JSONEncodeError: a field holds lone surrogates, which UTF-8 has not.
         """
         row = tuple(getattr(document, name) for name in _TEXT_COLUMNS)
-        sizes = [len(field.encode("utf-8")) for field in row]
-        size = sizes[_TEXT_COLUMNS.index("text")]
+        sizes = [_utf8_bytes(field) for field in row]
+        size = sizes[-1]
         self._rows.append((*row, _dump_meta(document.meta)))
         self._pending_bytes += size
         self.num_documents += 1
@@ -90,6 +90,10 @@ class DocumentWriter:
                 self._flush()
         finally:
             self._writer.close()
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
 def _dump_meta(meta: dict[str, Any]) -> str:

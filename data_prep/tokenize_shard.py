@@ -81,4 +81,4 @@ def _write(split: TokensSplit, path: Path, encoder: Encoder, reference: Encoder 
     langs = read_values(split.documents, "lang")
     num_tokens = write_token_shard(path, split.source, langs, encoded(), np.dtype(split.dtype))
     stats = counts | {f"shards_by_{encoder.name}": 1}
-    return ShardResult(rows=len(selection), tokens=num_tokens, stats=stats)
+    return ShardResult(rows=len(selection), tokens=num_tokens, stats=stats, text_bytes=counts["kept_bytes"])

@@ -46,7 +46,7 @@ def collect(job: Workspace) -> Manifest:
         identity = hash_json(
             [VERSION, _settings(source, job), [_content(item, job) for item in group], least]
         )
-        shards.append(Shard(file, split, identity))
+        shards.append(Shard(file, split, identity, sum(item.size_bytes for item in group)))
     return build_sharded_artefact(
         job.out / DOCUMENTS,
         DOCUMENTS,

@@ -42,7 +42,7 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
             **settings,
         )
         content = [entry.xxh3_128, selection_hash, tokenizer.files[0].xxh3_128, split.source]
-        shards.append(Shard(file, split, hash_json([VERSION, content, settings])))
+        shards.append(Shard(file, split, hash_json([VERSION, content, settings]), entry.size_bytes))
     return build_sharded_artefact(
         job.out / TOKENS,
         TOKENS,

@@ -17,6 +17,7 @@ from cluster.errors import (
     TooManyRejectsError,
 )
 from cluster.runtime import ray_runtime
+from cluster.shard_log import LOG_NAME
 from cluster.shards import read_records
 from cluster.storage import exclusive
 from data_prep.inputs import CACHE_NAME
@@ -51,8 +52,9 @@ def copy(finished, tmp_path):
 
 
 def identities(out: Path) -> dict[str, tuple[int, int]]:
-    """Inode and time of every artefact file: what was not touched keeps both."""
-    files = [path for name in STAGES for path in sorted((out / name).rglob("*")) if path.is_file()]
+    """Inode and time of every artefact file: what was not touched keeps both. Logs are there to be added to."""
+    paths = [path for name in STAGES for path in sorted((out / name).rglob("*"))]
+    files = [path for path in paths if path.is_file() and path.name != LOG_NAME]
     return {str(path.relative_to(out)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 

@@ -1,0 +1,156 @@
+"""How fast shards are made, by whom and with how much memory: a line per shard, and what is left to do.
+
+The log lies beside the shard records. It says what happened on these machines, so nothing of it enters a manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+LOG_NAME = "shard-log.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What one shard took."""
+
+    worker: str
+    """`HOST:PROCESS`."""
+    seconds: float
+    peak_rss_bytes: int
+    """Most memory that the worker's process held while making it."""
+
+
+@contextmanager
+def measure_effort() -> Iterator[Callable[[], Effort]]:
+    """Measure the block; the function that it yields gives the result, once the work is done."""
+    _reset_peak()
+    started = time.perf_counter()
+
+    def effort() -> Effort:
+        seconds = round(time.perf_counter() - started, 3)
+        return Effort(f"{platform.node()}:{os.getpid()}", seconds, _peak_rss_bytes())
+
+    yield effort
+
+
+def _reset_peak() -> None:
+    # Linux forgets the peak of a process that asks for it; elsewhere it is the peak since the process began.
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_rss_bytes() -> int:
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class ShardLog:
+    """Writes the log of one run of `map_shards`, and tells its speed."""
+
+    def __init__(self, directory: Path, stage: str, sizes: Sequence[int]) -> None:
+        """Begin a run.
+
+        Args:
+            sizes: bytes of input of every shard that is to be made; they weigh the estimate of the time left.
+        """
+        self._path = directory / LOG_NAME
+        self._stage = stage
+        self._weights_left = sum(max(size, 1) for size in sizes)
+        self._weights_done = self._bytes = self._rows = 0
+        self._started = time.perf_counter()
+
+    def add(self, file: str, size: int, num_bytes: int, rows: int, effort: Effort) -> None:
+        """Note a finished shard.
+
+        Args:
+            size: its entry in `sizes`.
+            num_bytes: bytes of text that it stands for.
+        """
+        self._weights_done += max(size, 1)
+        self._weights_left -= max(size, 1)
+        self._bytes += num_bytes
+        self._rows += rows
+        self._write(
+            {
+                "stage": self._stage,
+                "file": file,
+                "bytes": num_bytes,
+                "rows": rows,
+                "mb_per_s": round(num_bytes / 1e6 / max(effort.seconds, 1e-3), 2),
+                "rows_per_s": round(rows / max(effort.seconds, 1e-3), 1),
+                **asdict(effort),
+                "seconds_left": round(self.seconds_left, 1),
+            }
+        )
+
+    @property
+    def seconds_left(self) -> float:
+        """Estimate of the time until all shards are made."""
+        elapsed = time.perf_counter() - self._started
+        return elapsed * self._weights_left / max(self._weights_done, 1)
+
+    def __str__(self) -> str:
+        elapsed = max(time.perf_counter() - self._started, 1e-3)
+        speed = f"{self._bytes / 1e6 / elapsed:,.1f} MB/s, {self._rows / elapsed:,.0f} rows/s"
+        return f"{speed}, {_duration(self.seconds_left)} left" if self._weights_left else speed
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with self._path.open("ab") as stream:
+            stream.write(orjson.dumps(line) + b"\n")
+
+
+def summarize_log(directory: Path) -> dict[str, Any]:
+    """What the log of an artefact says in all, and by worker; empty without a log.
+
+    Returns:
+        `shards`, `bytes`, `rows`, `seconds` (of work, added up over workers), `mb_per_s` and `rows_per_s` (of one
+        worker), `peak_rss_bytes`, and `workers`: the same by name. A shard that was made twice counts twice.
+    """
+    lines = _read(directory / LOG_NAME)
+    if not lines:
+        return {}
+    workers = sorted({line["worker"] for line in lines})
+    own = {name: _totals([line for line in lines if line["worker"] == name]) for name in workers}
+    return _totals(lines) | {"workers": own}
+
+
+def _totals(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    sums = {key: sum(line[key] for line in lines) for key in ("bytes", "rows", "seconds")}
+    seconds = max(sums["seconds"], 1e-3)
+    return {
+        "shards": len(lines),
+        **sums,
+        "mb_per_s": round(sums["bytes"] / 1e6 / seconds, 2),
+        "rows_per_s": round(sums["rows"] / seconds, 1),
+        "peak_rss_bytes": max(line["peak_rss_bytes"] for line in lines),
+    }
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Every whole line; a process that was killed may have left half of one."""
+    lines = []
+    with suppress(FileNotFoundError):
+        for line in path.read_bytes().splitlines():
+            with suppress(orjson.JSONDecodeError):
+                lines.append(orjson.loads(line))
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
