@@ -3,15 +3,18 @@
 import bz2
 import gzip
 import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.errors import MissingInputError
-from data_prep.sources.streams import Gap, read_chunks, to_utf8
+from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
 
+COMPRESSORS = [bz2.compress, gzip.compress, zstandard.compress]
 WORDS = [f"word{number}" for number in range(5000)]
 
 
@@ -24,7 +27,7 @@ def collect(path: Path) -> tuple[bytes, list[Gap]]:
     return b"".join(p for p in pieces if isinstance(p, bytes)), [p for p in pieces if isinstance(p, Gap)]
 
 
-@pytest.mark.parametrize("compress", [bytes, bz2.compress, gzip.compress])
+@pytest.mark.parametrize("compress", [bytes, *COMPRESSORS])
 def test_compression_is_told_by_content_whatever_the_name(tmp_path, compress):
     data = make_text(300_000)
     path = tmp_path / "dump-shortened"
@@ -32,14 +35,14 @@ def test_compression_is_told_by_content_whatever_the_name(tmp_path, compress):
     assert collect(path) == (data, [])
 
 
-@pytest.mark.parametrize("compress", [bz2.compress, gzip.compress])
+@pytest.mark.parametrize("compress", COMPRESSORS)
 def test_concatenated_streams_and_zero_padding_read_as_one(tmp_path, compress):
     path = tmp_path / "file"
     path.write_bytes(compress(b"first ") + compress(b"") + compress(b"second") + b"\0" * 512)
     assert collect(path) == (b"first second", [])
 
 
-@pytest.mark.parametrize("compress", [bz2.compress, gzip.compress])
+@pytest.mark.parametrize("compress", COMPRESSORS)
 def test_highly_compressible_data_comes_in_bounded_chunks(tmp_path, compress):
     path = tmp_path / "file"
     path.write_bytes(compress(bytes(20 << 20)))
@@ -61,7 +64,7 @@ def test_a_file_that_vanished_is_a_missing_input(tmp_path):
         list(read_chunks(str(tmp_path / "gone.bz2")))
 
 
-@pytest.mark.parametrize("compress", [bz2.compress, gzip.compress])
+@pytest.mark.parametrize("compress", COMPRESSORS)
 def test_truncation_keeps_a_prefix_and_tells_the_compressed_offset(tmp_path, compress):
     data = make_text(2_000_000)
     compressed = compress(data)
@@ -88,18 +91,84 @@ def test_no_byte_of_a_damaged_bzip2_block_is_passed_on(tmp_path, position):
     assert len(gaps) == 1
 
 
-def test_reading_goes_on_at_the_bzip2_stream_after_a_damaged_one(tmp_path):
+@pytest.mark.parametrize("compress", COMPRESSORS)
+def test_reading_goes_on_at_the_stream_after_a_damaged_one(tmp_path, compress):
     texts = [make_text(50_000, seed) for seed in range(4)]
-    streams = [bytearray(bz2.compress(text)) for text in texts]
-    streams[1][len(streams[1]) // 2] ^= 0xFF
-    path = tmp_path / "multistream.bz2"
+    streams = [bytearray(compress(text)) for text in texts]
+    middle = len(streams[1]) // 2
+    streams[1][middle : middle + 400] = bytes(400)
+    path = tmp_path / "multistream"
     path.write_bytes(b"".join(streams))
     pieces = list(read_chunks(str(path)))
-    kept = [piece if isinstance(piece, Gap) else bytes(piece) for piece in pieces]
-    gap = next(number for number, piece in enumerate(kept) if isinstance(piece, Gap))
-    assert b"".join(kept[:gap]) == texts[0]
-    assert b"".join(kept[gap + 1 :]) == texts[2] + texts[3]
+    gap = next(number for number, piece in enumerate(pieces) if isinstance(piece, Gap))
+    before, after = b"".join(pieces[:gap]), b"".join(pieces[gap + 1 :])
+    assert before.startswith(texts[0])
+    assert texts[1].startswith(before[len(texts[0]) :][:1000])
+    assert after == texts[2] + texts[3]
     assert len(streams[0]) <= pieces[gap].compressed_offset < len(streams[0]) + len(streams[1])
+
+
+def test_a_zstd_bomb_of_repeated_blocks_comes_in_bounded_chunks(tmp_path):
+    frame_header = b"\x28\xb5\x2f\xfd\x00\x58"
+    repeat_zero = (((1 << 17) << 3) | 1 << 1).to_bytes(3, "little") + b"\0"
+    last_repeat = (((1 << 17) << 3) | 1 << 1 | 1).to_bytes(3, "little") + b"\0"
+    path = tmp_path / "bomb.zst"
+    path.write_bytes(frame_header + repeat_zero * 1023 + last_repeat)
+    tracemalloc.start()
+    sizes = [len(chunk) for chunk in read_chunks(str(path)) if isinstance(chunk, bytes)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(sizes) == 1024 << 17
+    assert max(sizes) <= 1 << 20
+    assert peak < 80 << 20
+
+
+@pytest.mark.parametrize("compress", COMPRESSORS)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_ranges_that_cover_a_file_give_every_stream_once(tmp_path_factory, compress, data):
+    texts = data.draw(st.lists(st.binary(max_size=30), min_size=1, max_size=6))
+    stored = b"".join([compress(text) + bytes(data.draw(st.integers(0, 3))) for text in texts])
+    if data.draw(st.booleans()):
+        place = data.draw(st.integers(0, len(stored) - 1))
+        stored = stored[:place] + b"\xff" + stored[place + 1 :]
+    path = tmp_path_factory.mktemp("ranges") / "file"
+    path.write_bytes(compress(b"first") + stored)
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(stored)), max_size=5)))
+    found = [
+        (stream.start, list(stream.chunks))
+        for start, end in zip([0, *cuts], [*cuts, None], strict=True)
+        for stream in read_streams(str(path), start, end)
+    ]
+    whole = [(stream.start, list(stream.chunks)) for stream in read_streams(str(path))]
+    assert found == whole
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, None), (3, 8), (9, 9), (5, 1000)])
+def test_a_range_of_a_plain_file_is_read_exactly(tmp_path, start, end):
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    assert b"".join(read_chunks(str(path), start=start, end=end, read_bytes=2)) == b"0123456789"[start:end]
+
+
+@pytest.mark.parametrize(
+    ("data", "storage"),
+    [
+        (bz2.compress(b""), "bzip2"),
+        (gzip.compress(b""), "gzip"),
+        (zstandard.compress(b""), "zstd"),
+        (b"", "plain"),
+    ]
+    + [
+        ("<a".encode("utf-16-le"), "utf-16-le"),
+        ("\ufeff<".encode("utf-16-be"), "utf-16-be"),
+        (b"<a>", "plain"),
+    ],
+)
+def test_how_a_file_is_stored_is_told_by_its_first_bytes(tmp_path, data, storage):
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert storage_of(str(path)) == storage
 
 
 @settings(deadline=None, max_examples=50)
