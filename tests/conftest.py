@@ -24,7 +24,14 @@ def corpora() -> Path:
     return Path(root).resolve()
 
 
-def write_store(path: Path, *, num_documents: int = 300, vocab_size: int = 200, seed: int = 0) -> Path:
+def write_store(
+    path: Path,
+    *,
+    num_documents: int = 300,
+    vocab_size: int = 200,
+    seed: int = 0,
+    langs: tuple[str, ...] = ("en",),
+) -> Path:
     """Commit a token store of a small Markov language, with which a network can learn something in seconds."""
     from tokenizers import Tokenizer, models
 
@@ -53,11 +60,11 @@ def write_store(path: Path, *, num_documents: int = 300, vocab_size: int = 200, 
         numbers = range(num_documents // 2)
         batch = EncodedBatch(
             doc_ids=pa.array([f"test:{shard}-{number}" for number in numbers]),
-            langs=pa.array(["en" for _ in numbers]),
+            langs=pa.array([langs[number % len(langs)] for number in numbers]),
             input_ids=Ragged.of([_walk(generator, successors, vocab_size) for _ in numbers]),
             sentence_starts=Ragged.of([np.zeros(1, np.int32) for _ in numbers]),
         )
-        write_token_shard(staging / file, "test", ["en"], [batch], dtype)
+        write_token_shard(staging / file, "test", langs, [batch], dtype)
     write_sidecars(staging, files, dtype, tokenizer.to_str().encode())
     special_tokens = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
     commit(staging, path, "tokens", config={"vocab_size": vocab_size, "special_tokens": special_tokens})

@@ -30,13 +30,52 @@ class SampleOrigin:
     pieces: list[Piece]
 
 
+@dataclass(frozen=True, slots=True)
+class Ingredient:
+    """A token store, or the part of it that is in some sources or languages, and its share of a mixture."""
+
+    store: TokenStore
+    weight: float = 1.0
+    """Share of the samples, relative to the other ingredients."""
+    sources: tuple[str, ...] | None = None
+    """None takes all."""
+    langs: tuple[str, ...] | None = None
+    """ISO 639-1 codes; None takes all."""
+
+    def documents(self, held_out: float, split: Split) -> np.ndarray:
+        """[documents] int64 ascending numbers of the split's documents.
+
+        Raises:
+            ConfigError: the store has no such source or language.
+        """
+        chosen = self.store.held_out(held_out)
+        chosen = chosen if split == "held_out" else ~chosen
+        for what, wanted, told in (
+            ("source", self.sources, self.store.sources),
+            ("language", self.langs, self.store.langs),
+        ):
+            if wanted is not None:
+                chosen = chosen & _is_one_of(what, wanted, *told(), self.store)
+        return np.flatnonzero(chosen)
+
+
+def _is_one_of(
+    what: str, wanted: Sequence[str], numbers: np.ndarray, names: list[str], store: TokenStore
+) -> np.ndarray:
+    if missing := sorted(set(wanted) - set(names)):
+        raise ConfigError(
+            f"{store.path} has no {what} {', '.join(missing)}; it has {', '.join(sorted(names))}.",
+            next_step=f"correct `data.stores`, or prepare a store that has the {what}",
+        )
+    return np.isin(numbers, [names.index(name) for name in wanted])
+
+
 class TokenDataset:
     """Samples `0, 1, 2, ...` without end; each a pure function of the stores' fingerprints and the settings."""
 
     def __init__(
         self,
-        stores: Sequence[TokenStore],
-        weights: Sequence[float],
+        ingredients: Sequence[Ingredient],
         *,
         sequence_length: int,
         seed: int,
@@ -47,14 +86,15 @@ class TokenDataset:
 
         Raises:
             MismatchError: the stores were not made by the same tokenizer.
-            ConfigError: a store's documents fill not a single sample.
+            ConfigError: a store's documents fill not a single sample, or it has no such source or language.
         """
+        stores = [each.store for each in ingredients]
         _require_same_tokenizer(stores)
         self.stores = list(stores)
         self.sequence_length = sequence_length
         ids = stores[0].special_tokens
         self.special = Special(bos=ids["bos"], eos=ids["eos"], pad=ids["pad"])
-        self._documents = [_documents_of(store, held_out, split) for store in stores]
+        self._documents = [each.documents(held_out, split) for each in ingredients]
         counts = [
             num_rows(store.lengths, documents, sequence_length)
             for store, documents in zip(stores, self._documents, strict=True)
@@ -69,10 +109,13 @@ class TokenDataset:
         self._orders = [
             StoreOrder(store.fingerprint, seed, count) for store, count in zip(stores, counts, strict=True)
         ]
-        self._mixture = Mixture(weights, seed)
+        self._mixture = Mixture([each.weight for each in ingredients], seed)
         self._epoch = lru_cache(maxsize=2 * len(stores))(self._lay_out)
         self.fingerprint = hash_json(
-            [[store.fingerprint for store in stores], list(weights), sequence_length, seed, held_out, split]
+            [
+                [[each.store.fingerprint, each.weight, each.sources, each.langs] for each in ingredients],
+                [sequence_length, seed, held_out, split],
+            ]
         )
 
     @property
@@ -119,11 +162,6 @@ class TokenDataset:
         documents = order.documents(epoch, self._documents[store])
         packed = PackedEpoch(self.stores[store], documents, self.sequence_length, self.special)
         return packed, order.rows(epoch)
-
-
-def _documents_of(store: TokenStore, held_out: float, split: Split) -> np.ndarray:
-    chosen = store.held_out(held_out)
-    return np.flatnonzero(chosen if split == "held_out" else ~chosen)
 
 
 def _require_same_tokenizer(stores: Sequence[TokenStore]) -> None:

@@ -19,6 +19,11 @@ class StoreConfig(Config):
     """Directory of a committed token store."""
     weight: float = Field(default=1.0, gt=0)
     """Share of the samples, relative to the other stores."""
+    sources: tuple[str, ...] | None = None
+    """Only documents of these sources; None takes all. A store may be named several times, with a weight for each
+    of its sources or languages."""
+    langs: tuple[str, ...] | None = None
+    """Only documents in these languages (ISO 639-1 codes); None takes all."""
 
 
 class DataConfig(Config):
@@ -179,6 +184,6 @@ def identity_of(config: PretrainConfig) -> dict:
     plain = config.model_dump(mode="json", exclude=set(IDENTITY_EXCLUDES))
     plain["data"] = {
         "held_out": config.data.held_out,
-        "weights": [store.weight for store in config.data.stores],
+        "stores": [store.model_dump(mode="json", exclude={"path"}) for store in config.data.stores],
     }
     return plain

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from cluster.errors import MismatchError
 from data_prep.token_store import TokenStore
 from models.config import TransformerConfig
-from pipeline.batches.token_dataset import Split, TokenDataset
+from pipeline.batches.token_dataset import Ingredient, Split, TokenDataset
 from pipeline.objectives.mlm import Vocabulary
 from pipeline.pretrain.config import PretrainConfig
 
@@ -63,8 +63,10 @@ def require_vocab_size(configured: int | None, stores: list[TokenStore]) -> int:
 
 def _dataset(stores: list[TokenStore], config: PretrainConfig, split: Split) -> TokenDataset:
     return TokenDataset(
-        stores,
-        [store.weight for store in config.data.stores],
+        [
+            Ingredient(store, wanted.weight, wanted.sources, wanted.langs)
+            for store, wanted in zip(stores, config.data.stores, strict=True)
+        ],
         sequence_length=config.batch.sequence_length,
         seed=config.seed,
         held_out=config.data.held_out,

@@ -11,14 +11,15 @@ from cluster.errors import ConfigError, MismatchError
 from data_prep.token_store import TokenStore
 from pipeline.batches.loader import BatchPlan, StepLoader
 from pipeline.batches.packing import Packed
-from pipeline.batches.token_dataset import TokenDataset
+from pipeline.batches.token_dataset import Ingredient, TokenDataset
 from tests.conftest import write_store
 
 
 def make_dataset(*paths: Path, seed: int = 1, held_out: float = 0.2, **options) -> TokenDataset:
     stores = [TokenStore.open(path) for path in paths]
     weights = options.pop("weights", [1.0] * len(stores))
-    return TokenDataset(stores, weights, sequence_length=16, seed=seed, held_out=held_out, **options)
+    ingredients = [Ingredient(*each) for each in zip(stores, weights, strict=True)]
+    return TokenDataset(ingredients, sequence_length=16, seed=seed, held_out=held_out, **options)
 
 
 def test_training_and_held_out_samples_share_no_document(store: Path):
@@ -99,3 +100,21 @@ def test_stores_of_different_tokenizers_are_not_mixed(store: Path, tmp_path: Pat
 def test_too_few_held_out_documents_are_refused_with_the_key_to_change(store: Path):
     with pytest.raises(ConfigError, match="do not fill one sample"):
         make_dataset(store, held_out=1e-9, split="held_out")
+
+
+def test_a_store_named_twice_gives_each_of_its_languages_its_own_weight(tmp_path: Path):
+    opened = TokenStore.open(write_store(tmp_path / "tokens", langs=("en", "de")))
+    ingredients = [Ingredient(opened, 3.0, langs=("de",)), Ingredient(opened, 1.0, langs=("en",))]
+    dataset = TokenDataset(ingredients, sequence_length=16, seed=1, held_out=0.2)
+    counts = {"de": 0, "en": 0}
+    for sample in range(1024):
+        langs = {opened.lang(piece.document) for piece in dataset.origin(sample).pieces}
+        assert len(langs) == 1
+        counts[langs.pop()] += 1
+    assert counts == {"de": 768, "en": 256}
+
+
+def test_a_source_that_the_store_has_not_is_named_with_those_it_has(store: Path):
+    ingredient = Ingredient(TokenStore.open(store), sources=("tset",))
+    with pytest.raises(ConfigError, match="has no source tset; it has test"):
+        TokenDataset([ingredient], sequence_length=16, seed=1, held_out=0.2)
