@@ -1,0 +1,133 @@
+"""Chapters of a book: how a document's text keeps them, and where they begin in plain text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+CHAPTER_BREAK = "\n\n\n"
+"""Two blank lines stand between chapters, one between paragraphs."""
+MAX_HEADING_CHARACTERS = 120
+
+
+def chapters(text: str) -> list[str]:
+    """The chapters of a book's text as the sources of books write it; a text without marks is one chapter."""
+    return [chapter for chapter in text.split(CHAPTER_BREAK) if chapter]
+
+
+def join_chapters(parts: Iterable[Sequence[str]]) -> str:
+    """The text of a book whose chapters are lists of paragraphs; the reverse of `chapters`."""
+    return CHAPTER_BREAK.join("\n\n".join(part) for part in parts if part)
+
+
+def split_chapters(paragraphs: Sequence[str]) -> list[list[str]]:
+    """Cut the paragraphs of a book before each heading that opens a chapter, a part or a preface.
+
+    Headings that follow one another (a part's and its first chapter's, or those of a table of contents) stay
+    together. Numbers that stand alone are headings where no chapter is called so, and only where they count up.
+    """
+    headings = _headings(paragraphs)
+    starts = [0, *sorted(number for number in headings if number and number - 1 not in headings)]
+    ends = [*starts[1:], len(paragraphs)]
+    return [list(paragraphs[start:end]) for start, end in zip(starts, ends, strict=True) if start < end]
+
+
+# -- headings -----------------------------------------------------------------------------------------------
+
+
+def _cased(words: str) -> str:
+    """Alternatives of an expression: words with a capital and in capitals, as headings write them."""
+    return "|".join(sorted({form for word in words.split() for form in (word.capitalize(), word.upper())}))
+
+
+_CHAPTERS = _cased(
+    "chapter letter canto stave kapitel capitel brief chapitre lettre chant capitol capitolul capítulo capitolo"
+)
+_PARTS = _cased(
+    "book part volume vol buch teil theil band abtheilung livre partie tome cartea partea libro parte tomo"
+)
+_LONE = _cased(
+    "prologue epilogue preface foreword afterword introduction introductory conclusion finale prolog epilog"
+    " vorwort einleitung nachwort préface avant-propos épilogue prefață prólogo epílogo"
+)
+_NUMBER_WORDS = _cased(
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+    " eighteen nineteen twenty thirty forty fifty first second third fourth fifth sixth seventh eighth ninth tenth"
+    " eleventh twelfth twentieth last eins zwei drei vier fünf sechs sieben acht neun zehn premier première deux"
+    " deuxième seconde trois troisième quatrième cinquième dernier dernière întâi întâia doua treia patra"
+    " primero primera segundo segunda tercero tercera primo prima secondo seconda terzo terza"
+)
+_ORDINALS = _cased(
+    "erstes zweites drittes viertes fünftes sechstes siebentes siebtes achtes neuntes zehntes elftes zwölftes"
+    " dreizehntes vierzehntes fünfzehntes sechzehntes siebzehntes achtzehntes neunzehntes zwanzigstes letztes"
+    " erster zweiter dritter vierter fünfter sechster erste zweite dritte vierte fünfte sechste"
+    " première premier deuxième seconde troisième quatrième cinquième dernière primera segunda tercera prima"
+    " seconda terza first second third fourth fifth last"
+)
+_ROMAN = r"(?=[CLXVI])C{0,3}(?:XC|XL|L?X{0,4})(?:IX|IV|V?I{0,4})"
+_UNITS = r"(?:[ -](?i:one|two|three|four|five|six|seven|eight|nine|first|second|third))?"
+_NUMBER = rf"(?:\d{{1,3}}|(?i:{_ROMAN})|(?:[Tt]he |THE )?(?:{_NUMBER_WORDS}|premier|première){_UNITS})"
+_TITLE = r"(?:[.:)\]]?|(?:[.:)\]]| ?[—–-]{1,2}|(?= ))[ _]*(?![a-zà-ÿ ]).{1,90})"
+"""What may follow the number: a title, which begins with no small letter."""
+
+
+def _named(names: str) -> re.Pattern[str]:
+    """`CHAPTER IV. A Title`, `BOOK THE FIRST`, `Erstes Kapitel`, `3. Kapitel`."""
+    return re.compile(
+        rf"(?:{names})[.,]? (?:No\. ?)?{_NUMBER}{_TITLE}|(?:THE |The )?(?:{_ORDINALS}|\d{{1,3}}\.) (?:{names}){_TITLE}"
+    )
+
+
+_CHAPTER, _PART = _named(_CHAPTERS), _named(_PARTS)
+_BARE = re.compile(rf"(?:{_CHAPTERS}|{_PARTS})[.,]? {_NUMBER}(?:[.:]?|[.:]? [^a-zà-ÿ]{{1,80}})")
+_LONE_NAME = re.compile(rf"(?:{_LONE})[.:]?")
+_LONE_ROMAN = re.compile(rf"({_ROMAN})(?:\.?|\. [^a-zà-ÿ]{{1,80}})")
+_LONE_DIGITS = re.compile(r"(\d{1,3})\.?")
+
+
+def is_bare_heading(line: str) -> bool:
+    """Whether a line is a chapter's or part's name and number, with no title or one in capitals."""
+    return len(line) <= MAX_HEADING_CHARACTERS and _BARE.fullmatch(line.strip(" []_*-")) is not None
+
+
+def _headings(paragraphs: Sequence[str]) -> set[int]:
+    """Numbers of the paragraphs that are headings."""
+    short = [
+        (number, text.strip(" []_*-"))
+        for number, text in enumerate(paragraphs)
+        if len(text) <= MAX_HEADING_CHARACTERS
+    ]
+    named = [number for number, text in short if _CHAPTER.fullmatch(text)]
+    found = {number for number, text in short if _PART.fullmatch(text) or _LONE_NAME.fullmatch(text)}
+    found.update(named)
+    if len(named) < 2:
+        roman = list(_counting_up((number, _roman_value(text)) for number, text in short))
+        found.update(roman or _counting_up((number, _digits_value(text)) for number, text in short))
+    return found
+
+
+def _counting_up(candidates: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """Paragraphs whose value follows that of the one before, or is the 1 that a 2 follows."""
+    numbered = [(number, value) for number, value in candidates if value]
+    values = [value for _, value in numbered]
+    for (number, value), before, after in zip(numbered, [0, *values], [*values[1:], 0], strict=False):
+        if (value > 1 and before == value - 1) or (value == 1 and after == 2):
+            yield number
+
+
+def _digits_value(text: str) -> int:
+    found = _LONE_DIGITS.fullmatch(text)
+    return int(found.group(1)) if found else 0
+
+
+_ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+
+
+def _roman_value(text: str) -> int:
+    found = _LONE_ROMAN.fullmatch(text)
+    if not found:
+        return 0
+    values = [_ROMAN_DIGITS[digit] for digit in found.group(1)]
+    return sum(
+        -value if value < after else value for value, after in zip(values, [*values[1:], 0], strict=True)
+    )
