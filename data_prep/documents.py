@@ -135,12 +135,14 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def text_bytes(texts: pa.Array) -> int:
-    """UTF-8 bytes of all texts together."""
+def text_bytes_by(labels: pa.Array, texts: pa.Array) -> dict[str, int]:
+    """UTF-8 bytes of the texts under each label, such as their language."""
     if not len(texts):
-        return 0
+        return {}
     offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return int(offsets[-1] - offsets[0])
+    encoded = labels.dictionary_encode()
+    totals = np.bincount(encoded.indices.to_numpy(), weights=np.diff(offsets))
+    return {name: int(total) for name, total in zip(encoded.dictionary.to_pylist(), totals, strict=True)}
 
 
 def _select(table: pa.Table, selection: Selection, first: int) -> pa.Table:

@@ -2,59 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cluster.manifest import read_manifest
+from cluster.shard_log import summarize_log
 from cluster.storage import is_committed
-from data_prep.layout import DEDUP, DOCUMENTS
+from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, STAGES
 from data_prep.token_store import TokenStore
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_PREPARATION_COUNTS = {
-    DOCUMENTS: ("documents_read", "documents_too_short", "rejects", "text_bytes"),
-    DEDUP: ("duplicates",),
-}
-"""Which counts of the earlier stages' manifests belong to the story of the tokens."""
+FILTER_PREFIX = "filters."
+_EARLIER = (DOCUMENTS, DEDUP, DECONTAMINATION)
+"""The stages before the tokens whose counts belong to the story."""
+_OWN_COUNTS = frozenset({"rows", "tokens"})
+"""Counts that every artefact has, and that mean something else in each."""
 
 
 def describe_store(store: TokenStore) -> dict[str, Any]:
-    """Counts and lengths of a token store as plain data, over all and by source.
+    """Counts and lengths of a token store as plain data, over all, by source and by language.
 
-    Keys: `path`, `fingerprint`, `vocab_size`, `dtype`, `size_bytes`, and `total` and `sources` (by name) with
-    `documents`, `tokens`, `sentences`, `kept_bytes` (UTF-8 text), `bytes_per_token`, `tokens_per_document`
-    (quantiles), and what earlier stages read, dropped and rejected (where those artefacts are still there).
+    Keys: `path`, `fingerprint`, `vocab_size`, `dtype`, `size_bytes`, and `total`, `sources` and `languages` (by
+    name) with `documents`, `tokens`, `sentences`, `kept_bytes` (UTF-8 text), `bytes_per_token` and
+    `tokens_per_document` (quantiles); total and sources also with what earlier stages read, dropped and rejected
+    (where those artefacts are still there). `filters`: by source and filter the documents kept, changed and
+    dropped. `stages`: what the log of each says of speed and memory.
     """
-    numbers, names = store.sources()
+    out = store.path.parent
     recorded = store.manifest.stats
-    lost = _preparation_counts(store.path.parent)
+    earlier = _earlier_counts(out)
     everything = np.ones(store.num_documents, dtype=bool)
+    by_source, by_lang = recorded.get("sources", {}), _bytes_by_lang(recorded)
+    source_numbers, sources = store.sources()
+    lang_numbers, langs = store.langs()
     return {
         "path": str(store.path),
         "fingerprint": store.fingerprint,
         "vocab_size": store.vocab_size,
         "dtype": store.dtype.name,
         "size_bytes": sum(entry.size_bytes for entry in store.manifest.files),
-        "total": _describe(store, everything, recorded) | lost.get("", {}),
+        "total": _describe(store, everything, recorded.get("kept_bytes", 0)) | _counts(earlier.get("", {})),
         "sources": {
-            name: _describe(store, numbers == number, recorded.get("sources", {}).get(name, {}))
-            | lost.get(name, {})
-            for number, name in enumerate(names)
+            name: _describe(store, source_numbers == number, by_source.get(name, {}).get("kept_bytes", 0))
+            | _counts(earlier.get(name, {}))
+            for number, name in enumerate(sources)
         },
+        "languages": {
+            name: _describe(store, lang_numbers == number, by_lang.get(name, 0))
+            for number, name in enumerate(langs)
+            if (lang_numbers == number).any()
+        },
+        "filters": {name: found for name, own in earlier.items() if name and (found := _filters(own))},
+        "stages": {stage: summary for stage in STAGES if (summary := summarize_log(out / stage))},
     }
 
 
-def _describe(store: TokenStore, chosen: np.ndarray, recorded: dict[str, Any]) -> dict[str, Any]:
+def _describe(store: TokenStore, chosen: np.ndarray, kept_bytes: int) -> dict[str, Any]:
     lengths = store.lengths[chosen]
     num_tokens = int(lengths.sum())
-    kept_bytes = int(recorded.get("kept_bytes", 0))
     return {
         "documents": len(lengths),
         "tokens": num_tokens,
         "sentences": int(store.sentence_counts[chosen].sum()),
-        "kept_bytes": kept_bytes,
+        "kept_bytes": int(kept_bytes),
         "bytes_per_token": round(kept_bytes / num_tokens, 3) if num_tokens else 0.0,
         "tokens_per_document": _quantiles(lengths),
     }
@@ -67,13 +80,35 @@ def _quantiles(lengths: np.ndarray) -> dict[str, int]:
     return {f"p{round(100 * share)}": int(value) for share, value in zip(QUANTILES, values, strict=True)}
 
 
-def _preparation_counts(out: Path) -> dict[str, dict[str, int]]:
+def _bytes_by_lang(recorded: Mapping[str, Any]) -> dict[str, int]:
+    prefix = "kept_bytes."
+    return {name.removeprefix(prefix): count for name, count in recorded.items() if name.startswith(prefix)}
+
+
+def _earlier_counts(out: Path) -> dict[str, dict[str, int]]:
     """Counts of the earlier stages, by source; over all sources under the empty name."""
     counts: dict[str, dict[str, int]] = {"": {}}
-    for stage, keys in _PREPARATION_COUNTS.items():
+    for stage in _EARLIER:
         if not is_committed(out / stage):
             continue
         stats = read_manifest(out / stage).stats
         for name, own in [("", stats), *stats.get("sources", {}).items()]:
-            counts.setdefault(name, {}).update({key: own[key] for key in keys if key in own})
+            found = {key: value for key, value in own.items() if isinstance(value, int)}
+            counts.setdefault(name, {}).update(
+                {key: value for key, value in found.items() if key not in _OWN_COUNTS}
+            )
     return counts
+
+
+def _counts(own: Mapping[str, int]) -> dict[str, int]:
+    return {key: count for key, count in own.items() if not key.startswith(FILTER_PREFIX)}
+
+
+def _filters(own: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """`filters.00_length.dropped.too_short` as `{"00_length": {"dropped.too_short": ...}}`."""
+    found: dict[str, dict[str, int]] = {}
+    for key, count in own.items():
+        if key.startswith(FILTER_PREFIX):
+            name, _, what = key.removeprefix(FILTER_PREFIX).partition(".")
+            found.setdefault(name, {})[what] = count
+    return dict(sorted(found.items()))

@@ -127,6 +127,11 @@ class TokenStore:
         """The document's id, as its source gave it."""
         return self._file(document).value("doc_id", self._row(document))
 
+    def doc_ids(self) -> pa.StringArray:
+        """[num_documents] string ids of all documents."""
+        columns = [column for file in self._files for column in file.columns("doc_id")]
+        return pa.concat_arrays(columns)
+
     def source(self, document: int) -> str:
         """The name of the document's source in the configuration."""
         return self._file(document).value("source", self._row(document))

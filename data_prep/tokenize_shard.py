@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from cluster.shards import ShardResult
-from data_prep.documents import one_chunk, read_selected, read_values, text_bytes
+from data_prep.documents import one_chunk, read_selected, read_values, text_bytes_by
 from data_prep.selection import load_selection
 from data_prep.sentences import cut_sentences
 from data_prep.token_writer import EncodedBatch, write_token_shard
@@ -63,7 +64,7 @@ def _encoders(tokenizer_json: str) -> tuple[ReferenceEncoder, FastEncoder | None
 
 
 def _write(split: TokensSplit, path: Path, encoder: Encoder, reference: Encoder | None) -> ShardResult:
-    counts = {"kept_bytes": 0, "sentences": 0}
+    counts = Counter({"kept_bytes": 0, "sentences": 0})
     selection = load_selection(split.selection)
 
     def encoded() -> Iterator[EncodedBatch]:
@@ -74,7 +75,9 @@ def _write(split: TokensSplit, path: Path, encoder: Encoder, reference: Encoder 
             if reference is not None and not agrees_with(encoder, reference, strings, cuts):
                 raise _DisagreementError(split.documents.name)
             ids, starts = encoder.encode(strings, cuts)
-            counts["kept_bytes"] += text_bytes(texts)
+            for lang, num_bytes in text_bytes_by(langs, texts).items():
+                counts["kept_bytes"] += num_bytes
+                counts[f"kept_bytes.{lang}"] += num_bytes
             counts["sentences"] += len(starts.values)
             yield EncodedBatch(doc_ids, langs, ids, starts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,22 +84,48 @@ def verify(store: Store, as_json: Json = False) -> None:
 
 
 @data_app.command()
-def stats(store: Store, as_json: Json = False) -> None:
-    """Documents, tokens, sentences and lengths of a token store, as a whole and per source."""
+def stats(
+    store: Store,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write one self-contained page to this file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Documents, tokens, sentences and lengths of a token store: as a whole, per source and per language."""
     from data_prep.stats import describe_store
     from data_prep.token_store import TokenStore
-    from pipeline.config import flatten
 
-    found = describe_store(TokenStore.open(store, verify=False))
+    opened = TokenStore.open(store, verify=False)
+    if html is not None:
+        from data_prep.report.page import render_report
+
+        html.write_text(render_report(opened), encoding="utf-8")
+    found = describe_store(opened)
     if as_json:
         print_json(found)
         return
-    sources = found.pop("sources")
-    print_mapping(str(store), {name: value for name, value in found.items() if name != "total"})
-    columns = {"total": flatten(found["total"])} | {name: flatten(counts) for name, counts in sources.items()}
-    names = list(dict.fromkeys(name for column in columns.values() for name in column))
-    rows = [[name, *(column.get(name) for column in columns.values())] for name in names]
-    print_table("what it holds", ("", *columns), rows)
+    parts = ("total", "sources", "languages", "filters", "stages")
+    print_mapping(str(store), {name: value for name, value in found.items() if name not in parts})
+    _print_side_by_side("what it holds", {"total": found["total"]} | found["sources"])
+    if len(found["languages"]) > 1:
+        _print_side_by_side("by language", found["languages"])
+    for source, filters in found["filters"].items():
+        _print_side_by_side(f"filters of {source}", filters)
+    speeds = {name: {k: v for k, v in own.items() if k != "workers"} for name, own in found["stages"].items()}
+    if speeds:
+        _print_side_by_side("how fast it was made (per worker)", speeds)
+    if html is not None:
+        typer.echo(f"\nwritten: {html}")
+
+
+def _print_side_by_side(title: str, columns: Mapping[str, Mapping[str, Any]]) -> None:
+    from pipeline.config import flatten
+
+    flat = {name: flatten(values) for name, values in columns.items()}
+    names = list(dict.fromkeys(name for column in flat.values() for name in column))
+    print_table(
+        title, ("", *flat), [[name, *(column.get(name) for column in flat.values())] for name in names]
+    )
 
 
 @data_app.command()

@@ -1,0 +1,75 @@
+"""The report itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cluster.manifest import read_manifest
+from cluster.storage import is_committed
+from data_prep.document import Document
+from data_prep.hashing import hash_strings
+from data_prep.layout import DOCUMENTS
+from data_prep.report.plots import length_histogram, shares
+from data_prep.stats import describe_store
+from data_prep.token_store import TokenStore
+
+TEMPLATE = Path(__file__).with_name("page.html.j2")
+SAMPLED_DOCUMENTS = 12
+EXCERPT_CHARACTERS = 700
+SAMPLE_SALT = 2
+"""Keeps the sampled documents independent of what is held out."""
+
+
+def render_report(store: TokenStore) -> str:
+    """HTML of one self-contained page; the same store gives the same page, timings aside."""
+    from jinja2 import Environment, StrictUndefined
+
+    facts = describe_store(store)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["number"] = _number
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(
+        facts=facts,
+        tables=[("Sources", facts["sources"]), ("Languages", facts["languages"])],
+        plots=_plots(store, facts),
+        dropped=_dropped_examples(store.path.parent),
+        samples=_sampled(store),
+        excerpt=EXCERPT_CHARACTERS,
+    )
+
+
+def _plots(store: TokenStore, facts: Mapping[str, Any]) -> dict[str, str]:
+    numbers, names = store.sources()
+    lengths = {name: store.lengths[numbers == number] for number, name in enumerate(names)}
+    return {
+        "Lengths of documents": length_histogram(lengths),
+        "Tokens by source": shares({name: own["tokens"] for name, own in facts["sources"].items()}),
+        "Tokens by language": shares({name: own["tokens"] for name, own in facts["languages"].items()}),
+    }
+
+
+def _sampled(store: TokenStore) -> list[Document]:
+    """The documents with the lowest hashed ids, so that every run shows the same."""
+    if not is_committed(store.path.parent / DOCUMENTS):
+        return []
+    hashes = hash_strings(store.doc_ids(), salt=SAMPLE_SALT)
+    chosen = np.sort(np.argsort(hashes, kind="stable")[:SAMPLED_DOCUMENTS])
+    return list(store.documents(chosen))
+
+
+def _dropped_examples(out: Path) -> list[dict[str, Any]]:
+    if not is_committed(out / DOCUMENTS):
+        return []
+    return read_manifest(out / DOCUMENTS).stats.get("dropped_examples", [])
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_number(own)}" for name, own in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)
