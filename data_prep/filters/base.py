@@ -7,7 +7,7 @@ a document to `Passed` or `Dropped`. `data_prep/filters/__init__.py` names them 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
@@ -22,6 +22,14 @@ class FilterConfig(BaseModel):
 
     kind: str
 
+    def __hash__(self) -> int:
+        """Settings may be mappings, and configurations are keys."""
+        return hash(self.model_dump_json())
+
+    def identity(self) -> dict[str, Any]:
+        """The settings as they enter fingerprints; a file that they name counts by its content, not its place."""
+        return self.model_dump(mode="json")
+
 
 @dataclass(frozen=True, slots=True)
 class Passed:
@@ -30,6 +38,17 @@ class Passed:
     document: Document
     counts: Mapping[str, int] = field(default_factory=dict)
     """What people want to know besides, such as how many e-mail addresses were masked. Added up."""
+
+    @classmethod
+    def with_text(cls, document: Document, text: str, **counts: int) -> Passed:
+        """The document with this text; the very same object when that is its text already."""
+        same = text == document.text
+        return cls(document if same else replace(document, text=text), counts)
+
+    @classmethod
+    def with_lang(cls, document: Document, lang: str) -> Passed:
+        """The document with this language; the very same object when that is its language already."""
+        return cls(document if lang == document.lang else replace(document, lang=lang))
 
 
 @dataclass(frozen=True, slots=True)

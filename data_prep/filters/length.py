@@ -1,31 +1,52 @@
-"""Drop documents that are too short or too long."""
+"""Drop documents that are too short or too long, in characters or in words."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
+from data_prep.filters.words import words
 
 
-class LengthConfig(FilterConfig):
-    """Limits on the length of a document."""
+class LengthLimits(BaseModel):
+    """Limits on the length of a document; both ends are allowed."""
 
-    kind: Literal["length"] = "length"
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
     min_characters: int = Field(default=0, ge=0)
     max_characters: int | None = Field(default=None, gt=0)
     """None is no limit."""
+    min_words: int = Field(default=0, ge=0)
+    """In scripts without spaces every character counts as a word."""
+    max_words: int | None = Field(default=None, gt=0)
+    """None is no limit."""
+
+
+class LengthConfig(FilterConfig, LengthLimits):
+    """Limits on the length of a document."""
+
+    kind: Literal["length"] = "length"
+    languages: dict[str, LengthLimits] = Field(default={})
+    """Other limits for documents of these languages (ISO 639-1), such as fewer characters for `zh`."""
 
 
 def build(config: LengthConfig) -> Apply:
     """A filter that only looks."""
-    most = float("inf") if config.max_characters is None else config.max_characters
 
     def apply(document: Document) -> Passed | Dropped:
-        if len(document.text) < config.min_characters:
-            return Dropped("too_short")
-        return Dropped("too_long") if len(document.text) > most else Passed(document)
+        limits = config.languages.get(document.lang, config)
+        outcome = _compare(len(document.text), limits.min_characters, limits.max_characters)
+        if outcome is None and (limits.min_words or limits.max_words):
+            outcome = _compare(len(words(document.text)), limits.min_words, limits.max_words)
+        return outcome or Passed(document)
 
     return apply
+
+
+def _compare(size: int, least: int, most: int | None) -> Dropped | None:
+    if size < least:
+        return Dropped("too_short")
+    return Dropped("too_long") if most is not None and size > most else None

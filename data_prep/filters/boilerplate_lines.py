@@ -1,0 +1,128 @@
+"""Remove the lines that surround the text of a web page: cookie notices, sharing, copyright, navigation.
+
+In the manner of CCNet (Wenzek et al. 2020) and C4 (Raffel et al. 2020, section 2.2), but by rules instead of by
+counting over the corpus. Only short lines are removed, so that prose that mentions cookies stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Literal
+
+from pydantic import Field
+
+from data_prep.document import Document
+from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
+
+NOTICES = (
+    "use cookies",
+    "uses cookies",
+    "use of cookies",
+    "accept cookies",
+    "accept all cookies",
+    "cookie policy",
+    "cookie settings",
+    "privacy policy",
+    "terms of use",
+    "terms of service",
+    "terms and conditions",
+    "enable javascript",
+    "javascript is disabled",
+    "javascript is required",
+    "requires javascript",
+    "browser does not support",
+    "all rights reserved",
+)
+COMMANDS = (
+    "read more",
+    "continue reading",
+    "show more",
+    "load more",
+    "learn more",
+    "click here",
+    "share on",
+    "share this",
+    "tweet this",
+    "follow us",
+    "log in",
+    "sign in",
+    "sign up",
+    "subscribe",
+    "skip to content",
+    "skip to main content",
+    "back to top",
+    "leave a comment",
+    "leave a reply",
+    "post a comment",
+    "add to cart",
+    "related posts",
+    "previous post",
+    "next post",
+    "print this page",
+    "powered by",
+)
+_COPYRIGHT = re.compile(r"(?:©|\(c\)|copyright\b).{0,20}?(?:19|20)\d\d")
+_LINK_SEPARATORS = re.compile(r"\s[|>»›·•/]\s|[|»›]")
+
+
+class BoilerplateLinesConfig(FilterConfig):
+    """Which lines are removed. The phrases are English; other languages need their own."""
+
+    kind: Literal["boilerplate_lines"] = "boilerplate_lines"
+    notices: tuple[str, ...] = NOTICES
+    """Lines of at most `max_notice_words` words that hold one, in capitals or not, are removed."""
+    max_notice_words: int = Field(default=30, ge=0)
+    commands: tuple[str, ...] = COMMANDS
+    """Lines of at most `max_command_words` words that begin with one, in capitals or not, are removed."""
+    max_command_words: int = Field(default=8, ge=0)
+    copyright: bool = True
+    """Remove lines of at most `max_notice_words` words that begin with a copyright mark and a year."""
+    min_separators: int = Field(default=2, ge=0)
+    """Remove lines that hold at least so many separators of links, such as `|`, `»` or ` > `, and less than
+    `max_link_words` words for each link; 0 keeps them."""
+    max_link_words: int = Field(default=5, ge=1)
+
+
+def build(config: BoilerplateLinesConfig) -> Apply:
+    """A filter that removes lines, counts them as `notices`, `commands`, `copyright` and `navigation`, and drops
+    documents of which nothing is left."""
+    notices = tuple(phrase.lower() for phrase in config.notices)
+    commands = tuple(phrase.lower() for phrase in config.commands)
+
+    def kind_of(line: str) -> str | None:
+        lowered = line.strip().lower()
+        # No rule looks at long lines, and counting their words costs.
+        if not lowered or len(lowered) > MAX_LINE_CHARACTERS:
+            return None
+        num_words = len(lowered.split())
+        if num_words <= config.max_command_words and lowered.startswith(commands):
+            return "commands"
+        if num_words <= config.max_notice_words:
+            if any(phrase in lowered for phrase in notices):
+                return "notices"
+            if config.copyright and _COPYRIGHT.match(lowered):
+                return "copyright"
+        return "navigation" if _is_navigation(lowered, num_words, config) else None
+
+    def apply(document: Document) -> Passed | Dropped:
+        found = document.text.split("\n")
+        kinds = [kind_of(line) for line in found]
+        counts = Counter(kind for kind in kinds if kind)
+        if not counts:
+            return Passed(document)
+        text = "\n".join(line for line, kind in zip(found, kinds, strict=True) if not kind)
+        return Passed.with_text(document, text, **counts) if text.strip() else Dropped("only_boilerplate")
+
+    return apply
+
+
+MAX_LINE_CHARACTERS = 1000
+"""Longer lines are never boilerplate."""
+
+
+def _is_navigation(line: str, num_words: int, config: BoilerplateLinesConfig) -> bool:
+    if not config.min_separators:
+        return False
+    separators = len(_LINK_SEPARATORS.findall(line))
+    return separators >= config.min_separators and num_words < config.max_link_words * (separators + 1)

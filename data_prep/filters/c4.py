@@ -1,0 +1,166 @@
+"""The cleaning rules of C4 (Raffel et al. 2020, section 2.2), lines first, then the page.
+
+The paper's numbers: lines of at least 5 words, pages of at least 3 sentences. The policy phrases and the longest word
+are in the authors' code only. Different from that code: a curly bracket or "lorem ipsum" anywhere drops the page, as
+the paper says, and not only in lines that are kept; a citation marker behind the full stop is no reason to lose the
+line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from data_prep.document import Document
+from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
+from data_prep.filters.files import file_identity, read_list
+from data_prep.filters.words import words
+
+POLICY_PHRASES = (
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
+)
+_BRACKETS = re.compile(r"([\[\]])")
+_CITATION = re.compile(r"\d*|edit|citation needed")
+_SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*(?=\s|$)|[。！？]")
+
+
+class C4Config(FilterConfig):
+    """Which of C4's rules apply."""
+
+    kind: Literal["c4"] = "c4"
+    end_marks: tuple[str, ...] = (".", "?", "!", '"')
+    """Lines that end otherwise, or with `...`, are removed; empty keeps them."""
+    min_words_per_line: int = Field(default=5, ge=0)
+    """Shorter lines are removed. Words stand between white space."""
+    min_sentences: int = Field(default=3, ge=0)
+    """Pages with fewer sentences in the lines that are left are dropped."""
+    max_word_characters: int = Field(default=1000, gt=0)
+    """Lines with a longer word are removed."""
+    remove_citations: bool = True
+    """Take out `[1]`, `[edit]` and `[citation needed]`."""
+    removed_phrases: tuple[str, ...] = ("javascript", *POLICY_PHRASES)
+    """Lines that hold one, in capitals or not, are removed."""
+    dropped_phrases: tuple[str, ...] = ("lorem ipsum", "{")
+    """Pages that hold one, in capitals or not, are dropped."""
+    bad_words: Path | None = None
+    """A text file with one word or phrase a line; pages that hold one are dropped. None for no such rule."""
+
+    def identity(self) -> dict[str, Any]:
+        """The list counts by its content."""
+        return super().identity() | {"bad_words": file_identity(self.bad_words, "bad_words")}
+
+
+def build(config: C4Config) -> Apply:
+    """A filter that removes lines and drops pages; counts `lines_removed`.
+
+    Raises:
+        MissingInputError: the list of bad words is not there.
+    """
+    holds_bad_word = _finder(read_list(config.bad_words, "bad_words"))
+    page_phrases = tuple(phrase.lower() for phrase in config.dropped_phrases)
+
+    def problem(lowered: str) -> Dropped | None:
+        if any(phrase in lowered for phrase in page_phrases):
+            return Dropped("dropped_phrase")
+        return Dropped("bad_word") if holds_bad_word(lowered) else None
+
+    def apply(document: Document) -> Passed | Dropped:
+        found = _split(document.text, config)
+        lowered = "\n".join(found).lower()
+        kept = _keep(found, lowered.split("\n"), config)
+        # What stands together only now that a line between is gone counts too.
+        dropped = problem(lowered) or problem("\n".join(kept).lower())
+        if not dropped and not _enough_sentences(kept, config.min_sentences):
+            dropped = Dropped("few_sentences")
+        text = "\n".join(kept)
+        return dropped or Passed.with_text(document, text, lines_removed=len(found) - len(kept))
+
+    return apply
+
+
+def _split(text: str, config: C4Config) -> list[str]:
+    """The lines without citations and outer white space."""
+    found = text.splitlines()
+    if config.remove_citations and "[" in text:
+        found = map(without_citations, found)
+    return [line.strip() for line in found]
+
+
+def _keep(found: list[str], lowered: list[str], config: C4Config) -> list[str]:
+    phrases = tuple(phrase.lower() for phrase in config.removed_phrases)
+    return [
+        line
+        for line, small in zip(found, lowered, strict=True)
+        if line and _is_prose(line, config) and not any(phrase in small for phrase in phrases)
+    ]
+
+
+def _is_prose(line: str, config: C4Config) -> bool:
+    if config.end_marks and (not line.endswith(config.end_marks) or line.endswith("...")):
+        return False
+    found = line.split()
+    return len(found) >= config.min_words_per_line and max(map(len, found)) <= config.max_word_characters
+
+
+def _enough_sentences(found: list[str], least: int) -> bool:
+    """Every line is a sentence at least; in a line, end marks before white space count."""
+    if len(found) >= least:
+        return True
+    return sum(max(1, len(_SENTENCE_END.findall(line))) for line in found) >= least
+
+
+def without_citations(line: str) -> str:
+    """The line without `[12]`, `[edit]` and `[citation needed]`; also without what becomes one by that.
+
+    One pass with a stack, so that brackets in brackets cost no more than others.
+    """
+    done: list[str] = []
+    opened: list[list[str]] = []
+    for piece in _BRACKETS.split(line):
+        if piece == "[":
+            opened.append([])
+        elif piece == "]" and opened and _CITATION.fullmatch("".join(opened[-1])):
+            opened.pop()
+        elif piece == "]":
+            # What holds this bracket can be no marker any more.
+            done += _flat(opened)
+            opened = []
+            done.append(piece)
+        else:
+            (opened[-1] if opened else done).append(piece)
+    return "".join([*done, *_flat(opened)])
+
+
+def _flat(opened: Iterable[list[str]]) -> list[str]:
+    return [piece for level in opened for piece in ("[", *level)]
+
+
+def _finder(entries: Iterable[str]) -> Callable[[str], bool]:
+    """Tells whether a lower-cased text holds an entry as whole words (in scripts without spaces, anywhere)."""
+    phrases = {found: f" {' '.join(found)} " for entry in entries if (found := words(entry.lower()))}
+    single = frozenset(found[0] for found in phrases if len(found) == 1)
+    longer = [(found[0], spelt) for found, spelt in phrases.items() if len(found) > 1]
+
+    def holds(lowered: str) -> bool:
+        if not phrases:
+            return False
+        found = words(lowered)
+        present = frozenset(found)
+        if not single.isdisjoint(present):
+            return True
+        candidates = [spelt for first, spelt in longer if first in present]
+        if not candidates:
+            return False
+        spelt_text = f" {' '.join(found)} "
+        return any(spelt in spelt_text for spelt in candidates)
+
+    return holds

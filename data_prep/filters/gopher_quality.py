@@ -1,0 +1,95 @@
+"""The quality rules of MassiveText (Rae et al. 2021, "Scaling Language Models", appendix A.1.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from data_prep.document import Document
+from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
+from data_prep.filters.words import lines, words
+
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+"""The eight English words of the appendix."""
+BULLETS = ("•", "‣", "◦", "▪", "●", "-", "–", "*")
+"""Appendix A.1.1 speaks of bullet points without listing them."""
+_WITH_LETTER = re.compile(r"[^\W\d_]\S*")
+"""Matches once in every run of non-space characters that holds a letter."""
+
+
+class GopherQualityConfig(FilterConfig):
+    """Limits; the defaults are those of the appendix, and all of them are allowed values themselves."""
+
+    kind: Literal["gopher_quality"] = "gopher_quality"
+    min_words: int = Field(default=50, ge=0)
+    max_words: int = Field(default=100_000, gt=0)
+    min_mean_word_length: float = Field(default=3.0, ge=0)
+    """Characters. Where every character is a word, as in Chinese, set this to 0."""
+    max_mean_word_length: float = Field(default=10.0, gt=0)
+    """Characters."""
+    max_symbol_ratio: float = Field(default=0.1, ge=0)
+    """Hash signs per word, and ellipses per word."""
+    max_bullet_lines: float = Field(default=0.9, ge=0, le=1)
+    """Share of the lines that start with a bullet point."""
+    max_ellipsis_lines: float = Field(default=0.3, ge=0, le=1)
+    """Share of the lines that end with an ellipsis."""
+    min_letter_words: float = Field(default=0.8, ge=0, le=1)
+    """Share of the words that hold a letter. Words are here what stands between white space, so that a lone `|` is
+    one too."""
+    stop_words: tuple[str, ...] = STOP_WORDS
+    """English; other languages need their own. Compared as written."""
+    min_stop_words: int = Field(default=2, ge=0)
+    """How many of the stop words must occur."""
+
+
+def build(config: GopherQualityConfig) -> Apply:
+    """A filter that only looks."""
+    stop_words = frozenset(config.stop_words)
+
+    def apply(document: Document) -> Passed | Dropped:
+        text = document.text
+        found = words(text)
+        reason = _about_words(found, config) or _about_symbols(text, len(found), config)
+        reason = reason or _about_lines(lines(text), config)
+        if not reason and _letter_words(text) < config.min_letter_words:
+            reason = "few_words_with_letters"
+        if not reason and len(stop_words.intersection(found)) < config.min_stop_words:
+            reason = "few_stop_words"
+        return Dropped(reason) if reason else Passed(document)
+
+    return apply
+
+
+def _about_words(found: Sequence[str], config: GopherQualityConfig) -> str | None:
+    if len(found) < config.min_words:
+        return "few_words"
+    if len(found) > config.max_words:
+        return "many_words"
+    mean = sum(map(len, found)) / max(len(found), 1)
+    if mean < config.min_mean_word_length:
+        return "short_words"
+    return "long_words" if mean > config.max_mean_word_length else None
+
+
+def _about_symbols(text: str, num_words: int, config: GopherQualityConfig) -> str | None:
+    most = config.max_symbol_ratio * num_words
+    if text.count("#") > most:
+        return "many_hashes"
+    return "many_ellipses" if text.count("...") + text.count("…") > most else None
+
+
+def _about_lines(found: Sequence[str], config: GopherQualityConfig) -> str | None:
+    if sum(line.startswith(BULLETS) for line in found) > config.max_bullet_lines * len(found):
+        return "bullet_lines"
+    if sum(line.endswith(("...", "…")) for line in found) > config.max_ellipsis_lines * len(found):
+        return "ellipsis_lines"
+    return None
+
+
+def _letter_words(text: str) -> float:
+    """Share of the runs of non-space characters that hold a letter; 1 where there are none."""
+    count = len(text.split())
+    return len(_WITH_LETTER.findall(text)) / count if count else 1.0

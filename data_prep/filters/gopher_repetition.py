@@ -1,0 +1,113 @@
+"""The repetition rules of MassiveText (Rae et al. 2021, "Scaling Language Models", appendix A.1.1, table A1).
+
+The appendix leaves room; what is counted here:
+
+- A line, paragraph or n-gram is a duplicate from its second occurrence on. Blank lines are none; paragraphs lie
+  between blank lines.
+- The characters of lines and paragraphs are shares of all characters in lines; those of n-grams are the characters
+  of their words as shares of those of all words. A character in overlapping duplicates counts once.
+- The top n-gram is the most frequent, and of those the longest; one that occurs once is no repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import regex
+from pydantic import Field, field_validator
+
+from data_prep.document import Document
+from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
+from data_prep.filters.ngrams import RepeatedNgrams, number_words, repeated_ngrams
+from data_prep.filters.words import lines, words
+
+_BLANK_LINES = regex.compile(r"\n[^\S\n]*+(?:\n[^\S\n]*+)++")
+"""Possessive, so that a page of blank lines is read once."""
+
+
+class GopherRepetitionConfig(FilterConfig):
+    """The largest shares allowed; the defaults are table A1."""
+
+    kind: Literal["gopher_repetition"] = "gopher_repetition"
+    duplicate_lines: float = Field(default=0.30, ge=0, le=1)
+    duplicate_paragraphs: float = Field(default=0.30, ge=0, le=1)
+    duplicate_line_characters: float = Field(default=0.20, ge=0, le=1)
+    duplicate_paragraph_characters: float = Field(default=0.20, ge=0, le=1)
+    top_ngram_characters: dict[int, float] = Field(default={2: 0.20, 3: 0.18, 4: 0.16})
+    """For each n, the characters inside the most frequent n-gram."""
+    duplicate_ngram_characters: dict[int, float] = Field(
+        default={5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
+    )
+    """For each n, the characters inside any repeated n-gram."""
+
+    @field_validator("top_ngram_characters", "duplicate_ngram_characters")
+    @classmethod
+    def _sensible(cls, limits: dict[int, float]) -> dict[int, float]:
+        for n, share in limits.items():
+            if not (2 <= n <= 64 and 0 <= share <= 1):
+                raise ValueError(f"n must be 2 to 64 and the share 0 to 1, not {n}: {share}")
+        return dict(sorted(limits.items()))
+
+
+def build(config: GopherRepetitionConfig) -> Apply:
+    """A filter that only looks."""
+
+    def apply(document: Document) -> Passed | Dropped:
+        for reason, share, most in _shares(document.text, config):
+            if share > most:
+                return Dropped(reason)
+        return Passed(document)
+
+    return apply
+
+
+def _shares(text: str, config: GopherRepetitionConfig) -> Iterator[tuple[str, float, float]]:
+    """Every rule's name, what it measures and its limit; cheap rules first, so that many texts end there."""
+    all_lines = lines(text)
+    size = sum(map(len, all_lines))
+    share, characters = duplicates(all_lines)
+    yield "duplicate_lines", share, config.duplicate_lines
+    yield "duplicate_line_characters", characters / max(size, 1), config.duplicate_line_characters
+    share, characters = duplicates(_BLANK_LINES.split(text.strip()))
+    yield "duplicate_paragraphs", share, config.duplicate_paragraphs
+    yield "duplicate_paragraph_characters", characters / max(size, 1), config.duplicate_paragraph_characters
+    yield from _ngram_shares(words(text), config)
+
+
+def _ngram_shares(found: Sequence[str], config: GopherRepetitionConfig) -> Iterator[tuple[str, float, float]]:
+    tops, repeats = config.top_ngram_characters, config.duplicate_ngram_characters
+    lengths = np.fromiter(map(len, found), np.int64, len(found))
+    size = max(int(lengths.sum()), 1)
+    for ngrams in repeated_ngrams(number_words(found), sorted({*tops, *repeats})):
+        if ngrams.n in tops:
+            yield f"top_{ngrams.n}_gram", _top_characters(ngrams, lengths) / size, tops[ngrams.n]
+        if ngrams.n in repeats:
+            inside = ngrams.covered(ngrams.later_starts(), len(lengths))
+            yield f"duplicate_{ngrams.n}_grams", int(lengths[inside].sum()) / size, repeats[ngrams.n]
+
+
+def _top_characters(ngrams: RepeatedNgrams, lengths: np.ndarray) -> int:
+    """Characters of the words inside the most frequent n-gram, the longest of several."""
+    if not len(ngrams.groups):
+        return 0
+    before = np.concatenate([[0], np.cumsum(lengths)])
+    characters = before[ngrams.starts + ngrams.n] - before[ngrams.starts]
+    counts = np.bincount(ngrams.groups)[ngrams.groups]
+    first = int(np.lexsort((-characters, -counts))[0])
+    top = ngrams.starts[ngrams.groups == ngrams.groups[first]]
+    return int(lengths[ngrams.covered(top, len(lengths))].sum())
+
+
+def duplicates(parts: Sequence[str]) -> tuple[float, int]:
+    """Share of the parts that occurred before, and how many characters they have."""
+    seen: set[str] = set()
+    count = characters = 0
+    for part in parts:
+        if part in seen:
+            count += 1
+            characters += len(part)
+        else:
+            seen.add(part)
+    return count / max(len(parts), 1), characters

@@ -1,0 +1,85 @@
+"""Repair and normalise characters: mojibake, line breaks, control and invisible characters, odd spaces, NFC.
+
+Clean text is recognised cheaply and left alone: ftfy sees only lines in which its own detector of mojibake
+finds something.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Literal
+
+from data_prep.document import Document
+from data_prep.filters.base import Apply, FilterConfig, Passed
+
+_LINE_BREAKS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
+_INVISIBLE = re.compile("[\xad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_SPACES = re.compile("[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+_PLAIN_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
+_SUSPECT = re.compile("[^\x00-\x7f][^\x00-\x7f]|[ÂÃ\x80-\x9f]")
+"""Mojibake of a character has two characters or more, except where the second became a space."""
+MAX_PASSES = 8
+"""What one step leaves behind can be work for an earlier one, such as mojibake around a control character."""
+
+
+class UnicodeConfig(FilterConfig):
+    """Which characters are repaired and normalised."""
+
+    kind: Literal["unicode"] = "unicode"
+    repair: bool = True
+    """Undo mojibake, UTF-8 that was read as another encoding, line by line."""
+    normal_form: Literal["NFC", "NFKC", "none"] = "NFC"
+    """Unicode normal form. NFKC also replaces ligatures, full-width letters and superscripts."""
+    controls: bool = True
+    """Remove control characters; line breaks of all kinds become line feeds."""
+    invisible: bool = True
+    """Remove zero-width spaces, soft hyphens, byte order marks and direction marks. Joiners (U+200C, U+200D) stay:
+    Persian, Indic scripts and emoji need them. Khmer and Thai use the zero-width space between words: switch this
+    off there to keep it."""
+    spaces: bool = True
+    """Turn no-break, thin, ideographic and other spaces into plain ones."""
+
+
+def build(config: UnicodeConfig) -> Apply:
+    """A filter that changes text and drops nothing; counts `repaired` documents."""
+
+    import ftfy  # loading it takes longer than most commands
+
+    def apply(document: Document) -> Passed:
+        text = document.text
+        if text.isascii() and not _PLAIN_ASCII.search(text):
+            return Passed(document)
+        repaired = 0
+        for _ in range(MAX_PASSES):
+            before = text
+            if config.repair:
+                text = _repair(text, ftfy.fix_encoding)
+                repaired |= text != before
+            text = _normalise(text, config)
+            if text == before:
+                break
+        return Passed.with_text(document, text, **({"repaired": 1} if repaired else {}))
+
+    return apply
+
+
+def _repair(text: str, fix: Callable[[str], str]) -> str:
+    if not _SUSPECT.search(text):
+        return text
+    # ftfy returns at once what its detector does not find bad.
+    return "\n".join(fix(line) if _SUSPECT.search(line) else line for line in text.split("\n"))
+
+
+def _normalise(text: str, config: UnicodeConfig) -> str:
+    if config.controls:
+        text = _CONTROLS.sub("", _LINE_BREAKS.sub("\n", text))
+    if config.invisible:
+        text = _INVISIBLE.sub("", text)
+    if config.spaces:
+        text = _SPACES.sub(" ", text)
+    if config.normal_form != "none":
+        text = unicodedata.normalize(config.normal_form, text)
+    return text
