@@ -20,9 +20,11 @@ from pathlib import Path
 from cluster.manifest import Manifest
 from cluster.storage import exclusive, storage_errors
 from data_prep.config import DataConfig
+from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.inputs import group_inputs, hash_inputs, list_inputs
 from data_prep.layout import TOKENS
 from data_prep.stages.collect import collect
+from data_prep.stages.decontaminate import decontaminate
 from data_prep.stages.deduplicate import deduplicate
 from data_prep.stages.make_tokenizer import make_tokenizer
 from data_prep.stages.tokenize import tokenize
@@ -52,14 +54,17 @@ class Prepared:
         return self.tokens.fingerprint
 
 
-def prepare(config: DataConfig, *, replace: bool = False) -> Prepared:
+def prepare(
+    config: DataConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
+) -> Prepared:
     """Make, continue, repair or confirm the artefacts of `config`. Needs a connected Ray cluster.
 
     Args:
         replace: allow artefacts of other sources or settings in `config.out` to be replaced.
+        evaluation_texts: gives the texts of the tasks in `config.decontaminate`; needed where it names any.
 
     Raises:
-        MissingInputError: a source names files that do not exist.
+        MissingInputError: a source names files that do not exist, or an evaluation set is not there.
         EmptyCorpusError: the sources hold no usable document.
         TooManyRejectsError: more than `max_rejects` inputs are unreadable; finished shards are kept.
         ConfigError: `out` holds other data and `replace` is False, or the tokenizer cannot be used.
@@ -67,17 +72,30 @@ def prepare(config: DataConfig, *, replace: bool = False) -> Prepared:
     """
     with _workspace(config, replace) as job:
         documents = collect(job)
-        dedup = selection = deduplicate(job, documents)
+        dedup = deduplicate(job, documents)
+        selection = _decontaminate(job, documents, dedup, evaluation_texts)
         tokenizer = make_tokenizer(job, documents, selection)
         tokens = tokenize(job, documents, selection, tokenizer)
     return Prepared(config.out, documents, dedup, selection, tokenizer, tokens)
 
 
-def prepare_tokenizer(config: DataConfig, *, replace: bool = False) -> Manifest:
+def prepare_tokenizer(
+    config: DataConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
+) -> Manifest:
     """Like `prepare`, but ends with the tokenizer; a later `prepare` goes on from there."""
     with _workspace(config, replace) as job:
         documents = collect(job)
-        return make_tokenizer(job, documents, deduplicate(job, documents))
+        dedup = deduplicate(job, documents)
+        return make_tokenizer(job, documents, _decontaminate(job, documents, dedup, evaluation_texts))
+
+
+def _decontaminate(
+    job: Workspace, documents: Manifest, dedup: Manifest, evaluation_texts: EvaluationTexts | None
+) -> Manifest:
+    """What is kept in the end: what deduplication keeps where no evaluation set is to be kept out."""
+    if not job.config.decontaminate.tasks:
+        return dedup
+    return decontaminate(job, documents, dedup, evaluation_texts)
 
 
 @contextmanager

@@ -1,0 +1,150 @@
+"""The n-grams of the evaluation texts, and finding them in other texts.
+
+A text of at least `ngram` words gives every run of that many words. A shorter one of at least `min_words` is one
+n-gram as a whole. So all n-grams have at least `min_words` words, and one hash per word of the corpus, that of the
+`min_words` words from it on, tells whether any n-gram can begin there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.decontaminate.words import Words, hash_runs, prefix_sums, spell, split_words
+
+NGRAM = np.dtype([("hash", "<u8"), ("beginning", "<u8"), ("start", "<u8"), ("end", "<u8"), ("words", "<u8")])
+"""`hash`: of all its words; `beginning`: of its first `min_words`; `start`, `end`: its place in the codes."""
+OCCURRENCE = np.dtype([("ngram", "<u4"), ("text", "<u4")])
+"""The evaluation text `text` holds the n-gram `ngram`."""
+_FILES = {"codes": "codes.npy", "ngrams": "ngrams.npy", "occurrences": "occurrences.npy"}
+_FILTER_BITS = 16
+"""Bits of the filter for each n-gram: 1 word in 16 that begins no n-gram passes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """N-grams found in texts."""
+
+    ngrams: np.ndarray
+    """[found] int64 numbers of the n-grams in the index."""
+    words: np.ndarray
+    """[found] int64 the word at which each begins, ascending."""
+    counts: np.ndarray
+    """[found] int64 words of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class NgramIndex:
+    """The different n-grams of some evaluation texts."""
+
+    codes: np.ndarray
+    """[characters] uint32 words of all evaluation texts, as in `Words.codes`."""
+    ngrams: np.ndarray
+    """[n-grams] NGRAM, ascending by hash."""
+    occurrences: np.ndarray
+    """[occurrences] OCCURRENCE, ascending; one for each pair of an n-gram and a text that holds it."""
+    min_words: int
+    beginnings: np.ndarray
+    """[different] uint64 ascending hashes of how n-grams begin."""
+    passes: np.ndarray
+    """[2^k] bool: whether any beginning's hash has these k high bits."""
+
+    @classmethod
+    def of(cls, codes: np.ndarray, ngrams: np.ndarray, occurrences: np.ndarray, min_words: int) -> NgramIndex:
+        """Prepare n-grams for searching."""
+        beginnings = np.unique(ngrams["beginning"])
+        passes = np.zeros(1 << (_FILTER_BITS * max(1, len(beginnings))).bit_length(), dtype=bool)
+        passes[_high_bits(beginnings, len(passes))] = True
+        return cls(codes, ngrams, occurrences, min_words, beginnings, passes)
+
+    @classmethod
+    def build(cls, texts: Sequence[str], ngram: int, min_words: int) -> NgramIndex:
+        """Index the n-grams of evaluation texts; `min_words` is at most `ngram`."""
+        words = split_words(texts)
+        firsts, counts = _runs(words, ngram, min_words)
+        starts, ends = words.starts[firsts], words.starts[firsts + counts]
+        sums = prefix_sums(words.codes)
+        every = np.zeros(len(firsts), dtype=NGRAM)
+        every["hash"] = hash_runs(sums, starts, ends)
+        every["beginning"] = hash_runs(sums, starts, words.starts[firsts + min_words])
+        every["start"], every["end"], every["words"] = starts, ends, counts
+        # Two hashes tell n-grams apart: 128 bits, as for the equality of documents.
+        second = hash_runs(prefix_sums(words.codes, second=True), starts, ends, second=True)
+        order = np.lexsort((second, every["hash"]))
+        every, second = every[order], second[order]
+        is_new = np.ones(len(every), dtype=bool)
+        is_new[1:] = (every["hash"][1:] != every["hash"][:-1]) | (second[1:] != second[:-1])
+        occurrences = np.empty(len(every), dtype=OCCURRENCE)
+        occurrences["ngram"] = np.cumsum(is_new) - 1
+        occurrences["text"] = words.text_of(firsts[order])
+        return cls.of(words.codes, every[is_new], np.unique(occurrences), min_words)
+
+    def find(self, words: Words) -> Found:
+        """Every n-gram of the index in some texts; compared word by word, so that none is there by accident."""
+        sums = prefix_sums(words.codes)
+        begins = self._can_begin(words, sums)
+        last_words = words.first_words[words.text_of(begins) + 1]
+        ngrams, places, counts = [], [], []
+        for count in np.unique(self.ngrams["words"]).tolist():
+            firsts = begins[begins + count <= last_words]
+            starts, ends = words.starts[firsts], words.starts[firsts + count]
+            hashes = hash_runs(sums, starts, ends)
+            low = np.searchsorted(self.ngrams["hash"], hashes, side="left")
+            high = np.searchsorted(self.ngrams["hash"], hashes, side="right")
+            for i in np.flatnonzero(high > low).tolist():
+                run = words.codes[starts[i] : ends[i]].tobytes()
+                for ngram in range(int(low[i]), int(high[i])):
+                    if run == self.codes_of(ngram).tobytes():
+                        ngrams.append(ngram)
+                        places.append(int(firsts[i]))
+                        counts.append(count)
+        order = np.argsort(np.asarray(places, dtype=np.int64), kind="stable")
+        return Found(*(np.asarray(each, dtype=np.int64)[order] for each in (ngrams, places, counts)))
+
+    def codes_of(self, ngram: int) -> np.ndarray:
+        """[characters] uint32 the words of an n-gram."""
+        found = self.ngrams[ngram]
+        return self.codes[int(found["start"]) : int(found["end"])]
+
+    def spell(self, ngram: int) -> str:
+        """An n-gram for people: its words with a space between them."""
+        return spell(self.codes_of(ngram))
+
+    def save(self, directory: Path) -> None:
+        """Write the arrays into a directory; the same n-grams give the same bytes."""
+        for name, file in _FILES.items():
+            with (directory / file).open("wb") as stream:
+                np.save(stream, getattr(self, name))
+
+    @classmethod
+    def load(cls, directory: Path, min_words: int) -> NgramIndex:
+        """Read what `save` wrote."""
+        arrays = {name: np.load(directory / file, allow_pickle=False) for name, file in _FILES.items()}
+        return cls.of(**arrays, min_words=min_words)
+
+    def _can_begin(self, words: Words, sums: np.ndarray) -> np.ndarray:
+        """Ascending numbers of the words at which an n-gram may begin."""
+        num_runs = max(0, words.num_words - self.min_words + 1)
+        starts = words.starts[:num_runs]
+        hashes = hash_runs(sums, starts, words.starts[self.min_words : self.min_words + num_runs])
+        maybe = np.flatnonzero(self.passes[_high_bits(hashes, len(self.passes))])
+        # Not `np.isin`, which would sort the beginnings again for every batch.
+        hashes = hashes[maybe]
+        nearest = np.minimum(np.searchsorted(self.beginnings, hashes), max(0, len(self.beginnings) - 1))
+        return maybe[self.beginnings[nearest] == hashes] if len(self.beginnings) else maybe[:0]
+
+
+def _runs(words: Words, ngram: int, min_words: int) -> tuple[np.ndarray, np.ndarray]:
+    """First word and number of words of every n-gram: ([n] int64, [n] int64)."""
+    counts = words.counts
+    num_runs = np.where(counts >= ngram, counts - ngram + 1, (counts >= min_words).astype(np.int64))
+    within = np.arange(num_runs.sum()) - np.repeat(np.cumsum(num_runs) - num_runs, num_runs)
+    firsts = np.repeat(words.first_words[:-1], num_runs) + within
+    return firsts, np.repeat(np.minimum(counts, ngram), num_runs)
+
+
+def _high_bits(hashes: np.ndarray, size: int) -> np.ndarray:
+    return (hashes >> np.uint64(65 - size.bit_length())).astype(np.int64)
