@@ -163,7 +163,7 @@ def decompress_streams(
     """
     file.seek(start)
     source = _Source(file, start)
-    if start > 0 and not source.seek(compression.stream_start):
+    if start > 0 and not source.seek(compression.stream_start, end):
         return
     while source.start_stream():
         if end is not None and source.offset >= end and source.starts_with(compression.stream_start):
@@ -265,9 +265,9 @@ class _Source:
         self.push_back(bytes(self._undecoded))
         self._undecoded.clear()
 
-    def seek(self, pattern: re.Pattern[bytes]) -> bool:
-        """Skip to the next match of `pattern`, or to the end of the file, and then return False."""
-        while True:
+    def seek(self, pattern: re.Pattern[bytes], limit: int | None = None) -> bool:
+        """Skip to the next match of `pattern`; False when there is none before `limit` or the end of the file."""
+        while limit is None or self.offset < limit:
             found = pattern.search(bytes(self._buffer))
             self.take(found.start() if found else max(0, len(self._buffer) - _LONGEST_START))
             self._undecoded.clear()
@@ -276,3 +276,4 @@ class _Source:
             if not self._fill(len(self._buffer) + 1):
                 self.take(len(self._buffer))
                 return False
+        return False

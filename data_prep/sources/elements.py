@@ -7,6 +7,7 @@ its own. What comes out depends on the bytes only, never on how they were chunke
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ class Between:
     """The first HEAD_BYTES of them."""
     tail: bytes
     """The last TAIL_BYTES of them."""
+    at_end: bool = False
+    """Whether the stream ends with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,36 +61,52 @@ def cut_elements(
     max_bytes: int,
     *,
     at_line_start: bool = False,
+    start: int = 0,
+    end: int | None = None,
 ) -> Iterator[Piece]:
     """Elements of a stream in order, what lies between them, and its flaws.
 
+    With `start` and `end`, only the pieces from the first opening token in `start <= byte < end` (for `start` 0,
+    from the first byte of the stream) up to the first opening token at or behind `end`. So ranges that cover the
+    stream give every piece of it once, and each as it comes out of the whole stream.
+
     Args:
-        chunks: the stream; at a Gap the open element is given up and the next opening token is looked for.
+        chunks: the stream; at a Gap the open element is given up and the next opening token is looked for. It
+            begins with the byte before `start`, where there is one.
         max_bytes: a longer element is a flaw; it is skipped without being held in memory.
         at_line_start: tokens count only at the start of a line.
     """
-    cutter = _Cutter(opening, closing, max_bytes, at_line_start)
+    cutter = _Cutter(opening, closing, max_bytes, at_line_start, start, end)
     for chunk in chunks:
         yield from cutter.gap(chunk) if isinstance(chunk, Gap) else cutter.feed(chunk)
+        if cutter.is_done:
+            return
     yield from cutter.finish()
 
 
-_BETWEEN, _INSIDE, _SKIPPING = "between", "inside", "skipping"
+_SEEKING, _BETWEEN, _INSIDE, _SKIPPING = "seeking", "between", "inside", "skipping"
 
 
 class _Cutter:
-    """State machine: between elements, inside one, or skipping what cannot be used. Offsets are absolute."""
+    """State machine: seeking the first element, between elements, inside one, or skipping what cannot be used.
 
-    def __init__(self, opening: bytes, closing: bytes, max_bytes: int, at_line_start: bool) -> None:
+    Offsets are absolute.
+    """
+
+    def __init__(
+        self, opening: bytes, closing: bytes, max_bytes: int, at_line_start: bool, start: int, end: int | None
+    ) -> None:
         self._opening, self._closing, self._max_bytes = opening, closing, max_bytes
         self._tokens = re.compile(re.escape(opening) + b"|" + re.escape(closing))
         self._at_line_start = at_line_start
         self._overlap = max(len(opening), len(closing)) - 1
         self._buffer = bytearray()
-        self._base = 0  # offset of the buffer's first byte
-        self._scan = 0  # no token starts before this offset that was not handled
-        self._state = _BETWEEN
+        self._base = max(0, start - 1)  # offset of the buffer's first byte
+        self._scan = start  # no token starts before this offset that was not handled
+        self._limit = math.inf if end is None else end
+        self._state = _SEEKING if start > 0 else _BETWEEN
         self._start = 0  # of the open element, or of the bytes between elements
+        self.is_done = False
         self._head, self._tail = bytearray(), bytearray()
 
     @property
@@ -105,9 +124,12 @@ class _Cutter:
             if self._state is _INSIDE and end - self._start > self._max_bytes:
                 yield self._too_long()
             yield from self._open(start) if token == self._opening else self._close(start, end)
+            if self.is_done:
+                return
         if self._state is _INSIDE and self._end - self._start > self._max_bytes:
             yield self._too_long()
         self._scan = max(self._scan, self._end - self._overlap)
+        self.is_done = self._state is _SEEKING and self._scan >= self._limit
         # One byte more than a torn token could need tells whether that token starts a line.
         self._release(self._start if self._state is _INSIDE else self._scan - 1)
 
@@ -127,7 +149,7 @@ class _Cutter:
         if self._state is _INSIDE:
             yield Flaw(self._start, f"the file ends before {_shown(self._closing)}")
         elif self._state is _BETWEEN:
-            yield self._between(self._end)
+            yield self._between(self._end, at_end=True)
 
     def _open(self, start: int) -> Iterator[Piece]:
         if self._state is _INSIDE:
@@ -135,8 +157,11 @@ class _Cutter:
         elif self._state is _BETWEEN:
             yield self._between(start)
         self._state, self._start = _INSIDE, start
+        self.is_done = start >= self._limit
 
     def _close(self, start: int, end: int) -> Iterator[Piece]:
+        if self._state is _SEEKING:
+            return
         if self._state is _INSIDE:
             first, last = self._start - self._base, end - self._base
             yield Element(self._start, end, bytes(self._buffer[first:last]))
@@ -151,9 +176,9 @@ class _Cutter:
         self._state = _SKIPPING
         return Flaw(self._start, f"longer than the limit of {self._max_bytes} bytes")
 
-    def _between(self, end: int) -> Between:
+    def _between(self, end: int, at_end: bool = False) -> Between:
         self._release(end)
-        return Between(self._start, end, bytes(self._head), bytes(self._tail))
+        return Between(self._start, end, bytes(self._head), bytes(self._tail), at_end)
 
     def _release(self, offset: int) -> None:
         """Drop the buffer before `offset`, keeping what a Between reports."""

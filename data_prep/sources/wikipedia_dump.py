@@ -9,30 +9,31 @@ from __future__ import annotations
 import io
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
-from xml.etree.ElementTree import ParseError
 
 import mwxml
 from mwxml.element_iterator import ElementIterator
 from mwxml.errors import MalformedXML
 from pydantic import Field
 
+from cluster.errors import MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceConfig, SourceFile, expand_patterns, whole_file
-from data_prep.sources.elements import Between, Element, Flaw, cut_elements
-from data_prep.sources.streams import read_chunks, to_utf8
+from data_prep.sources.base import FilePart, SourceConfig, SourceFile, even_parts, expand_patterns
+from data_prep.sources.elements import Between, Element, cut_elements
+from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
 from data_prep.sources.text import clean_text
-from data_prep.sources.wikitext import ENGLISH_LINKS, HIDDEN_NAMESPACES, LinkRules, WikitextError, plain_text
+from data_prep.sources.wikipedia_site import XML_ERRORS, Site, read_site
+from data_prep.sources.wikitext import WikitextError, plain_text
 
 ARTICLES = 0
 """The namespace of articles."""
-_END = b"</mediawiki>"
+_OPENING, _CLOSING, _END = b"<page>", b"</page>", b"</mediawiki>"
+_INDEX_NAME = re.compile(r"-multistream-index\d*\.txt[^/]*$")
+_SECOND_STREAM_BYTES = 4 << 20
+"""How far into a file a second bzip2 stream is looked for. A hundred pages, compressed, are about a megabyte."""
 _REDIRECT = re.compile(r"\s*#\s?\w+\s*:?\s*\[\[")
-_XML_ERRORS = (ParseError, MalformedXML, ValueError, TypeError, AttributeError, AssertionError)
-"""What mwxml raises on XML that is malformed, or well-formed but no page."""
 
 
 class WikipediaDumpConfig(SourceConfig):
@@ -46,109 +47,149 @@ class WikipediaDumpConfig(SourceConfig):
 
 
 def list_files(config: WikipediaDumpConfig) -> list[SourceFile]:
-    """All dump files, sorted by name. MissingInputError when a pattern matches nothing."""
-    return expand_patterns(config.paths)
+    """All dump files, sorted by name, without the indexes that lie beside multistream dumps.
+
+    Raises:
+        MissingInputError: a pattern matches nothing, or only indexes.
+    """
+    dumps = [file for file in expand_patterns(config.paths) if not _INDEX_NAME.search(file.name)]
+    if not dumps:
+        raise MissingInputError(
+            f"{', '.join(config.paths)}: only indexes of dumps, and no dump.",
+            next_step="name the dump itself, such as `*-pages-articles-multistream.xml.bz2`",
+        )
+    return dumps
 
 
-split = whole_file
+def split(config: WikipediaDumpConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    """Plain XML at any byte and multistream bzip2 at any stream; other dumps have to be read from their beginning.
+
+    The index of a multistream dump is not needed: a stream's ten first bytes tell it anywhere.
+    """
+    if storage_of(file.path) == "plain" or is_multistream(file.path):
+        return even_parts(file, size_bytes, part_bytes)
+    return [FilePart(file)]
 
 
 def read(config: WikipediaDumpConfig, part: FilePart) -> Iterator[Document | Reject]:
-    """The articles of one dump in its order. Redirects, other namespaces and pages without text are skipped.
+    """The articles of a part in their order. Redirects, other namespaces and pages without text are skipped.
 
-    Offsets are of the decompressed stream; for a UTF-16 dump, of that stream as UTF-8.
+    Offsets are of the decompressed file, for a UTF-16 dump of that as UTF-8. In a multistream dump they are of
+    the decompressed stream, which `stream_start` and the reasons of rejects name.
     """
-    file = part.file
-    site = _Site()
-    piece = None
-    has_pages = False
-    chunks = to_utf8(read_chunks(file.path))
-    for piece in cut_elements(chunks, b"<page>", b"</page>", config.max_page_bytes):
-        if isinstance(piece, Between):
-            if piece.start == 0:
-                site = _read_site(piece.head)
-            continue
-        if site.problem and not has_pages:
-            yield Reject(file.name, 0, site.problem)
-        has_pages = True
-        result = _article(config, file, piece, site) if isinstance(piece, Element) else _reject(file, piece)
-        if result is not None:
-            yield result
-    if isinstance(piece, Between):
-        yield from _judge_end(file, piece, site, has_pages)
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """What a dump's header says."""
-
-    namespaces: Mapping[str, Any] = field(default_factory=dict)
-    """mwxml's namespaces by name; needed for pages that do not tell their namespace."""
-    rules: LinkRules = ENGLISH_LINKS
-    is_export: bool = False
-    problem: str = ""
-
-
-def _read_site(header: bytes) -> _Site:
-    """Parse the part of a dump before its first page."""
-    start = header.find(b"<mediawiki")
-    if start < 0 or b"<siteinfo" not in header:
-        return _Site(is_export=start >= 0)
-    body = header[start:].split(_END)[0] + _END
-    try:
-        info = mwxml.Dump.from_file(io.BytesIO(body)).site_info
-    except _XML_ERRORS as error:
-        problem = f"malformed <siteinfo> ({error}); English namespace names are assumed"
-        return _Site(is_export=True, problem=problem)
-    namespaces = {space.name: space for space in info.namespaces or () if space.name}
-    hidden = [name for name, space in namespaces.items() if space.id in HIDDEN_NAMESPACES]
-    return _Site(namespaces, ENGLISH_LINKS.extended(hidden), is_export=True)
-
-
-def _judge_end(file: SourceFile, rest: Between, site: _Site, has_pages: bool) -> Iterator[Reject]:
-    """Tell a file that is no dump, and a dump that was cut between two pages."""
+    site = read_site(part.file.path)
     if not site.is_export:
-        if not has_pages:
-            yield Reject(file.name, 0, "not a MediaWiki XML export: it has neither <mediawiki> nor <page>")
-    elif _END not in rest.head and _END not in rest.tail:
-        yield Reject(file.name, rest.end, "the file ends before </mediawiki>; later pages are missing")
+        if part.start == 0:
+            yield Reject(
+                part.file.name, 0, "not a MediaWiki XML export: it has neither <mediawiki> nor <page>"
+            )
+        return
+    if part.start == 0 and site.problem:
+        yield Reject(part.file.name, 0, site.problem)
+    if is_multistream(part.file.path):
+        yield from _read_multistream(config, part, site)
+    else:
+        reader = _Reader(config, part.file, site)
+        # The cutter wants to see the byte before the part.
+        chunks = to_utf8(read_chunks(part.file.path, start=max(0, part.start - 1)))
+        yield from reader.read(chunks, part.start, part.end)
+        yield from reader.judge_end()
 
 
-def _reject(file: SourceFile, flaw: Flaw) -> Reject:
-    return Reject(file.name, flaw.start, flaw.reason)
+def is_multistream(path: str) -> bool:
+    """Whether a dump consists of bzip2 streams of whole pages, as `pages-articles-multistream` does.
+
+    Other programs cut streams anywhere (pbzip2); such a file is read as if it were one stream.
+    """
+    if storage_of(path) != "bzip2":
+        return False
+    for stream in read_streams(path, 1, _SECOND_STREAM_BYTES):
+        for chunk in stream.chunks:
+            if not isinstance(chunk, Gap) and (text := chunk.lstrip()):
+                return text.startswith((_OPENING, _END))
+    return False
 
 
-def _article(
-    config: WikipediaDumpConfig, file: SourceFile, element: Element, site: _Site
-) -> Document | Reject | None:
-    """The page as a document; None when it is no article or shows no text."""
-    try:
-        page, wikitext = _parse_page(element.data, site.namespaces)
-        if page.namespace != ARTICLES or page.redirect is not None or _REDIRECT.match(wikitext):
+def _read_multistream(config: WikipediaDumpConfig, part: FilePart, site: Site) -> Iterator[Document | Reject]:
+    reader = _Reader(config, part.file, site)
+    for stream in read_streams(part.file.path, part.start, part.end):
+        reader.stream_start = stream.start
+        yield from reader.read(stream.chunks)
+    if part.end is None or next(read_streams(part.file.path, part.end), None) is None:
+        yield from reader.judge_end()
+
+
+class _Reader:
+    """Pages to documents, and whether the dump was closed behind the last of them."""
+
+    def __init__(self, config: WikipediaDumpConfig, file: SourceFile, site: Site) -> None:
+        self._config, self._file, self._site = config, file, site
+        self._is_closed = False
+        self._unclosed_at: int | None = None
+        self.stream_start: int | None = None
+
+    def read(
+        self, chunks: Iterable[bytes | Gap], start: int = 0, end: int | None = None
+    ) -> Iterator[Document | Reject]:
+        limit = self._config.max_page_bytes
+        for piece in cut_elements(chunks, _OPENING, _CLOSING, limit, start=start, end=end):
+            if isinstance(piece, Between):
+                self._is_closed |= _END in piece.head or _END in piece.tail
+                self._unclosed_at = piece.end if piece.at_end and not self._is_closed else None
+                continue
+            self._is_closed, self._unclosed_at = False, None
+            result = (
+                self._article(piece)
+                if isinstance(piece, Element)
+                else self._reject(piece.start, piece.reason)
+            )
+            if result is not None:
+                yield result
+
+    def judge_end(self) -> Iterator[Reject]:
+        """Tell a dump that was cut between two pages."""
+        if self._unclosed_at is not None:
+            yield self._reject(
+                self._unclosed_at, "the file ends before </mediawiki>; later pages are missing"
+            )
+
+    def _reject(self, offset: int, reason: str) -> Reject:
+        where = "" if self.stream_start is None else f" (in the bzip2 stream at byte {self.stream_start})"
+        return Reject(self._file.name, offset, reason + where)
+
+    def _article(self, element: Element) -> Document | Reject | None:
+        """The page as a document; None when it is no article or shows no text."""
+        config, site = self._config, self._site
+        try:
+            page, wikitext = _parse_page(element.data, site.namespaces)
+            if page.namespace != ARTICLES or page.redirect is not None or _REDIRECT.match(wikitext):
+                return None
+            text = plain_text(wikitext, site.rules)
+        except WikitextError as error:
+            return self._reject(element.start, f"page {page.id}: {error}")
+        except XML_ERRORS as error:
+            return self._reject(element.start, f"malformed page: {error}")
+        if not text:
             return None
-        text = plain_text(wikitext, site.rules)
-    except WikitextError as error:
-        return Reject(file.name, element.start, f"page {page.id}: {error}")
-    except _XML_ERRORS as error:
-        return Reject(file.name, element.start, f"malformed page: {error}")
-    if not text:
-        return None
-    return Document(
-        doc_id=f"{config.name}:{page.id}",
-        source=config.name,
-        uri=file.name,
-        title=clean_text(page.title or ""),
-        lang=config.lang,
-        text=text,
-        meta={"byte_start": element.start, "byte_end": element.end},
-    )
+        meta = {"byte_start": element.start, "byte_end": element.end}
+        if self.stream_start is not None:
+            meta["stream_start"] = self.stream_start
+        return Document(
+            doc_id=f"{config.name}:{page.id}",
+            source=config.name,
+            uri=self._file.name,
+            title=clean_text(page.title or ""),
+            lang=config.lang,
+            text=text,
+            meta=meta,
+        )
 
 
 def _parse_page(data: bytes, namespaces: Mapping[str, Any]) -> tuple[mwxml.Page, str]:
     """A `<page>` element's header and the wikitext of its last revision; "" when that is of another kind.
 
     Raises:
-        Exception: one of _XML_ERRORS.
+        Exception: one of XML_ERRORS.
     """
     page = mwxml.Page.from_element(ElementIterator.from_file(io.BytesIO(data)), namespaces)
     if page.id is None:

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceConfig, SourceFile, expand_patterns, whole_file
+from data_prep.sources.base import FilePart, SourceConfig, SourceFile, even_parts, expand_patterns
 from data_prep.sources.elements import Between, Element, Flaw, cut_elements
-from data_prep.sources.streams import read_chunks
+from data_prep.sources.streams import read_chunks, storage_of
 from data_prep.sources.text import clean_text
 from data_prep.sources.wikitext import strip_tags
 
@@ -39,18 +39,27 @@ def list_files(config: WikipediaExtractedConfig) -> list[SourceFile]:
     return expand_patterns(config.paths)
 
 
-split = whole_file
+def split(
+    config: WikipediaExtractedConfig, file: SourceFile, size_bytes: int, part_bytes: int
+) -> list[FilePart]:
+    """Plain files at any byte; compressed ones have to be read from their beginning."""
+    if storage_of(file.path) == "plain":
+        return even_parts(file, size_bytes, part_bytes)
+    return [FilePart(file)]
 
 
 def read(config: WikipediaExtractedConfig, part: FilePart) -> Iterator[Document | Reject]:
-    """The articles of one file in its order. Blocks without text below their title are skipped.
+    """The articles of a part in their order. Blocks without text below their title are skipped.
 
     Offsets are of the decompressed stream, from the `<` of `<doc` to behind `</doc>`.
     """
-    file = part.file
-    chunks = read_chunks(file.path)
-    for piece in cut_elements(chunks, _OPENING, _CLOSING, config.max_block_bytes, at_line_start=True):
-        result = _read_piece(config, file, piece)
+    # The cutter wants to see the byte before the part.
+    chunks = read_chunks(part.file.path, start=max(0, part.start - 1))
+    limit = config.max_block_bytes
+    for piece in cut_elements(
+        chunks, _OPENING, _CLOSING, limit, at_line_start=True, start=part.start, end=part.end
+    ):
+        result = _read_piece(config, part.file, piece)
         if result is not None:
             yield result
 

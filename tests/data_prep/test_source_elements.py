@@ -20,7 +20,7 @@ def test_elements_know_their_bytes():
         Element(4, 18, b"<page>a</page>"),
         Between(18, 19, b"\n", b"\n"),
         Element(19, 33, b"<page>b</page>"),
-        Between(33, 37, b"tail", b"tail"),
+        Between(33, 37, b"tail", b"tail", at_end=True),
     ]
 
 
@@ -34,6 +34,34 @@ def test_chunk_size_never_changes_what_is_cut(data, chunk_size, max_bytes, at_li
     chunks = [data[start : start + chunk_size] for start in range(0, len(data), chunk_size)]
     options = {"max_bytes": max_bytes, "at_line_start": at_line_start}
     assert cut(chunks, **options) == cut([data], **options)
+
+
+@given(
+    st.lists(st.sampled_from(TOKENS), max_size=40).map(b"".join),
+    st.sets(st.integers(1, 200), max_size=8).map(sorted),
+    st.integers(10, 80),
+    st.integers(1, 50),
+    st.booleans(),
+)
+def test_ranges_that_cover_a_stream_give_every_piece_once(data, cuts, max_bytes, chunk_size, at_line_start):
+    options = {"max_bytes": max_bytes, "at_line_start": at_line_start}
+    pieces = []
+    for start, end in zip([0, *cuts], [*cuts, None], strict=True):
+        rest = data[max(0, start - 1) :]
+        chunks = [rest[first : first + chunk_size] for first in range(0, len(rest), chunk_size)]
+        pieces += cut(chunks, start=start, end=end, **options)
+    assert pieces == cut([data], **options)
+
+
+def test_no_more_of_a_stream_is_read_than_a_range_needs():
+    def chunks():
+        yield b"x" * 100
+        yield b"<page>x"
+        yield b"</page>\n<page>"
+        raise AssertionError("one chunk too many")
+
+    assert [type(piece) for piece in cut(chunks(), start=0, end=101)] == [Between, Element, Between]
+    assert cut([b"x" * 100, b"y", None], start=1, end=90) == []
 
 
 @given(st.lists(st.sampled_from(TOKENS), max_size=40).map(b"".join), st.integers(10, 80))

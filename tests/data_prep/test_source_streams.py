@@ -158,8 +158,6 @@ def test_a_range_of_a_plain_file_is_read_exactly(tmp_path, start, end):
         (gzip.compress(b""), "gzip"),
         (zstandard.compress(b""), "zstd"),
         (b"", "plain"),
-    ]
-    + [
         ("<a".encode("utf-16-le"), "utf-16-le"),
         ("\ufeff<".encode("utf-16-be"), "utf-16-be"),
         (b"<a>", "plain"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.errors import MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
@@ -50,6 +51,26 @@ def read(tmp_path, data: bytes, name: str = "dump.xml", **settings):
         [result for result in results if isinstance(result, Document)],
         [result for result in results if isinstance(result, Reject)],
     )
+
+
+def read_in_parts(path, bounds, **settings):
+    """All results of parts that begin at 0 and at every bound, in order."""
+    config = WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),), **settings)
+    source = source_of(config)
+    (file,) = source.list_files(config)
+    return [
+        result
+        for start, end in zip([0, *bounds], [*bounds, None], strict=True)
+        for result in source.read(config, FilePart(file, start, end))
+    ]
+
+
+def multistream(*pages: str, pages_per_stream: int = 2) -> bytes:
+    """A dump packed as dumps.wikimedia.org packs `pages-articles-multistream`."""
+    groups = [
+        "".join(pages[first : first + pages_per_stream]) for first in range(0, len(pages), pages_per_stream)
+    ]
+    return b"".join(bz2.compress(part.encode()) for part in (HEADER, *groups, FOOTER))
 
 
 THREE = [page(number, f"Text of page {number}. " * 20) for number in (1, 2, 3)]
@@ -203,6 +224,99 @@ def test_an_unreadable_header_is_told_and_the_pages_are_read(tmp_path):
     documents, rejects = read(tmp_path, dump(*THREE).replace(b"</namespaces>", b"</names>"))
     assert len(documents) == 3
     assert [reject.byte_offset for reject in rejects] == [0]
+
+
+# -- parts --------------------------------------------------------------------------------------------------
+
+MANY = [page(n, f"Text of [[Datei:A.jpg|mini|x]] page {n}. " * (n % 7), ns=n % 5 // 4) for n in range(1, 30)]
+PACKINGS = {
+    "plain": dump(*MANY),
+    "plain, cut in a page": dump(*MANY)[:-60],
+    "plain, cut between pages": dump(*MANY).removesuffix(FOOTER.encode()),
+    "plain, damaged": dump(*MANY).replace(b"</page>", b"</pge>", 3).replace(b"<id>20</id>", b"<id/>"),
+    "plain, no dump": b"not a dump " * 999,
+    "plain, bad header": dump(*MANY).replace(b"</namespaces>", b"</names>"),
+    "multistream": multistream(*MANY),
+    "multistream, cut": multistream(*MANY)[:-150],
+    "multistream, cut between streams": multistream(*MANY).removesuffix(bz2.compress(FOOTER.encode())),
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_parts_together_read_as_the_whole_file_does(tmp_path_factory, packing, data):
+    stored = bytearray(PACKINGS[packing])
+    if packing == "multistream" and data.draw(st.booleans()):
+        stored[data.draw(st.integers(400, len(stored) - 1))] ^= 0xFF
+    path = tmp_path_factory.mktemp("parts") / "dump"
+    path.write_bytes(stored)
+    bounds = sorted(data.draw(st.sets(st.integers(1, len(stored)), max_size=6)))
+    assert read_in_parts(path, bounds) == read_in_parts(path, [])
+
+
+@pytest.mark.parametrize("packing", ["plain", "multistream"])
+@pytest.mark.parametrize("part_bytes", [1, 100, 1000, 10**9])
+def test_splitting_loses_and_repeats_nothing(tmp_path, packing, part_bytes):
+    path = tmp_path / "dump"
+    path.write_bytes(PACKINGS[packing])
+    config = WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),))
+    source = source_of(config)
+    (file,) = source.list_files(config)
+    parts = source.split(config, file, path.stat().st_size, part_bytes)
+    assert len(parts) == max(1, round(path.stat().st_size / part_bytes))
+    assert [result for part in parts for result in source.read(config, part)] == read_in_parts(path, [])
+
+
+def test_documents_of_a_multistream_dump_name_their_stream_and_their_bytes_in_it(tmp_path):
+    stored = multistream(*MANY)
+    path = tmp_path / "dump"
+    path.write_bytes(stored)
+    documents = read_in_parts(path, [])
+    assert len({document.meta["stream_start"] for document in documents}) > 5
+    for document in documents:
+        stream = bz2.BZ2Decompressor().decompress(stored[document.meta["stream_start"] :])
+        element = stream[document.meta["byte_start"] : document.meta["byte_end"]]
+        assert element.startswith(b"<page>")
+        assert f"<title>{document.title}</title>".encode() in element
+    (whole, _) = read(tmp_path, dump(*MANY))
+    assert [document.text for document in documents] == [document.text for document in whole]
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        bz2.compress(dump(*MANY)),
+        gzip.compress(dump(*MANY)),
+        dump(*MANY).decode().encode("utf-16"),
+        # pbzip2 cuts streams where their size is reached.
+        bz2.compress(dump(*MANY)[:1500]) + bz2.compress(dump(*MANY)[1500:]),
+    ],
+)
+def test_what_can_only_be_read_from_its_beginning_is_one_part(tmp_path, stored):
+    path = tmp_path / "dump"
+    path.write_bytes(stored)
+    config = WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),))
+    (file,) = source_of(config).list_files(config)
+    assert source_of(config).split(config, file, len(stored), 100) == [FilePart(file)]
+    (whole, _) = read(tmp_path, dump(*MANY))
+    assert [result.text for result in read_in_parts(path, [])] == [document.text for document in whole]
+
+
+def test_indexes_beside_a_dump_are_not_read_as_dumps(tmp_path):
+    for name in ("", "1"):
+        (tmp_path / f"dewiki-pages-articles-multistream{name}.xml.bz2").write_bytes(multistream(*THREE))
+        (tmp_path / f"dewiki-pages-articles-multistream-index{name}.txt.bz2").write_bytes(
+            bz2.compress(b"5:1:A")
+        )
+    config = WikipediaDumpConfig(name="wiki", paths=(f"{tmp_path}/dewiki-*",))
+    assert len(source_of(config).list_files(config)) == 2
+    config = WikipediaDumpConfig(name="wiki", paths=(f"{tmp_path}/*index*",))
+    with pytest.raises(MissingInputError, match="only indexes"):
+        source_of(config).list_files(config)
+
+
+# -- wikitext -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

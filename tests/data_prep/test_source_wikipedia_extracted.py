@@ -101,6 +101,35 @@ def test_text_outside_of_blocks_is_rejected_at_its_offset(tmp_path):
     assert [reject.byte_offset for reject in rejects] == [1]
 
 
+MANY = "".join(block(n, f"Body of {n}. <doc id=x> </doc>\n" * (n % 5)) for n in range(1, 30)).encode()
+
+
+@pytest.mark.parametrize(
+    "stored", [MANY, MANY[:-30], MANY.replace(b"</doc>\n", b"</doc>\nstray\n", 9), b"no block\n" * 99]
+)
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_parts_together_read_as_the_whole_file_does(tmp_path_factory, stored, data):
+    path = tmp_path_factory.mktemp("parts") / "wiki_00"
+    path.write_bytes(stored)
+    config = WikipediaExtractedConfig(name="ko", paths=(str(path),))
+    source = source_of(config)
+    (file,) = source.list_files(config)
+    bounds = sorted(data.draw(st.sets(st.integers(1, len(stored)), max_size=6)))
+    parts = [FilePart(file, start, end) for start, end in zip([0, *bounds], [*bounds, None], strict=True)]
+    whole = list(source.read(config, FilePart(file)))
+    assert [result for part in parts for result in source.read(config, part)] == whole
+
+
+@pytest.mark.parametrize(("compress", "num_parts"), [(bytes, 9), (bz2.compress, 1), (gzip.compress, 1)])
+def test_plain_files_are_split_and_compressed_ones_are_not(tmp_path, compress, num_parts):
+    path = tmp_path / "wiki_00"
+    path.write_bytes(compress(MANY))
+    config = WikipediaExtractedConfig(name="ko", paths=(str(path),))
+    (file,) = source_of(config).list_files(config)
+    assert len(source_of(config).split(config, file, len(MANY), len(MANY) // 9)) == num_parts
+
+
 @settings(deadline=None, max_examples=100)
 @given(cut=st.integers(0, len(THREE)))
 def test_a_cut_anywhere_never_raises_and_keeps_a_prefix(tmp_path_factory, cut):
