@@ -3,28 +3,97 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from data_prep.dedup.bands import choose_bands
+
+
+class ParagraphDedup(BaseModel):
+    """Paragraphs that were there before (Wenzek et al. 2020, section 3.1). A paragraph is a line of the text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    scope: Literal["within", "corpus"] = "corpus"
+    """Keep the first of equal paragraphs of every document, or of the whole corpus."""
+    min_length: int = Field(default=20, ge=1)
+    """Paragraphs with fewer letters and digits than this are left alone: headings repeat by their nature."""
+    max_removed: float = Field(default=0.5, gt=0.0, le=1.0)
+    """A document that loses more than this share of its characters is dropped as a whole."""
+
+
+class NearDedup(BaseModel):
+    """Documents that are nearly the same: MinHash over word n-grams, and locality-sensitive hashing (Broder 1997;
+    Leskovec et al. 2014, chapter 3; Lee et al. 2022, appendix A)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    threshold: float = Field(default=0.8, gt=0.0, lt=1.0)
+    """Jaccard similarity of two documents' n-grams from which they are to be found."""
+    ngram: int = Field(default=5, ge=1)
+    """Words in an n-gram; a character is a word in scripts without spaces."""
+    num_permutations: int = Field(default=128, ge=2)
+    """Values of a signature that the bands may use."""
+    bands: int | None = Field(default=None, ge=1)
+    """Bands of a signature. None takes those whose S-curve fits `threshold` best; goes with `rows`."""
+    rows: int | None = Field(default=None, ge=1)
+    """Values in a band: two documents of similarity s meet with probability 1 - (1 - s^rows)^bands."""
+    seed: int = Field(default=1, ge=0)
+    """Draws the permutations."""
+
+    @model_validator(mode="after")
+    def _bands_fit(self) -> NearDedup:
+        if (self.bands is None) != (self.rows is None):
+            raise ValueError("`bands` and `rows` are given together or not at all")
+        if (
+            self.bands is not None
+            and self.rows is not None
+            and self.bands * self.rows > self.num_permutations
+        ):
+            raise ValueError(f"bands * rows is more than num_permutations = {self.num_permutations}")
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(bands, rows)."""
+        if self.bands is None or self.rows is None:
+            return choose_bands(self.threshold, self.num_permutations)
+        return self.bands, self.rows
 
 
 class DedupConfig(BaseModel):
-    """Deduplication; every kind can be switched on by itself."""
+    """Deduplication; every kind can be switched on by itself. They follow each other: equal documents, then
+    paragraphs of what is left, then near-duplicates among what is left of the texts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     documents: bool = True
     """Keep the first of all documents with the same text."""
+    paragraphs: ParagraphDedup | None = None
+    """Remove repeated paragraphs. `within` and `corpus` are short for these scopes, `none` for nothing."""
+    near: NearDedup | None = None
+    """Keep the first of all documents that are nearly the same, directly or through others."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value not in SHORT_NAMES:
-            raise ValueError(f"`dedup` is {', '.join(SHORT_NAMES)} or a mapping of settings, not {value!r}")
-        return SHORT_NAMES[value]
+        if isinstance(value, str):
+            if value not in SHORT_NAMES:
+                raise ValueError(
+                    f"`dedup` is {', '.join(SHORT_NAMES)} or a mapping of settings, not {value!r}"
+                )
+            value = SHORT_NAMES[value]
+        if isinstance(value, dict) and isinstance(scope := value.get("paragraphs"), str):
+            value = value | {"paragraphs": None if scope == "none" else {"scope": scope}}
+        return value
 
 
-SHORT_NAMES = MappingProxyType({"exact": {"documents": True}, "none": {"documents": False}})
+SHORT_NAMES: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
+    {
+        "none": {"documents": False},
+        "exact": {"documents": True},
+        "full": {"documents": True, "paragraphs": "corpus", "near": {}},
+    }
+)
 """Names for the usual cases."""

@@ -14,6 +14,8 @@ from cluster.shards import ShardResult
 from data_prep.documents import read_row_groups
 from data_prep.hashing import hash_strings
 
+INDEX = "index"
+"""Name of its artefact among the work."""
 SAMPLING_SALT = 1
 """Keeps the draw of training text for the tokenizer independent of the draw of held-out documents."""
 ENTRY = np.dtype([("text_hash", "<u8", 2), ("draw", "<u8"), ("text_bytes", "<u8")])

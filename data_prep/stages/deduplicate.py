@@ -1,4 +1,4 @@
-"""Documents to the rows of them that are kept."""
+"""Documents to the rows of them that are kept, and to what of their texts is not."""
 
 from __future__ import annotations
 
@@ -9,46 +9,52 @@ from typing import Any
 from cluster.manifest import Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, ShardRecord
-from data_prep.dedup.exact import keep_all, keep_first
-from data_prep.dedup.index import IndexSplit, index_documents, index_files, load_index
+from data_prep.dedup.final import COUNTS, FinalSplit, decide
+from data_prep.dedup.steps import NEAR_REPEATS, Steps
 from data_prep.layout import DEDUP
-from data_prep.selection import Selection, selection_files, write_selection
+from data_prep.selection import selection_files
 from data_prep.workspace import Workspace
 
-VERSION = 2
+VERSION = 3
 """Raised when the code changes what it makes, so that older artefacts are not taken for current."""
 
 
 def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
-    """Make the `dedup` artefact: the selection of every document shard."""
-    indexes, results = index_files(job.num_shards), selection_files(job.num_shards)
+    """Make the `dedup` artefact: the selection of every document shard.
 
-    def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
-        hashes = [entries["text_hash"] for entries in load_index(directory, indexes)]
-        kept = (keep_first if job.config.dedup.documents else keep_all)(hashes)
-        for file, rows in zip(results, kept, strict=True):
-            write_selection(directory / file, Selection.whole(rows))
-        sources = job.by_source(records)
-        for own in sources.values():
-            own |= {"documents_kept": 0, "duplicates": 0}
-        for shard, (rows, read) in enumerate(zip(kept, hashes, strict=True)):
-            own = sources[job.source_of(shard).name]
-            own["documents_kept"] += len(rows)
-            own["duplicates"] += len(read) - len(rows)
-        totals = {key: sum(own[key] for own in sources.values()) for key in ("documents_kept", "duplicates")}
-        return totals | {"sources": sources}
+    It depends on the documents and the settings alone; the steps that lead to it are made only when one of its
+    files has to be, and may be deleted afterwards.
+    """
+    method = job.config.dedup
+    steps = Steps(job, documents)
+    settings: dict[str, Any] = {"version": VERSION, "method": method.model_dump(mode="json")}
+    if method.paragraphs is not None:
+        settings["min_characters"] = job.config.min_characters
+    near = steps.directory(NEAR_REPEATS) if method.near is not None else None
+
+    def finish(_: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
+        sources = {
+            name: {key: own.get(key, 0) for key in COUNTS} for name, own in job.by_source(records).items()
+        }
+        return {"sources": sources}
 
     shards = [
-        Shard(file, IndexSplit(job.documents_path(documents, shard)), hash_json([VERSION, entry.xxh3_128]))
-        for shard, (file, entry) in enumerate(zip(indexes, documents.files, strict=True))
+        Shard(
+            file,
+            FinalSplit(steps.survivors(shard), near),
+            hash_json([settings, documents.fingerprint, shard]),
+        )
+        for shard, file in enumerate(selection_files(job.num_shards))
     ]
+    steps.index()
     return build_sharded_artefact(
         job.out / DEDUP,
         DEDUP,
-        function=index_documents,
+        function=decide,
         shards=shards,
-        config={"version": VERSION, "method": job.config.dedup.model_dump(mode="json")},
+        config=settings,
         inputs=[job.entry(documents)],
         finish=finish,
         replace=job.replace,
+        before=steps.make,
     )

@@ -7,16 +7,24 @@ from typing import Any
 from cluster.manifest import InputEntry, Manifest, hash_file, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard
-from data_prep.dedup.index import index_files
-from data_prep.layout import DEDUP, TOKENIZER, TOKENIZER_FILE
-from data_prep.tokenizers.byte_level_bpe import TrainingSplit, train_tokenizer
-from data_prep.tokenizers.config import ByteLevelBPE
-from data_prep.tokenizers.pretrained import CopySplit, copy_tokenizer, find_tokenizer
+from data_prep.layout import TOKENIZER, TOKENIZER_FILE, WORK
+from data_prep.tokenizers.config import PretrainedTokenizer, TrainedTokenizer
+from data_prep.tokenizers.pretrained import ConversionSplit, convert_tokenizer, find_tokenizer
+from data_prep.tokenizers.sampling import (
+    SampleSplit,
+    add_histograms,
+    plan_draws,
+    sample_files,
+    write_histogram,
+)
 from data_prep.tokenizers.special import tokenizer_facts
+from data_prep.tokenizers.training import TrainingShard, TrainingSplit, train_tokenizer
 from data_prep.workspace import Workspace
 
-VERSION = 1
+VERSION = 2
 """Raised when the code changes what it makes, so that older artefacts are not taken for current."""
+SAMPLE = "tokenizer-sample"
+"""The work artefact that training documents are drawn with, and its directory."""
 
 
 def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> Manifest:
@@ -28,14 +36,18 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
     """
     wanted = job.config.tokenizer
     split: Any
-    if isinstance(wanted, ByteLevelBPE):
-        function, split = train_tokenizer, _training_split(job, documents, selection, wanted)
-        settings = wanted.model_dump(mode="json")
-        inputs = [job.entry(documents), job.entry(selection)]
+    if isinstance(wanted, PretrainedTokenizer):
+        published = find_tokenizer(wanted.path)
+        function, split = convert_tokenizer, ConversionSplit(published, wanted.lowercase)
+        inputs = [
+            InputEntry(kind="source-file", uri=str(file), fingerprint=hash_file(file)[0])
+            for file in published.files
+        ]
+        settings = {"kind": wanted.kind, "format": published.format, "lowercase": wanted.lowercase}
     else:
-        path = find_tokenizer(wanted.path)
-        function, split, settings = copy_tokenizer, CopySplit(path), {"kind": wanted.kind}
-        inputs = [InputEntry(kind="source-file", uri=str(path), fingerprint=hash_file(path)[0])]
+        function, split = train_tokenizer, _training_split(job, documents, selection, wanted)
+        inputs = [job.entry(documents), job.entry(selection)]
+        settings = wanted.model_dump(mode="json")
     settings = {"version": VERSION} | settings
     identity = hash_json([settings, [entry.fingerprint for entry in inputs]])
     return build_sharded_artefact(
@@ -51,16 +63,46 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
 
 
 def _training_split(
-    job: Workspace, documents: Manifest, selection: Manifest, wanted: ByteLevelBPE
+    job: Workspace, documents: Manifest, selection: Manifest, wanted: TrainedTokenizer
 ) -> TrainingSplit:
     from cluster.runtime import cluster_cpus
 
-    return TrainingSplit(
-        documents=tuple(job.documents_path(documents, shard) for shard in range(job.num_shards)),
-        selections=tuple(job.selection_path(selection, shard) for shard in range(job.num_shards)),
-        indexes=tuple(job.out / DEDUP / file for file in index_files(job.num_shards)),
-        vocab_size=wanted.vocab_size,
-        train_bytes=wanted.train_bytes,
-        min_frequency=wanted.min_frequency,
-        num_threads=cluster_cpus(),
+    _make_sample(job, documents, selection)
+    sources = [job.source_of(shard).name for shard in range(job.num_shards)]
+    files = [job.out / WORK / SAMPLE / file for file in sample_files(job.num_shards)]
+    histograms = add_histograms(zip(sources, files, strict=True))
+    draws = plan_draws(histograms, wanted, [source.name for source in job.config.sources])
+    shards = tuple(
+        TrainingShard(
+            job.documents_path(documents, shard),
+            job.selection_path(selection, shard),
+            {lang: draw for (source, lang), draw in draws.items() if source == sources[shard]},
+        )
+        for shard in range(job.num_shards)
+    )
+    return TrainingSplit(shards, wanted, cluster_cpus())
+
+
+def _make_sample(job: Workspace, documents: Manifest, selection: Manifest) -> Manifest:
+    """Make the histograms that documents are drawn with; independent of what is drawn with them."""
+    hashes = zip(documents.files, job.selection_hashes(selection), strict=True)
+    shards = [
+        Shard(
+            file,
+            SampleSplit(job.documents_path(documents, shard), job.selection_path(selection, shard)),
+            hash_json([VERSION, entry.xxh3_128, selection_hash]),
+        )
+        for shard, (file, (entry, selection_hash)) in enumerate(
+            zip(sample_files(job.num_shards), hashes, strict=True)
+        )
+    ]
+    return build_sharded_artefact(
+        job.out / WORK / SAMPLE,
+        SAMPLE,
+        function=write_histogram,
+        shards=shards,
+        config={"version": VERSION},
+        inputs=[job.entry(documents), job.entry(selection)],
+        finish=lambda directory, records: {},
+        replace=True,
     )

@@ -1,0 +1,134 @@
+"""Repeated paragraphs (Wenzek et al. 2020, section 3.1): found by hash, removed as spans of the text.
+
+A paragraph is a line. It is known by 64 bits of the hash of its letters and digits as `folding.py` leaves them, so
+neither case, accents, digits, punctuation nor spacing tell two of them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from cluster.shards import ShardResult
+from data_prep.dedup.folding import IGNORED, SEPARATOR, byte_positions, decode, folding_table, text_blocks
+from data_prep.dedup.records import (
+    RecordWriter,
+    Run,
+    number_documents,
+    read_documents,
+    rows_of,
+)
+from data_prep.dedup.repeats import iterate_repeats
+from data_prep.dedup.survivors import Survivors, read_texts
+from data_prep.selection import Selection, remove_spans, write_selection
+
+KEYS = ("hash",)
+REPEATS = {"document": "uint64", "start": "uint32", "end": "uint32"}
+"""A paragraph: its document and its bytes in the text of it, the line break included."""
+COLUMNS = {"hash": "uint64", **REPEATS}
+
+
+@dataclass(frozen=True, slots=True)
+class ParagraphsSplit:
+    """The input of the hashes of one document shard's paragraphs."""
+
+    survivors: Survivors
+    min_length: int
+    """Letters and digits from which a paragraph counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalSplit:
+    """The input of what is left of one document shard."""
+
+    survivors: Survivors
+    repeats: Path
+    """Directory with the repeated paragraphs."""
+    max_removed: float
+    """Share of its characters from which on a document is dropped."""
+    min_characters: int
+    """Characters that a document must be left with."""
+
+
+def hash_paragraphs(split: ParagraphsSplit, path: Path) -> ShardResult:
+    """Write a record of every paragraph of a document shard."""
+    with RecordWriter(path, COLUMNS) as writer:
+        for run in _paragraphs(split):
+            writer.write(run)
+    return ShardResult(rows=writer.num_records)
+
+
+def find_repeats_within(split: ParagraphsSplit, path: Path) -> ShardResult:
+    """Write the paragraphs that repeat an earlier one of the same document."""
+    with RecordWriter(path, REPEATS) as writer:
+        for run in _paragraphs(split):
+            for repeats, _ in iterate_repeats([run], ("document", "hash")):
+                writer.write(repeats)
+    return ShardResult(rows=writer.num_records)
+
+
+def remove_repeats(split: RemovalSplit, path: Path) -> ShardResult:
+    """Write the selection of a document shard without repeated paragraphs.
+
+    A document that loses too much is dropped. Where it held the first of equal paragraphs, the others are removed
+    all the same: what is decided does not depend on what else is decided.
+    """
+    selection = split.survivors.load()
+    found = read_documents(split.repeats, split.survivors.shard)
+    if found is None:
+        write_selection(path, selection)
+        return ShardResult(rows=len(selection))
+    rows, counts = np.unique(rows_of(found["document"]), return_counts=True)
+    spans = np.stack([found["start"], found["end"]], axis=1).astype(np.int64)
+    bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    texts = (
+        text
+        for _, group in read_texts(split.survivors.documents, Selection.whole(rows))
+        for text in group.to_pylist()
+    )
+    dropped = np.zeros(len(rows), dtype=bool)
+    for number, text in enumerate(texts):
+        left = len(remove_spans(text, spans[bounds[number] : bounds[number + 1]]))
+        lost = 1 - left / len(text)
+        dropped[number] = left < max(1, split.min_characters) or lost > split.max_removed
+    kept = selection.rows[~np.isin(selection.rows, rows[dropped])]
+    span_counts = np.zeros(len(kept), dtype=np.int64)
+    span_counts[np.searchsorted(kept, rows[~dropped])] = counts[~dropped]
+    write_selection(path, Selection(kept, span_counts, spans[np.repeat(~dropped, counts)]))
+    return ShardResult(rows=len(kept))
+
+
+def _paragraphs(split: ParagraphsSplit) -> Iterator[Run]:
+    """The records of the paragraphs of a document shard, block by block, in order."""
+    own = split.survivors
+    for rows, texts in read_texts(own.documents, own.load()):
+        documents = number_documents(own.shard, rows)
+        for first, block in text_blocks(texts):
+            yield _hash_lines(block, documents[first : first + len(block)], split.min_length)
+
+
+def _hash_lines(texts: pa.StringArray, documents: np.ndarray, min_length: int) -> Run:
+    points = decode(texts)
+    positions = byte_positions(points.values)
+    breaks = np.flatnonzero(points.values == ord("\n")) + 1
+    bounds = np.union1d(breaks, points.offsets)
+    folded = folding_table()[points.values]
+    kept = (folded != SEPARATOR) & (folded != IGNORED)
+    before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kept)])[bounds]
+    chosen = np.flatnonzero(np.diff(before) >= min_length)
+    data = memoryview(folded[kept].astype("<u4").tobytes())
+    starts, ends = (4 * before[chosen]).tolist(), (4 * before[chosen + 1]).tolist()
+    hashes = [xxhash.xxh3_64_intdigest(data[start:end]) for start, end in zip(starts, ends, strict=True)]
+    texts_of = np.searchsorted(points.offsets, bounds[chosen], side="right") - 1
+    begins = positions[points.offsets[texts_of]]
+    return {
+        "hash": np.array(hashes, dtype=np.uint64),
+        "document": documents[texts_of],
+        "start": positions[bounds[chosen]] - begins,
+        "end": positions[bounds[chosen + 1]] - begins,
+    }

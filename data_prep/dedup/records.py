@@ -1,0 +1,140 @@
+"""Records that are sorted by a key, on disk: what map tasks write, and reduce tasks read a range of keys from.
+
+A file is a sequence of runs, and every run is sorted by the first column. So a task writes as it goes and holds
+one run in memory, and a reader finds its range in each run by bisection without reading the rest. Partitions are
+ranges of keys; how many there are is decided when all records are written, from their number alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from cluster.errors import CorruptArtefactError
+from data_prep.layout import REPAIR
+
+PARTITION_RECORDS = 1 << 22
+"""Records that one reduce task is meant to hold; what its memory is proportional to."""
+BLOCK_RECORDS = 1 << 22
+"""Records that are sorted or written at a time where there may be more of them."""
+ROW_BITS = 32
+"""A document is named by `shard << ROW_BITS | row`: these numbers ascend in the order of the corpus."""
+
+Run = dict[str, np.ndarray]
+"""Columns of equal length, by name."""
+
+
+def count_partitions(num_records: int) -> int:
+    """Partitions for so many records."""
+    return max(1, -(-num_records // PARTITION_RECORDS))
+
+
+def record_files(count: int) -> list[str]:
+    """File names of `count` shards or partitions; they sort in this order."""
+    return [f"{number:05d}-of-{count:05d}.arrow" for number in range(count)]
+
+
+def hash_range(partition: int, num_partitions: int) -> tuple[int, int]:
+    """First and last uint64 key of one of `num_partitions` equal ranges."""
+    return (
+        (partition << 64) // num_partitions,
+        ((partition + 1) << 64) // num_partitions - 1,
+    )
+
+
+def documents_of(shard: int) -> tuple[int, int]:
+    """The lowest and the highest number that a document of a shard may have."""
+    return shard << ROW_BITS, ((shard + 1) << ROW_BITS) - 1
+
+
+def number_documents(shard: int, rows: np.ndarray) -> np.ndarray:
+    """uint64 numbers of documents in the corpus, from their rows in a shard."""
+    return np.asarray(rows).astype(np.uint64) | np.uint64(shard << ROW_BITS)
+
+
+def rows_of(documents: np.ndarray) -> np.ndarray:
+    """int64 rows in their shards, from numbers in the corpus."""
+    return (documents & np.uint64((1 << ROW_BITS) - 1)).astype(np.int64)
+
+
+class RecordWriter:
+    """Writes runs to one file."""
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        """`columns`: NumPy dtype by name; the first is the key."""
+        self.schema = pa.schema([(name, pa.from_numpy_dtype(dtype)) for name, dtype in columns.items()])
+        self.num_records = 0
+        self._writer = pa.ipc.new_file(str(path), self.schema)
+
+    def write(self, run: Run) -> None:
+        """Append a run, which is put in the order of all its columns, the first before the others."""
+        order = np.lexsort([run[name] for name in reversed(self.schema.names)])
+        arrays = [
+            pa.array(run[field.name][order].astype(field.type.to_pandas_dtype())) for field in self.schema
+        ]
+        if len(order):
+            self._writer.write_batch(pa.record_batch(arrays, schema=self.schema))
+        self.num_records += len(order)
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+
+
+def read_range(directory: Path, first: int, last: int) -> Iterator[Run]:
+    """The records with `first <= key <= last`: a part for every run that has some, file by file in order.
+
+    Raises:
+        CorruptArtefactError: a file is unreadable.
+    """
+    bounds = np.array([first, last], dtype=np.uint64)
+    for path in sorted(directory.glob("*.arrow")):
+        try:
+            with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
+                for number in range(file.num_record_batches):
+                    batch = file.get_batch(number)
+                    columns = [column.to_numpy() for column in batch.columns]
+                    start = int(np.searchsorted(columns[0], bounds[0], side="left"))
+                    end = int(np.searchsorted(columns[0], bounds[1], side="right"))
+                    if start < end:
+                        parts = [column[start:end].copy() for column in columns]
+                        yield dict(zip(batch.schema.names, parts, strict=True))
+        except (OSError, pa.ArrowInvalid) as error:
+            raise CorruptArtefactError(f"{path} cannot be read: {error}", next_step=REPAIR) from error
+
+
+def read_documents(directory: Path, shard: int) -> Run | None:
+    """All records of the documents of a shard, sorted by document; None when there are none."""
+    parts = list(read_range(directory, *documents_of(shard)))
+    if not parts:
+        return None
+    joined = join(parts)
+    order = np.lexsort(list(reversed(joined.values())))
+    return {name: column[order] for name, column in joined.items()}
+
+
+def join(runs: list[Run]) -> Run:
+    """The records of all runs, in order."""
+    return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+
+
+def in_blocks(runs: Iterable[Run]) -> Iterator[Run]:
+    """The same records in fewer runs: as many together as make BLOCK_RECORDS or just more."""
+    waiting: list[Run] = []
+    count = 0
+    for run in runs:
+        waiting.append(run)
+        count += len(next(iter(run.values())))
+        if count >= BLOCK_RECORDS:
+            yield join(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield join(waiting)

@@ -1,0 +1,186 @@
+"""What leads to the decision of deduplication: hashes, buckets, edges, stars; each an artefact of its own.
+
+Every step is made, continued, repaired or confirmed like the stages themselves. The number of its partitions follows
+from the number of records before it, never from the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from cluster.manifest import InputEntry, Manifest, hash_json
+from cluster.sharded_artefact import build_sharded_artefact
+from cluster.shards import Shard, ShardFunction
+from data_prep.dedup import edges, exact, minhash, paragraphs
+from data_prep.dedup.components import ROUND, StarSplit, list_leaves, node_ranges
+from data_prep.dedup.config import NearDedup, ParagraphDedup
+from data_prep.dedup.index import INDEX, IndexSplit, index_documents, index_files
+from data_prep.dedup.records import count_partitions, record_files
+from data_prep.dedup.repeats import RepeatsSplit, find_repeats
+from data_prep.dedup.survivors import Survivors
+from data_prep.layout import WORK
+from data_prep.selection import selection_files
+from data_prep.workspace import Workspace
+
+VERSION = 1
+"""Raised when the code changes what a step makes, so that older work is not taken for current."""
+DOCUMENT_HASHES, DOCUMENT_REPEATS = "document-hashes", "document-repeats"
+PARAGRAPH_HASHES, PARAGRAPH_REPEATS = "paragraph-hashes", "paragraph-repeats"
+PARAGRAPHS_REMOVED = "paragraphs-removed"
+NEAR_BUCKETS, NEAR_EDGES, NEAR_ROUND, NEAR_REPEATS = (
+    "near-buckets",
+    "near-edges",
+    "near-round",
+    "near-repeats",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one deduplication."""
+
+    job: Workspace
+    documents: Manifest
+
+    def directory(self, name: str) -> Path:
+        """Where the artefact of a step lies."""
+        return self.job.out / WORK / name
+
+    def survivors(self, shard: int, *, whole_texts: bool = False) -> Survivors:
+        """What the methods before near-duplicates leave of a document shard; `whole_texts`: before paragraphs."""
+        method = self.job.config.dedup
+        edited = method.paragraphs is not None and not whole_texts
+        selection = self.directory(PARAGRAPHS_REMOVED) / selection_files(self.job.num_shards)[shard]
+        return Survivors(
+            documents=self.job.documents_path(self.documents, shard),
+            shard=shard,
+            repeats=self.directory(DOCUMENT_REPEATS) if method.documents else None,
+            selection=selection if edited else None,
+        )
+
+    def index(self) -> None:
+        """Make what the training of a tokenizer draws its documents from."""
+        shards = range(self.job.num_shards)
+        splits = [IndexSplit(self.job.documents_path(self.documents, shard)) for shard in shards]
+        files = index_files(self.job.num_shards)
+        self._make(INDEX, index_documents, splits, [self.documents], files=files)
+
+    def make(self) -> None:
+        """Make all steps that the settings ask for."""
+        method, before = self.job.config.dedup, self.documents
+        if method.documents:
+            before = self._find_documents(before)
+        if method.paragraphs is not None:
+            before = self._remove_paragraphs(before, method.paragraphs)
+        if method.near is not None:
+            self._find_near(before, method.near)
+
+    def _find_documents(self, before: Manifest) -> Manifest:
+        shards = range(self.job.num_shards)
+        splits = [Survivors(self.job.documents_path(self.documents, shard), shard) for shard in shards]
+        hashes = self._make(DOCUMENT_HASHES, exact.hash_documents, splits, [before])
+        return self._partition(DOCUMENT_REPEATS, find_repeats, hashes, exact.KEYS, exact.REPEATS)
+
+    def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> Manifest:
+        survivors = [self.survivors(shard, whole_texts=True) for shard in range(self.job.num_shards)]
+        splits = [paragraphs.ParagraphsSplit(own, method.min_length) for own in survivors]
+        settings = {"min_length": method.min_length}
+        if method.scope == "within":
+            function = paragraphs.find_repeats_within
+            repeats = self._make(PARAGRAPH_REPEATS, function, splits, [before], settings)
+        else:
+            hashes = self._make(PARAGRAPH_HASHES, paragraphs.hash_paragraphs, splits, [before], settings)
+            repeats = self._partition(
+                PARAGRAPH_REPEATS, find_repeats, hashes, paragraphs.KEYS, paragraphs.REPEATS
+            )
+        limits = {"max_removed": method.max_removed, "min_characters": self.job.config.min_characters}
+        removals = [
+            paragraphs.RemovalSplit(own, self.directory(PARAGRAPH_REPEATS), **limits) for own in survivors
+        ]
+        return self._make(
+            PARAGRAPHS_REMOVED,
+            paragraphs.remove_repeats,
+            removals,
+            [before, repeats],
+            limits,
+            selection_files(self.job.num_shards),
+        )
+
+    def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
+        survivors = [self.survivors(shard) for shard in range(self.job.num_shards)]
+        buckets = self._make(
+            NEAR_BUCKETS,
+            minhash.write_buckets,
+            [minhash.BucketsSplit(own, method) for own in survivors],
+            [before],
+            method.model_dump(mode="json"),
+        )
+        graph = self._partition(NEAR_EDGES, edges.link_documents, buckets, minhash.KEYS, edges.COLUMNS)
+        ranges = node_ranges([entry.rows or 0 for entry in self.documents.files])
+        for number in count():
+            num_changed = 0
+            for name, operation in ROUND:
+                graph = self._stars(f"{NEAR_ROUND}-{number:02d}-{name}", operation, graph, ranges)
+                num_changed += graph.stats["changed"]
+            if not num_changed:
+                break
+        return self._stars(NEAR_REPEATS, list_leaves, graph, ranges)
+
+    def _partition(
+        self,
+        name: str,
+        function: ShardFunction,
+        records: Manifest,
+        keys: tuple[str, ...],
+        columns: Mapping[str, str],
+    ) -> Manifest:
+        """A step with one shard per range of keys of the step before."""
+        total = count_partitions(records.stats["rows"])
+        directory, written = self.directory(records.kind), tuple(columns.items())
+        splits = [RepeatsSplit(directory, number, total, keys, written) for number in range(total)]
+        return self._make(name, function, splits, [records])
+
+    def _stars(
+        self, name: str, operation: ShardFunction, graph: Manifest, ranges: Sequence[tuple[int, int]]
+    ) -> Manifest:
+        """A step with one shard per range of documents."""
+        splits = [StarSplit(self.directory(graph.kind), first, last) for first, last in ranges]
+        return self._make(name, operation, splits, [graph], {"ranges": [list(own) for own in ranges]})
+
+    def _make(
+        self,
+        name: str,
+        function: ShardFunction,
+        splits: Sequence[Any],
+        inputs: Sequence[Manifest],
+        settings: Mapping[str, Any] | None = None,
+        files: Sequence[str] | None = None,
+    ) -> Manifest:
+        """The artefact of a step. Whatever else is in its place is old work and is replaced."""
+        config = {"version": VERSION, **(settings or {})}
+        fingerprints = [each.fingerprint for each in inputs]
+        shards = [
+            Shard(file, split, hash_json([name, config, fingerprints, number, len(splits)]))
+            for number, (file, split) in enumerate(
+                zip(files or record_files(len(splits)), splits, strict=True)
+            )
+        ]
+        return build_sharded_artefact(
+            self.directory(name),
+            name,
+            function=function,
+            shards=shards,
+            config=config,
+            inputs=[self._entry(each) for each in inputs],
+            finish=lambda directory, records: {},
+            replace=True,
+        )
+
+    def _entry(self, manifest: Manifest) -> InputEntry:
+        is_step = manifest.kind != self.documents.kind
+        uri = self.directory(manifest.kind) if is_step else self.job.out / manifest.kind
+        return InputEntry(kind=manifest.kind, uri=str(uri), fingerprint=manifest.fingerprint)

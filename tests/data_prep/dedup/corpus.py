@@ -1,0 +1,98 @@
+"""Documents of a preparation without its sources, and its deduplication without Ray."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster import shards
+from cluster.manifest import FileEntry, Manifest, hash_file
+from cluster.storage import commit, staging_directory
+from data_prep.config import DataConfig
+from data_prep.document import Document
+from data_prep.documents import DocumentStore, DocumentWriter, document_files
+from data_prep.inputs import Input, InputPart
+from data_prep.layout import DEDUP
+from data_prep.selection import read_selection
+from data_prep.sources.base import FilePart, SourceFile
+from data_prep.stages.deduplicate import deduplicate
+from data_prep.workspace import Workspace
+
+MIN_CHARACTERS = 5
+
+
+def write_documents(out: Path, texts: Sequence[Sequence[str]]) -> Manifest:
+    """Commit documents, one shard for each list of texts."""
+    staging = staging_directory(out / "documents", "test")
+    staging.mkdir(parents=True)
+    entries = []
+    for file, own in zip(document_files(len(texts)), texts, strict=True):
+        with DocumentWriter(staging / file) as writer:
+            for number, text in enumerate(own):
+                writer.add(Document(f"{file}:{number}", "web", "u", "t", "en", text))
+        digest, size_bytes = hash_file(staging / file)
+        entries.append(FileEntry(path=file, size_bytes=size_bytes, xxh3_128=digest, rows=len(own)))
+    return commit(staging, out / "documents", "documents", config={}, files=entries)
+
+
+def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
+    """A preparation with one source, whose documents are already there."""
+    config = DataConfig.model_validate(
+        {
+            "name": "test",
+            "out": out,
+            "sources": [{"kind": "books_text", "name": "web", "paths": ["*"]}],
+            "min_characters": MIN_CHARACTERS,
+            "dedup": dedup,
+        }
+    )
+    file = SourceFile("f", "f")
+    group = (InputPart(Input(config.sources[0], file, 0, ""), FilePart(file)),)
+    return Workspace(config, [group] * num_shards, {}, replace=True)
+
+
+@contextmanager
+def without_ray() -> Iterator[None]:
+    """Shard functions run one after the other in this process; all else is as ever."""
+
+    def run(function, pending, directory, options, max_in_flight):
+        for shard in pending:
+            yield shard, shards._make_shard(function, shard, str(directory))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "_run", run)
+        yield
+
+
+def dedup(out: Path, texts: Sequence[Sequence[str]], settings: Any) -> Manifest:
+    """Deduplicate texts in shards; the manifest of the result."""
+    shutil.rmtree(out, ignore_errors=True)
+    documents = write_documents(out, texts)
+    with without_ray():
+        return deduplicate(workspace(out, len(texts), settings), documents)
+
+
+def kept_texts(out: Path, num_shards: int) -> list[list[str]]:
+    """Per shard the texts that deduplication kept, without what it removed from them."""
+    store = DocumentStore.open(out / "documents")
+    return [
+        [document.text for document in store.read_selected(shard, read_selection(out / DEDUP, shard))]
+        for shard in range(num_shards)
+    ]
+
+
+def kept_documents(out: Path, num_shards: int) -> list[int]:
+    """Positions in the corpus of the documents that deduplication kept."""
+    counts = [entry.rows or 0 for entry in DocumentStore.open(out / "documents").manifest.files]
+    starts = np.cumsum([0, *counts])
+    return [
+        int(starts[shard] + row)
+        for shard in range(num_shards)
+        for row in read_selection(out / DEDUP, shard).rows
+    ]
