@@ -194,6 +194,24 @@ class TokenStore:
             selection = read_selection(self.path.parent / self._selection_kind, shard)
             yield from documents.read_selected(shard, selection.take(rows))
 
+    def document_and_removed(self, document: int) -> tuple[Document, Document, np.ndarray]:
+        """The document as `document` gives it, the same before anything was removed from its text, and the
+        [spans, 2] int64 ranges of UTF-8 bytes that were.
+
+        Raises:
+            CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
+        """
+        from data_prep.documents import DocumentStore
+        from data_prep.selection import Selection, read_selection
+
+        number = range(self.num_documents)[document]
+        shard = int(self._file_of[number])
+        selection = read_selection(self.path.parent / self._selection_kind, shard)
+        own = selection.take(np.array([self._row(number)]))
+        documents = DocumentStore.open(self.path.parent / DOCUMENTS, verify=False)
+        (whole,) = documents.read_selected(shard, Selection.whole(own.rows))
+        return self.document(number), whole, own.spans
+
     @property
     def _selection_kind(self) -> str:
         """The artefact that decided which documents are here."""

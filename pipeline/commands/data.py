@@ -252,6 +252,7 @@ def _show_document(path: Path, number: int, as_json: bool) -> None:
     from dataclasses import asdict
 
     from cluster.errors import ReferenceNotFoundError
+    from data_prep.provenance import trace_document
     from data_prep.token_store import TokenStore
 
     store = TokenStore.open(path, verify=False)
@@ -259,12 +260,30 @@ def _show_document(path: Path, number: int, as_json: bool) -> None:
         raise ReferenceNotFoundError(
             f"{path} has documents 0 to {store.num_documents - 1}; there is no document {number}."
         )
-    found = store.document(number)
-    facts = {"tokens": int(store.lengths[number]), "sentences": len(store.sentence_starts(number))}
+    found = trace_document(store, number)
+    document = found.document
+    facts = {"tokens": int(store.lengths[number]), "sentences": len(found.sentences)}
     if as_json:
-        print_json(asdict(found) | facts)
+        print_json(asdict(document) | facts | {key: getattr(found, key) for key in _TRACED})
         return
-    place = {"bytes": f"{found.meta.get('byte_start')}-{found.meta.get('byte_end')}"}
+    place = {"bytes": f"{document.meta.get('byte_start')}-{document.meta.get('byte_end')}"}
     names = ("doc_id", "title", "source", "uri", "lang")
-    print_mapping(f"document {number}", {name: getattr(found, name) for name in names} | place | facts)
-    typer.echo(found.text)
+    facts |= {"source file": found.source_path or "not known"}
+    print_mapping(f"document {number}", {name: getattr(document, name) for name in names} | place | facts)
+    _print_part("in the source file", found.source_text or "(the source file cannot be read any more)")
+    _print_part("text", document.text)
+    for removed in found.removed:
+        _print_part("removed from it", removed)
+    _print_part("tokens, a line for each sentence", "\n".join("|".join(each) for each in found.sentences))
+
+
+_TRACED = ("source_path", "source_text", "removed")
+"""What `--json` says of a document's origin; its tokens would be longer than itself."""
+
+
+def _print_part(title: str, text: str) -> None:
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, highlight=False)
+    console.rule(title, align="left")
+    console.print(text, markup=False)

@@ -85,3 +85,13 @@ def configure(corpus: Path) -> Callable[..., DataConfig]:
         return small_config(corpus, out, **changes)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def finished(configure: Callable[..., DataConfig], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The small corpus, prepared; tests must not change it."""
+    from cluster.runtime import ray_runtime
+    from data_prep.job import prepare
+
+    with ray_runtime("local", num_cpus=2):
+        return prepare(configure(tmp_path_factory.mktemp("finished") / "out"))

@@ -39,12 +39,6 @@ def cluster():
         yield
 
 
-@pytest.fixture(scope="module")
-def finished(cluster, configure, tmp_path_factory):
-    """A finished preparation; tests that change it take `copy`."""
-    return prepare(configure(tmp_path_factory.mktemp("finished") / "out"))
-
-
 @pytest.fixture
 def copy(finished, tmp_path):
     """A copy of the finished preparation, to be damaged."""
