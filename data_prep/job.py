@@ -21,6 +21,7 @@ from cluster.manifest import Manifest
 from cluster.storage import exclusive, storage_errors
 from data_prep.config import DataConfig
 from data_prep.decontaminate.config import EvaluationTexts
+from data_prep.decontaminate.evaluation import check_evaluation_texts
 from data_prep.inputs import group_inputs, hash_inputs, list_inputs
 from data_prep.layout import TOKENS
 from data_prep.stages.collect import collect
@@ -67,9 +68,11 @@ def prepare(
         MissingInputError: a source names files that do not exist, or an evaluation set is not there.
         EmptyCorpusError: the sources hold no usable document.
         TooManyRejectsError: more than `max_rejects` inputs are unreadable; finished shards are kept.
-        ConfigError: `out` holds other data and `replace` is False, or the tokenizer cannot be used.
+        ConfigError: `out` holds other data and `replace` is False, the tokenizer cannot be used, or
+            `decontaminate` names what `evaluation_texts` does not give.
         StorageError: the file system refused, or another preparation is writing to `out`.
     """
+    check_evaluation_texts(config.decontaminate, evaluation_texts)
     with _workspace(config, replace) as job:
         documents = collect(job)
         dedup = deduplicate(job, documents)
@@ -83,6 +86,7 @@ def prepare_tokenizer(
     config: DataConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
 ) -> Manifest:
     """Like `prepare`, but ends with the tokenizer; a later `prepare` goes on from there."""
+    check_evaluation_texts(config.decontaminate, evaluation_texts)
     with _workspace(config, replace) as job:
         documents = collect(job)
         dedup = deduplicate(job, documents)
@@ -93,7 +97,7 @@ def _decontaminate(
     job: Workspace, documents: Manifest, dedup: Manifest, evaluation_texts: EvaluationTexts | None
 ) -> Manifest:
     """What is kept in the end: what deduplication keeps where no evaluation set is to be kept out."""
-    if not job.config.decontaminate.tasks:
+    if not job.config.decontaminate.tasks or evaluation_texts is None:
         return dedup
     return decontaminate(job, documents, dedup, evaluation_texts)
 

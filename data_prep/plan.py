@@ -7,14 +7,19 @@ from typing import Any, Literal
 
 from cluster.storage import is_committed
 from data_prep.config import DataConfig
+from data_prep.decontaminate.config import EvaluationTexts
+from data_prep.decontaminate.evaluation import check_evaluation_texts
 from data_prep.inputs import group_inputs, list_inputs
 from data_prep.layout import DECONTAMINATION, STAGES
 from data_prep.tokenizers.config import PretrainedTokenizer
 from data_prep.tokenizers.pretrained import find_tokenizer
 
 
-def plan_preparation(config: DataConfig) -> dict[str, Any]:
+def plan_preparation(config: DataConfig, evaluation_texts: EvaluationTexts | None = None) -> dict[str, Any]:
     """Resolve files, sizes and shards. Reads no file's content, writes nothing and needs no Ray.
+
+    Args:
+        evaluation_texts: as for `prepare`.
 
     Returns:
         `out`; `files`, `size_bytes` (of the files as they are stored) and `shards` in all; the same with
@@ -22,8 +27,11 @@ def plan_preparation(config: DataConfig) -> dict[str, Any]:
         whether `out` holds it: `committed` (maybe of other inputs), `started` or `absent`.
 
     Raises:
-        MissingInputError: a path or pattern matches nothing, or the pretrained tokenizer is not there.
+        MissingInputError: a path or pattern matches nothing, or the pretrained tokenizer or an evaluation set
+            is not there.
+        ConfigError: `decontaminate` names what `evaluation_texts` does not give.
     """
+    check_evaluation_texts(config.decontaminate, evaluation_texts)
     if isinstance(config.tokenizer, PretrainedTokenizer):
         find_tokenizer(config.tokenizer.path)
     groups = group_inputs(list_inputs(config), config.shard_bytes)

@@ -59,6 +59,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
     """Make everything under `out`. What an earlier, interrupted demo finished there is used."""
     from data_prep.config import DataConfig
     from data_prep.job import prepare
+    from pipeline.finetune.evaluation_sets import evaluation_texts
     from pipeline.finetune.run import finetune
     from pipeline.finetune.workload import scores_directory
     from pipeline.references import resolve_model
@@ -82,7 +83,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
     seconds: dict[str, float] = {}
     with ray_runtime("local", num_cpus=max(2, os.cpu_count() or 2)):
         with _timed(seconds, "1/3  data: documents, dedup, tokenizer, tokens"):
-            prepared = prepare(data)
+            prepared = prepare(data, evaluation_texts=evaluation_texts)
         with _timed(seconds, "2/3  pre-training: RoBERTa, masked LM, ZeRO-2 on 2 workers"):
             run, killed = _pretrain(settings, kill_a_worker)
     with _timed(seconds, "3/3  fine-tuning: 2 tasks x 3 seeds, pre-trained and random weights"):

@@ -64,5 +64,5 @@ class EvaluationText:
 
 
 EvaluationTexts = Callable[[DecontaminationConfig], Iterator[EvaluationText]]
-"""Gives the texts of the tasks that a configuration names, the same on every call and on every machine; the layer
-that knows tasks hands it down."""
+"""Gives the texts of the tasks that a configuration names, the same on every call and on every machine; the call
+itself refuses unknown names and missing files. The layer that knows tasks hands it down."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from cluster.errors import ConfigError
 from cluster.manifest import InputEntry, hash_file
 from cluster.shards import ShardResult
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText, EvaluationTexts
@@ -34,6 +35,23 @@ class TextsSplit:
 
     texts: EvaluationTexts
     settings: DecontaminationConfig
+
+
+def check_evaluation_texts(settings: DecontaminationConfig, texts: EvaluationTexts | None) -> None:
+    """Refuse what cannot be decontaminated, before anything is done.
+
+    Raises:
+        ConfigError: tasks are named, but there is nothing that gives their texts, or it does not know a name.
+        MissingInputError: an evaluation set is not there.
+    """
+    if not settings.tasks:
+        return
+    if texts is None:
+        raise ConfigError(
+            f"`decontaminate` names {', '.join(settings.tasks)}, but nothing gives their texts.",
+            next_step="hand `evaluation_texts` to `prepare`, as the command line does",
+        )
+    texts(settings)
 
 
 def identify(texts: Iterable[EvaluationText]) -> tuple[str, list[InputEntry]]:

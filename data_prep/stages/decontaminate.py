@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from cluster.errors import ConfigError
 from cluster.manifest import InputEntry, Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, ShardRecord
@@ -38,19 +37,14 @@ EVALUATION, HITS = "evaluation-ngrams", "decontamination-hits"
 
 
 def decontaminate(
-    job: Workspace, documents: Manifest, selection: Manifest, texts: EvaluationTexts | None
+    job: Workspace, documents: Manifest, selection: Manifest, texts: EvaluationTexts
 ) -> Manifest:
     """Make the `decontamination` artefact: the selection of every document shard, and `report.jsonl`.
 
     Raises:
-        ConfigError: there is nothing that gives the evaluation texts, or they do not know a task.
+        ConfigError: a task is unknown, or one of its files is not what its name says.
         MissingInputError: an evaluation set is not there.
     """
-    if texts is None:
-        raise ConfigError(
-            f"`decontaminate` names {', '.join(job.config.decontaminate.tasks)}, but nothing gives their texts.",
-            next_step="hand `evaluation_texts` to `prepare`, as the command line does",
-        )
     evaluation = _index_evaluation_texts(job, texts)
     hits = _find_hits(job, documents, selection, evaluation)
     return _decide(job, documents, selection, evaluation, hits)

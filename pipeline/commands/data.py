@@ -43,17 +43,18 @@ def prepare(
     from data_prep.job import prepare as run_preparation
     from data_prep.plan import plan_preparation
     from pipeline.config import load_config
+    from pipeline.finetune.evaluation_sets import evaluation_texts
 
     settings = load_config(DataConfig, config, overrides or ())
     if dry_run:
-        plan = plan_preparation(settings)
+        plan = plan_preparation(settings, evaluation_texts)
         if as_json:
             print_json(plan)
         else:
             print_mapping("what would be prepared", plan)
         return
     with ray_runtime(address):
-        prepared = run_preparation(settings, replace=replace)
+        prepared = run_preparation(settings, replace=replace, evaluation_texts=evaluation_texts)
     summary = {
         "tokens": str(prepared.token_store),
         "fingerprint": prepared.fingerprint,
@@ -63,6 +64,9 @@ def prepare(
         "vocab_size": prepared.tokens.config["vocab_size"],
         "rejects": prepared.documents.stats["rejects"],
     }
+    if settings.decontaminate.tasks:
+        found = prepared.selection.stats
+        summary |= {key: found[key] for key in ("overlaps", "documents_dropped", "documents_cut")}
     if as_json:
         print_json(summary)
         return
@@ -190,10 +194,11 @@ def train(
     from data_prep.config import DataConfig
     from data_prep.job import prepare_tokenizer
     from pipeline.config import load_config
+    from pipeline.finetune.evaluation_sets import evaluation_texts
 
     settings = load_config(DataConfig, config, overrides or ())
     with ray_runtime(address):
-        manifest = prepare_tokenizer(settings, replace=replace)
+        manifest = prepare_tokenizer(settings, replace=replace, evaluation_texts=evaluation_texts)
     summary = {
         "tokenizer": str(settings.out / "tokenizer" / "tokenizer.json"),
         "vocab_size": manifest.stats["vocab_size"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -41,12 +41,3 @@ def load_task(config: TaskChoice) -> TaskData:
         ConfigError: a file has a wrong line, or there is too little text to make the examples from.
     """
     return TASKS[config.kind].load(config)
-
-
-def evaluation_texts(configs: Iterable[TaskChoice]) -> Iterator[str]:
-    """Every text that the tasks evaluate on: what pre-training data must not hold."""
-    for config in configs:
-        for example in load_task(config).evaluation:
-            yield example.text_a
-            if example.text_b is not None:
-                yield example.text_b

@@ -13,7 +13,6 @@ from pipeline.finetune.tasks import (
     MrpcConfig,
     RteConfig,
     Sst2Config,
-    evaluation_texts,
     load_task,
 )
 
@@ -96,12 +95,6 @@ def test_changed_bytes_change_the_input_fingerprint(tmp_path):
     after = load_task(Sst2Config(path=folder)).inputs
     assert before[0].fingerprint == after[0].fingerprint
     assert before[1].fingerprint != after[1].fingerprint
-
-
-def test_evaluation_texts_are_both_texts_of_the_evaluation_examples_only(tmp_path):
-    head = "index\tsentence1\tsentence2\tlabel\n"
-    folder = write(tmp_path / "RTE", f"{head}0\ta\tb\tentailment\n", f"{head}0\tc\td\tnot_entailment\n")
-    assert list(evaluation_texts([RteConfig(path=folder)])) == ["c", "d"]
 
 
 @pytest.mark.corpora

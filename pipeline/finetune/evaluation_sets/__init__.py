@@ -1,0 +1,110 @@
+"""The evaluation set of every task: what a corpus must not hold when its models are to be evaluated on it.
+
+All texts count that a model reads when it is evaluated: both sentences of a pair, questions and contexts, documents
+and summaries; of development sets and, where they are there, of test sets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from cluster.errors import ConfigError, ConfigProblem, MissingInputError
+from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
+from pipeline.config import nearest
+from pipeline.finetune.evaluation_sets import annotated, columns, squad
+from pipeline.finetune.evaluation_sets.base import EvaluationSet, Read
+
+SETS: Mapping[str, EvaluationSet] = MappingProxyType(
+    {
+        "cola": columns.COLA,
+        "sst2": columns.SST2,
+        "mrpc": columns.MRPC,
+        "stsb": columns.STSB,
+        "rte": columns.RTE,
+        "wnli": columns.WNLI,
+        "qnli": columns.QNLI,
+        "qqp": columns.QQP,
+        "mnli": columns.MNLI,
+        "ax": columns.DIAGNOSTIC,
+        "squad1": squad.SQUAD_1,
+        "squad2": squad.SQUAD_2,
+        "xquad": squad.XQUAD,
+        "xsum": columns.XSUM,
+        "wic": columns.WIC,
+        "sst5": annotated.SST5,
+        "wnut17": annotated.WNUT17,
+        "ud-english-ewt": annotated.UD_ENGLISH_EWT,
+    }
+)
+"""Every evaluation set by name."""
+
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "glue": ("cola", "sst2", "mrpc", "stsb", "rte", "wnli", "qnli", "qqp", "mnli", "ax"),
+        "squad": ("squad1", "squad2"),
+    }
+)
+"""Names for several sets together."""
+
+MADE_FROM_HELD_OUT_DOCUMENTS = frozenset({"docstring_package", "docstring_word_order"})
+"""Kinds of tasks without an evaluation set: they are made from documents that pre-training holds out."""
+
+
+def evaluation_texts(config: DecontaminationConfig) -> Iterator[EvaluationText]:
+    """The texts of the tasks that a configuration names, in that order, each task once.
+
+    Names and files are checked by the call; texts are read as the iterator is followed.
+
+    Raises:
+        ConfigError: a name is unknown, or a file is not what its name says.
+        MissingInputError: there is no folder of evaluation sets, or a file of a set is not in it.
+    """
+    names = expand(config.tasks)
+    data = _folder(config) if names else Path()
+    located = [(name, path, read) for name in names for path, read in SETS[name].locate(name, data)]
+    return _read(located)
+
+
+def expand(names: Sequence[str]) -> list[str]:
+    """Names of sets and groups as names of sets, each once.
+
+    Raises:
+        ConfigError: names every unknown one, with the nearest and all that are known.
+    """
+    allowed = [*GROUPS, *SETS]
+    problems = []
+    for number, name in enumerate(names):
+        if name not in allowed:
+            near = nearest(name, allowed)
+            hint = f"; did you mean {near}?" if near else ""
+            message = f"is no evaluation set{hint}; there are {', '.join(allowed)}"
+            problems.append(ConfigProblem(f"decontaminate.tasks.{number}", repr(name), message))
+    if problems:
+        raise ConfigError("Unknown evaluation sets:", problems=tuple(problems))
+    return list(dict.fromkeys(single for name in names for single in GROUPS.get(name, (name,))))
+
+
+def _folder(config: DecontaminationConfig) -> Path:
+    named = config.data or os.environ.get("CLOZE_DATA")
+    if not named:
+        raise MissingInputError(
+            "`decontaminate` names evaluation sets, but neither `decontaminate.data` nor the environment variable"
+            " CLOZE_DATA names the folder that holds them.",
+            next_step="set one of them, such as decontaminate.data=/path/to/evaluation-sets",
+        )
+    folder = Path(named).resolve()
+    if not folder.is_dir():
+        raise MissingInputError(
+            f"There is no folder {folder} of evaluation sets.",
+            next_step="correct `decontaminate.data`, or CLOZE_DATA where that is not set",
+        )
+    return folder
+
+
+def _read(located: Sequence[tuple[str, Path, Read]]) -> Iterator[EvaluationText]:
+    for task, path, read in located:
+        for example, text in read(path):
+            yield EvaluationText(task, example, text, path)
