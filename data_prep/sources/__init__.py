@@ -11,8 +11,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from data_prep.sources import books_text, python_docs, wikipedia_dump, wikipedia_extracted
+from data_prep.sources import (
+    books_epub,
+    books_tei,
+    books_text,
+    python_docs,
+    wikipedia_dump,
+    wikipedia_extracted,
+)
 from data_prep.sources.base import FilePart, Source, SourceConfig, SourceFile
+from data_prep.sources.books_epub import BooksEpubConfig
+from data_prep.sources.books_tei import BooksTeiConfig
 from data_prep.sources.books_text import BooksTextConfig
 from data_prep.sources.python_docs import PythonDocsConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
@@ -20,6 +29,8 @@ from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 
 SOURCES: Mapping[str, Source] = MappingProxyType(
     {
+        "books_epub": books_epub,
+        "books_tei": books_tei,
         "books_text": books_text,
         "python_docs": python_docs,
         "wikipedia_dump": wikipedia_dump,
@@ -29,7 +40,12 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
 """Every source by its config's `kind`."""
 
 AnySource = Annotated[
-    BooksTextConfig | PythonDocsConfig | WikipediaDumpConfig | WikipediaExtractedConfig,
+    BooksEpubConfig
+    | BooksTeiConfig
+    | BooksTextConfig
+    | PythonDocsConfig
+    | WikipediaDumpConfig
+    | WikipediaExtractedConfig,
     Field(discriminator="kind"),
 ]
 """Type of a config field that takes any source."""

@@ -119,7 +119,7 @@ def _utf16_without_mark(data: bytes) -> str | None:
     """The byte order of UTF-16, in which spaces, line ends and ASCII letters have a zero byte on one side only."""
     sample = data[:_SAMPLE_BYTES]
     first, second = sample[0::2].count(0), sample[1::2].count(0)
-    least = max(1, len(sample) // 200)
+    least = max(2, len(sample) // 200)
     if second >= least and first * 50 <= second:
         return "utf-16-le"
     if first >= least and second * 50 <= first:

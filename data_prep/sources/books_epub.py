@@ -1,0 +1,139 @@
+"""Books as EPUB, one document per file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Literal
+
+import lxml.html
+from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
+
+from cluster.shards import Reject
+from data_prep.document import Document
+from data_prep.sources.base import FilePart, SourceFile, expand_patterns, whole_file
+from data_prep.sources.books import BooksConfig, book
+from data_prep.sources.chapters import CHAPTER_BREAK, join_chapters
+from data_prep.sources.encodings import AUTO, DecodingError, decode_text
+from data_prep.sources.epub import Epub, EpubError, Package
+from data_prep.sources.gutenberg import take_off_frame
+from data_prep.sources.markup import BookBuilder, Roles, XmlError, local_name, names, parse_xml
+from data_prep.sources.streams import open_file
+
+_HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
+_CHAPTER_HEADINGS = frozenset({"h1", "h2"})
+_HIDDEN = names("head script style svg img image object audio video nav iframe math form template rt rp")
+_EPUB_TYPE = "{http://www.idpf.org/2007/ops}type"
+_HIDDEN_TYPES = names(
+    "cover titlepage copyright-page toc landmarks loi lot index footnote endnote footnotes endnotes "
+    "rearnote rearnotes noteref pagebreak page-list"
+)
+_GUTENBERG_IDS = frozenset({"pg-header", "pg-footer", "pg-machine-header"})
+_DECLARATION = re.compile(rb"\s*<\?xml[^>]{0,200}\?>")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(?=-|$)")
+
+
+def _is_hidden(element: Any) -> bool:
+    if local_name(element) in _HIDDEN or element.get("id") in _GUTENBERG_IDS:
+        return True
+    types = element.get(_EPUB_TYPE) or element.get("epub:type") or element.get("role", "").replace("doc-", "")
+    return bool(types) and not _HIDDEN_TYPES.isdisjoint(types.lower().split())
+
+
+_ROLES = Roles(
+    paragraphs=_HEADINGS
+    | names(
+        "p div section article header footer main aside blockquote ul ol li dl dt dd table tr hr pre center "
+        "figure figcaption body html address"
+    ),
+    lines=frozenset({"br"}),
+    spaces=frozenset({"td", "th"}),
+    headings=_HEADINGS,
+    is_hidden=_is_hidden,
+)
+
+
+class BooksEpubConfig(BooksConfig):
+    """EPUB files. Covers, tables of contents and notes are left out."""
+
+    kind: Literal["books_epub"] = "books_epub"
+
+
+def list_files(config: BooksEpubConfig) -> list[SourceFile]:
+    """All books, sorted by name. MissingInputError when a pattern matches nothing."""
+    return expand_patterns(config.paths)
+
+
+split = whole_file
+
+
+def read(config: BooksEpubConfig, part: FilePart) -> Iterator[Document | Reject]:
+    """The book as one document, with the title, author and language of its package; nothing when it is empty.
+
+    `byte_end` is the size of the file. A book of which a part is damaged or missing is rejected as a whole.
+    """
+    file = part.file
+    with open_file(file.path) as stored:
+        try:
+            epub = Epub(stored, config.max_book_bytes)
+            package = epub.package()
+            parts = _chapters(epub, package)
+        except EpubError as error:
+            yield Reject(file.name, error.offset, error.reason)
+            return
+        size = stored.seek(0, 2)
+    lang = _LANGUAGE.match(package.lang.lower())
+    document = book(
+        config,
+        file,
+        _without_frame(parts),
+        size_bytes=size,
+        title=package.title,
+        author=package.author,
+        lang=lang.group() if lang else "",
+    )
+    if document is not None:
+        yield document
+
+
+def _chapters(epub: Epub, package: Package) -> list[list[str]]:
+    """Chapters begin at headings of the first two levels, and where a file of the book begins.
+
+    A file that has no heading, in a book where most have one, goes on with the chapter before: big chapters are
+    cut into several files.
+    """
+    builder = BookBuilder(_ROLES)
+    for name in package.documents:
+        tree = _parse(epub.read(name))
+        if tree is not None:
+            builder.start_chapter()
+            builder.add(tree, _opens_chapter)
+    parts = [part for part in builder.parts if part]
+    if sum(builder.headed) * 2 <= len(parts):
+        return parts
+    merged: list[list[str]] = []
+    for part, is_headed in zip(parts, builder.headed, strict=True):
+        if is_headed or not merged:
+            merged.append(part)
+        else:
+            merged[-1].extend(part)
+    return merged
+
+
+def _opens_chapter(element: Any) -> bool:
+    return local_name(element) in _CHAPTER_HEADINGS
+
+
+def _parse(data: bytes) -> Any | None:
+    """The tree of a file that should be XHTML, and is read as HTML where it is no XML; None when it is empty."""
+    with suppress(XmlError):
+        return parse_xml(data)
+    with suppress(etree.ParserError, DecodingError):
+        return lxml.html.document_fromstring(decode_text(_DECLARATION.sub(b"", data, count=1), AUTO, "en"))
+    return None
+
+
+def _without_frame(parts: list[list[str]]) -> list[list[str]]:
+    text = take_off_frame(join_chapters(parts)).text
+    return [part.split("\n\n") for part in text.split(CHAPTER_BREAK)]

@@ -1,0 +1,146 @@
+"""Books as TEI XML, one document per file: ELTeC, Wikisource exports, national text archives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from cluster.shards import Reject
+from data_prep.document import Document
+from data_prep.sources.base import FilePart, SourceFile, expand_patterns, whole_file
+from data_prep.sources.books import BooksConfig, book, read_whole
+from data_prep.sources.markup import BookBuilder, Roles, XmlError, local_name, names, parse_xml
+
+_ROOTS = frozenset({"TEI", "TEI.2"})
+_DIVISIONS = ("div", *(f"div{level}" for level in range(8)))
+_CHAPTER_TYPES = frozenset(
+    {"chapter", "letter", "canto", "act", "tale", "story", "liminal", "preface", "prologue"}
+)
+_HIDDEN_TYPES = frozenset(
+    {"notes", "footnotes", "endnotes", "titlepage", "toc", "contents", "index", "advertisement"}
+)
+_HIDDEN = frozenset({"note", "fw", "figure", "titlePage", "del", "gap", "listBibl", "desc"})
+_SUPERSEDED = frozenset({"sic", "orig", "abbr"})
+"""What `<choice>` offers beside a corrected, regularised or expanded reading."""
+_EDITION = re.compile(r"\s*[:.]\s*[^:.]{0,40}\b(?:ELTeC|electronic|digital)\b[^:.]{0,40}$", re.IGNORECASE)
+_LIFE_DATES = re.compile(r"\s*\([^()]*\d{3}[^()]*\)\s*$")
+_XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+_LANGUAGE = re.compile(r"[a-z]{2,3}(?=-|$)")
+
+
+def _is_hidden(element: Any) -> bool:
+    name = local_name(element)
+    if name in _HIDDEN or element.get("break") == "no":  # a line break within a word
+        return True
+    if name in _SUPERSEDED:
+        parent = element.getparent()
+        return parent is not None and local_name(parent) == "choice"
+    if name == "ref":  # the mark of a note
+        return element.get("target", "").startswith("#") or (
+            element.get("target") is None and _is_mark(element)
+        )
+    return element.get("type", "").lower() in _HIDDEN_TYPES and name in _DIVISIONS
+
+
+def _is_mark(element: Any) -> bool:
+    return not re.search(r"[^\W\d_]{2}", "".join(element.itertext()))
+
+
+_ROLES = Roles(
+    paragraphs=names(
+        "p ab head lg sp speaker stage item list trailer opener closer salute signed dateline epigraph "
+        "argument byline row table body front back group text"
+    ).union(_DIVISIONS),
+    lines=frozenset({"l"}),
+    spaces=frozenset({"lb", "cell"}),
+    headings=frozenset({"head"}),
+    is_hidden=_is_hidden,
+)
+
+
+class BooksTeiConfig(BooksConfig):
+    """Books in the XML of the Text Encoding Initiative. Title pages and notes are left out."""
+
+    kind: Literal["books_tei"] = "books_tei"
+
+
+def list_files(config: BooksTeiConfig) -> list[SourceFile]:
+    """All books, sorted by name. MissingInputError when a pattern matches nothing."""
+    return expand_patterns(config.paths)
+
+
+split = whole_file
+
+
+def read(config: BooksTeiConfig, part: FilePart) -> Iterator[Document | Reject]:
+    """The book as one document, with the title, author and language of its header; nothing when it is empty."""
+    file = part.file
+    data = read_whole(file, config.max_book_bytes)
+    if isinstance(data, Reject):
+        yield data
+        return
+    try:
+        root = parse_xml(data)
+    except XmlError as error:
+        yield Reject(file.name, error.offset, error.reason)
+        return
+    text = root.find("{*}text")
+    if local_name(root) not in _ROOTS or text is None:
+        yield Reject(file.name, 0, f"not a TEI book: its root is <{local_name(root)}>, or it has no <text>")
+        return
+    title, author, lang = _header(root, text)
+    document = book(
+        config, file, _chapters(text), size_bytes=len(data), title=title, author=author, lang=lang
+    )
+    if document is not None:
+        yield document
+
+
+def _chapters(text: Any) -> list[list[str]]:
+    """Chapters are the divisions of such a type, and those that hold none and lie in none."""
+    divisions = set(text.iter(*(f"{{*}}{name}" for name in _DIVISIONS)))
+    typed = {each for each in divisions if each.get("type", "").lower() in _CHAPTER_TYPES}
+    within = {each: divisions.intersection(each.iterancestors()) for each in divisions}
+    parts = {part for each in typed for part in within[each]} - typed
+    opening = {each for each in divisions if within[each] <= parts}
+    builder = BookBuilder(_ROLES)
+    builder.add(text, opening.__contains__)
+    return builder.parts
+
+
+# -- header -------------------------------------------------------------------------------------------------
+
+
+def _header(root: Any, text: Any) -> tuple[str, str, str]:
+    """(title, author, language), each "" where the header does not tell it."""
+    statement = root.find("{*}teiHeader/{*}fileDesc/{*}titleStmt")
+    titles = [] if statement is None else statement.findall("{*}title")
+    authors = [] if statement is None else statement.findall("{*}author")
+    title = _EDITION.sub("", _plain(titles[0])) if titles else ""
+    return title, "; ".join(filter(None, map(_author, authors))), _language(root, text)
+
+
+def _author(element: Any) -> str:
+    """`Adam, Juliette`, from a structured name or from text with or without dates of birth and death."""
+    surname, forename = element.find(".//{*}surname"), element.find(".//{*}forename")
+    if surname is None:
+        return _LIFE_DATES.sub("", _plain(element))
+    return ", ".join(_plain(name) for name in (surname, forename) if name is not None)
+
+
+def _language(root: Any, text: Any) -> str:
+    declared = root.find(".//{*}profileDesc//{*}language")
+    candidates = (
+        text.get(_XML_LANG),
+        None if declared is None else declared.get("ident"),
+        root.get(_XML_LANG),
+    )
+    for candidate in candidates:
+        if found := _LANGUAGE.match((candidate or "").lower()):
+            return found.group()
+    return ""
+
+
+def _plain(element: Any) -> str:
+    return " ".join("".join(element.itertext()).split())

@@ -1,0 +1,169 @@
+"""Books in markup (TEI, XHTML) to chapters of paragraphs, by the roles that a format gives its elements."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
+
+from data_prep.sources.streams import to_utf8
+
+_SPACES, _MANY_SPACES = re.compile(r"\s+"), re.compile(" {2,}")
+_LINE_BREAKS = re.compile(r" ?\n[ \n]*")
+
+
+class XmlError(ValueError):
+    """XML that is not well-formed, or that expands or nests beyond measure."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(offset, reason)
+        self.offset = offset
+        """Byte near which the trouble was met; of UTF-16, in the text as UTF-8."""
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What the elements of a format are for. Names are local names; whatever has no role is a part of its line."""
+
+    paragraphs: frozenset[str]
+    lines: frozenset[str]
+    """Elements that stand on lines of their own within a paragraph, or break it."""
+    spaces: frozenset[str]
+    """Elements that separate words, and no more."""
+    headings: frozenset[str]
+    is_hidden: Callable[[Any], bool]
+    """Whether an element shows nothing, such as a note."""
+
+
+def parse_xml(data: bytes) -> Any:
+    """The root element. Nothing is fetched, no entity expanded, no tree deeper than libxml2's limit of 256.
+
+    Raises:
+        XmlError: the bytes are no XML.
+    """
+    (utf8,) = to_utf8([data]) if data else (b"",)
+    encoding = None if utf8 is data else "utf-8"
+    assert isinstance(utf8, bytes)
+    parser = etree.XMLParser(
+        encoding=encoding,
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+        remove_comments=True,
+        remove_pis=True,
+    )
+    try:
+        return etree.fromstring(utf8, parser)
+    except etree.XMLSyntaxError as error:
+        line, column = error.position
+        raise XmlError(_offset(utf8, line, column), f"malformed XML: {error.msg}") from None
+    except ValueError as error:
+        raise XmlError(0, f"malformed XML: {error}") from None
+
+
+def _offset(data: bytes, line: int, column: int) -> int:
+    start = 0
+    for _ in range(line - 1):
+        start = data.find(b"\n", start) + 1
+    return min(len(data), start + max(0, column - 1))
+
+
+def names(words: str) -> frozenset[str]:
+    """A set of names from the line that lists them."""
+    return frozenset(words.split())
+
+
+def local_name(element: Any) -> str:
+    """An element's name without its namespace."""
+    return element.tag.rpartition("}")[2]
+
+
+class BookBuilder:
+    """Collects a book's chapters from one or several trees."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
+        self._buffer: list[str] = []
+        self._has_body = False
+        self.parts: list[list[str]] = [[]]
+        """Chapters of paragraphs; lines of verse are separated by line breaks."""
+        self.headed: list[bool] = []
+        """Of each chapter that has text, whether it begins with a heading."""
+
+    def start_chapter(self) -> None:
+        """What follows is a new chapter, unless only headings came since the last one began."""
+        self._end_paragraph()
+        if self._has_body:
+            self.parts.append([])
+            self._has_body = False
+
+    def add(self, root: Any, opens_chapter: Callable[[Any], bool]) -> None:
+        """Append the text of a tree.
+
+        Args:
+            opens_chapter: whether a chapter begins with an element.
+        """
+        roles = self._roles
+        for event, node in _walk(root, roles.is_hidden):
+            if event == "text":
+                self._buffer.append(_SPACES.sub(" ", node))
+                continue
+            name = local_name(node)
+            if name in roles.lines:
+                self._buffer.append("\n")
+            elif name in roles.spaces:
+                self._buffer.append(" ")
+            elif name in roles.paragraphs:
+                self._end_paragraph(is_heading=event == "end" and name in roles.headings)
+            if event == "start" and opens_chapter(node):
+                self.start_chapter()
+        self._end_paragraph()
+
+    def _end_paragraph(self, *, is_heading: bool = False) -> None:
+        text = _LINE_BREAKS.sub("\n", "".join(self._buffer)).strip()
+        self._buffer.clear()
+        if text:
+            if not self.parts[-1]:
+                self.headed.append(is_heading)
+            self.parts[-1].append(_MANY_SPACES.sub(" ", text))
+            self._has_body = self._has_body or not is_heading
+
+
+def _walk(root: Any, is_hidden: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+    """("start" or "end", element) and ("text", string) in document order, without hidden elements."""
+    stack = [(root, iter(root))]
+    yield "start", root
+    if root.text:
+        yield "text", root.text
+    while stack:
+        element, children = stack[-1]
+        child = next(children, None)
+        if child is None:
+            stack.pop()
+            yield "end", element
+            done = element if stack else None
+        elif child.tag is etree.Entity:
+            yield "text", _entity_text(child.name)
+            done = child
+        elif not isinstance(child.tag, str) or is_hidden(child):
+            done = child
+        else:
+            yield "start", child
+            if child.text:
+                yield "text", child.text
+            stack.append((child, iter(child)))
+            done = None
+        if done is not None and done.tail:
+            yield "text", done.tail
+
+
+def _entity_text(name: str) -> str:
+    """The character that HTML knows by this name; nothing for other entities, which are not expanded."""
+    text = html.unescape(f"&{name};")
+    return "" if text.startswith("&") and len(text) > 1 else text

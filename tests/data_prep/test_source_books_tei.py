@@ -1,0 +1,167 @@
+"""TEI books: header, chapters, what shows and what does not, and XML that is broken or hostile."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from cluster.shards import Reject
+from data_prep.document import Document
+from data_prep.sources import source_of
+from data_prep.sources.base import FilePart, SourceFile
+from data_prep.sources.books_tei import BooksTeiConfig
+from data_prep.sources.chapters import chapters
+
+BOOK = """<?xml version="1.0" encoding="UTF-8"?>
+<TEI xmlns="http://www.tei-c.org/ns/1.0" xml:lang="de-AT">
+ <teiHeader><fileDesc><titleStmt>
+   <title>Der Müller : ELTeC ausgabe</title><title type="short">Müller</title>
+   <author ref="x">Stifter, Adalbert (1805-1868)</author>
+ </titleStmt></fileDesc></teiHeader>
+ <text>
+  <front><div type="titlepage"><p>Pesth, 1844</p></div><div type="liminal"><p>An den Leser.</p></div></front>
+  <body>
+   <div type="group"><head>Erster Theil</head>
+    <div type="chapter"><head>Erstes <hi rend="b">Kapitel</hi></head>
+     <p>Der Mül<pb n="3"/>ler<ref target="#n1"/>
+        ging<lb/>fort.<note>Nicht weit.</note> <choice><sic>Ehr</sic><corr>Er</corr></choice> sang:</p>
+     <lg><l>Es klappert</l><l>die Mühle</l></lg>
+     <div type="section"><p>Später.</p></div>
+    </div>
+    <div type="chapter"><head>2.</head><p>&amp;c. <foreign xml:lang="fr">bien&#160;sûr</foreign></p></div>
+   </div>
+  </body>
+  <back><div type="notes"><note xml:id="n1">Eine Note.</note></div></back>
+ </text>
+</TEI>
+"""
+TEXT = (
+    "An den Leser.\n\n\nErster Theil\n\nErstes Kapitel\n\nDer Müller ging fort. Er sang:\n\n"
+    "Es klappert\ndie Mühle\n\nSpäter.\n\n\n2.\n\n&c. bien sûr"
+)
+
+
+def read(tmp_path, data: bytes, **changes) -> list[Document | Reject]:
+    (tmp_path / "book.xml").write_bytes(data)
+    config = BooksTeiConfig(name="tei", paths=(f"{tmp_path}/book.xml",), **changes)
+    (file,) = source_of(config).list_files(config)
+    return list(source_of(config).read(config, FilePart(file)))
+
+
+def rejected(tmp_path, data: bytes, **changes) -> Reject:
+    (result,) = read(tmp_path, data, **changes)
+    assert isinstance(result, Reject)
+    return result
+
+
+def test_a_book_is_its_chapters_without_title_page_notes_and_page_breaks(tmp_path):
+    (document,) = read(tmp_path, BOOK.encode())
+    assert document.text == TEXT
+    assert len(chapters(document.text)) == document.meta["chapters"] == 3
+    assert (document.title, document.meta["author"], document.lang) == (
+        "Der Müller",
+        "Stifter, Adalbert",
+        "de",
+    )
+    assert (document.meta["byte_start"], document.meta["byte_end"]) == (0, len(BOOK.encode()))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "iso-8859-1"])
+def test_every_encoding_gives_the_same_text(tmp_path, encoding):
+    declared = BOOK.replace("UTF-8", encoding.removesuffix("-sig").removesuffix("-le"))
+    (document,) = read(tmp_path, declared.encode(encoding))
+    assert document.text == TEXT
+
+
+def test_without_types_the_outermost_divisions_are_chapters(tmp_path):
+    text = "<TEI.2><text><body><div1><p>a</p><div2><p>b</p></div2></div1><div1><p>c</p></div1></body></text></TEI.2>"
+    (document,) = read(tmp_path, text.encode())
+    assert document.text == "a\n\nb\n\n\nc"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<p>un<lb/>even and un<lb break='no'/>broken</p>", "un even and unbroken"),
+        ("<p>a <!-- hidden --> b <?page 3?>c</p>", "a b c"),
+        ("<table><row><cell>1</cell><cell>2</cell></row><row><cell>3</cell></row></table>", "1 2\n\n3"),
+        ("<sp><speaker>HAMLET.</speaker><l>To be</l><l>or not</l></sp>", "HAMLET.\n\nTo be\nor not"),
+        ("<p>see <ref target='http://x.org'>there</ref><ref>12</ref>.</p>", "see there."),
+    ],
+)
+def test_elements_show_as_in_print(tmp_path, text, shown):
+    (document,) = read(tmp_path, f"<TEI><text><body><div>{text}</div></body></text></TEI>".encode())
+    assert document.text == shown
+
+
+def test_known_entities_are_characters_and_no_file_is_ever_read(tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    declarations = f'<!ENTITY mdash "&#8212;"><!ENTITY file SYSTEM "file://{tmp_path}/secret">'
+    text = f"<!DOCTYPE TEI [{declarations}]><TEI><text><p>a&mdash;b &file;c</p></text></TEI>"
+    (document,) = read(tmp_path, text.encode())
+    assert document.text == "a—b c"
+
+
+def test_an_entity_bomb_is_rejected(tmp_path):
+    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 12))
+    text = f'<!DOCTYPE TEI [<!ENTITY e0 "lol">{entities}]><TEI><text n="&e11;"><p>&e11;</p></text></TEI>'
+    assert "amplification" in rejected(tmp_path, text.encode()).reason
+
+
+def test_deep_nesting_is_rejected(tmp_path):
+    assert "depth" in rejected(tmp_path, b"<TEI><text>" + b"<div>" * 100_000).reason
+
+
+def test_a_book_over_the_limit_is_rejected(tmp_path):
+    assert "limit of 100 bytes" in rejected(tmp_path, BOOK.encode(), max_book_bytes=100).reason
+
+
+@pytest.mark.parametrize("data", [b"<html><body>x</body></html>", b"<TEI><teiHeader/></TEI>"])
+def test_xml_that_is_no_book_is_rejected(tmp_path, data):
+    assert "not a TEI book" in rejected(tmp_path, data).reason
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0\0\0\0", b"\x01" * 50, b"plain text", b"\xff\xfe", b"<TEI>\xff</TEI>"]
+)
+def test_what_is_no_xml_is_rejected(tmp_path, data):
+    assert "malformed XML" in rejected(tmp_path, data).reason
+
+
+def test_a_malformed_place_is_named_by_its_byte(tmp_path):
+    broken = BOOK.replace("</lg>", "</lx>").encode()
+    offset = rejected(tmp_path, broken).byte_offset
+    assert abs(offset - broken.index(b"</lx>")) < 10
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(0, len(BOOK.encode()) - 10))
+def test_a_book_cut_anywhere_is_rejected_near_the_cut(tmp_path_factory, cut):
+    path = tmp_path_factory.getbasetemp() / "cut.xml"
+    path.write_bytes(BOOK.encode()[:cut])
+    config = BooksTeiConfig(name="tei", paths=(str(path),))
+    (reject,) = source_of(config).read(config, FilePart(SourceFile(str(path), "cut.xml")))
+    assert isinstance(reject, Reject)
+    assert 0 <= reject.byte_offset <= cut
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize("lang", ["de", "fr", "ro"])
+def test_real_novels_have_the_words_of_their_paragraphs_and_a_chapter_for_each_division(corpora, lang):
+    config = BooksTeiConfig(name="eltec", paths=(f"{corpora}/books/{lang}/*.xml",))
+    source = source_of(config)
+    files = source.list_files(config)
+    assert len(files) == 12
+    for file in files[:4]:
+        (document,) = source.read(config, FilePart(file))
+        assert isinstance(document, Document)
+        assert document.lang == lang
+        assert "ELTeC" not in document.title
+        assert len(document.meta["author"]) > 4
+        body = etree.parse(file.path).find("{*}text/{*}body")
+        words = "".join("".join(each.itertext()) for each in body.iter("{*}p", "{*}l", "{*}head")).split()
+        assert 0.95 * len(words) < len(document.text.split()) < 1.1 * len(words)
+        divisions = [each for each in body.iter("{*}div") if each.get("type") in ("chapter", "letter")]
+        typed = [each for each in divisions if any(line.text for line in each.iter("{*}p", "{*}l"))]
+        assert len(chapters(document.text)) == document.meta["chapters"]
+        assert len(typed) <= document.meta["chapters"] <= len(typed) + 6
