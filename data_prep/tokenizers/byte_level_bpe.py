@@ -1,113 +1,100 @@
-"""Training of a byte-level BPE tokenizer (Radford et al. 2019) with RoBERTa's special tokens.
+"""Byte-level BPE (Radford et al. 2019): trained with RoBERTa's special tokens, or from a published vocabulary.
 
-Ids: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4, then the 256 bytes, then merges as learned.
+Trained ids: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4, then the 256 bytes, then merges as learned.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
+from data_prep.tokenizers.config import ByteLevelBPE
+from data_prep.tokenizers.fast_merges import learn_merges
+from data_prep.tokenizers.special import SPECIAL_TOKENS, find_special_tokens, known_names
 
-from cluster.shards import ShardResult
-from data_prep.dedup.index import load_entries
-from data_prep.documents import read_selected
-from data_prep.selection import Selection, load_selection
-
-SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSplit:
-    """The input of tokenizer training: all kept documents, and the settings."""
-
-    documents: tuple[Path, ...]
-    """Document shards."""
-    selections: tuple[Path, ...]
-    """What is kept of each."""
-    indexes: tuple[Path, ...]
-    """The index file of each; see `dedup/index.py`."""
-    vocab_size: int
-    train_bytes: int
-    min_frequency: int
-    num_threads: int
-    """Threads of the trainer; they do not change its result."""
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
-def train_tokenizer(split: TrainingSplit, path: Path) -> ShardResult:
-    """Train on a sample of the kept documents and write `tokenizer.json`."""
-    # Read by the thread pool of the library when it starts.
-    os.environ["RAYON_NUM_THREADS"] = str(split.num_threads)
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    selections = [load_selection(path) for path in split.selections]
-    rows = [selection.rows for selection in selections]
-    chosen, num_bytes = draw_documents(
-        [load_entries(path) for path in split.indexes], rows, split.train_bytes
-    )
-    texts = _texts(split.documents, selections, chosen)
-    path.write_text(train_bpe(texts, split.vocab_size, split.min_frequency), encoding="utf-8")
-    num_documents = sum(len(rows) for rows in chosen)
-    return ShardResult(rows=1, stats={"train_documents": num_documents, "train_bytes": num_bytes})
-
-
-def draw_documents(
-    index: list[np.ndarray], kept: list[np.ndarray], max_bytes: int
-) -> tuple[list[np.ndarray], int]:
-    """Draw kept documents evenly from the corpus until the next would exceed `max_bytes` of text.
-
-    The order of the draw is the order of the hashes of the documents' ids, so it does not depend on how
-    documents are spread over shards. At least one document is drawn.
-
-    Args:
-        index: per shard [documents] ENTRY of `dedup/index.py`.
-        kept: per shard [kept] int64 row numbers.
-
-    Returns:
-        Per shard [drawn] int64 ascending row numbers, and the bytes of text drawn.
-    """
-    shard_of = np.repeat(np.arange(len(kept)), [len(rows) for rows in kept])
-    rows = np.concatenate([np.empty(0, dtype=np.int64), *kept])
-    draws = np.concatenate([entries["draw"][own] for entries, own in zip(index, kept, strict=True)])
-    sizes = np.concatenate([entries["text_bytes"][own] for entries, own in zip(index, kept, strict=True)])
-    order = np.argsort(draws, kind="stable")
-    totals = np.cumsum(sizes[order])
-    count = max(1, int(np.searchsorted(totals, max_bytes, side="right")))
-    drawn = np.zeros(len(order), dtype=bool)
-    drawn[order[:count]] = True
-    chosen = [rows[drawn & (shard_of == shard)] for shard in range(len(kept))]
-    return chosen, int(totals[count - 1])
+def train(texts: Iterable[str], config: ByteLevelBPE) -> str:
+    """Train on texts; returns the `tokenizer.json`. Merges come from the fastest library that learns the same."""
+    kept = list(texts)
+    num_entries = config.vocab_size - len(SPECIAL_TOKENS)
+    merges = learn_merges(kept, num_entries, config.min_frequency, reference_merges, with_merges)
+    if merges is None:
+        return train_bpe(kept, config.vocab_size, config.min_frequency)
+    return with_merges(merges)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int) -> str:
-    """Train on texts; returns the `tokenizer.json`. The same texts give the same bytes."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    """Train with Hugging Face tokenizers; returns the `tokenizer.json`. The same texts give the same bytes."""
+    from tokenizers import pre_tokenizers, trainers
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
-    special = [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS[:-1]]
-    # As in RoBERTa, a mask stands for a word with the space before it.
-    mask = AddedToken(SPECIAL_TOKENS[-1], special=True, normalized=False, lstrip=True)
+    tokenizer = _assemble({}, [])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
-        special_tokens=[*special, mask],
+        special_tokens=_added_tokens(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer=trainer)
+    return _finish(tokenizer)
+
+
+def reference_merges(texts: Iterable[str], vocab_size: int, min_frequency: int) -> list[tuple[str, str]]:
+    """The merges that Hugging Face tokenizers learns, in its alphabet; `vocab_size` without special tokens."""
+    import orjson
+
+    trained = orjson.loads(train_bpe(texts, vocab_size + len(SPECIAL_TOKENS), min_frequency))
+    return [tuple(pair) for pair in trained["model"]["merges"]]
+
+
+def with_merges(merges: Sequence[tuple[str, str]]) -> str:
+    """The `tokenizer.json` that training gives when it learns these merges."""
+    from tokenizers import pre_tokenizers
+
+    entries = [*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
+    vocabulary = {entry: number for number, entry in enumerate(entries)}
+    return _finish(_assemble(vocabulary, list(merges)))
+
+
+def from_files(vocabulary: Path, merges: Path) -> str:
+    """The `tokenizer.json` of GPT-2's two files: entries with ids as JSON, and merges, one a line.
+
+    Raises:
+        ValueError: the files are not such files.
+    """
+    from tokenizers import models
+
+    return _finish(_assemble(*models.BPE.read_file(str(vocabulary), str(merges))))
+
+
+def _assemble(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _finish(tokenizer: Tokenizer) -> str:
+    from tokenizers import processors
+
+    vocabulary = tokenizer.get_vocab()
+    names = sorted((name for name in known_names() if name in vocabulary), key=vocabulary.__getitem__)
+    tokenizer.add_special_tokens(_added_tokens(names))
+    if "<s>" in vocabulary and "</s>" in vocabulary:
+        ids = find_special_tokens(tokenizer)
+        ends = ("</s>", ids["eos"]), ("<s>", ids["bos"])
+        tokenizer.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
     return tokenizer.to_str(pretty=True)
 
 
-def _texts(
-    documents: tuple[Path, ...], selections: list[Selection], chosen: list[np.ndarray]
-) -> Iterator[str]:
-    for path, selection, rows in zip(documents, selections, chosen, strict=True):
-        if len(rows):
-            own = selection.take(np.searchsorted(selection.rows, rows))
-            for table in read_selected(path, ("text",), own):
-                yield from table["text"].to_pylist()
+def _added_tokens(names: Iterable[str]) -> list:
+    from tokenizers import AddedToken
+
+    # As in RoBERTa, a mask stands for a word with the space before it.
+    return [AddedToken(name, special=True, normalized=False, lstrip=name == "<mask>") for name in names]

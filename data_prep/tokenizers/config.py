@@ -5,24 +5,95 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 
 class _Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class ByteLevelBPE(_Config):
-    """Train a byte-level BPE tokenizer on this corpus."""
+class TrainedTokenizer(_Config):
+    """What all tokenizers that are trained on the corpus have in common."""
+
+    kind: str
+    vocab_size: int = Field(default=32_768, ge=512, le=1 << 20)
+    """Entries of the vocabulary, special tokens and bytes included. Up to 65,536, tokens are stored in two bytes
+    each."""
+    train_bytes: int = Field(default=256 << 20, gt=0)
+    """Train on about this many bytes of text, drawn from the corpus a document at a time."""
+    weights: dict[str, Annotated[float, Field(ge=0)]] | None = None
+    """Share of the training text that each source (by its name) gives, relative to the others. By default a source
+    gives as much as its size."""
+    alpha: float = Field(default=1.0, ge=0, le=1)
+    """Temperature over languages: a language with the share q of the text gives a share proportional to
+    q^alpha. 1 keeps the shares, 0.7 is XLM's and mBART's, 0 makes all languages equal. What a small language lacks
+    is made up for by taking its documents more than once."""
+
+    @field_validator("weights")
+    @classmethod
+    def _some_weight(cls, weights: dict[str, float] | None) -> dict[str, float] | None:
+        if weights is not None and not sum(weights.values()) > 0:
+            raise ValueError("at least one source needs a weight above 0")
+        return weights
+
+
+class ByteLevelBPE(TrainedTokenizer):
+    """Train a byte-level BPE tokenizer, as GPT-2, RoBERTa and BART use it."""
 
     kind: Literal["byte_level_bpe"] = "byte_level_bpe"
-    vocab_size: int = Field(default=32_768, ge=512, le=1 << 20)
-    """Entries of the vocabulary, the five special tokens and 256 bytes included. Up to 65,536, tokens are
-    stored in two bytes each."""
-    train_bytes: int = Field(default=256 << 20, gt=0)
-    """Train on about this many bytes of text: documents drawn evenly from the corpus."""
     min_frequency: int = Field(default=2, ge=1)
     """A pair of symbols seen fewer times is never merged."""
+
+
+class WordPiece(TrainedTokenizer):
+    """Train a WordPiece tokenizer, as BERT and ELECTRA use it."""
+
+    kind: Literal["wordpiece"] = "wordpiece"
+    vocab_size: int = Field(default=30_522, ge=512, le=1 << 20)
+    """Entries of the vocabulary, special tokens included."""
+    lowercase: bool = True
+    """Lower the case of all text and strip its accents, as BERT uncased does."""
+    min_frequency: int = Field(default=2, ge=1)
+    """A pair of symbols seen fewer times is never merged."""
+    limit_alphabet: int = Field(default=1000, ge=1)
+    """Characters that words may begin with or go on with; rarer ones become `[UNK]`."""
+
+
+class SentencePiece(TrainedTokenizer):
+    """Train a SentencePiece model, as T5 and mBART use it."""
+
+    kind: Literal["sentencepiece"] = "sentencepiece"
+    model: Literal["unigram", "bpe"] = "unigram"
+    """Unigram language model (Kudo 2018) or byte-pair encoding."""
+    character_coverage: float = Field(default=0.9995, gt=0.9, le=1)
+    """Share of all characters of the text that must be in the vocabulary by themselves."""
+    byte_fallback: bool = True
+    """Spell characters that the vocabulary lacks by their bytes instead of `<unk>`."""
+    normalization: Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"] = "nmt_nfkc"
+    """SentencePiece's normalisation rule; T5 and mBART use `nmt_nfkc`, `_cf` folds case."""
+    sentinels: int = Field(default=0, ge=0, le=1000)
+    """T5's sentinels: the last entries, `<extra_id_0>` being the very last. T5 has 100."""
+    languages: tuple[str, ...] = ()
+    """Language tags, such as mBART's `en_XX` and `de_DE`; entries after the pieces, in this order."""
+
+    @model_validator(mode="after")
+    def _room_for_pieces(self) -> SentencePiece:
+        if self.vocab_size < self.sentinels + len(self.languages) + (400 if self.byte_fallback else 100):
+            raise ValueError("vocab_size leaves no room for pieces beside bytes, sentinels and languages")
+        if len(set(self.languages)) < len(self.languages) or not all(self.languages):
+            raise ValueError("languages must be different, non-empty tags")
+        return self
+
+
+class WordLexicon(TrainedTokenizer):
+    """Words with their characters, as ELMo reads them: the most frequent words are one id each, other words are
+    spelled byte by byte."""
+
+    kind: Literal["word_lexicon"] = "word_lexicon"
+    vocab_size: int = Field(default=50_000, ge=1024, le=1 << 20)
+    """Entries of the vocabulary: special tokens, 256 bytes that begin a word, 256 that continue one, and words."""
+    min_frequency: int = Field(default=2, ge=1)
+    """Rarer words are always spelled."""
 
 
 class PretrainedTokenizer(_Config):
@@ -30,7 +101,11 @@ class PretrainedTokenizer(_Config):
 
     kind: Literal["pretrained"] = "pretrained"
     path: Path
-    """A `tokenizer.json` of Hugging Face tokenizers, or a directory (such as a token store) with one."""
+    """A `tokenizer.json` of Hugging Face tokenizers, a SentencePiece `.model`, or a directory with one of them, with
+    GPT-2's `encoder.json` and `vocab.bpe` (or `vocab.json` and `merges.txt`), or with BERT's `vocab.txt`."""
+    lowercase: bool | Literal["auto"] = "auto"
+    """Whether a `vocab.txt` is one of lower-cased text without accents. `auto`: it is when no entry holds a
+    capital letter, special tokens and unused entries aside."""
 
 
 def _tokenizer_kind(value: Any) -> str:
@@ -40,7 +115,11 @@ def _tokenizer_kind(value: Any) -> str:
 
 
 AnyTokenizer = Annotated[
-    Annotated[ByteLevelBPE, Tag("byte_level_bpe")] | Annotated[PretrainedTokenizer, Tag("pretrained")],
+    Annotated[ByteLevelBPE, Tag("byte_level_bpe")]
+    | Annotated[WordPiece, Tag("wordpiece")]
+    | Annotated[SentencePiece, Tag("sentencepiece")]
+    | Annotated[WordLexicon, Tag("word_lexicon")]
+    | Annotated[PretrainedTokenizer, Tag("pretrained")],
     Discriminator(_tokenizer_kind),
 ]
-"""`kind` may be left out: a `path` says pretrained, anything else trains."""
+"""`kind` may be left out: a `path` says pretrained, anything else trains byte-level BPE."""

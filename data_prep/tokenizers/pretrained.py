@@ -1,51 +1,128 @@
-"""A tokenizer that exists already: found, checked and copied in."""
+"""A tokenizer that exists already, in whatever format it was published: found, converted and checked."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
 
-from cluster.errors import ConfigError, MissingInputError
+from cluster.errors import ClozeError, ConfigError, MissingInputError
 from cluster.shards import ShardResult
 from data_prep.layout import TOKENIZER_FILE
+from data_prep.tokenizers import byte_level_bpe, wordpiece
+from data_prep.tokenizers.sentencepiece_conversion import convert
 from data_prep.tokenizers.special import check_tokenizer
+
+Lowercase = bool | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
-class CopySplit:
-    """The input of copying a tokenizer."""
+class Published:
+    """The files of a tokenizer."""
 
-    path: Path
-    """The `tokenizer.json` to copy."""
+    format: str
+    """A name in `FORMATS`."""
+    files: tuple[Path, ...]
 
 
-def find_tokenizer(path: Path) -> Path:
-    """The `tokenizer.json` that `path` is or holds.
+@dataclass(frozen=True, slots=True)
+class ConversionSplit:
+    """The input of converting a tokenizer."""
+
+    published: Published
+    lowercase: Lowercase
+
+
+def _read_json(files: tuple[Path, ...], lowercase: Lowercase) -> str:
+    return files[0].read_bytes().decode("utf-8")
+
+
+def _read_bpe(files: tuple[Path, ...], lowercase: Lowercase) -> str:
+    return byte_level_bpe.from_files(*files)
+
+
+def _read_vocabulary(files: tuple[Path, ...], lowercase: Lowercase) -> str:
+    return wordpiece.from_file(files[0], lowercase)
+
+
+def _read_sentencepiece(files: tuple[Path, ...], lowercase: Lowercase) -> str:
+    return convert(files[0].read_bytes())
+
+
+Read = Callable[[tuple[Path, ...], Lowercase], str]
+FORMATS: Mapping[str, Read] = MappingProxyType(
+    {
+        "tokenizer.json": _read_json,
+        "byte-level BPE": _read_bpe,
+        "WordPiece": _read_vocabulary,
+        "SentencePiece": _read_sentencepiece,
+    }
+)
+"""What makes a `tokenizer.json` of the files of each format."""
+
+_LAYOUTS = (
+    ("tokenizer.json", (TOKENIZER_FILE,)),
+    ("byte-level BPE", ("encoder.json", "vocab.bpe")),
+    ("byte-level BPE", ("vocab.json", "merges.txt")),
+    ("SentencePiece", ("spiece.model",)),
+    ("SentencePiece", ("sentencepiece.bpe.model",)),
+    ("SentencePiece", ("tokenizer.model",)),
+    ("WordPiece", ("vocab.txt",)),
+)
+"""File names by which published tokenizers are known, the most telling first."""
+_BY_SUFFIX = MappingProxyType({".model": "SentencePiece", ".txt": "WordPiece", ".json": "tokenizer.json"})
+
+
+def find_tokenizer(path: Path) -> Published:
+    """The tokenizer that `path` is or holds.
 
     Raises:
         MissingInputError: there is none.
     """
-    file = path / TOKENIZER_FILE if path.is_dir() else path
-    if not file.is_file():
-        raise MissingInputError(
-            f"There is no {file}.", next_step="set `tokenizer.path` to a tokenizer.json or its directory"
-        )
-    return file
+    if path.is_dir():
+        for name, files in _LAYOUTS:
+            if all((path / file).is_file() for file in files):
+                return Published(name, tuple(path / file for file in files))
+    elif path.is_file() and path.suffix in _BY_SUFFIX:
+        return Published(_BY_SUFFIX[path.suffix], (path,))
+    looked = path / TOKENIZER_FILE if path.is_dir() else path
+    known = "; ".join(" with ".join(files) for _, files in _LAYOUTS)
+    raise MissingInputError(
+        f"There is no {looked}, nor a tokenizer in another format that is known.",
+        next_step=f"name a tokenizer.json, a SentencePiece .model, or a directory with one of: {known}",
+    )
 
 
-def copy_tokenizer(split: CopySplit, path: Path) -> ShardResult:
-    """Check a `tokenizer.json` and copy its bytes.
+def read_tokenizer(published: Published, lowercase: Lowercase = "auto") -> str:
+    """The `tokenizer.json` of a published tokenizer; one that is such a file stays as it is, byte for byte.
 
     Raises:
-        ConfigError: it cannot be loaded, or cannot make a token store.
+        ConfigError: it cannot be read.
     """
     from tokenizers import Tokenizer
 
-    data = split.path.read_bytes()
     try:
-        tokenizer = Tokenizer.from_buffer(data)
+        data = FORMATS[published.format](published.files, lowercase)
+        Tokenizer.from_str(data)
+    except ClozeError:
+        raise
     except Exception as error:  # the library raises bare Exception
-        raise ConfigError(f"{split.path} cannot be loaded by Hugging Face tokenizers: {error}") from None
-    check_tokenizer(tokenizer, split.path)
-    path.write_bytes(data)
+        names = " and ".join(str(file) for file in published.files)
+        raise ConfigError(f"{names} cannot be loaded as {published.format}: {error}") from None
+    return data
+
+
+def convert_tokenizer(split: ConversionSplit, path: Path) -> ShardResult:
+    """Write the `tokenizer.json` of a published tokenizer.
+
+    Raises:
+        ConfigError: it cannot be read, or cannot be used to make a token store.
+    """
+    from tokenizers import Tokenizer
+
+    data = read_tokenizer(split.published, split.lowercase)
+    check_tokenizer(Tokenizer.from_str(data), split.published.files[0])
+    path.write_bytes(data.encode("utf-8"))
     return ShardResult(rows=1)

@@ -22,6 +22,13 @@ NAMES = MappingProxyType(
 )
 """Per role the names it goes by in published tokenizers; the first that the vocabulary has counts."""
 REQUIRED_ROLES = ("bos", "pad", "eos")
+SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+"""The special tokens of what is trained here, WordPiece aside; in RoBERTa's order."""
+
+
+def known_names() -> list[str]:
+    """All names that special tokens go by."""
+    return list(dict.fromkeys(name for names in NAMES.values() for name in names))
 
 
 def find_special_tokens(tokenizer: Tokenizer) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""`cloze data prepare|verify|stats|inspect` and `cloze tokenizer train|encode`."""
+"""`cloze data prepare|verify|stats|inspect`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from pipeline.commands.output import (
 )
 
 data_app = typer.Typer(help="Make, check and look at token stores.", no_args_is_help=True)
-tokenizer_app = typer.Typer(help="Train and try tokenizers.", no_args_is_help=True)
 
 Replace = Annotated[bool, typer.Option("--replace", help="Replace artefacts of other settings.")]
 Address = Annotated[str | None, typer.Option(help="Ray address; else RAY_ADDRESS, else a local cluster.")]
@@ -179,57 +178,6 @@ def inspect(
         console.rule(f"{piece.title}  ({piece.source})", align="left")
         console.print(f"{piece.doc_id}  {place}  tokens {piece.tokens[0]}-{piece.tokens[1]}", markup=False)
         console.print(piece.styled() if sys.stdout.isatty() else piece.plain(), markup=False)
-
-
-@tokenizer_app.command()
-def train(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    replace: Replace = False,
-    address: Address = None,
-    as_json: Json = False,
-) -> None:
-    """Train the tokenizer of a data configuration: its documents are prepared, its tokens are not."""
-    from cluster.runtime import ray_runtime
-    from data_prep.config import DataConfig
-    from data_prep.job import prepare_tokenizer
-    from pipeline.config import load_config
-    from pipeline.finetune.evaluation_sets import evaluation_texts
-
-    settings = load_config(DataConfig, config, overrides or ())
-    with ray_runtime(address):
-        manifest = prepare_tokenizer(settings, replace=replace, evaluation_texts=evaluation_texts)
-    summary = {
-        "tokenizer": str(settings.out / "tokenizer" / "tokenizer.json"),
-        "vocab_size": manifest.stats["vocab_size"],
-        "fingerprint": manifest.fingerprint,
-    }
-    if as_json:
-        print_json(summary)
-    else:
-        print_mapping("trained", summary)
-
-
-@tokenizer_app.command()
-def encode(
-    tokenizer: Annotated[Path, typer.Argument(help="A tokenizer.json, or a directory that holds one.")],
-    text: Annotated[str, typer.Argument(help="The text to encode.")],
-    as_json: Json = False,
-) -> None:
-    """Show how a tokenizer cuts a text."""
-    from tokenizers import Tokenizer
-
-    from data_prep.tokenizers.pretrained import find_tokenizer
-
-    encoded = Tokenizer.from_file(str(find_tokenizer(tokenizer))).encode(text, add_special_tokens=False)
-    if as_json:
-        print_json({"ids": encoded.ids, "tokens": encoded.tokens, "offsets": encoded.offsets})
-        return
-    rows = [
-        [number, token, text[start:end]]
-        for number, token, (start, end) in zip(encoded.ids, encoded.tokens, encoded.offsets, strict=True)
-    ]
-    print_table(f"{len(rows)} tokens", ("id", "token", "text"), rows)
 
 
 def _pretrain_config(path: Path, overrides: tuple[str, ...]) -> Any:

@@ -1,0 +1,212 @@
+"""From a SentencePiece model (Kudo and Richardson 2018) to a `tokenizer.json` that gives the same ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cluster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPACE = "▁"
+"""What SentencePiece writes for a space."""
+CHECK_CHARACTERS = 256
+"""Length of the pieces of text that are compared. SentencePiece adds scores in single precision over the whole text,
+so that in long texts rounding decides between segmentations."""
+_NORMAL, _BYTE = 1, 6
+"""Types of pieces in `sentencepiece_model.proto`."""
+_UNIGRAM, _BPE = 1, 2
+"""Types of models."""
+_NEVER = -1e6
+"""Score of entries that text must never become: control symbols, and names of bytes."""
+_ROUNDING = 2e-6
+"""Relative difference of the scores of two segmentations that single precision cannot tell apart."""
+
+
+def convert(model: bytes, extra: Sequence[str] = ()) -> str:
+    """The `tokenizer.json` of a serialised SentencePiece model.
+
+    Args:
+        extra: special tokens that get the ids after the model's, in this order.
+
+    Raises:
+        ConfigError: it is no SentencePiece model, or one of a kind that has no `tokenizer.json`.
+    """
+    from tokenizers import AddedToken, Tokenizer, processors
+
+    proto = _parse(model)
+    specials = [piece.piece for piece in proto.pieces if piece.type not in (_NORMAL, _BYTE)]
+    tokenizer = Tokenizer(_model(proto))
+    tokenizer.normalizer = _normalizer(proto)
+    tokenizer.pre_tokenizer = _pre_tokenizer(proto, specials)
+    tokenizer.decoder = _decoder(proto)
+    added = [AddedToken(name, special=True, normalized=False) for name in (*specials, *extra)]
+    tokenizer.add_special_tokens(added)
+    end = proto.trainer_spec.eos_piece
+    if end in specials:
+        number = tokenizer.token_to_id(end)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, number)]
+        )
+    return tokenizer.to_str(pretty=True)
+
+
+def check_conversion(
+    model: bytes, tokenizer_json: str, texts: Iterable[str], next_step: str
+) -> dict[str, int]:
+    """Compare ids with SentencePiece's own, on pieces of text.
+
+    Returns:
+        `compared` pieces of text, and how many of them were `tied`: segmented otherwise with the same score, up to
+        the rounding of single precision.
+
+    Raises:
+        ConfigError: they differ; tells the first piece of text on which they do.
+    """
+    import sentencepiece
+    from tokenizers import Tokenizer
+
+    processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)  # pyright: ignore[reportCallIssue]
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    tokenizer.encode_special_tokens = True
+    counts = {"compared": 0, "tied": 0}
+    for text in texts:
+        for start in range(0, len(text), CHECK_CHARACTERS):
+            piece = text[start : start + CHECK_CHARACTERS]
+            ours = tokenizer.encode(piece, add_special_tokens=False).ids
+            theirs = processor.encode(piece)
+            counts["compared"] += 1
+            if ours == theirs:
+                continue
+            if not _tied(processor, ours, theirs):
+                raise ConfigError(_difference(processor, tokenizer, piece, ours, theirs), next_step=next_step)
+            counts["tied"] += 1
+    return counts
+
+
+def _tied(processor: Any, ours: list[int], theirs: list[int]) -> bool:
+    if max(ours, default=0) >= processor.get_piece_size():
+        return False
+    spelled = ["".join(processor.id_to_piece(ids)) for ids in (ours, theirs)]
+    mine, other = (sum(map(processor.get_score, ids)) for ids in (ours, theirs))
+    return spelled[0] == spelled[1] and abs(mine - other) <= _ROUNDING * max(abs(mine), abs(other))
+
+
+def _difference(processor: Any, tokenizer: Tokenizer, text: str, ours: list[int], theirs: list[int]) -> str:
+    pairs = zip(ours, theirs, strict=False)
+    first = next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
+    mine = [tokenizer.id_to_token(number) for number in ours[first : first + 4]]
+    other = [processor.id_to_piece(number) for number in theirs[first : first + 4]]
+    return (
+        f"tokenizer.json and the SentencePiece model it was made from differ on {text!r}:"
+        f" from token {first} on, {mine} instead of {other}."
+    )
+
+
+def _parse(model: bytes) -> Any:
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        proto.ParseFromString(model)
+    except DecodeError as error:
+        raise ConfigError(f"This is no SentencePiece model: {error}.") from None
+    settings = proto.trainer_spec
+    if settings.model_type not in (_UNIGRAM, _BPE) or not proto.pieces:
+        raise ConfigError(
+            "Only SentencePiece models of type unigram or BPE can be converted.",
+            next_step="train one with `model_type` unigram or bpe",
+        )
+    unsupported = {
+        "treat_whitespace_as_suffix": settings.treat_whitespace_as_suffix,
+        "a denormalizer": bool(proto.denormalizer_spec.precompiled_charsmap),
+        "escape_whitespaces off": not proto.normalizer_spec.escape_whitespaces,
+    }
+    if wrong := [name for name, present in unsupported.items() if present]:
+        raise ConfigError(
+            f"This SentencePiece model uses {', '.join(wrong)}, which tokenizer.json cannot express.",
+            next_step="train one without",
+        )
+    return proto
+
+
+def _model(proto: Any) -> Any:
+    from tokenizers import models
+
+    settings = proto.trainer_spec
+    if settings.model_type == _UNIGRAM:
+        scores = [(piece.piece, piece.score if piece.type == _NORMAL else _NEVER) for piece in proto.pieces]
+        return models.Unigram(scores, settings.unk_id, settings.byte_fallback)
+    return models.BPE(
+        {piece.piece: number for number, piece in enumerate(proto.pieces)},
+        _merges(proto),
+        unk_token=proto.pieces[settings.unk_id].piece,
+        fuse_unk=True,
+        byte_fallback=settings.byte_fallback,
+    )
+
+
+def _merges(proto: Any) -> list[tuple[str, str]]:
+    """All pairs of pieces that make a piece, those of the best scored piece first: SentencePiece merges what makes
+    the piece with the highest score, whatever its parts are."""
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
+    ranked = sorted(scores, key=lambda name: -scores[name])
+    return [
+        (name[:cut], name[cut:])
+        for name in ranked
+        for cut in range(1, len(name))
+        if name[:cut] in scores and name[cut:] in scores
+    ]
+
+
+def _normalizer(proto: Any) -> Any:
+    from tokenizers import Regex, normalizers
+
+    settings, steps = proto.normalizer_spec, []
+    if settings.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(settings.precompiled_charsmap))
+    if settings.remove_extra_whitespaces:
+        # A space by another name, U+2581, is removed as well.
+        steps += [
+            normalizers.Replace(Regex(f"[ {SPACE}]{{2,}}"), " "),
+            normalizers.Replace(Regex(f"^[ {SPACE}]|[ {SPACE}]$"), ""),
+        ]
+    return normalizers.Sequence(steps)
+
+
+def _pre_tokenizer(proto: Any, specials: Sequence[str]) -> Any:
+    from tokenizers import Regex, pre_tokenizers
+
+    settings = proto.normalizer_spec
+    scheme = "always" if settings.add_dummy_prefix else "never"
+    steps: list[Any] = [
+        pre_tokenizers.Metaspace(
+            replacement=SPACE, prepend_scheme=scheme, split=settings.remove_extra_whitespaces
+        )
+    ]
+    single = {piece.piece for piece in proto.pieces if piece.type == _NORMAL and len(piece.piece) == 1}
+    if exposed := [name for name in specials if len(name) > 1 and not set(name) <= single]:
+        # Where their letters are no pieces, the worst score cannot keep text from becoming control symbols.
+        names = "|".join(f"{_quote(name[0])}(?={_quote(name[1:])})" for name in exposed)
+        steps.append(pre_tokenizers.Split(Regex(names), "merged_with_previous"))
+    return pre_tokenizers.Sequence(steps)
+
+
+def _quote(text: str) -> str:
+    return "".join(character if character.isalnum() else f"\\{character}" for character in text)
+
+
+def _decoder(proto: Any) -> Any:
+    from tokenizers import decoders
+
+    steps: list[Any] = [decoders.Replace(SPACE, " ")]
+    if proto.trainer_spec.byte_fallback:
+        steps += [decoders.ByteFallback(), decoders.Fuse()]
+    else:
+        steps.append(decoders.Fuse())
+    if proto.normalizer_spec.add_dummy_prefix:
+        steps.append(decoders.Strip(content=" ", left=1, right=0))
+    return decoders.Sequence(steps)

@@ -1,0 +1,66 @@
+"""Training a tokenizer: the body of the task, whatever the kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from cluster.shards import ShardResult
+from data_prep.tokenizers import byte_level_bpe, sentencepiece_training, word_lexicon, wordpiece
+from data_prep.tokenizers.config import TrainedTokenizer
+from data_prep.tokenizers.sampling import Draw, drawn_texts
+
+Train = Callable[[Iterable[str], Any], str]
+"""Trains on texts with the kind's settings and returns the `tokenizer.json`. The same texts give the same bytes."""
+
+TRAINERS: Mapping[str, Train] = MappingProxyType(
+    {
+        "byte_level_bpe": byte_level_bpe.train,
+        "wordpiece": wordpiece.train,
+        "sentencepiece": sentencepiece_training.train,
+        "word_lexicon": word_lexicon.train,
+    }
+)
+"""What trains each kind of tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingShard:
+    """One document shard and what is drawn from it."""
+
+    documents: Path
+    selection: Path
+    draws: Mapping[str, Draw]
+    """By language."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSplit:
+    """The input of training: what is drawn of all document shards, and the settings."""
+
+    shards: tuple[TrainingShard, ...]
+    config: TrainedTokenizer
+    num_threads: int
+    """Threads of the trainer; they do not change its result."""
+
+
+def train_tokenizer(split: TrainingSplit, path: Path) -> ShardResult:
+    """Train on the drawn documents and write `tokenizer.json`."""
+    # Read by the thread pools of the libraries when they start.
+    os.environ["RAYON_NUM_THREADS"] = str(min(split.num_threads, len(os.sched_getaffinity(0))))
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    counts = {"train_documents": 0, "train_bytes": 0}
+
+    def texts() -> Iterator[str]:
+        for shard in split.shards:
+            for text in drawn_texts(shard.documents, shard.selection, shard.draws):
+                counts["train_documents"] += 1
+                counts["train_bytes"] += len(text.encode("utf-8"))
+                yield text
+
+    path.write_text(TRAINERS[split.config.kind](texts(), split.config), encoding="utf-8")
+    return ShardResult(rows=1, stats=counts)

@@ -1,0 +1,117 @@
+"""WordPiece (Wu et al. 2016) as BERT uses it (Devlin et al. 2019): trained, or from a published `vocab.txt`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from data_prep.tokenizers.config import WordPiece
+
+if TYPE_CHECKING:
+    pass
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_WORD_CHARACTERS = 100
+"""Longer words become `[UNK]`, as in BERT's published code."""
+PREFIX = "##"
+"""What an entry begins with that goes on with a word."""
+_WORD_START = "▁"
+
+
+def train(texts: Iterable[str], config: WordPiece) -> str:
+    """Train on texts; returns the `tokenizer.json`.
+
+    Pairs are merged by frequency, as `WordPieceTrainer` of Hugging Face tokenizers does, whose own result changes
+    from run to run. So its BPE trainer does the work on words that are marked where they begin; an entry with the
+    mark begins a word, one without goes on with it.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    kept = list(texts)
+    alphabet = _alphabet(kept, config)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = _normalizer(config.lowercase)
+    mark = pre_tokenizers.Metaspace(replacement=_WORD_START, prepend_scheme="always", split=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), mark])
+    trainer = trainers.BpeTrainer(
+        # Merging the mark with a character gives no new entry, because every character may begin a word anyway.
+        vocab_size=config.vocab_size + len(alphabet),
+        min_frequency=config.min_frequency,
+        initial_alphabet=[_WORD_START, *alphabet],
+        limit_alphabet=1 + len(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(kept, trainer=trainer)
+    learned = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    entries = [*SPECIAL_TOKENS, *alphabet, *(PREFIX + character for character in alphabet)]
+    entries += [entry for token, _ in learned if (entry := _entry(token))]
+    return assemble(list(dict.fromkeys(entries))[: config.vocab_size], config.lowercase)
+
+
+def assemble(entries: Sequence[str], lowercase: bool) -> str:
+    """The `tokenizer.json` of a vocabulary in the order of its ids, with BERT's normalisation and word splitting."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    vocabulary = {entry: number for number, entry in enumerate(entries)}
+    tokenizer = Tokenizer(
+        models.WordPiece(
+            vocabulary,
+            unk_token="[UNK]",
+            max_input_chars_per_word=MAX_WORD_CHARACTERS,
+            continuing_subword_prefix=PREFIX,
+        )
+    )
+    tokenizer.normalizer = _normalizer(lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
+    tokenizer.add_special_tokens([token for token in SPECIAL_TOKENS if token in vocabulary])
+    if "[CLS]" in vocabulary and "[SEP]" in vocabulary:
+        ends = ("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"])
+        tokenizer.post_processor = processors.BertProcessing(*ends)
+    return tokenizer.to_str(pretty=True)
+
+
+def from_file(path: Path, lowercase: bool | Literal["auto"]) -> str:
+    """The `tokenizer.json` of BERT's `vocab.txt`: one entry a line, ids from 0.
+
+    Raises:
+        ValueError: it has no `[UNK]`, or names an entry twice.
+    """
+    # Only line feeds end lines: some entries are white space to Python.
+    lines = path.read_text(encoding="utf-8").split("\n")
+    entries = [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+    if "[UNK]" not in entries:
+        raise ValueError("it has no [UNK]")
+    if repeated := [entry for entry, count in Counter(entries).items() if count > 1]:
+        raise ValueError(f"it has {repeated[0]!r} more than once")
+    return assemble(entries, _is_lowercase(entries) if lowercase == "auto" else lowercase)
+
+
+def _is_lowercase(entries: Sequence[str]) -> bool:
+    words = (entry for entry in entries if not (entry.startswith("[") and entry.endswith("]")))
+    return not any(word != word.lower() for word in words)
+
+
+def _entry(token: str) -> str:
+    return token.removeprefix(_WORD_START) if token.startswith(_WORD_START) else PREFIX + token
+
+
+def _alphabet(texts: Sequence[str], config: WordPiece) -> list[str]:
+    """The most frequent characters of the normalised texts, in the order of their code points."""
+    normalizer = _normalizer(config.lowercase)
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text))
+    found = [(-count, character) for character, count in counts.items() if not character.isspace()]
+    ranked = sorted(pair for pair in found if pair[1] != _WORD_START)
+    return sorted(character for _, character in ranked[: config.limit_alphabet])
+
+
+def _normalizer(lowercase: bool):
+    from tokenizers import normalizers
+
+    return normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
+    )
