@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from data_prep.documents import DocumentWriter
 from data_prep.filters import AnyFilter
 from data_prep.filters.chain import FilterChain
 from data_prep.sources import source_of
-from data_prep.sources.base import FilePart, SourceConfig
+from data_prep.sources.base import FilePart, Skipped, SourceConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,16 @@ def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
     What cannot be read becomes a Reject. Memory is bounded by a row group and the source's largest document.
     """
     rejects: list[Reject] = []
+    skipped: Counter[str] = Counter()
     num_read = num_short = 0
     chain = FilterChain(split.filters)
     with DocumentWriter(path) as writer:
         for item in _read_all(split):
             if isinstance(item, Reject):
                 rejects.append(item)
+                continue
+            if isinstance(item, Skipped):
+                skipped[f"skipped.{item.reason}"] += 1
                 continue
             num_read += 1
             document = chain.apply(item)
@@ -53,14 +58,14 @@ def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
     stats = {"documents_read": num_read, "documents_too_short": num_short, "text_bytes": text_bytes}
     return ShardResult(
         rows=num_documents,
-        stats=stats | chain.counts,
+        stats=stats | skipped | chain.counts,
         rejects=tuple(rejects),
         notes=tuple(chain.examples),
         text_bytes=text_bytes,
     )
 
 
-def _read_all(split: DocumentsSplit) -> Iterator[Document | Reject]:
+def _read_all(split: DocumentsSplit) -> Iterator[Document | Reject | Skipped]:
     source = source_of(split.source)
     for part in split.parts:
         yield from source.read(split.source, part)

@@ -15,14 +15,16 @@ from data_prep.sources import (
     books_epub,
     books_tei,
     books_text,
+    common_crawl,
     python_docs,
     wikipedia_dump,
     wikipedia_extracted,
 )
-from data_prep.sources.base import FilePart, Source, SourceConfig, SourceFile
+from data_prep.sources.base import FilePart, Skipped, Source, SourceConfig, SourceFile
 from data_prep.sources.books_epub import BooksEpubConfig
 from data_prep.sources.books_tei import BooksTeiConfig
 from data_prep.sources.books_text import BooksTextConfig
+from data_prep.sources.common_crawl import CommonCrawlConfig
 from data_prep.sources.python_docs import PythonDocsConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
@@ -32,6 +34,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
         "books_epub": books_epub,
         "books_tei": books_tei,
         "books_text": books_text,
+        "common_crawl": common_crawl,
         "python_docs": python_docs,
         "wikipedia_dump": wikipedia_dump,
         "wikipedia_extracted": wikipedia_extracted,
@@ -43,6 +46,7 @@ AnySource = Annotated[
     BooksEpubConfig
     | BooksTeiConfig
     | BooksTextConfig
+    | CommonCrawlConfig
     | PythonDocsConfig
     | WikipediaDumpConfig
     | WikipediaExtractedConfig,
@@ -50,7 +54,7 @@ AnySource = Annotated[
 ]
 """Type of a config field that takes any source."""
 
-__all__ = ["SOURCES", "AnySource", "FilePart", "Source", "SourceConfig", "SourceFile", "source_of"]
+__all__ = ["SOURCES", "AnySource", "FilePart", "Skipped", "Source", "SourceConfig", "SourceFile", "source_of"]
 
 
 def source_of(config: SourceConfig) -> Source:

@@ -44,6 +44,14 @@ class FilePart:
     block, line, compressed stream) begins in `start <= byte < end`, wherever they end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A record that was read and is no document, such as a picture in a web archive; it is only counted."""
+
+    reason: str
+    """A short snake_case name, the same for all records that are skipped for it."""
+
+
 def whole_file(config: Any, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
     """The `split` of a format that can only be read from its beginning."""
     return [FilePart(file)]
@@ -85,7 +93,7 @@ class Source(Protocol):
         """
         ...
 
-    def read(self, config: Any, part: FilePart) -> Iterator[Document | Reject]:
+    def read(self, config: Any, part: FilePart) -> Iterator[Document | Reject | Skipped]:
         """Stream the documents of a part, bounded in memory. Unreadable records come out as Reject."""
         ...
 

@@ -137,11 +137,11 @@ class Compression:
 _LONGEST_START = 10
 _COMPRESSIONS = (
     Compression("bzip2", b"BZh", re.compile(rb"BZh[1-9](?=1AY&SY)"), bz2.BZ2Decompressor),
-    # RFC 1952, section 2.3: deflate, no reserved flag, a time, an effort, an operating system.
+    # RFC 1952, section 2.3: deflate, no reserved flag, a time, an effort, an operating system (zlib knows some more).
     Compression(
         "gzip",
         b"\x1f\x8b",
-        re.compile(rb"\x1f\x8b\x08[\x00-\x1f](?=[\x00-\xff]{4}[\x00\x02\x04][\x00-\x0d\xff])"),
+        re.compile(rb"\x1f\x8b\x08[\x00-\x1f](?=[\x00-\xff]{4}[\x00\x02\x04][\x00-\x13\xff])"),
         _Gzip,
     ),
     Compression("zstd", b"\x28\xb5\x2f\xfd", re.compile(rb"\x28\xb5\x2f\xfd"), _Zstd),

@@ -1,0 +1,104 @@
+"""The text of an HTML page: bytes to characters to paragraphs, within limits that hostile pages cannot exceed."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import re
+from dataclasses import dataclass
+
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+from resiliparse.parse.html import HTMLTree
+
+from data_prep.sources.text import clean_text
+
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_MAX_WRONG_SHARE = 0.001
+"""Pages with more wrong bytes in their declared encoding are in another one; fewer are slips, or a cut at the end."""
+_MANY_ATTRIBUTES = re.compile(
+    r"<[a-zA-Z][^\s/>]*+(?:[\s/]*+[^\s=>/]++(?:\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+'|[^\s>\"']++))?+){2000}"
+)
+"""The parser compares each attribute of an element with all before it, so thousands of them take minutes."""
+_SHORT_PAGE = 1 << 17
+"""Characters; what fits into so few is parsed in a second at worst."""
+_MAX_GROWTH = 4
+"""Text longer than so many times its page is the indentation of lists in lists."""
+
+
+class PageError(ValueError):
+    """A page that is made to exhaust its reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is kept of a page."""
+
+    title: str
+    text: str
+
+
+def decode_html(data: bytes, http_charset: str | None) -> str:
+    """The characters of a page in whatever encoding.
+
+    A byte order mark decides; then bytes that are valid UTF-8, whatever is declared; then the HTTP header, then the
+    page's `<meta>`, each unless too many bytes contradict; then a guess. What cannot be decoded becomes U+FFFD.
+    """
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            return data[len(mark) :].decode(encoding, "replace")
+    if b"\0" not in data and b"\x1b" not in data:  # no UTF-16, no ISO 2022
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode("utf-8")
+    declared = [http_charset, detect_encoding(data, from_html_meta=True)]
+    for name in filter(None, declared):
+        text = _decode(data, name)
+        if text is not None and text.count("\ufffd") <= max(1, _MAX_WRONG_SHARE * len(text)):
+            return text
+    guessed = _decode(data, detect_encoding(data) or "utf-8")
+    return data.decode("utf-8", "replace") if guessed is None else guessed
+
+
+def _decode(data: bytes, name: str) -> str | None:
+    encoding = map_encoding_to_html5(name, fallback_utf8=False)
+    try:
+        return data.decode(encoding, "replace") if encoding else None
+    except LookupError:
+        return None
+
+
+def read_page(html: str, *, main_content: bool, max_depth: int) -> Page:
+    """Title and text of a page, paragraphs on lines of their own.
+
+    Args:
+        main_content: leave out navigation, footers, comments and the like.
+        max_depth: most elements inside each other. The extraction takes time that grows with the square of it.
+
+    Raises:
+        PageError: the page is deeper, or has an element with thousands of attributes.
+    """
+    if len(html) > _SHORT_PAGE and _MANY_ATTRIBUTES.search(html):
+        raise PageError("the page has an element with thousands of attributes")
+    tree = HTMLTree.parse(html)
+    if tree.document is None or tree.body is None:
+        return Page("", "")
+    if tree.document.query_selector(" > ".join(["*"] * (max_depth + 1))) is not None:
+        raise PageError(f"the page has more than {max_depth} elements inside each other")
+    text = extract_plain_text(
+        tree,
+        preserve_formatting=True,
+        main_content=main_content,
+        list_bullets=False,
+        alt_texts=False,
+        links=False,
+        form_fields=False,
+        noscript=False,
+        comments=not main_content,
+    )
+    if len(text) > _MAX_GROWTH * len(html):
+        raise PageError(f"a page of {len(html)} characters shows {len(text)} of them")
+    return Page(" ".join(clean_text(tree.title or "").split()), clean_text(text))

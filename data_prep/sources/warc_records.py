@@ -1,0 +1,360 @@
+"""Web archives as raw records: one by one, from any byte of a file on, and across damage.
+
+Archives are compressed record by record (WARC 1.1, annex D), so a record is a gzip member or zstd frame; or they
+are plain, and a record is as long as its Content-Length says. What looks like the beginning of a record may well
+stand inside another: pages are about archives, and archives are archived. Therefore a record begins
+
+* where the record before it ends, if that one is whole, and
+* at the next byte that looks like a beginning, where the one before it is damaged or longer than the limit.
+
+A whole record is never longer than the limit. So a reader that starts that much before its part has met the true
+beginnings when it reaches its part, and the parts of a file read as the whole file does.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import zstandard
+
+from data_prep.sources.decompression import READ_BYTES, Compression, Gap, compression_of
+from data_prep.sources.streams import open_file, read_chunks
+
+HEADER_BYTES = 1 << 16
+"""Most bytes of a record's own header, or of an HTTP header."""
+_FEED_BYTES = 1 << 16
+_OUTPUT_BYTES = 1 << 20
+_FIRST_BLOCK_BYTES = 1 << 17
+"""The first decompressed bytes can be had from fewer than so many compressed ones (RFC 8878, section 3.1.1.2)."""
+_LONGEST_BEGINNING = 32
+_PADDING = b"\r\n\0"
+_VERSION = rb"WARC/\d{1,3}\.\d{1,3}[ \t]{0,8}\r\n"
+_BEGINNING = re.compile(_VERSION)
+_LINE_OF_BEGINNING = re.compile(rb"\n(?=" + _VERSION + rb")")
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
+_NO_HEADER = "a record without a whole header"
+_TRUNCATED = "cut short by the end of the file"
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecord:
+    """One whole record."""
+
+    header: bytes
+    """From `WARC/` to the empty line behind it."""
+    content: bytes
+    start: int
+    """First byte, in the decompressed file, or in the compressed stream that begins at `stream_start`."""
+    end: int
+    """Byte behind its content, counted alike."""
+    stream_start: int | None
+    """Byte of the stored file at which the record's gzip member or zstd frame begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A place that could not be read."""
+
+    offset: int
+    """Byte of the decompressed file; of the stored file where it is compressed record by record."""
+    reason: str
+    beginning: RawRecord | None = None
+    """Of a record that is longer than the limit, the header and the first bytes of its content."""
+
+
+def read_records(path: str, start: int, end: int | None, max_bytes: int) -> Iterator[RawRecord | Flaw]:
+    """The records that begin in `start <= byte < end` of a stored file, in order, and what is damaged there.
+
+    Args:
+        max_bytes: a longer record (decompressed, header included) comes out as a Flaw, and is never held in memory.
+    """
+    with open_file(path) as file:
+        form = _form_of(_Window(lambda: file.read(READ_BYTES)), max_bytes)
+        if form is None:
+            yield from _read_stream(path, start, max_bytes)
+            return
+        first = max(0, start - form.longest)
+        file.seek(first)
+        yield from _read_form(form, _Window(lambda: file.read(READ_BYTES), first), start, end)
+
+
+def is_record_by_record(path: str, max_bytes: int) -> bool:
+    """Whether a file's records can be read from any byte on."""
+    with open_file(path) as file:
+        return _form_of(_Window(lambda: file.read(READ_BYTES)), max_bytes) is not None
+
+
+def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | Flaw]:
+    """Records of a file that was compressed as a whole: those of its decompressed bytes, from the first on."""
+    if start > 0:
+        return
+    gaps: list[Flaw] = []
+
+    def plain_bytes() -> Iterator[bytes]:
+        size = 0
+        for chunk in read_chunks(path):
+            if isinstance(chunk, Gap):
+                gaps.append(Flaw(size, chunk.reason))
+            else:
+                size += len(chunk)
+                yield chunk
+
+    chunks = plain_bytes()
+    for piece in _read_form(_Plain(max_bytes), _Window(lambda: next(chunks, b"")), 0, None):
+        yield from gaps
+        gaps.clear()
+        yield piece
+    yield from gaps
+
+
+def _read_form(form: _Form, window: _Window, start: int, end: int | None) -> Iterator[RawRecord | Flaw]:
+    if start == 0 and (problem := _problem_of_head(form.first_bytes(window, 0))):
+        yield Flaw(0, problem)
+    position = form.find(window, window.base)
+    while position is not None and (end is None or position < end):
+        window.forget(position)
+        unit = form.read(window, position)
+        if position >= start:
+            yield from unit.pieces
+        behind = position + 1 if unit.end is None else window.skip(unit.end, _PADDING)
+        at_end = not window.get(behind, 1)
+        following = form.find(window, behind)
+        if unit.end is not None and position >= start and following != behind and not at_end:
+            yield Flaw(behind, "bytes that belong to no record")
+        position = following
+
+
+class _Window:
+    """The part of a stream that is being looked at. It moves forward only, and grows as asked."""
+
+    def __init__(self, more: Callable[[], bytes], base: int = 0) -> None:
+        self._more = more
+        self._buffer = bytearray()
+        self.base = base
+        """Offset of the first byte that is not forgotten."""
+
+    def _fill(self, end: int) -> bool:
+        while self.base + len(self._buffer) < end:
+            chunk = self._more()
+            if not chunk:
+                return False
+            self._buffer += chunk
+        return True
+
+    def get(self, start: int, size: int) -> bytes:
+        """Bytes from `start` on; fewer than `size` at the end of the stream only."""
+        self._fill(start + size)
+        with memoryview(self._buffer) as buffer:
+            return bytes(buffer[start - self.base : start - self.base + size])
+
+    def forget(self, before: int) -> None:
+        """Let go of the bytes before an offset."""
+        self._fill(before)
+        del self._buffer[: before - self.base]
+        self.base = before
+
+    def skip(self, start: int, unwanted: bytes) -> int:
+        """The first offset from `start` on at which another byte than the unwanted ones stands, or the end."""
+        while data := self.get(start, 1 << 12):
+            rest = data.lstrip(unwanted)
+            start += len(data) - len(rest)
+            if rest:
+                break
+        return start
+
+    def search(self, pattern: re.Pattern[bytes], start: int) -> int | None:
+        """Where the pattern, no longer than _LONGEST_BEGINNING, matches first from `start` on."""
+        while True:
+            loaded = self._fill(start + READ_BYTES)
+            found = pattern.search(self._buffer, start - self.base)
+            if found:
+                return self.base + found.start()
+            if not loaded:
+                return None
+            start = max(start, self.base + len(self._buffer) - _LONGEST_BEGINNING)
+            self.forget(start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What begins at one place."""
+
+    pieces: tuple[RawRecord | Flaw, ...]
+    end: int | None
+    """Where it ends; None when that is not known, because it is damaged or too long."""
+
+
+class _Form(Protocol):
+    """How the records of a file lie in it."""
+
+    longest: int
+    """Most bytes of the stored file from the beginning of a whole record to its end."""
+
+    def find(self, window: _Window, start: int) -> int | None:
+        """The first offset from `start` on at which a record seems to begin."""
+        ...
+
+    def first_bytes(self, window: _Window, position: int) -> bytes:
+        """The first decompressed bytes from an offset on, as many as a beginning has; none where there is damage."""
+        ...
+
+    def read(self, window: _Window, position: int) -> _Unit:
+        """What begins at an offset that `find` returned."""
+        ...
+
+
+class _Plain:
+    """Records one after the other, each as long as it says."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.longest = max_bytes + 1
+
+    def find(self, window: _Window, start: int) -> int | None:
+        if start == 0 and _BEGINNING.match(window.get(0, _LONGEST_BEGINNING)):
+            return 0
+        found = window.search(_LINE_OF_BEGINNING, max(start - 1, window.base))
+        return None if found is None else found + 1
+
+    def first_bytes(self, window: _Window, position: int) -> bytes:
+        return window.get(position, _LONGEST_BEGINNING)
+
+    def read(self, window: _Window, position: int) -> _Unit:
+        head = window.get(position, HEADER_BYTES)
+        sizes = _sizes(head)
+        if sizes is None:
+            return _damaged(position, _NO_HEADER)
+        size = sum(sizes)
+        if size > self._max_bytes:
+            beginning = _record(head, sizes[0], position, None)
+            return _Unit((Flaw(position, _too_long(self._max_bytes), beginning),), None)
+        data = window.get(position, size)
+        if len(data) < size:
+            return _damaged(position, _TRUNCATED)
+        end = position + size
+        behind = window.skip(end, _PADDING)
+        if (rest := window.get(behind, _LONGEST_BEGINNING)) and not _BEGINNING.match(rest):
+            return _damaged(position, "Content-Length does not lead to the next record")
+        return _Unit((_record(data, sizes[0], position, None),), end)
+
+
+class _Compressed:
+    """Every record a gzip member or zstd frame of its own."""
+
+    def __init__(self, compression: Compression, max_bytes: int) -> None:
+        self._compression = compression
+        self._magic = re.compile(re.escape(compression.magic))
+        self._max_bytes = max_bytes
+        self.longest = max_bytes + (max_bytes >> 6) + _FEED_BYTES
+        """Incompressible data grows by less than that."""
+
+    def find(self, window: _Window, start: int) -> int | None:
+        while (found := window.search(self._magic, start)) is not None:
+            if _BEGINNING.match(self.first_bytes(window, found)):
+                break
+            start = found + 1
+        return found
+
+    def first_bytes(self, window: _Window, position: int) -> bytes:
+        data = window.get(position, _FIRST_BLOCK_BYTES)
+        try:
+            return self._compression.new().decompress(data, _LONGEST_BEGINNING)
+        except (zlib.error, zstandard.ZstdError):
+            return b""
+
+    def read(self, window: _Window, position: int) -> _Unit:
+        data, size, problem = self.decompress(window, position)
+        if problem:
+            sizes = _sizes(data) if problem == _too_long(self._max_bytes) else None
+            beginning = _record(data[:HEADER_BYTES], sizes[0], 0, position) if sizes else None
+            return _Unit((Flaw(position, problem, beginning),), None)
+        return _Unit(tuple(_cut(data, position)), position + size)
+
+    def decompress(self, window: _Window, position: int) -> tuple[bytes, int, str]:
+        """A stream's bytes up to the limit, the stored bytes that they took, and why there are not more of them."""
+        stream, output, size, taken = self._compression.new(), [], 0, 0
+        kind = self._compression.name
+        while not stream.eof:
+            data = window.get(position + taken, _FEED_BYTES)
+            if not data:
+                return b"".join(output), taken, f"{kind} stream {_TRUNCATED}"
+            taken += len(data)
+            try:
+                while data or not (stream.eof or stream.needs_input):
+                    output.append(stream.decompress(data, _OUTPUT_BYTES))
+                    data = b""
+                    size += len(output[-1])
+                    if size > self._max_bytes:
+                        break
+            except (zlib.error, zstandard.ZstdError) as error:
+                return b"".join(output), taken, f"{kind} stream damaged: {error}"
+            if size > self._max_bytes or taken - len(stream.unused_data) > self.longest:
+                return b"".join(output), taken, _too_long(self._max_bytes)
+        return b"".join(output), taken - len(stream.unused_data), ""
+
+
+def _cut(data: bytes, stream_start: int) -> Iterator[RawRecord | Flaw]:
+    """The records in one decompressed stream; usually there is one."""
+    position = 0
+    while position < len(data):
+        sizes = _sizes(data[position : position + HEADER_BYTES])
+        if sizes is None or position + sum(sizes) > len(data):
+            what = _NO_HEADER if sizes is None else "Content-Length exceeds the content"
+            yield Flaw(stream_start, f"{what}, at byte {position} of the compressed stream")
+            return
+        end = position + sum(sizes)
+        rest = data[end:].lstrip(_PADDING)
+        if rest and not _BEGINNING.match(rest):
+            yield Flaw(
+                stream_start, f"bytes that belong to no record from byte {end} of the compressed stream on"
+            )
+            return
+        yield _record(data[position:end], sizes[0], position, stream_start)
+        position = len(data) - len(rest)
+
+
+def _sizes(head: bytes) -> tuple[int, int] | None:
+    """Bytes of a record's header, with the empty line, and of its content as the header says."""
+    end = head.find(b"\r\n\r\n", 0, HEADER_BYTES)
+    length = _CONTENT_LENGTH.search(head, 0, end + 2) if end >= 0 else None
+    return None if length is None else (end + 4, int(length.group(1)))
+
+
+def _record(data: bytes, header_bytes: int, start: int, stream_start: int | None) -> RawRecord:
+    return RawRecord(data[:header_bytes], data[header_bytes:], start, start + len(data), stream_start)
+
+
+def _form_of(window: _Window, max_bytes: int) -> _Form | None:
+    """How the records of a file lie in it, by its first bytes; None when it is compressed as a whole."""
+    compression = compression_of(window.get(0, _LONGEST_BEGINNING))
+    if compression is None:
+        return _Plain(max_bytes)
+    if compression.name == "bzip2":
+        return None
+    form = _Compressed(compression, max_bytes)
+    data, _, problem = form.decompress(window, 0)
+    # The first record, `warcinfo`, is small: when it shares its stream, or has not all of it, all will.
+    sizes = _sizes(data)
+    if sizes is None:
+        return form if problem else None
+    is_alone = not data[sum(sizes) :].strip(_PADDING)
+    return form if is_alone and (problem or sum(sizes) <= len(data)) else None
+
+
+def _problem_of_head(head: bytes) -> str:
+    """Why no record begins with a file's first bytes; empty when one does."""
+    if head.startswith(b"filedesc:"):
+        return "an ARC file, the format before WARC; `warcio recompress FILE NEW.warc.gz` converts it"
+    return "" if _BEGINNING.match(head) else "no WARC record at the beginning of the file"
+
+
+def _damaged(position: int, reason: str) -> _Unit:
+    return _Unit((Flaw(position, reason),), None)
+
+
+def _too_long(max_bytes: int) -> str:
+    return f"a record longer than the limit of {max_bytes} bytes"
