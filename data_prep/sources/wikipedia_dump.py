@@ -42,6 +42,10 @@ class WikipediaDumpConfig(SourceConfig):
     kind: Literal["wikipedia_dump"] = "wikipedia_dump"
     paths: tuple[str, ...] = Field(min_length=1)
     """Dump files: local glob patterns or fsspec URIs."""
+    disambiguation: Literal["drop", "keep"] = "drop"
+    """Pages that only tell apart the things of one name. They are told by their templates, in many languages."""
+    math: Literal["drop", "keep"] = "drop"
+    """Formulas: left out, or kept as their TeX source between dollar signs."""
     max_page_bytes: int = Field(default=64 << 20, gt=0)
     """A longer page (bytes of XML) is rejected, and never held in memory."""
 
@@ -164,7 +168,12 @@ class _Reader:
             page, wikitext = _parse_page(element.data, site.namespaces)
             if page.namespace != ARTICLES or page.redirect is not None or _REDIRECT.match(wikitext):
                 return None
-            text = plain_text(wikitext, site.rules)
+            text = plain_text(
+                wikitext,
+                site.rules,
+                keep_formulas=config.math == "keep",
+                keep_disambiguation=config.disambiguation == "keep",
+            )
         except WikitextError as error:
             return self._reject(element.start, f"page {page.id}: {error}")
         except XML_ERRORS as error:

@@ -12,7 +12,7 @@ import mwxml
 from mwxml.errors import MalformedXML
 
 from data_prep.sources.streams import Gap, read_chunks, to_utf8
-from data_prep.sources.wikitext import ENGLISH_LINKS, HIDDEN_NAMESPACES, LinkRules
+from data_prep.sources.wikipedia_links import ENGLISH_LINKS, HIDDEN_NAMESPACES, LinkRules
 
 HEADER_BYTES = 1 << 20
 """A dump's first page begins before this byte (decompressed, as UTF-8)."""

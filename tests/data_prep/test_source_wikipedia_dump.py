@@ -16,7 +16,8 @@ from data_prep.document import Document
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
-from data_prep.sources.wikitext import ENGLISH_LINKS, plain_text
+from data_prep.sources.wikipedia_links import ENGLISH_LINKS
+from data_prep.sources.wikitext import plain_text
 
 HEADER = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
   <siteinfo><sitename>Wikipedia</sitename><dbname>dewiki</dbname><namespaces>

@@ -1,0 +1,45 @@
+"""Which links of a wiki show in running text, and as what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+HIDDEN_NAMESPACES = frozenset({-2, 6, 14})
+"""Numbers of the media, file and category namespaces, in every wiki."""
+_INTERLANGUAGE = re.compile(r"(?:[a-z]{2,3}|simple|zh-[a-z-]+|be-[a-z-]+|roa-[a-z-]+|[a-z]{3}-[a-z]{3,4}):\S")
+_MEDIA_FILE = re.compile(
+    r"^[^:|\]]+:.+\.(?:jpe?g|png|svg|gif|tiff?|webp|og[gav]|opus|flac|mp3|wav|midi?|web[mp]|pdf|djvu)\s*$",
+    re.IGNORECASE,
+)
+"""Namespaces have aliases that dumps do not tell (`Bild:`, `Изображение:`); a file's ending does."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRules:
+    """Which links of a wiki show nothing in running text."""
+
+    hidden_namespaces: frozenset[str] = frozenset({"file", "image", "media", "category"})
+    """Lower-case names of the file, media and category namespaces. The English ones work in every wiki."""
+
+    def extended(self, names: Iterable[str]) -> LinkRules:
+        return replace(self, hidden_namespaces=self.hidden_namespaces | {_key(name) for name in names})
+
+    def hide(self, target: str) -> bool:
+        """Whether a link to `target` is a picture, a category or the like."""
+        namespace, colon, _ = target.partition(":")
+        if not colon or not namespace:
+            return False
+        return _key(namespace) in self.hidden_namespaces or _MEDIA_FILE.match(target) is not None
+
+    def is_furniture(self, target: str, has_text: bool) -> bool:
+        """Whether `[[target]]`, or `[[target|text]]` with `has_text`, shows nothing where it stands."""
+        return self.hide(target) or (not has_text and _INTERLANGUAGE.match(target) is not None)
+
+
+ENGLISH_LINKS = LinkRules()
+
+
+def _key(name: str) -> str:
+    return name.replace("_", " ").strip().lower()

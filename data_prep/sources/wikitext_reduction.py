@@ -1,0 +1,57 @@
+"""What of a page's markup can be rendered without a parser: templates, tables and links that hold no other markup.
+
+They are most of what a parser would make objects of. Rendered from the inside out, they leave it a small rest, and
+a page takes a third of the time.
+"""
+
+from __future__ import annotations
+
+import re
+
+from data_prep.sources.wikipedia_links import LinkRules
+from data_prep.sources.wikipedia_templates import shown_by, template_key
+
+_MOST_PASSES = 10
+"""Markup that is nested deeper is left to the parser."""
+_TEMPLATE = re.compile(r"(?<!\{)\{\{(?!\{)([^{}|\[\]<>]+)((?:\|[^{}]*)?)\}\}(?!\})")
+_LINK = re.compile(r"\[\[([^\[\]{}|<>\n]+)(?:\|([^\[\]{}|<>]*))?\]\](?!\])")
+_TABLE_INDENT = " \t:*"
+
+
+def reduce_markup(wikitext: str, rules: LinkRules) -> str:
+    """The page without furniture templates, tables and simple links, as far as they are well-formed."""
+
+    def link(found: re.Match[str]) -> str:
+        target, text = found.groups()
+        target = target.strip()
+        if rules.is_furniture(target, text is not None):
+            return ""
+        # `[[Title (kind)|]]` shows its text as it was saved; an empty one shows nothing.
+        return target.removeprefix(":") if text is None else text
+
+    for _ in range(_MOST_PASSES):
+        before = len(wikitext)
+        wikitext = _LINK.sub(link, _TEMPLATE.sub(_template, wikitext))
+        if len(wikitext) == before:
+            break
+    return _drop_tables(wikitext)
+
+
+def _template(found: re.Match[str]) -> str:
+    return "" if shown_by(template_key(found.group(1))) is None else found.group()
+
+
+def _drop_tables(wikitext: str) -> str:
+    if "{|" not in wikitext:
+        return wikitext
+    kept: list[str] = []
+    open_tables: list[int] = []
+    for line in wikitext.split("\n"):
+        start = line.lstrip(_TABLE_INDENT)
+        if start.startswith("{|"):
+            open_tables.append(len(kept))
+        elif open_tables and start.startswith("|}") and not start.startswith("|}}"):
+            del kept[open_tables.pop() :]
+            line = start[2:]
+        kept.append(line)
+    return "\n".join(kept)
