@@ -14,7 +14,7 @@ holds its nodes and one block of edges, so a node may have any number of neighbo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +22,7 @@ import numpy as np
 
 from cluster.shards import ShardResult
 from data_prep.dedup.edges import COLUMNS, both_ways, distinct
-from data_prep.dedup.records import (
-    PARTITION_RECORDS,
-    ROW_BITS,
-    RecordWriter,
-    Run,
-    in_blocks,
-    read_range,
-)
+from data_prep.dedup.records import RecordWriter, Run, in_blocks, read_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +34,6 @@ class StarSplit:
     first: int
     last: int
     """The lowest and highest document number in the range."""
-
-
-def node_ranges(rows: Sequence[int]) -> list[tuple[int, int]]:
-    """Ranges of document numbers that hold at most PARTITION_RECORDS documents each and all of them together.
-
-    Args:
-        rows: documents in every shard.
-    """
-    ranges: list[tuple[int, int]] = []
-    first, room = 0, PARTITION_RECORDS
-    for shard, num_rows in enumerate(rows):
-        position = 0
-        while num_rows - position > room:
-            position += room
-            last = (shard << ROW_BITS) + position - 1
-            ranges.append((first, last))
-            first, room = last + 1, PARTITION_RECORDS
-        room -= num_rows - position
-    return [*ranges, (first, (len(rows) << ROW_BITS) - 1)]
 
 
 def large_star(split: StarSplit, path: Path) -> ShardResult:

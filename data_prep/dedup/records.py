@@ -7,7 +7,7 @@ ranges of keys; how many there are is decided when all records are written, from
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -59,6 +59,25 @@ def number_documents(shard: int, rows: np.ndarray) -> np.ndarray:
 def rows_of(documents: np.ndarray) -> np.ndarray:
     """int64 rows in their shards, from numbers in the corpus."""
     return (documents & np.uint64((1 << ROW_BITS) - 1)).astype(np.int64)
+
+
+def document_ranges(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """Ranges of document numbers that hold at most PARTITION_RECORDS documents each and all of them together.
+
+    Args:
+        rows: documents in every shard.
+    """
+    ranges: list[tuple[int, int]] = []
+    first, room = 0, PARTITION_RECORDS
+    for shard, num_rows in enumerate(rows):
+        position = 0
+        while num_rows - position > room:
+            position += room
+            last = (shard << ROW_BITS) + position - 1
+            ranges.append((first, last))
+            first, room = last + 1, PARTITION_RECORDS
+        room -= num_rows - position
+    return [*ranges, (first, (len(rows) << ROW_BITS) - 1)]
 
 
 class RecordWriter:

@@ -16,10 +16,9 @@ from cluster.manifest import InputEntry, Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, ShardFunction
 from data_prep.dedup import edges, exact, minhash, paragraphs
-from data_prep.dedup.components import ROUND, StarSplit, list_leaves, node_ranges
+from data_prep.dedup.components import ROUND, StarSplit, list_leaves
 from data_prep.dedup.config import NearDedup, ParagraphDedup
-from data_prep.dedup.index import INDEX, IndexSplit, index_documents, index_files
-from data_prep.dedup.records import count_partitions, record_files
+from data_prep.dedup.records import count_partitions, document_ranges, record_files
 from data_prep.dedup.repeats import RepeatsSplit, find_repeats
 from data_prep.dedup.survivors import Survivors
 from data_prep.layout import WORK
@@ -61,13 +60,6 @@ class Steps:
             repeats=self.directory(DOCUMENT_REPEATS) if method.documents else None,
             selection=selection if edited else None,
         )
-
-    def index(self) -> None:
-        """Make what the training of a tokenizer draws its documents from."""
-        shards = range(self.job.num_shards)
-        splits = [IndexSplit(self.job.documents_path(self.documents, shard)) for shard in shards]
-        files = index_files(self.job.num_shards)
-        self._make(INDEX, index_documents, splits, [self.documents], files=files)
 
     def make(self) -> None:
         """Make all steps that the settings ask for."""
@@ -120,7 +112,7 @@ class Steps:
             method.model_dump(mode="json"),
         )
         graph = self._partition(NEAR_EDGES, edges.link_documents, buckets, minhash.KEYS, edges.COLUMNS)
-        ranges = node_ranges([entry.rows or 0 for entry in self.documents.files])
+        ranges = document_ranges([entry.rows or 0 for entry in self.documents.files])
         for number in count():
             num_changed = 0
             for name, operation in ROUND:

@@ -46,7 +46,6 @@ def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
         )
         for shard, file in enumerate(selection_files(job.num_shards))
     ]
-    steps.index()
     return build_sharded_artefact(
         job.out / DEDUP,
         DEDUP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,7 +60,7 @@ def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
 
 @contextmanager
 def without_ray() -> Iterator[None]:
-    """Shard functions run one after the other in this process; all else is as ever."""
+    """Shard functions run one after the other in this process; all else is as ever, but for waiting for the disk."""
 
     def run(function, pending, directory, options, max_in_flight):
         for shard in pending:
@@ -67,6 +68,7 @@ def without_ray() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "_run", run)
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

@@ -1,0 +1,143 @@
+"""MinHash finds what the theory says: signatures estimate Jaccard similarity, bands follow the S-curve."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from data_prep.dedup.bands import choose_bands, meeting_probability
+from data_prep.dedup.config import DedupConfig, NearDedup
+from data_prep.dedup.minhash import band_keys, sign
+from data_prep.dedup.shingles import shingle
+from data_prep.ragged import Ragged
+
+NGRAM, NUM_PERMUTATIONS, SEED = 5, 128, 1
+NUM_PAIRS = 400
+NUM_WORDS = 160
+GOLDEN = [[2150135554, 154349435, 471372049, 529430064], [1954477199, 4081489542, 3405608619, 911664300]]
+
+
+def pairs_of_texts(generator, num_changes):
+    """Texts of random words, and each again with some of its words replaced, at random places."""
+    words = generator.integers(0, 1 << 30, size=(NUM_PAIRS, NUM_WORDS))
+    changed = words.copy()
+    for row in changed:
+        places = generator.choice(NUM_WORDS, num_changes, replace=False)
+        row[places] = generator.integers(1 << 30, 1 << 31, size=num_changes)
+    return [[" ".join(f"w{word:x}" for word in row) for row in rows] for rows in (words, changed)]
+
+
+def letters(text):
+    """Digits are all alike to deduplication: spell them."""
+    return text.translate({ord("0") + digit: chr(ord("g") + digit) for digit in range(10)})
+
+
+def jaccard(first, second):
+    """Similarity of the two texts' sets of n-grams, without any hash."""
+    sets = []
+    for text in (first, second):
+        words = text.split()
+        sets.append({tuple(words[start : start + NGRAM]) for start in range(len(words) - NGRAM + 1)})
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """By number of changed words: ([pairs] true similarity, [pairs, permutations] signatures of both texts)."""
+    generator = np.random.Generator(np.random.Philox(11))
+    found = {}
+    for num_changes in (1, 2, 4, 7, 12, 25):
+        texts = [[letters(text) for text in side] for side in pairs_of_texts(generator, num_changes)]
+        similarities = np.array([jaccard(*pair) for pair in zip(*texts, strict=True)])
+        signatures = [sign(shingle(pa.array(side), NGRAM), NUM_PERMUTATIONS, SEED) for side in texts]
+        found[num_changes] = similarities, signatures
+    return found
+
+
+def test_agreement_of_signatures_estimates_jaccard_similarity(planted):
+    errors, variances = [], []
+    for similarities, (first, second) in planted.values():
+        agreement = (first == second).mean(axis=1)
+        variance = similarities * (1 - similarities) / NUM_PERMUTATIONS
+        mean_error = (agreement - similarities).mean()
+        assert abs(mean_error) < 4 * np.sqrt(variance.sum()) / NUM_PAIRS
+        errors.append(((agreement - similarities) ** 2).mean())
+        variances.append(variance.mean())
+    # No larger than those of so many coin tosses; the library's permutations do better, being balanced.
+    assert np.sum(errors) < 1.1 * np.sum(variances)
+
+
+@pytest.mark.parametrize("shape", [choose_bands(0.8, 128), (14, 8), (20, 5), (1, 16)])
+def test_documents_meet_with_the_probability_of_the_s_curve(planted, shape):
+    for similarities, signatures in planted.values():
+        first, second = (band_keys(each, *shape) for each in signatures)
+        num_met = int((first == second).any(axis=1).sum())
+        probability = meeting_probability(similarities, *shape)
+        sigma = np.sqrt((probability * (1 - probability)).sum())
+        assert abs(num_met - probability.sum()) <= 4 * sigma + 0.5
+    means = [similarities.mean() for similarities, _ in planted.values()]
+    assert min(means) < 0.3 < 0.9 < max(means)
+
+
+def test_unrelated_documents_do_not_meet(planted):
+    first = np.concatenate([signatures[0] for _, signatures in planted.values()])
+    keys = band_keys(first, 14, 8)
+    assert len(np.unique(keys)) == keys.size
+
+
+def test_equal_values_in_different_bands_are_different_buckets():
+    keys = band_keys(np.full((2, 12), 7, dtype=np.uint32), 3, 4)
+    assert np.array_equal(keys[0], keys[1])
+    assert len(np.unique(keys[0])) == 3
+
+
+def test_signatures_are_what_they_were():
+    """Another version of the library would find other near-duplicates in data that is prepared already."""
+    shingles = Ragged.of([np.arange(5, dtype=np.uint64) << np.uint64(40), np.array([9], dtype=np.uint64)])
+    assert sign(shingles, 4, 1).tolist() == GOLDEN
+    assert sign(shingles, 4, 2).tolist() != GOLDEN
+
+
+@pytest.mark.parametrize("num_permutations", [16, 128, 256])
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.95])
+def test_bands_are_those_of_datasketch(threshold, num_permutations):
+    lsh = pytest.importorskip("datasketch.lsh")
+    expected = lsh._optimal_param(threshold, num_permutations, 0.5, 0.5)
+    assert choose_bands(threshold, num_permutations) == tuple(expected)
+
+
+def test_bands_of_the_default_meet_documents_at_the_threshold():
+    bands, rows = NearDedup().shape
+    assert (bands, rows) == (9, 13)
+    assert meeting_probability(0.9, bands, rows) > 0.9
+    assert meeting_probability(0.6, bands, rows) < 0.02
+
+
+def test_short_names_stand_for_settings():
+    def make(value):
+        return DedupConfig.model_validate(value)
+
+    assert make("exact") == DedupConfig()
+    assert make("none") == DedupConfig(documents=False)
+    full = make("full")
+    assert full.documents
+    assert full.near == NearDedup()
+    assert full.paragraphs is not None
+    assert full.paragraphs.scope == "corpus"
+    assert make({"paragraphs": "within"}).paragraphs == full.paragraphs.model_copy(update={"scope": "within"})
+    assert make({"paragraphs": "none"}).paragraphs is None
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("exakt", "none, exact, full"),
+        ({"near": {"bands": 4}}, "together"),
+        ({"near": {"bands": 20, "rows": 10}}, "num_permutations = 128"),
+        ({"near": {"threshold": 1.0}}, "less than 1"),
+        ({"paragraphs": "everywhere"}, "within"),
+    ],
+)
+def test_wrong_settings_are_explained(value, message):
+    with pytest.raises(ValidationError, match=message):
+        DedupConfig.model_validate(value)

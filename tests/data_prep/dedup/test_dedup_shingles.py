@@ -1,0 +1,104 @@
+"""Hashed word n-grams, against sets of words in plain Python."""
+
+import re
+import unicodedata
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.dedup import folding
+from data_prep.dedup.folding import text_blocks
+from data_prep.dedup.shingles import hash_words, shingle
+
+WORDS = st.sampled_from(
+    [
+        "the",
+        "The",
+        "café",
+        "cafe\u0301",
+        "CAFE",
+        "x1",
+        "x2",
+        "don't",
+        "don",
+        "t",
+        "日本",
+        "本",
+        "naïve,",
+        "--",
+        "Ωmega",
+    ]
+)
+TEXTS = st.lists(WORDS, max_size=12).map(" ".join)
+
+
+def words_of(text):
+    """Words in plain Python: folded, cut where something is neither letter nor digit, and around ideographs."""
+    letters = [part for part in unicodedata.normalize("NFD", text) if unicodedata.category(part) != "Mn"]
+    folded = re.sub(r"\d", "0", "".join(letters).lower())
+    return re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff_]+", folded)
+
+
+def ngrams_of(text, ngram):
+    words = words_of(text)
+    if len(words) < ngram:
+        return {tuple(words)} if words else set()
+    return {tuple(words[start : start + ngram]) for start in range(len(words) - ngram + 1)}
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(TEXTS, min_size=1, max_size=5), st.integers(1, 6))
+def test_ngrams_are_equal_when_their_words_are(texts, ngram):
+    found = shingle(pa.array(texts, type=pa.string()), ngram)
+    assert len(found) == len(texts)
+    hash_of = {}
+    for row, text in enumerate(texts):
+        words = words_of(text)
+        grams = [tuple(words[start : start + ngram]) for start in range(max(1, len(words) - ngram + 1))]
+        grams = grams if words else []
+        assert len(found[row]) == len(grams)
+        for gram, value in zip(grams, found[row].tolist(), strict=True):
+            assert hash_of.setdefault(gram, value) == value
+    assert len(set(hash_of.values())) == len(hash_of)
+
+
+def test_real_words_do_not_collide(corpora):
+    text = next((corpora / "books" / "en").glob("*.txt")).read_text(encoding="utf-8-sig", errors="ignore")
+    words = words_of(text)
+    hashes = hash_words(pa.array([text]))[0]
+    assert len(hashes) == len(words) > 20_000
+    assert len(np.unique(hashes)) == len(set(words))
+    assert len(np.unique(shingle(pa.array([text]), 3)[0])) == len(ngrams_of(text, 3))
+
+
+def test_order_of_words_and_letters_matters():
+    texts = ["a b c", "b a c", "ab c", "abc", "a bc", "acb", "c b a"]
+    hashes = [tuple(hash_words(pa.array([text]))[0].tolist()) for text in texts]
+    grams = [frozenset(shingle(pa.array([text]), 3)[0].tolist()) for text in texts]
+    for first, second in combinations(range(len(texts)), 2):
+        assert hashes[first] != hashes[second]
+        assert not grams[first] & grams[second]
+
+
+def test_slices_and_blocks_change_nothing(monkeypatch):
+    texts = pa.array(["", "skipped", "one two three", "é" * 30, "", "日本語 の 文", "four five six seven"])[
+        2:
+    ]
+    whole = shingle(texts, 2)
+    for block_bytes in (1, 10, 40, 10_000):
+        monkeypatch.setattr(folding, "BLOCK_BYTES", block_bytes)
+        blocks = list(text_blocks(texts))
+        assert [first for first, _ in blocks] == np.cumsum(
+            [0, *(len(own) for _, own in blocks[:-1])]
+        ).tolist()
+        values = np.concatenate([shingle(own, 2).values for _, own in blocks])
+        assert np.array_equal(values, whole.values)
+
+
+@pytest.mark.parametrize("text", ["", " ", "—…!", "\u0301"])
+def test_a_text_without_words_has_no_ngrams(text):
+    assert shingle(pa.array([text, "a word"]), 5).lengths.tolist() == [0, 1]
