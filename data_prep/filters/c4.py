@@ -66,7 +66,12 @@ def build(config: C4Config) -> Apply:
         MissingInputError: the list of bad words is not there.
     """
     holds_bad_word = _finder(read_list(config.bad_words, "bad_words"))
+    line_phrases = tuple(phrase.lower() for phrase in config.removed_phrases)
     page_phrases = tuple(phrase.lower() for phrase in config.dropped_phrases)
+
+    def holds_phrase(line: str) -> bool:
+        lowered = line.lower()
+        return any(phrase in lowered for phrase in line_phrases)
 
     def problem(lowered: str) -> Dropped | None:
         if any(phrase in lowered for phrase in page_phrases):
@@ -75,10 +80,9 @@ def build(config: C4Config) -> Apply:
 
     def apply(document: Document) -> Passed | Dropped:
         found = _split(document.text, config)
-        lowered = "\n".join(found).lower()
-        kept = _keep(found, lowered.split("\n"), config)
+        kept = [line for line in found if _is_prose(line, config) and not holds_phrase(line)]
         # What stands together only now that a line between is gone counts too.
-        dropped = problem(lowered) or problem("\n".join(kept).lower())
+        dropped = problem("\n".join(found).lower()) or problem("\n".join(kept).lower())
         if not dropped and not _enough_sentences(kept, config.min_sentences):
             dropped = Dropped("few_sentences")
         text = "\n".join(kept)
@@ -88,20 +92,11 @@ def build(config: C4Config) -> Apply:
 
 
 def _split(text: str, config: C4Config) -> list[str]:
-    """The lines without citations and outer white space."""
+    """The lines without citations and outer white space, as far as anything is left of them."""
     found = text.splitlines()
     if config.remove_citations and "[" in text:
         found = map(without_citations, found)
-    return [line.strip() for line in found]
-
-
-def _keep(found: list[str], lowered: list[str], config: C4Config) -> list[str]:
-    phrases = tuple(phrase.lower() for phrase in config.removed_phrases)
-    return [
-        line
-        for line, small in zip(found, lowered, strict=True)
-        if line and _is_prose(line, config) and not any(phrase in small for phrase in phrases)
-    ]
+    return [line for line in map(str.strip, found) if line]
 
 
 def _is_prose(line: str, config: C4Config) -> bool:

@@ -1,0 +1,236 @@
+"""What every filter keeps: pure, total, idempotent, linear in time, unchanged objects for unchanged text."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from data_prep.document import Document
+from data_prep.filters import FILTERS, AnyFilter, Passed
+from data_prep.filters.base import Apply
+from data_prep.filters.chain import FilterChain
+
+SETTINGS: dict[str, dict[str, Any]] = {kind: {} for kind in FILTERS} | {
+    "language": {"allowed": ["en", "de"], "min_probability": 0.5},
+    "length": {"min_characters": 1, "max_words": 1000},
+    "c4": {"min_sentences": 0, "min_words_per_line": 1},
+    "gopher_quality": {"min_words": 0, "min_stop_words": 0},
+}
+"""Settings under which small texts reach most rules."""
+ADVERSARIES = [
+    *("a", "a@", "@a.", ".a@", "a@a.a", "1 ", "1.", "1:", "1-", "::", "+1", "(", "-", "AB12", "1.1.1.1 "),
+    *(
+        "[",
+        "]",
+        "[1]",
+        "[[1]",
+        "\n",
+        "\n \n",
+        "a\n",
+        "| ",
+        "... ",
+        "a b ",
+        "© ",
+        "copyright ",
+        "cookies ",
+        "{",
+    ),
+    *("\x00", "é", "Ã", "Ã©", "Ã\x00", "â€™ ", "漢", "ก", "\u200b", "e\u0301", "\u0301"),
+]
+"""Repeated, these are the worst that we know for some rule or pattern."""
+PIECES = st.sampled_from(
+    [
+        *(
+            "a",
+            "The end. ",
+            "\n",
+            "\n\n",
+            " ",
+            "\r\n",
+            "\x85",
+            "\x00",
+            "\x9d",
+            "\xa0",
+            "\u200b",
+            "\ufeff",
+            "e\u0301",
+        ),
+        *(
+            "Ã",
+            "Â",
+            "©",
+            "â€™",
+            "Ã\x00",
+            "é",
+            "漢字",
+            "ไทย",
+            "हिन्दी",
+            "|",
+            " | ",
+            "»",
+            "- ",
+            "•",
+            "#",
+            "...",
+            "…",
+            '."',
+        ),
+        *(
+            "[",
+            "]",
+            "1",
+            "edit",
+            "citation needed",
+            "[1]",
+            "{",
+            "lorem ipsum",
+            "javascript",
+            "cookie policy",
+            "©2020",
+        ),
+        *(
+            "x@y.org",
+            "@",
+            ".",
+            "8.8.8.8",
+            "2001:4860:4860::8888",
+            ":",
+            "+1 415-555-2671",
+            "(415) 555-2671",
+            "-",
+        ),
+        *(
+            "DE89 3704 0044 0532 0130 00",
+            "GB82WEST12345698765432",
+            "Read more",
+            "log in",
+            "Home | News | Contact",
+        ),
+    ]
+)
+TEXTS = st.one_of(
+    st.lists(PIECES, max_size=25).map("".join), st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+)
+
+
+@cache
+def build(kind: str) -> Apply:
+    config = TypeAdapter(AnyFilter).validate_python({"kind": kind} | SETTINGS[kind])
+    return FILTERS[kind].build(config)
+
+
+def document(text: str) -> Document:
+    return Document("test:1", "test", "file", "", "en", text)
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+def test_filter_applied_twice_gives_the_same(kind: str):
+    apply = build(kind)
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(TEXTS)
+    def check(text: str) -> None:
+        first = apply(document(text))
+        assert apply(document(text)) == first
+        if isinstance(first, Passed):
+            second = apply(first.document)
+            assert isinstance(second, Passed), second
+            assert second.document is first.document
+
+    check()
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+@pytest.mark.parametrize(
+    "text", ["", " \n\t ", "\n", "\x00\x01\x7f", "\u200b\ufeff", "word", "\ud7ff\ue000\U0010ffff"]
+)
+def test_nearly_empty_texts_are_handled(kind: str, text: str):
+    assert build(kind)(document(text)) == build(kind)(document(text))
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+def test_time_grows_with_the_length_of_a_text_and_not_with_its_square(kind: str):
+    """A pattern that is tried from each of n characters up to the end would take hours for these."""
+    apply = build(kind)
+    began = time.process_time()
+    for piece in ADVERSARIES:
+        apply(document(piece * (250_000 // len(piece))))
+    for piece in ("word ", "1 ", "a@", "[", "\n"):
+        apply(document(piece * (1_000_000 // len(piece))))
+    assert time.process_time() - began < 60
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+def test_text_that_needs_nothing_comes_out_as_the_same_object(kind: str):
+    prose = (
+        "The river rises in the hills to the north of the town, and it runs through the valley to the sea. "
+        "People have lived along it for as long as anyone can remember.\n"
+        "Farmers grow barley and beans on the low fields, while sheep graze higher up with hardly a fence. "
+        "There is a market every second week, where wool is sold and news is exchanged.\n"
+        "In winter most roads are closed by snow; then letters arrive late, if they arrive at all."
+    )
+    before = document(prose)
+    outcome = build(kind)(before)
+    assert isinstance(outcome, Passed), outcome
+    assert outcome.document is before
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+def test_configuration_is_a_key_and_its_identity_is_json(kind: str):
+    plain = {"kind": kind} | SETTINGS[kind]
+    one, other = (TypeAdapter(AnyFilter).validate_python(plain) for _ in range(2))
+    assert hash(one) == hash(other)
+    assert TypeAdapter(AnyFilter).validate_python(one.identity()) == one
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+def test_unknown_setting_is_refused(kind: str):
+    with pytest.raises(ValidationError, match="no_such_setting"):
+        TypeAdapter(AnyFilter).validate_python({"kind": kind, "no_such_setting": 1} | SETTINGS[kind])
+
+
+def test_chain_counts_what_each_filter_does():
+    configs = [
+        {"kind": "unicode"},
+        {"kind": "length", "min_words": 3},
+        {"kind": "pii"},
+        {"kind": "length", "max_characters": 40},
+    ]
+    chain = FilterChain([TypeAdapter(AnyFilter).validate_python(each) for each in configs])
+    texts = ["two words", "it costs nothing", "mail x@y.org or a@b.com", "it\xa0costs\xa0nothing", "w " * 40]
+    left = [chain.apply(document(text)) for text in texts]
+    assert [each and each.text for each in left] == [
+        *(None, "it costs nothing", "mail <EMAIL> or <EMAIL>", "it costs nothing", None)
+    ]
+    assert {key.removeprefix("filters."): count for key, count in chain.counts.items()} == {
+        "00_unicode.kept": 5,
+        "00_unicode.changed": 1,
+        "01_length.kept": 4,
+        "01_length.dropped": 1,
+        "01_length.dropped.too_short": 1,
+        "02_pii.kept": 4,
+        "02_pii.changed": 1,
+        "02_pii.emails": 2,
+        "03_length.kept": 3,
+        "03_length.dropped": 1,
+        "03_length.dropped.too_long": 1,
+    }
+    assert [each["reason"] for each in chain.examples] == ["too_short", "too_long"]
+
+
+def test_file_named_by_a_filter_counts_by_content(tmp_path: Path):
+    for name, content in (("a", "ox\n"), ("b", "ox\n"), ("c", "cow\n")):
+        (tmp_path / name).write_text(content)
+    adapter = TypeAdapter(AnyFilter)
+    one, same, other = (
+        adapter.validate_python({"kind": "c4", "bad_words": tmp_path / name}).identity() for name in "abc"
+    )
+    assert one == same
+    assert one != other

@@ -1,0 +1,110 @@
+"""Gopher's repetition rules, on examples counted by hand and against counting by brute force."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.filters.gopher_repetition import GopherRepetitionConfig, _shares, duplicates
+from data_prep.filters.ngrams import number_words, repeated_ngrams
+
+
+def shares(text: str) -> dict[str, float]:
+    return {name: share for name, share, _ in _shares(text, GopherRepetitionConfig())}
+
+
+def test_defaults_are_table_a1():
+    limits = {name: most for name, _, most in _shares("", GopherRepetitionConfig())}
+    assert limits == {
+        "duplicate_lines": 0.30,
+        "duplicate_line_characters": 0.20,
+        "duplicate_paragraphs": 0.30,
+        "duplicate_paragraph_characters": 0.20,
+        "top_2_gram": 0.20,
+        "top_3_gram": 0.18,
+        "top_4_gram": 0.16,
+        "duplicate_5_grams": 0.15,
+        "duplicate_6_grams": 0.14,
+        "duplicate_7_grams": 0.13,
+        "duplicate_8_grams": 0.12,
+        "duplicate_9_grams": 0.11,
+        "duplicate_10_grams": 0.10,
+    }
+
+
+def test_second_and_later_lines_are_duplicates():
+    assert duplicates(["aa", "b", "aa", "aa", "ccc"]) == (2 / 5, 4)
+
+
+def test_paragraphs_lie_between_blank_lines():
+    found = shares("one two\nthree\n\n  \nfour\n\none two\nthree")
+    assert found["duplicate_paragraphs"] == 1 / 3
+    assert found["duplicate_paragraph_characters"] == pytest.approx(13 / 28)
+    assert found["duplicate_lines"] == 2 / 5
+
+
+def test_top_ngram_is_counted_in_the_characters_of_its_words():
+    # "red fox" three times, and `Red fox` is another: 18 of 31 characters of words.
+    assert shares("Red fox, red fox; the red fox! (red fox) runs.")["top_2_gram"] == 18 / 31
+
+
+def test_overlapping_occurrences_of_the_top_ngram_count_once():
+    assert shares("la la la la la")["top_2_gram"] == 1.0
+
+
+def test_ngram_that_occurs_once_is_no_repetition():
+    assert shares("only two words here")["top_2_gram"] == 0
+
+
+def test_repeated_passage_counts_from_its_second_occurrence_with_overlaps_once():
+    passage = "aa bb cc dd ee ff gg"
+    found = shares(f"{passage} xx {passage} yyyy")
+    # Three 5-grams of the second passage overlap in its 14 characters; 34 are in all words.
+    assert found["duplicate_5_grams"] == 14 / 34
+    assert found["duplicate_7_grams"] == 14 / 34
+    assert found["duplicate_8_grams"] == 0
+
+
+@pytest.mark.parametrize("sentence", ["Buy now and save more money today. ", "坐火车去北京旅行很方便。"])
+def test_page_that_says_one_thing_again_and_again_is_dropped(bench, sentence: str):
+    assert bench("gopher_repetition").reason(sentence * 30) is not None
+
+
+def test_limit_itself_is_allowed(bench):
+    lines = "\n".join(
+        ["same line here"] * 4 + [f"{n} other {n} words {n} on {n} this {n} line" for n in range(6)]
+    )
+    off = {"top_ngram_characters": {}, "duplicate_ngram_characters": {}, "duplicate_line_characters": 1}
+    off["duplicate_paragraph_characters"] = 1
+    assert bench("gopher_repetition", duplicate_lines=0.3, **off).reason(lines) is None
+    assert bench("gopher_repetition", duplicate_lines=0.29, **off).reason(lines) == "duplicate_lines"
+
+
+@pytest.mark.parametrize("limits", [{1: 0.5}, {65: 0.5}, {3: 1.5}])
+def test_limits_without_sense_are_refused(bench, limits: dict[int, float]):
+    with pytest.raises(ValueError, match="n must be 2 to 64"):
+        bench("gopher_repetition", top_ngram_characters=limits)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from("abcd"), max_size=40))
+def test_repeated_ngrams_are_those_that_brute_force_finds(words: list[str]):
+    numbers = number_words(words)
+    assert [words[i] == words[j] for i in range(len(words)) for j in range(i)] == [
+        numbers[i] == numbers[j] for i in range(len(words)) for j in range(i)
+    ]
+    for found in repeated_ngrams(numbers, range(2, 8)):
+        n = found.n
+        grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+        counts = Counter(grams)
+        assert found.starts.tolist() == [i for i, gram in enumerate(grams) if counts[gram] > 1]
+        later = [i for i, gram in enumerate(grams) if gram in grams[:i]]
+        assert found.later_starts().tolist() == later
+        covered = np.zeros(len(words), dtype=bool)
+        for start in later:
+            covered[start : start + n] = True
+        assert found.covered(found.later_starts(), len(words)).tolist() == covered.tolist()

@@ -1,0 +1,103 @@
+"""Language identification."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import ConfigError, MissingInputError
+from data_prep.filters.language import excerpt
+
+ENGLISH = "The committee met on Tuesday and decided that the bridge should be repaired before the winter. "
+GERMAN = (
+    "Der Ausschuss trat am Dienstag zusammen und beschloss, dass die Brücke vor dem Winter repariert wird. "
+)
+
+
+@pytest.fixture(scope="module")
+def english_or_french(bench):
+    return bench("language", allowed=["en", "fr"])
+
+
+def test_allowed_language_passes_with_its_code(english_or_french):
+    outcome = english_or_french.outcome(
+        "Le comité s'est réuni mardi et a décidé de réparer le pont avant l'hiver."
+    )
+    assert outcome.document.lang == "fr"
+
+
+def test_other_language_is_dropped(english_or_french):
+    assert english_or_french.reason(GERMAN) == "other_language"
+
+
+def test_text_without_evidence_is_uncertain(english_or_french):
+    assert english_or_french.reason("1234 !!! ###") == "uncertain_language"
+    assert english_or_french.reason("") == "uncertain_language"
+
+
+def test_lang_is_kept_where_wanted(bench):
+    keep = bench("language", allowed=["en"], set_lang=False)
+    assert keep.outcome(ENGLISH, lang="en-GB").document.lang == "en-GB"
+
+
+def test_candidates_share_all_probability(bench):
+    """Norwegian takes half of a few Danish words, unless it is no candidate."""
+    short = "hus og have"
+    among_all = bench("language", allowed=["da"], min_probability=0.9)
+    assert among_all.reason(short) == "uncertain_language"
+    among_two = bench("language", allowed=["da"], candidates=["da", "en"], min_probability=0.9)
+    assert among_two.reason(short) is None
+
+
+def test_foreign_preface_of_a_long_text_does_not_decide(english_or_french):
+    assert english_or_french.reason(GERMAN * 10 + ENGLISH * 500) is None
+    assert english_or_french.reason(ENGLISH * 10 + GERMAN * 500) == "other_language"
+
+
+def test_excerpt_is_bounded_and_reaches_both_ends():
+    text = "".join(map(str, range(100_000)))
+    sample = excerpt(text, 2000)
+    assert len(sample) <= 2000 + 3
+    assert text.startswith(sample[:500])
+    assert text.endswith(sample[-500:])
+    assert excerpt("short", 2000) == "short"
+
+
+def test_unknown_language_is_refused_with_those_that_are_known(bench):
+    with pytest.raises(ConfigError, match=r"does not know tlh\. It knows .*\bde, "):
+        bench("language", allowed=["en", "tlh"])
+
+
+@pytest.mark.parametrize("candidates", [["de", "fr"], ["en"]])
+def test_candidates_must_leave_a_choice(bench, candidates: list[str]):
+    with pytest.raises(ValueError, match="every allowed language and at least one other"):
+        bench("language", allowed=["en"], candidates=candidates)
+
+
+def test_missing_model_is_named(bench, tmp_path: Path):
+    with pytest.raises(MissingInputError, match=r"lid\.bin"):
+        bench("language", allowed=["en"], model=tmp_path / "lid.bin")
+
+
+def test_missing_package_is_answered_with_its_installation(
+    bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "lid.bin").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "fasttext", None)
+    with pytest.raises(ConfigError, match="fasttext") as caught:
+        bench("language", allowed=["en"], model=tmp_path / "lid.bin")
+    assert "pip install fasttext" in caught.value.next_step
+
+
+def test_fasttext_model_takes_the_place_of_py3langid(bench, tmp_path: Path):
+    fasttext = pytest.importorskip("fasttext")
+    lines = [f"__label__en {ENGLISH}", f"__label__de {GERMAN}"] * 50
+    (tmp_path / "train.txt").write_text("\n".join(lines), encoding="utf-8")
+    model = fasttext.train_supervised(str(tmp_path / "train.txt"), epoch=50, thread=1, verbose=0)
+    model.save_model(str(tmp_path / "lid.bin"))
+    only_german = bench("language", allowed=["de"], model=tmp_path / "lid.bin", min_probability=0.6)
+    assert only_german.outcome(GERMAN + "\n" + GERMAN).document.lang == "de"
+    assert only_german.reason(ENGLISH + "\n") == "other_language"
+    assert only_german.reason("") == "uncertain_language"
