@@ -87,6 +87,23 @@ def verify(store: Store, as_json: Json = False) -> None:
 
 
 @data_app.command()
+def rejects(store: Store, as_json: Json = False) -> None:
+    """List what could not be read: file, byte and reason. Also of a preparation that is not finished."""
+    from dataclasses import asdict
+
+    from data_prep.rejects import list_rejects
+
+    found = list_rejects(store)
+    if as_json:
+        print_json([asdict(reject) for reject in found])
+    elif found:
+        rows = [[reject.uri, reject.byte_offset, reject.reason] for reject in found]
+        print_table(f"{len(found)} rejects", ("file", "byte", "reason"), rows)
+    else:
+        typer.echo("nothing was rejected")
+
+
+@data_app.command()
 def stats(
     store: Store,
     html: Annotated[

@@ -4,8 +4,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from cluster.errors import MissingInputError
+from cluster.manifest import FileEntry
+from cluster.shards import Reject, ShardRecord, record_path
 from data_prep.provenance import trace_document
+from data_prep.rejects import list_rejects
 from data_prep.report.page import SAMPLED_DOCUMENTS, render_report
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
@@ -94,3 +99,18 @@ def test_a_document_is_followed_from_its_bytes_to_its_tokens(finished, corpus):
 def test_a_source_that_is_gone_is_said_to_be(finished, monkeypatch):
     monkeypatch.setattr("data_prep.provenance._source_path", lambda store, uri: "/nowhere/book.txt")
     assert trace_document(TokenStore.open(finished.out), 0).source_text is None
+
+
+def test_rejects_are_listed_before_and_after_a_preparation_is_finished(finished, tmp_path):
+    assert list_rejects(finished.out) == []
+    reject = Reject("file", 7, "bad")
+    record = ShardRecord(
+        identity="", entry=FileEntry(path="d", size_bytes=0, xxh3_128=""), stats={}, rejects=(reject,)
+    )
+    for name in ("documents", ".documents.0123.partial"):
+        path = record_path(tmp_path / name / "out" / name, "d")
+        path.parent.mkdir(parents=True)
+        path.write_text(record.model_dump_json())
+        assert list_rejects(tmp_path / name / "out") == [reject]
+    with pytest.raises(MissingInputError, match="No documents were prepared"):
+        list_rejects(tmp_path)

@@ -1,0 +1,24 @@
+"""What could not be read: the rejects of a preparation, finished or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cluster.errors import MissingInputError
+from cluster.shards import RECORDS_NAME, Reject, read_records
+from data_prep.layout import DOCUMENTS
+
+
+def list_rejects(out: Path) -> list[Reject]:
+    """All rejects that are recorded under a preparation's output directory, by shard and place.
+
+    Raises:
+        MissingInputError: nothing was prepared there.
+    """
+    directories = [out / DOCUMENTS, *sorted(out.glob(f".{DOCUMENTS}.*.partial"))]
+    found = [directory for directory in directories if (directory / RECORDS_NAME).is_dir()]
+    if not found:
+        raise MissingInputError(
+            f"No documents were prepared in {out}.", next_step="name the `out` of a preparation"
+        )
+    return [reject for directory in found for record in read_records(directory) for reject in record.rejects]
