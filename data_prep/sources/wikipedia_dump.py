@@ -33,6 +33,7 @@ _OPENING, _CLOSING, _END = b"<page>", b"</page>", b"</mediawiki>"
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt[^/]*$")
 _SECOND_STREAM_BYTES = 4 << 20
 """How far into a file a second bzip2 stream is looked for. A hundred pages, compressed, are about a megabyte."""
+_NAMESPACE = re.compile(rb"<ns>(-?\d{1,9})</ns>")
 _REDIRECT = re.compile(r"\s*#\s?\w+\s*:?\s*\[\[")
 
 
@@ -164,6 +165,8 @@ class _Reader:
     def _article(self, element: Element) -> Document | Reject | None:
         """The page as a document; None when it is no article or shows no text."""
         config, site = self._config, self._site
+        if _is_no_article(element.data):
+            return None
         try:
             page, wikitext = _parse_page(element.data, site.namespaces)
             if page.namespace != ARTICLES or page.redirect is not None or _REDIRECT.match(wikitext):
@@ -192,6 +195,13 @@ class _Reader:
             text=text,
             meta=meta,
         )
+
+
+def _is_no_article(page: bytes) -> bool:
+    """Tell most redirects and pages of other namespaces without parsing them; they are over half of a dump."""
+    header = page[: page.find(b"<revision>")]
+    namespace = _NAMESPACE.search(header)
+    return b"<redirect " in header or (namespace is not None and int(namespace.group(1)) != ARTICLES)
 
 
 def _parse_page(data: bytes, namespaces: Mapping[str, Any]) -> tuple[mwxml.Page, str]:

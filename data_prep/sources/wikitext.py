@@ -41,7 +41,7 @@ def plain_text(
     source, formulas = take_extensions(wikitext)
     if not keep_disambiguation and is_disambiguation(source):
         return ""
-    source = reduce_markup(_STYLE.sub("", source), rules)
+    source = reduce_markup(_SWITCH.sub("", _QUOTES.sub("", source)), rules)
     try:
         code = mwparserfromhell.parse(source, skip_style_tags=True)
         rendered = _render(code, rules)
@@ -52,7 +52,7 @@ def plain_text(
     return clean_text(put_formulas(text, formulas, keep=True))
 
 
-_STYLE = re.compile("'{2,5}|__[^\\W\\d_]{3,40}__")
+_QUOTES, _SWITCH = re.compile("'''{0,3}"), re.compile(r"__[^\W\d_]{3,40}__")
 """Bold and italic quotes, and behaviour switches such as `__NOTOC__` in any language."""
 
 # -- parsed nodes -------------------------------------------------------------------------------------------
@@ -144,11 +144,17 @@ _STRAY_TAG = re.compile(
     r"abbr|cite|dfn|var|kbd|samp|score|timeline|syntaxhighlight|source|section)(?:\s[^<>]*|/)?>",
     re.IGNORECASE,
 )
-_HOLLOW = re.compile(r"[ \t]?\([ \t,;:]*\)|\[[ \t]*\]")
-_LEADING_SEPARATOR, _TRAILING_SEPARATOR = re.compile(r"\((?: ?[,;])+ ?"), re.compile(r"[ ,;]{1,8}\)")
-_SPACES = re.compile(r"[ \t\u00a0]{2,}")
-_BEFORE_COMMA = re.compile(r"(?<=\S) (?=[,;]\s)")
-_COMMAS, _BEFORE_STOP = re.compile(r",(?: ?,)+"), re.compile(r"(?<=\w) \.(?=\s|$)")
+_REPAIRS = (
+    (("(", "["), re.compile(r"\([ \t,;:]*\)|\[[ \t]*\]"), ""),
+    (("  ", "\t", "\u00a0"), re.compile(r"[ \t\u00a0]{2,}"), " "),
+    ((" )", ",)", ";)"), re.compile(r"[ ,;]{1,8}\)"), ")"),
+    (("( ", "(,", "(;"), re.compile(r"\((?: ?[,;])+ ?"), "("),
+    ((" ,", " ;"), re.compile(r"(?<=\S) (?=[,;]\s)"), ""),
+    ((",,", ", ,"), re.compile(r",(?: ?,)+"), ","),
+    ((" .",), re.compile(r"(?<=\w) \.(?=\s|$)"), "."),
+)
+"""Punctuation that dropped nodes leave hollow: the strings one of which shows the need (looking for them costs a
+tenth of looking for the pattern), the pattern, and what replaces it."""
 _VARIANTS = re.compile(r"-\{([^{}\n]*)\}-")
 _VARIANT_NAME = re.compile(r"\s*[a-z]{2,3}(?:-[a-z]{2,5})?\s*:")
 _WORD = re.compile(r"\w")
@@ -161,10 +167,10 @@ def _tidy(text: str, rules: LinkRules) -> str:
     text = "\n".join(_prose_lines(text, rules))
     for mark in ("[[", "]]", "{{", "}}"):
         text = text.replace(mark, "")
-    text = _HOLLOW.sub("", _SPACES.sub(" ", text))
-    text = _TRAILING_SEPARATOR.sub(")", _LEADING_SEPARATOR.sub("(", text))
-    text = _COMMAS.sub(",", _BEFORE_COMMA.sub("", text))
-    return _BEFORE_STOP.sub(".", text)
+    for signs, pattern, replacement in _REPAIRS:
+        if any(sign in text for sign in signs):
+            text = pattern.sub(replacement, text)
+    return text
 
 
 def _variant(found: re.Match[str]) -> str:
