@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from cluster.errors import ConfigError, MissingInputError
 from data_prep.config import DataConfig
+from data_prep.filters.chain import FilterChain
 from data_prep.plan import plan_preparation
 from pipeline.commands.train import describe
 from pipeline.config import load_config
@@ -62,12 +63,22 @@ def check_fragment(path: Path, directory: Path) -> None:
     describe(load_config(PretrainConfig, directory / "run.yaml", ["model.vocab_size=1000"]))
 
 
+def check_filters(path: Path, directory: Path) -> None:
+    """A list of filters fits any preparation, and every filter of it can be made."""
+    data = CONFIGS / "demo" / "practice-data.yaml"
+    (directory / "run.yaml").write_text(f"base: [{data}, {path}]\n")
+    config = load_config(DataConfig, directory / "run.yaml")
+    assert config.filters
+    FilterChain(config.filters)
+
+
 KINDS: dict[str, Callable[[Path, Path], None]] = {
     "data": check_data,
     "pretrain": check_pretrain,
     "finetune": check_finetune,
     "models": check_fragment,
     "cluster": check_fragment,
+    "filters": check_filters,
 }
 """How the files of each folder are checked; in `demo/`, by the last word of their names."""
 
