@@ -28,7 +28,7 @@ WITHHELD_BYTES = 16 << 20
 """Most decompressed bytes that wait for their block's checksum; past it they are passed on unchecked."""
 UNDECODED_BYTES = 2 << 20
 """Most compressed bytes that are looked at again after damage; a bzip2 block is smaller."""
-_ZSTD_FEED_BYTES = 1 << 9
+_ZSTD_FEED_BYTES = 1 << 7
 """zstd's decompressor has no bound on its output; 4 bytes of it can stand for 128 KiB (RFC 8878, section 3.1.1.2)."""
 
 

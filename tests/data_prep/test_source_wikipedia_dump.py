@@ -4,9 +4,10 @@ import bz2
 import gzip
 import html
 import random
-import time
+import tracemalloc
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +17,6 @@ from data_prep.document import Document
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
-from data_prep.sources.wikipedia_links import ENGLISH_LINKS
-from data_prep.sources.wikitext import plain_text
 
 HEADER = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
   <siteinfo><sitename>Wikipedia</sitename><dbname>dewiki</dbname><namespaces>
@@ -257,7 +256,7 @@ def test_parts_together_read_as_the_whole_file_does(tmp_path_factory, packing, d
 
 
 @pytest.mark.parametrize("packing", ["plain", "multistream"])
-@pytest.mark.parametrize("part_bytes", [1, 100, 1000, 10**9])
+@pytest.mark.parametrize("part_bytes", [40, 1000, 10**9])
 def test_splitting_loses_and_repeats_nothing(tmp_path, packing, part_bytes):
     path = tmp_path / "dump"
     path.write_bytes(PACKINGS[packing])
@@ -317,47 +316,58 @@ def test_indexes_beside_a_dump_are_not_read_as_dumps(tmp_path):
         source_of(config).list_files(config)
 
 
-# -- wikitext -----------------------------------------------------------------------------------------------
+# -- what is read at all ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wikitext", "text"),
-    [
-        ("'''Bold''' and ''italic''.", "Bold and italic."),
-        ("A<ref>B</ref> C<ref name=x/> D<ref name='y'>{{cite|a=[[b]]}}</ref>.", "A C D."),
-        ("A<!-- hidden <ref> --> B<math>x^2</math>.", "A B."),
-        ("Before\n{| class='wikitable'\n! a\n|-\n| b || c\n|}\nAfter", "Before\n\nAfter"),
-        ("<gallery>\nFile:A.jpg|thumb\n</gallery>Text", "Text"),
-        ("[[File:A.jpg|thumb|left|A [[link]] here]]Text", "Text"),
-        ("[[:Category:Birds]] and [[:File:A.jpg|a file]]", "Category:Birds and a file"),
-        ("{{convert|5|km|mi}} from {{lang|fr|Paris}}{{citation needed}}", "5 km from Paris"),
-        ("[http://a.org A site], [http://b.org]", "A site,"),
-        ("* one\n** two\n# three", "one\ntwo\nthree"),
-        ("__NOTOC__Text&nbsp;here&mdash;yes", "Text here—yes"),
-        ("<nowiki>[[not a link]]</nowiki>", "not a link"),
-        ("Text[[de:Wort]][[simple:Word]]", "Text"),
-        ("Rome (; {{IPA|x}}, born 1900) (  ) is", "Rome (born 1900) is"),
-        ("Intro\n== Life ==\nText\n== References ==\n{{reflist}}", "Intro\n\nLife\nText"),
-        ("Intro\n== A ==\n=== B ===\nText\n=== C ===\n== D ==", "Intro\n\nA\nB\nText"),
-        ("[[File:A.jpg|thumb|never closed\nNext {{ line", "Next line"),
-        ("{| never closed\n| a\n| b\n\nNext", "Next"),
-        ("[[a]]s [[b|c]] [[d (e)|d]]", "as c d"),
-    ],
-)
-def test_markup_is_gone_and_the_words_stay(wikitext, text):
-    assert plain_text(wikitext, ENGLISH_LINKS) == text
+def test_disambiguation_pages_are_dropped_unless_they_are_asked_for(tmp_path):
+    data = dump(page(1, "'''A''' may refer to:\n* [[B]]\n{{Disambiguation|geo}}"), page(2, "An article."))
+    for setting, numbers in (("drop", ["wiki:2"]), ("keep", ["wiki:1", "wiki:2"])):
+        documents, rejects = read(tmp_path, data, disambiguation=setting)
+        assert not rejects
+        assert [document.doc_id for document in documents] == numbers
 
 
-def test_thousands_of_unclosed_tags_take_linear_time():
-    start = time.perf_counter()
-    plain_text("<ref>x" * 20_000 + "<!--" * 20_000, ENGLISH_LINKS)
-    assert time.perf_counter() - start < 10
+def test_formulas_are_kept_as_their_source_only_where_asked(tmp_path):
+    text = r"So <math display='block'>\frac{{a}}{b} | [[c]]''</math> holds, and <ce>H2O</ce>."
+    data = dump(page(1, text))
+    assert read(tmp_path, data)[0][0].text == "So holds, and."
+    kept = read(tmp_path, data, math="keep")[0][0].text
+    assert kept == r"So $\frac{{a}}{b} | [[c]]''$ holds, and $H2O$."
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.sampled_from(["[[", "]]", "{{", "}}", "|", "a", "\n", "{|", "|}", "<ref>", "File:", "=="]))
-)
-def test_any_mess_of_markup_gives_text_without_brackets(tokens):
-    text = plain_text("".join(tokens), ENGLISH_LINKS)
-    assert not any(mark in text for mark in ("[[", "]]", "{{", "}}", "<ref"))
+def test_namespaces_are_told_by_number_or_else_by_title(tmp_path):
+    pages = [page(1, "Film."), page(2, "Template.", ns=10), page(3, "B."), page(4, "C.")]
+    pages[2] = pages[2].replace("<ns>0</ns>", "")
+    pages[3] = pages[3].replace("<ns>0</ns>", "").replace("Page 4", "Datei:Page 4")
+    documents, rejects = read(tmp_path, dump(*(each.replace("Page 1", "Alien: A") for each in pages)))
+    assert not rejects
+    assert [document.title for document in documents] == ["Alien: A", "Page 3"]
+
+
+# -- too big ------------------------------------------------------------------------------------------------
+
+
+def peak_bytes(tmp_path, stored: bytes, **settings) -> tuple[int, list, list]:
+    tracemalloc.start()
+    documents, rejects = read(tmp_path, stored, **settings)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak, documents, rejects
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, gzip.compress, zstandard.compress])
+def test_a_bomb_inside_a_page_costs_that_page_and_little_memory(tmp_path, compress):
+    bomb = page(2, "BOMB").encode().replace(b"BOMB", bytes(40 << 20))
+    stored = compress((HEADER + THREE[0]).encode() + bomb + (THREE[2] + FOOTER).encode())
+    del bomb
+    peak, documents, rejects = peak_bytes(tmp_path, stored, max_page_bytes=1 << 20)
+    assert [document.doc_id for document in documents] == ["wiki:1", "wiki:3"]
+    assert [reject.reason for reject in rejects] == ["longer than the limit of 1048576 bytes"]
+    assert peak < 32 << 20
+
+
+def test_an_endless_line_without_pages_is_read_in_bounded_memory(tmp_path):
+    peak, documents, rejects = peak_bytes(tmp_path, b"<mediawiki>" + b"x" * (24 << 20))
+    assert not documents
+    assert len(rejects) == 1
+    assert peak < 10 << 20

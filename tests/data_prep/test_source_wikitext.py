@@ -1,0 +1,144 @@
+"""Wikitext: the words that a reader sees stay, markup and furniture go."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.sources.disambiguation import is_disambiguation
+from data_prep.sources.wikipedia_links import ENGLISH_LINKS
+from data_prep.sources.wikitext import plain_text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("'''Bold''' and ''italic''.", "Bold and italic."),
+        ("A<ref>B</ref> C<ref name=x/> D<ref name='y'>{{cite|a=[[b]]}}</ref>.", "A C D."),
+        ("A<!-- hidden <ref> --> B<math>x^2</math>.", "A B."),
+        ("Before\n{| class='wikitable'\n! a\n|-\n| b || c\n|}\nAfter", "Before\n\nAfter"),
+        ("<gallery>\nFile:A.jpg|thumb\n</gallery>Text", "Text"),
+        ("[[File:A.jpg|thumb|left|A [[link]] here]]Text", "Text"),
+        ("[[:Category:Birds]] and [[:File:A.jpg|a file]]", "Category:Birds and a file"),
+        ("{{convert|5|km|mi}} from {{lang|fr|Paris}}{{citation needed}}", "5 km from Paris"),
+        ("[http://a.org A site], [http://b.org]", "A site,"),
+        ("* one\n** two\n# three", "one\ntwo\nthree"),
+        ("__NOTOC__Text&nbsp;here&mdash;yes", "Text here—yes"),
+        ("<nowiki>[[not a link]]</nowiki>", "not a link"),
+        ("Text[[de:Wort]][[simple:Word]]", "Text"),
+        ("Rome (; {{IPA|x}}, born 1900) (  ) is", "Rome (born 1900) is"),
+        ("Intro\n== Life ==\nText\n== References ==\n{{reflist}}", "Intro\n\nLife\nText"),
+        ("Intro\n== A ==\n=== B ===\nText\n=== C ===\n== D ==", "Intro\n\nA\nB\nText"),
+        ("[[File:A.jpg|thumb|never closed\nNext {{ line", "Next line"),
+        ("{| never closed\n| a\n| b\n\nNext", "Next"),
+        ("[[a]]s [[b|c]] [[d (e)|d]]", "as c d"),
+    ],
+)
+def test_markup_is_gone_and_the_words_stay(wikitext, text):
+    assert plain_text(wikitext, ENGLISH_LINKS) == text
+
+
+def test_thousands_of_unclosed_tags_take_linear_time():
+    start = time.perf_counter()
+    plain_text("<ref>x" * 20_000 + "<!--" * 20_000, ENGLISH_LINKS)
+    assert time.perf_counter() - start < 10
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(["[[", "]]", "{{", "}}", "|", "a", "\n", "{|", "|}", "<ref>", "File:", "=="]))
+)
+def test_any_mess_of_markup_gives_text_without_brackets(tokens):
+    text = plain_text("".join(tokens), ENGLISH_LINKS)
+    assert not any(mark in text for mark in ("[[", "]]", "{{", "}}", "<ref"))
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("{{as of|2009|06|lc=y}} it held, {{As of|2015}}.", "as of June 2009 it held, As of 2015."),
+        ("A cup of {{frac|1|2}}, {{frac|3|1|16}}, {{sfrac|7}} litre", "A cup of ½, 3 1⁄16, 1⁄7 litre"),
+        ("{{convert|3|to|5|km|mi}}, {{val|1.2|0.1|u=m}}", "3 to 5 km, 1.2 ± 0.1 m"),
+        ("{{nihongo|Aikido|合気道|aikidō}} is", "Aikido (合気道, aikidō) is"),
+        ("{{chem|H|2|O}} and {{lang-la|aqua}}, {{langx|de|Wasser}}", "H2O and aqua, Wasser"),
+        ("He said:\n{{quote|text=To [[be]]|author=H}}\nThen", "He said:\n\nTo be\n\nThen"),
+        ("{{USS|Hornet|CV-8}} in {{Circa|1940}}{{sfn|Me|1999}}", "USS Hornet in c. 1940"),
+        ("Au {{s|XIX|e}}, le {{date|14|juillet|1789}}", "Au XIXe siècle, le 14 juillet 1789"),
+        ("東京（{{lang|en|Tokyo}}）は{{仮リンク|町|en|Town}}", "東京（Tokyo）は町"),
+        ("-{zh-hans:软件; zh-hant:軟體}--{T|zh:标题}-是-{字}-", "软件是字"),
+        ("{{formatnum:12345}} people {{unknown|of {{nested|kind}}}}", "12345 people"),
+        ("{{nowrap|a {{citation needed}}{{small|b}} [[c|d]]}}", "a b d"),
+    ],
+)
+def test_templates_that_stand_for_words_are_shown_in_any_language(wikitext, text):
+    assert plain_text(wikitext, ENGLISH_LINKS) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("by <math>x</math>, <math>y</math>, and <math>z</math> .", "by, and."),
+        ("{| class=a\n|\n{| \n| inner\n|}\n|}\nAfter {{{1|default}}}", "After default"),
+        ("one\n,\n* {{flagicon|X}}\ntwo", "one\n\ntwo"),
+        ("[[File:A.jpg|thumb|100px|With [[File:B.png]] and [[a|b]]]]Text", "Text"),
+        ("[[Изображение:A.jpg|мини|текст]]Text", "Text"),
+    ],
+)
+def test_what_vanishes_leaves_no_hole(wikitext, text):
+    assert plain_text(wikitext, ENGLISH_LINKS) == text
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [("{{a|", "}}"), ("[[a|", "]]"), ("{|\n", "\n|}"), ("{{nowrap|", "}}")]
+)
+def test_deep_nesting_takes_linear_time(left, right):
+    start = time.perf_counter()
+    plain_text(left * 3000 + "x" + right * 3000, ENGLISH_LINKS)
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
+    "wikitext",
+    [
+        "{{Disambiguation}}",
+        "{{disambig|geo}}",
+        "{{Hndis|Smith}}",
+        "{{School_disambiguation}}",
+        "{{TLAdisambig}}",
+        "{{Begriffsklärung}}",
+        "{{homonymie}}",
+        "{{Desambiguación}}",
+        "{{неоднозначность|тип=город}}",
+        "__DISAMBIG__",
+        "{{Aimai}}",
+        "{{동음이의}}",
+        "{{消歧義}}",
+        "{{dp}}",
+        "{{Template:Disambig-cleanup}}",
+    ],
+)
+def test_disambiguation_pages_are_told_in_many_languages(wikitext):
+    assert is_disambiguation(f"A may be:\n* [[B]]\n{wikitext}\n")
+
+
+@pytest.mark.parametrize(
+    "wikitext",
+    [
+        "{{disambiguation_needed|date=2010}}",
+        "{{Voir_homonymes|A}}",
+        "{{Nota_disambigua|b}}",
+        "{{other_uses}}",
+        "{{DisambigR|x}}",
+        "{{About|a|b|A_(disambiguation)}}",
+        "{{Begriffsklärungshinweis}}",
+        "[[Disambiguation]]",
+        "{{lang|en|disambiguation}}",
+        "{{Redirect|A|b|A_(disambiguation)}}",
+        "{{ver_desambiguação}}",
+        "{{surname}}",
+        "{{R_from_disambiguation}}",
+    ],
+)
+def test_articles_that_point_to_a_disambiguation_are_none(wikitext):
+    assert not is_disambiguation(f"{wikitext}\n'''A''' is a thing.")
