@@ -16,6 +16,9 @@ from data_prep.sources import (
     books_tei,
     books_text,
     common_crawl,
+    hf_datasets,
+    json_lines,
+    parquet,
     python_docs,
     wikipedia_dump,
     wikipedia_extracted,
@@ -25,6 +28,9 @@ from data_prep.sources.books_epub import BooksEpubConfig
 from data_prep.sources.books_tei import BooksTeiConfig
 from data_prep.sources.books_text import BooksTextConfig
 from data_prep.sources.common_crawl import CommonCrawlConfig
+from data_prep.sources.hf_datasets import HfDatasetsConfig
+from data_prep.sources.json_lines import JsonLinesConfig
+from data_prep.sources.parquet import ParquetConfig
 from data_prep.sources.python_docs import PythonDocsConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
@@ -35,6 +41,9 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
         "books_tei": books_tei,
         "books_text": books_text,
         "common_crawl": common_crawl,
+        "hf_datasets": hf_datasets,
+        "json_lines": json_lines,
+        "parquet": parquet,
         "python_docs": python_docs,
         "wikipedia_dump": wikipedia_dump,
         "wikipedia_extracted": wikipedia_extracted,
@@ -47,6 +56,9 @@ AnySource = Annotated[
     | BooksTeiConfig
     | BooksTextConfig
     | CommonCrawlConfig
+    | HfDatasetsConfig
+    | JsonLinesConfig
+    | ParquetConfig
     | PythonDocsConfig
     | WikipediaDumpConfig
     | WikipediaExtractedConfig,

@@ -69,7 +69,7 @@ def _filters(source: SourceConfig, job: Workspace) -> tuple[Any, ...]:
 
 def _settings(source: SourceConfig, job: Workspace) -> dict[str, Any]:
     """A source's settings and filters; where its files lie is no part of what they hold."""
-    settings = source.model_dump(mode="json", exclude={"paths", "filters"})
+    settings = source.model_dump(mode="json", exclude={"paths", "path", "filters"})
     return settings | {"filters": [each.identity() for each in _filters(source, job)]}
 
 

@@ -11,7 +11,7 @@ from data_prep.sources.text import clean_text
 
 def test_kind_chooses_the_config_and_the_module():
     for kind, module in SOURCES.items():
-        settings = {} if kind == "python_docs" else {"paths": ["x"]}
+        settings = {"python_docs": {}, "hf_datasets": {"path": "x"}}.get(kind, {"paths": ["x"]})
         config = TypeAdapter(AnySource).validate_python({"kind": kind, "name": "x", **settings})
         assert source_of(config) is module
 

@@ -1,0 +1,177 @@
+"""Data sets of the Hugging Face hub, and local ones that `datasets` loads.
+
+A data set is resolved to its data files, as `datasets` finds them for a configuration and split: local paths, or
+`hf://` URIs pinned to a commit. From there on they are source files like any other: hashed, split and read one by
+one, so that a changed hub shows as changed data and not as a silent difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field
+
+from cluster.errors import ClozeError, ConfigError, MissingInputError
+from cluster.shards import Reject
+from data_prep.document import Document
+from data_prep.sources import json_lines, parquet
+from data_prep.sources.base import FilePart, SourceFile
+from data_prep.sources.records import RecordsConfig
+from data_prep.sources.streams import open_file
+
+_STATE_NAME = "state.json"
+"""What `save_to_disk` writes beside the Arrow files of a split."""
+_PINNED = re.compile(r"hf://datasets/[^@]+@[^/]+/(.+)")
+_JSON_LINES, _PARQUET = frozenset({".jsonl", ".ndjson"}), frozenset({".parquet"})
+_LOADERS: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
+    {
+        ".arrow": ("arrow", {}),
+        ".json": ("json", {}),
+        ".csv": ("csv", {}),
+        ".tsv": ("csv", {"sep": "\t"}),
+        ".txt": ("text", {}),
+    }
+)
+"""Module of `datasets` that reads the other formats, with its settings."""
+_COMPRESSIONS = frozenset({".gz", ".bz2", ".zst", ".xz"})
+
+
+class HfDatasetsConfig(RecordsConfig):
+    """A data set of Parquet, Arrow, JSON, CSV or text files, on the Hugging Face hub or on disk."""
+
+    kind: Literal["hf_datasets"] = "hf_datasets"
+    path: str = Field(min_length=1)
+    """Name on the hub (`owner/name`), a directory of data files, one that `save_to_disk` wrote, or one file."""
+    config_name: str | None = None
+    """Which of the data set's configurations."""
+    split: str = "train"
+    """Which of its splits."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub; None is `main` as it is when the preparation starts."""
+
+
+def list_files(config: HfDatasetsConfig) -> list[SourceFile]:
+    """The data files of the split, sorted by name.
+
+    Raises:
+        MissingInputError: there is no such data set, configuration or split, or the hub does not answer.
+        ConfigError: its files are of a format that is not read here.
+    """
+    path = os.path.expanduser(config.path)
+    if os.path.isfile(path):
+        files = [SourceFile(path, os.path.basename(path))]
+    elif saved := _saved_split(Path(path), config.split):
+        files = [SourceFile(str(file), file.name) for file in saved]
+    else:
+        files = [SourceFile(name, _file_name(name, path)) for name in _resolve(config, path)]
+    for file in files:
+        if _format(file) not in {*_JSON_LINES, *_PARQUET, *_LOADERS}:
+            raise ConfigError(
+                f"{config.path} holds {file.name}, which is of a format that this source does not read.",
+                next_step=f"convert it to Parquet; it reads {', '.join(sorted({*_JSON_LINES, *_PARQUET, *_LOADERS}))}",
+            )
+    return sorted(files, key=lambda file: file.name)
+
+
+def split(config: HfDatasetsConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    """JSON lines and Parquet files are cut; others are read as a whole."""
+    cut = _SPLITS.get(_format(file))
+    return cut(config, file, size_bytes, part_bytes) if cut else [FilePart(file)]
+
+
+def read(config: HfDatasetsConfig, part: FilePart) -> Iterator[Document | Reject]:
+    """The rows of a part in order. A file in which `datasets` meets damage ends there, with one reject."""
+    suffix = _format(part.file)
+    if suffix in _PARQUET:
+        return parquet.read(config, part)
+    if suffix in _JSON_LINES:
+        return json_lines.read_records(config, part, json_lines.MAX_LINE_BYTES)
+    return _read_with_datasets(config, part.file, *_LOADERS[suffix])
+
+
+_SPLITS: Mapping[str, Callable[[RecordsConfig, SourceFile, int, int], list[FilePart]]] = MappingProxyType(
+    dict.fromkeys(_JSON_LINES, json_lines.split) | dict.fromkeys(_PARQUET, parquet.split)
+)
+
+
+def _format(file: SourceFile) -> str:
+    stem, suffix = os.path.splitext(file.name.lower())
+    return os.path.splitext(stem)[1] if suffix in _COMPRESSIONS else suffix
+
+
+def _saved_split(path: Path, split: str) -> list[Path]:
+    """The Arrow files of a directory, or its split, that `save_to_disk` wrote; none when it did not."""
+    for directory in (path / split, path):
+        try:
+            state = orjson.loads((directory / _STATE_NAME).read_bytes())
+            return [directory / entry["filename"] for entry in state["_data_files"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return []
+
+
+def _resolve(config: HfDatasetsConfig, path: str) -> list[str]:
+    """What `datasets` finds: local paths, or URIs pinned to a commit."""
+    from datasets import load_dataset_builder
+
+    try:
+        builder = load_dataset_builder(path, name=config.config_name, revision=config.revision)
+    except (OSError, ValueError) as error:
+        raise _missing(config, path, error) from error
+    found = {str(name): files for name, files in (builder.config.data_files or {}).items()}
+    if config.split not in found:
+        raise MissingInputError(
+            f"{config.path} has no split {config.split!r}.",
+            next_step=f"set the source's `split` to one of: {', '.join(found) or 'none'}",
+        )
+    return list(found[config.split])
+
+
+def _missing(config: HfDatasetsConfig, path: str, error: Exception) -> ClozeError:
+    reason = str(error).strip().split("\n", 1)[0]
+    if isinstance(error, ConnectionError):
+        return MissingInputError(
+            f"The Hugging Face hub does not answer for the data set {config.path}: {reason}.",
+            next_step="check the network and HF_HUB_OFFLINE, or name a local copy: `hf download --repo-type dataset"
+            f" {config.path} --local-dir DIR`, then `path: DIR`",
+        )
+    return MissingInputError(
+        f"The data set {config.path} cannot be loaded: {reason}",
+        next_step="correct the source's `path`, `config_name` or `revision`; for a gated data set, `hf auth login`",
+    )
+
+
+def _file_name(name: str, path: str) -> str:
+    """A file's path below the data set: the same on every machine and for every revision."""
+    if pinned := _PINNED.fullmatch(name):
+        return pinned.group(1)
+    return os.path.relpath(name, path).replace(os.sep, "/")
+
+
+def _read_with_datasets(
+    config: HfDatasetsConfig, file: SourceFile, loader: str, settings: dict[str, Any]
+) -> Iterator[Document | Reject]:
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetGenerationError
+
+    damage = (*parquet.DAMAGE, DatasetGenerationError)
+    with open_file(file.path) as stored:
+        size_bytes = stored.seek(0, 2)
+    row = 0
+    try:
+        rows = load_dataset(
+            loader, data_files={"train": [file.path]}, split="train", streaming=True, **settings
+        )
+        for table in rows.with_format("arrow").iter(batch_size=parquet.BATCH_ROWS):
+            columns = parquet.wanted_columns(config, table.column_names)
+            selected = table.select(list(dict.fromkeys(name.partition(".")[0] for name in columns)))
+            yield from parquet.documents_of(config, file, selected.to_batches(), row, 0, size_bytes)
+            row += table.num_rows
+    except damage as error:
+        yield Reject(file.name, 0, f"cannot be read behind row {row}: {str(error).splitlines()[0][:200]}")

@@ -1,0 +1,87 @@
+"""JSON lines: one record, and so one document, per line."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field
+
+from cluster.shards import Reject
+from data_prep.document import Document
+from data_prep.sources.base import FilePart, SourceFile, even_parts, expand_patterns
+from data_prep.sources.lines import BadLine, read_lines
+from data_prep.sources.records import RecordsConfig, document_of
+from data_prep.sources.streams import storage_of
+
+MAX_LINE_BYTES = 64 << 20
+
+
+class JsonLinesConfig(RecordsConfig):
+    """Files of JSON lines."""
+
+    kind: Literal["json_lines"] = "json_lines"
+    paths: tuple[str, ...] = Field(min_length=1)
+    """Files, plain, .gz, .zst or .bz2: local glob patterns or fsspec URIs."""
+    max_line_bytes: int = Field(default=MAX_LINE_BYTES, gt=0)
+    """A longer line is rejected, and never held in memory."""
+
+
+def list_files(config: JsonLinesConfig) -> list[SourceFile]:
+    """All files, sorted by name. MissingInputError when a pattern matches nothing."""
+    return expand_patterns(config.paths)
+
+
+def split(config: RecordsConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    """Plain files are cut at any byte; compressed ones are read as a whole."""
+    if storage_of(file.path) != "plain":
+        return [FilePart(file)]
+    return even_parts(file, size_bytes, part_bytes)
+
+
+def read(config: JsonLinesConfig, part: FilePart) -> Iterator[Document | Reject]:
+    """The records of a part in order; a line that is no record of text is rejected, and only that line."""
+    return read_records(config, part, config.max_line_bytes)
+
+
+def read_records(config: RecordsConfig, part: FilePart, max_line_bytes: int) -> Iterator[Document | Reject]:
+    """The documents of a part of a file of JSON lines. Offsets are of the decompressed file."""
+    file = part.file
+    for item in read_lines(part, max_line_bytes):
+        if isinstance(item, BadLine):
+            yield Reject(file.name, item.start, item.reason)
+            continue
+        start, line = item
+        try:
+            record = _parse(line)
+        except ValueError as error:
+            if line.strip():
+                yield Reject(file.name, start, f"no JSON: {error}")
+            continue
+        result = document_of(
+            config, file, record, start, {"byte_start": start, "byte_end": start + len(line)}
+        )
+        if result is not None:
+            yield result
+
+
+def _parse(line: bytes) -> Any:
+    """The value of a line.
+
+    Python writes NaN and unpaired surrogates, which are no JSON, and reads them again.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply.
+    """
+    try:
+        return orjson.loads(line.removeprefix(codecs.BOM_UTF8))
+    except orjson.JSONDecodeError as error:
+        try:
+            return json.loads(line.removeprefix(codecs.BOM_UTF8))
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        except ValueError:
+            raise error from None

@@ -1,0 +1,159 @@
+"""Parquet files: one record, and so one document, per row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from cluster.shards import Reject
+from data_prep.document import Document
+from data_prep.sources.base import FilePart, SourceFile, expand_patterns
+from data_prep.sources.records import RecordsConfig, document_of
+from data_prep.sources.streams import open_file
+
+BATCH_ROWS = 512
+"""Rows held as Python objects at a time."""
+_BUFFER_BYTES = 1 << 20
+DAMAGE = (pa.ArrowException, OSError, ValueError, EOFError)
+"""What pyarrow raises on files that are damaged, or of a format it does not know."""
+
+
+class ParquetConfig(RecordsConfig):
+    """Parquet files."""
+
+    kind: Literal["parquet"] = "parquet"
+    paths: tuple[str, ...] = Field(min_length=1)
+    """Parquet files: local glob patterns or fsspec URIs."""
+
+
+def list_files(config: ParquetConfig) -> list[SourceFile]:
+    """All files, sorted by name. MissingInputError when a pattern matches nothing."""
+    return expand_patterns(config.paths)
+
+
+def split(config: RecordsConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    """Parts of whole row groups; the file as one part when its footer cannot be read."""
+    with open_file(file.path) as stored:
+        try:
+            starts = [_bounds(group)[0] for group in _row_groups(_open(stored))]
+        except DAMAGE:
+            return [FilePart(file)]
+    cuts = [0]
+    for start, end in zip(starts, [*starts[1:], size_bytes], strict=True):
+        if start > starts[0] and end - cuts[-1] > part_bytes:
+            cuts.append(start)
+    return [FilePart(file, start, end) for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
+
+
+def read(config: RecordsConfig, part: FilePart) -> Iterator[Document | Reject]:
+    """The rows of the row groups whose first page lies in the part, in order.
+
+    A damaged row group is one reject, at its first byte, after the rows that could be read of it; so is a damaged
+    file. `byte_start` and `byte_end` of a document are its row group's.
+    """
+    name = part.file.name
+    with open_file(part.file.path) as stored:
+        try:
+            file = _open(stored)
+            columns = _columns(config, file)
+        except DAMAGE as error:
+            yield Reject(name, part.start, f"not a readable Parquet file: {_first_line(error)}")
+            return
+        first_row = 0
+        for number, group in enumerate(_row_groups(file)):
+            start, end = _bounds(group)
+            if start >= part.start and (part.end is None or start < part.end):
+                try:
+                    batches = file.iter_batches(BATCH_ROWS, row_groups=[number], columns=columns)
+                    yield from documents_of(config, part.file, batches, first_row, start, end)
+                except DAMAGE as error:
+                    yield Reject(name, start, f"row group {number} is damaged: {_first_line(error)}")
+            first_row += group.num_rows
+
+
+def documents_of(
+    config: RecordsConfig,
+    file: SourceFile,
+    batches: Iterator[pa.RecordBatch],
+    first_row: int,
+    start: int,
+    end: int,
+) -> Iterator[Document | Reject]:
+    """The documents of Arrow batches that come from the bytes `start` to `end` of a file."""
+    row = first_row
+    for batch in batches:
+        columns = [_values(column) for column in batch.columns]
+        names = batch.schema.names
+        for values in zip(*columns, strict=True):
+            meta = {"byte_start": start, "byte_end": end, "row": row}
+            result = document_of(config, file, dict(zip(names, values, strict=True)), row, meta)
+            if result is not None:
+                yield result
+            row += 1
+
+
+def wanted_columns(config: RecordsConfig, names: list[str]) -> list[str]:
+    """The fields to read of those that a table has.
+
+    Raises:
+        ValueError: the text is not among them.
+    """
+    if not _has(names, config.text_field):
+        raise ValueError(f"no column {config.text_field!r}; there are {', '.join(names[:20])}")
+    optional = (config.id_field, config.title_field, config.lang_field)
+    return [config.text_field, *(field for field in dict.fromkeys(optional) if field and _has(names, field))]
+
+
+def _has(names: list[str], field: str) -> bool:
+    return field in names or field.partition(".")[0] in names
+
+
+def _open(stored: Any) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        stored, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+    )
+
+
+def _columns(config: RecordsConfig, file: pq.ParquetFile) -> list[str]:
+    return wanted_columns(config, file.schema_arrow.names)
+
+
+def _row_groups(file: pq.ParquetFile) -> list[Any]:
+    return [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+
+
+def _bounds(group: Any) -> tuple[int, int]:
+    """The byte of a row group's first page, and the byte behind its columns."""
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    starts = [
+        min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+        for chunk in chunks
+    ]
+    start = min(starts, default=0)
+    return start, start + sum(chunk.total_compressed_size for chunk in chunks)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Python values; bytes where text is no valid UTF-8."""
+    try:
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            column = column.cast(pa.large_string())
+        return column.to_pylist()
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: Any) -> Any:
+    try:
+        value = scalar.as_py()
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return b""
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n", 1)[0][:200]

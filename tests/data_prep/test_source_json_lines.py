@@ -1,0 +1,160 @@
+"""JSON lines: fields, parts that begin at any byte, and lines that are broken, endless or damaged."""
+
+import bz2
+import gzip
+import json
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.shards import Reject
+from data_prep.document import Document
+from data_prep.sources import source_of
+from data_prep.sources.base import FilePart, SourceFile
+from data_prep.sources.json_lines import JsonLinesConfig
+
+RECORDS = [
+    {"id": f"r{n}", "text": f"Text {n} – é\nline", "info": {"title": f"T{n}", "lang": "de"}}
+    for n in range(20)
+]
+DATA = (
+    "\n".join(json.dumps(record, ensure_ascii=n % 2 == 0) for n, record in enumerate(RECORDS)).encode()
+    + b"\n"
+)
+
+
+def config(tmp_path, **changes) -> JsonLinesConfig:
+    return JsonLinesConfig(name="json", paths=(f"{tmp_path}/data*",), **changes)
+
+
+def read(tmp_path, data: bytes, start: int = 0, end: int | None = None, **changes) -> list[Document | Reject]:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(data)
+    settings = config(tmp_path, **changes)
+    return list(source_of(settings).read(settings, FilePart(SourceFile(str(path), "data.jsonl"), start, end)))
+
+
+def test_fields_are_found_by_dotted_names(tmp_path):
+    documents = read(tmp_path, DATA, id_field="id", title_field="info.title", lang_field="info.lang")
+    assert [
+        (item.doc_id, item.title, item.lang, item.text) for item in documents if isinstance(item, Document)
+    ] == [(f"json:r{n}", f"T{n}", "de", f"Text {n} – é\nline") for n in range(20)]
+
+
+def test_a_field_whose_name_has_a_dot_wins(tmp_path):
+    (document,) = read(tmp_path, b'{"a.b": "dotted", "a": {"b": "nested"}}', text_field="a.b")
+    assert isinstance(document, Document)
+    assert document.text == "dotted"
+
+
+def test_without_an_id_file_and_byte_name_the_document_and_the_bytes_are_the_record(tmp_path):
+    for document, record in zip(read(tmp_path, DATA, id_field="nothing"), RECORDS, strict=True):
+        assert isinstance(document, Document)
+        start, end = document.meta["byte_start"], document.meta["byte_end"]
+        assert document.doc_id == f"json:data.jsonl:{start}"
+        assert json.loads(DATA[start:end]) == record
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, zstandard.ZstdCompressor().compress])
+def test_compressed_files_read_alike_and_whole(tmp_path, pack: Callable[[bytes], bytes]):
+    assert read(tmp_path, pack(DATA)) == read(tmp_path, DATA)
+    (tmp_path / "data.jsonl").write_bytes(pack(DATA))
+    settings = config(tmp_path)
+    (file,) = source_of(settings).list_files(settings)
+    assert source_of(settings).split(settings, file, len(pack(DATA)), 10) == [FilePart(file)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(cuts=st.lists(st.integers(1, len(DATA) - 1), max_size=5, unique=True).map(sorted))
+def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(tmp_path_factory, cuts):
+    base = tmp_path_factory.getbasetemp()
+    parts = zip([0, *cuts], [*cuts, None], strict=True)
+    assert [item for start, end in parts for item in read(base, DATA, start, end)] == read(base, DATA)
+
+
+def test_big_plain_files_are_split_evenly(tmp_path):
+    (tmp_path / "data.jsonl").write_bytes(DATA)
+    settings = config(tmp_path)
+    (file,) = source_of(settings).list_files(settings)
+    parts = source_of(settings).split(settings, file, len(DATA), 100)
+    assert len(parts) == round(len(DATA) / 100)
+    assert [item for part in parts for item in source_of(settings).read(settings, part)] == read(
+        tmp_path, DATA
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"text": "cut', "no JSON"),
+        (b'{"text": "\xff"}', "no JSON"),
+        (b"\0\0\0", "no JSON"),
+        (b'{"a":' * 100_000, "no JSON"),
+        (b"[1]", "must be an object"),
+        (b'{"body": "x"}', "no field 'text'; there are body"),
+        (b'{"text": null}', "no field 'text'"),
+        (b'{"text": ["a"]}', "no string but list"),
+    ],
+)
+def test_a_bad_line_is_one_reject_at_its_byte_and_costs_no_other(tmp_path, line, reason):
+    first, bad, last = read(tmp_path, b'{"text": "a"}\n' + line + b'\n{"text": "b"}')
+    assert isinstance(bad, Reject)
+    assert bad.byte_offset == 14
+    assert reason in bad.reason
+    assert [item.text for item in (first, last) if isinstance(item, Document)] == ["a", "b"]
+
+
+def test_what_python_writes_is_read(tmp_path):
+    data = b'\xef\xbb\xbf{"text": "a\\ud800b", "score": NaN}\r\n\r\n{"text": "", "x": 1}\n{"text": "c"}\r\n'
+    assert [item.text for item in read(tmp_path, data) if isinstance(item, Document)] == ["ab", "c"]
+    assert len(read(tmp_path, data)) == 2
+
+
+def test_an_endless_line_is_skipped_in_bounded_memory(tmp_path):
+    data = b'{"text": "a"}\n' + b"x" * 40_000_000 + b'\n{"text": "b"}\n'
+    (tmp_path / "data.jsonl").write_bytes(data)
+    settings = config(tmp_path, max_line_bytes=1_000_000)
+    (file,) = source_of(settings).list_files(settings)
+    del data
+    tracemalloc.start()
+    _, bad, last = source_of(settings).read(settings, FilePart(file))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(bad, Reject)
+    assert (bad.byte_offset, bad.reason) == (14, "a line longer than the limit of 1000000 bytes")
+    assert isinstance(last, Document)
+    assert last.meta["byte_start"] == 14 + 40_000_001
+    assert peak < 12_000_000
+
+
+def test_a_truncated_gz_file_keeps_its_whole_lines(tmp_path):
+    lines = b"".join(b'{"text": "%d %s"}\n' % (n, str(n * n).encode() * 40) for n in range(3000))
+    *good, bad = read(tmp_path, gzip.compress(lines)[:-2000])
+    assert isinstance(bad, Reject)
+    assert "gzip stream truncated" in bad.reason
+    assert 1000 < len(good) < 3000
+    assert all(isinstance(item, Document) for item in good)
+
+
+@pytest.mark.corpora
+def test_real_web_documents_are_read(corpora):
+    settings = JsonLinesConfig(
+        name="dolma",
+        paths=(f"{corpora}/commoncrawl/dolma/cc_en_*.jsonl.gz",),
+        id_field="id",
+        title_field="metadata.title",
+        lang_field="metadata.language",
+    )
+    source = source_of(settings)
+    documents = [
+        item for file in source.list_files(settings) for item in source.read(settings, FilePart(file))
+    ]
+    assert len(documents) == 20
+    assert all(
+        isinstance(item, Document) and item.doc_id.startswith("dolma:http") and item.title
+        for item in documents
+    )

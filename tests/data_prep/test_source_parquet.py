@@ -1,0 +1,160 @@
+"""Parquet: columns of any text type, parts of row groups, and files that are damaged."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.shards import Reject
+from data_prep.document import Document
+from data_prep.sources import source_of
+from data_prep.sources.base import FilePart, SourceFile
+from data_prep.sources.parquet import ParquetConfig
+
+TEXTS = [f"Text {number} – é\n" + "word " * 40 + "end" for number in range(50)]
+TABLE = pa.table(
+    {
+        "text": TEXTS,
+        "id": list(range(50)),
+        "info": [{"title": f"T{number}", "lang": "ro"} for number in range(50)],
+        "unused": [b"x" * 100] * 50,
+    }
+)
+
+
+def config(tmp_path, **changes) -> ParquetConfig:
+    return ParquetConfig(name="pq", paths=(f"{tmp_path}/*.parquet",), **changes)
+
+
+def write(tmp_path, table: pa.Table = TABLE, **options) -> SourceFile:
+    path = tmp_path / "data.parquet"
+    pq.write_table(table, path, **({"row_group_size": 8, "write_page_checksum": True} | options))
+    return SourceFile(str(path), "data.parquet")
+
+
+def read(file: SourceFile, start: int = 0, end: int | None = None, **changes) -> list[Document | Reject]:
+    settings = config("unused", **changes)
+    return list(source_of(settings).read(settings, FilePart(file, start, end)))
+
+
+def texts(results: list[Document | Reject]) -> list[str]:
+    return [item.text for item in results if isinstance(item, Document)]
+
+
+def test_columns_are_found_by_dotted_names(tmp_path):
+    documents = read(write(tmp_path), id_field="id", title_field="info.title", lang_field="info.lang")
+    assert [
+        (item.doc_id, item.title, item.lang, item.text) for item in documents if isinstance(item, Document)
+    ] == [(f"pq:{number}", f"T{number}", "ro", text) for number, text in enumerate(TEXTS)]
+
+
+def test_without_an_id_file_and_row_name_the_document(tmp_path):
+    documents = read(write(tmp_path))
+    assert [item.doc_id for item in documents if isinstance(item, Document)] == [
+        f"pq:data.parquet:{number}" for number in range(50)
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.dictionary(pa.int32(), pa.string())],
+)
+def test_every_type_that_holds_text_is_read(tmp_path, kind):
+    table = pa.table({"text": pa.array(TEXTS).cast(kind)})
+    assert texts(read(write(tmp_path, table))) == TEXTS
+
+
+@settings(max_examples=40, deadline=None)
+@given(cuts=st.lists(st.integers(1, 20_000), max_size=5, unique=True).map(sorted))
+def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(tmp_path_factory, cuts):
+    file = write(tmp_path_factory.getbasetemp())
+    parts = zip([0, *cuts], [*cuts, None], strict=True)
+    assert [item for start, end in parts for item in read(file, start, end)] == read(file)
+
+
+def test_splitting_gives_whole_row_groups_of_about_the_size_asked_for(tmp_path):
+    file = write(tmp_path, compression="none")
+    size = (tmp_path / "data.parquet").stat().st_size
+    settings = config(tmp_path)
+    assert len(source_of(settings).split(settings, file, size, 1)) == 7
+    assert len(source_of(settings).split(settings, file, size, size // 2)) in (2, 3)
+    assert len(source_of(settings).split(settings, file, size, size)) == 1
+    for part_bytes in (1, size // 2):
+        parts = source_of(settings).split(settings, file, size, part_bytes)
+        assert all(list(source_of(settings).read(settings, part)) for part in parts)
+        assert texts([item for part in parts for item in source_of(settings).read(settings, part)]) == TEXTS
+
+
+def test_rows_without_text_are_rejects_at_their_row_group(tmp_path):
+    table = pa.table({"text": ["a", None, "", "b"]})
+    first, bad, last = read(write(tmp_path, table))
+    assert isinstance(bad, Reject)
+    assert "no field 'text'" in bad.reason
+    assert texts([first, last]) == ["a", "b"]
+
+
+def test_invalid_utf8_rejects_its_row_only(tmp_path):
+    raw = pa.array([b"good", b"bad \xff", b"fine"])
+    table = pa.table({"text": pa.Array.from_buffers(pa.string(), 3, raw.buffers())})
+    results = read(write(tmp_path, table))
+    assert texts(results) == ["good", "fine"]
+    assert [type(item) for item in results] == [Document, Reject, Document]
+
+
+def test_a_missing_column_is_one_reject_with_the_names_there_are(tmp_path):
+    (reject,) = read(write(tmp_path), text_field="body")
+    assert isinstance(reject, Reject)
+    assert "no column 'body'; there are text, id, info, unused" in reject.reason
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"\0" * 100, b"PAR1" + b"\xff" * 100 + b"PAR1"])
+def test_what_is_no_parquet_is_one_reject_and_one_part(tmp_path, data):
+    (tmp_path / "data.parquet").write_bytes(data)
+    file = SourceFile(str(tmp_path / "data.parquet"), "data.parquet")
+    (reject,) = read(file)
+    assert isinstance(reject, Reject)
+    assert "not a readable Parquet file" in reject.reason
+    assert source_of(config(tmp_path)).split(config(tmp_path), file, 100, 10) == [FilePart(file)]
+
+
+def test_a_truncated_file_is_one_reject(tmp_path):
+    file = write(tmp_path)
+    data = (tmp_path / "data.parquet").read_bytes()
+    (tmp_path / "data.parquet").write_bytes(data[: len(data) // 2])
+    assert [type(item) for item in read(file)] == [Reject]
+
+
+def test_a_damaged_row_group_costs_only_itself(tmp_path):
+    file = write(tmp_path, compression="zstd", use_dictionary=False, write_statistics=False)
+    data = bytearray((tmp_path / "data.parquet").read_bytes())
+    chunk = pq.ParquetFile(file.path).metadata.row_group(2).column(0)
+    middle = chunk.data_page_offset + chunk.total_compressed_size // 2
+    data[middle : middle + 4] = b"\xff\xff\xff\xff"
+    (tmp_path / "data.parquet").write_bytes(data)
+    results = read(file)
+    assert texts(results) == TEXTS[:16] + TEXTS[24:]
+    (bad,) = [item for item in results if isinstance(item, Reject)]
+    assert "row group 2 is damaged" in bad.reason
+    assert bad.byte_offset <= middle
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_changed_byte_never_escapes_as_an_exception(tmp_path_factory, data):
+    base = tmp_path_factory.getbasetemp()
+    file = write(base, compression="snappy")
+    content = bytearray((base / "data.parquet").read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    (base / "data.parquet").write_bytes(content)
+    assert len(read(file, title_field="info.title")) <= 60
+
+
+def test_files_are_read_through_fsspec():
+    import fsspec
+
+    with fsspec.open("memory://parquet/a.parquet", "wb") as stored:
+        pq.write_table(TABLE, stored)
+    settings = ParquetConfig(name="pq", paths=("memory://parquet/*.parquet",))
+    (file,) = source_of(settings).list_files(settings)
+    assert texts(list(source_of(settings).read(settings, FilePart(file)))) == TEXTS
