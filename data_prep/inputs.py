@@ -21,6 +21,8 @@ from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 from data_prep.sources.streams import open_file
 
 CACHE_NAME = ".source-hashes.json"
+MIN_PART_BYTES = 1 << 20
+"""Smaller files are not split, however small shards are: a task costs more than reading this."""
 HASH_TASK_BYTES = 256 << 20
 """Files are hashed in tasks of about this size."""
 _BLOCK_BYTES = 4 << 20
@@ -104,8 +106,9 @@ def group_inputs(inputs: Sequence[Input], shard_bytes: int) -> list[tuple[InputP
 def _parts(inputs: Sequence[Input], shard_bytes: int) -> Iterator[InputPart]:
     for item in inputs:
         parts = [FilePart(item.file)]
-        if item.size_bytes > shard_bytes:
-            parts = source_of(item.source).split(item.source, item.file, item.size_bytes, shard_bytes)
+        part_bytes = max(shard_bytes, MIN_PART_BYTES)
+        if item.size_bytes > part_bytes:
+            parts = source_of(item.source).split(item.source, item.file, item.size_bytes, part_bytes)
         yield from (InputPart(item, part) for part in parts)
 
 
