@@ -15,9 +15,6 @@ from data_prep.decontaminate.hits import Hits, load_hits
 from data_prep.documents import read_row_groups
 from data_prep.selection import Selection, load_selection, write_selection
 
-COUNTS_FILE = "document_counts.npy"
-"""[n-grams] uint32: the documents of the corpus that hold each n-gram."""
-
 
 @dataclass(frozen=True, slots=True)
 class DecisionSplit:
@@ -29,6 +26,7 @@ class DecisionSplit:
     """What earlier stages keep of it."""
     hits: Path
     counts: Path
+    """`.npy` of [n-grams] uint32: the documents of the corpus that hold each n-gram."""
     settings: DecontaminationConfig
     min_characters: int
     """A document of which less is left after cutting is left out."""

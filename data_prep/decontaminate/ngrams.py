@@ -77,10 +77,10 @@ class NgramIndex:
         every, second = every[order], second[order]
         is_new = np.ones(len(every), dtype=bool)
         is_new[1:] = (every["hash"][1:] != every["hash"][:-1]) | (second[1:] != second[:-1])
-        occurrences = np.empty(len(every), dtype=OCCURRENCE)
-        occurrences["ngram"] = np.cumsum(is_new) - 1
-        occurrences["text"] = words.text_of(firsts[order])
-        return cls.of(words.codes, every[is_new], np.unique(occurrences), min_words)
+        pairs = np.unique(((np.cumsum(is_new) - 1) << 32) | words.text_of(firsts[order]))
+        occurrences = np.empty(len(pairs), dtype=OCCURRENCE)
+        occurrences["ngram"], occurrences["text"] = pairs >> 32, pairs & 0xFFFFFFFF
+        return cls.of(words.codes, every[is_new], occurrences, min_words)
 
     def find(self, words: Words) -> Found:
         """Every n-gram of the index in some texts; compared word by word, so that none is there by accident."""

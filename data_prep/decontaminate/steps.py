@@ -1,0 +1,120 @@
+"""What leads to a decontamination: the evaluation texts' n-grams, and where they are in the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cluster.manifest import InputEntry, Manifest, hash_json
+from cluster.sharded_artefact import build_sharded_artefact
+from cluster.shards import Shard, ShardRecord
+from data_prep.decontaminate.config import EvaluationTexts
+from data_prep.decontaminate.evaluation import TEXTS_FILE, TextsSplit, build_index, write_texts
+from data_prep.decontaminate.hits import HitsSplit, find_hits, hit_files, load_hits
+from data_prep.decontaminate.ngrams import NgramIndex
+from data_prep.decontaminate.report import count_documents
+from data_prep.layout import WORK
+from data_prep.workspace import Workspace
+
+VERSION = 1
+"""Raised when the code changes what it makes, so that older artefacts are not taken for current."""
+EVALUATION, HITS = "evaluation-ngrams", "decontamination-hits"
+_COUNTS_FILE = "document_counts.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one decontamination, as artefacts in `work/`."""
+
+    job: Workspace
+    documents: Manifest
+    selection: Manifest
+    texts: EvaluationTexts
+    digest: str
+    """Of all evaluation texts."""
+
+    @property
+    def evaluation(self) -> Path:
+        """Directory of the evaluation texts and the index of their n-grams."""
+        return self.job.out / WORK / EVALUATION
+
+    @property
+    def counts(self) -> Path:
+        """`.npy` of [n-grams] uint32: the documents that hold each n-gram."""
+        return self.job.out / WORK / HITS / _COUNTS_FILE
+
+    def hits(self, shard: int) -> Path:
+        """The hits in a document shard."""
+        return self.job.out / WORK / HITS / hit_files(self.job.num_shards)[shard]
+
+    def load_index(self) -> NgramIndex:
+        """The n-grams, once they are made."""
+        return NgramIndex.load(self.evaluation, self.job.config.decontaminate.shortest)
+
+    def make(self) -> None:
+        """Make, continue, repair or confirm both steps."""
+        self._find_hits(self._index_texts())
+
+    def _index_texts(self) -> Manifest:
+        settings = self.job.config.decontaminate
+        config = {
+            "version": VERSION,
+            "evaluation_texts": self.digest,
+            "ngram": settings.ngram,
+            "min_words": settings.shortest,
+        }
+
+        def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
+            return {"ngrams": len(build_index(directory, settings).ngrams)}
+
+        return build_sharded_artefact(
+            self.evaluation,
+            EVALUATION,
+            function=write_texts,
+            shards=[Shard(TEXTS_FILE, TextsSplit(self.texts, settings), hash_json(config))],
+            config=config,
+            inputs=[],
+            finish=finish,
+            replace=True,
+        )
+
+    def _find_hits(self, evaluation: Manifest) -> Manifest:
+        job = self.job
+
+        def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
+            shards = (load_hits(directory / file) for file in hit_files(job.num_shards))
+            counts = count_documents(len(self.load_index().ngrams), shards)
+            with (directory / _COUNTS_FILE).open("wb") as stream:
+                np.save(stream, counts)
+            return {}
+
+        content = [VERSION, self.documents.fingerprint, self.selection.fingerprint, evaluation.fingerprint]
+        shards = []
+        for shard, file in enumerate(hit_files(job.num_shards)):
+            split = HitsSplit(
+                documents=job.documents_path(self.documents, shard),
+                selection=job.selection_path(self.selection, shard),
+                index=self.evaluation,
+                index_fingerprint=evaluation.fingerprint,
+                min_words=job.config.decontaminate.shortest,
+            )
+            size_bytes = self.documents.files[shard].size_bytes
+            shards.append(Shard(file, split, hash_json([*content, shard]), size_bytes))
+        return build_sharded_artefact(
+            job.out / WORK / HITS,
+            HITS,
+            function=find_hits,
+            shards=shards,
+            config={"version": VERSION},
+            inputs=[
+                job.entry(self.documents),
+                job.entry(self.selection),
+                InputEntry(kind=EVALUATION, uri=str(self.evaluation), fingerprint=evaluation.fingerprint),
+            ],
+            finish=finish,
+            replace=True,
+        )

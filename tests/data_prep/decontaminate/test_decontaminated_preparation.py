@@ -1,0 +1,191 @@
+"""Decontamination in a whole preparation on Ray: planted texts never reach the tokens, and damage is repaired."""
+
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cluster import sharded_artefact
+from cluster.errors import ConfigError, MissingInputError
+from cluster.runtime import ray_runtime
+from data_prep.decontaminate.config import EvaluationText
+from data_prep.job import prepare
+from data_prep.plan import plan_preparation
+from data_prep.token_store import TokenStore
+from data_prep.verify import verify_preparation
+from tests.data_prep.conftest import write_corpus
+
+PLANTED = "Nobody but the old keeper knew why both lamps had burned through that whole winter night"
+WIKI = {3: "wiki:3", 20: "wiki:20"}
+"""Articles in which it is planted; 41 is a copy of 3 that deduplication removes."""
+
+
+class Texts:
+    """Evaluation texts of one file with one example per line, as a task registry would give them."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self, config):
+        if unknown := set(config.tasks) - {"lamps"}:
+            raise ConfigError(f"unknown: {unknown}")
+        if not self.file.is_file():
+            raise MissingInputError(f"There is no {self.file}.")
+        lines = self.file.read_text().splitlines()
+        return iter([EvaluationText("lamps", f"dev-{n}", line, self.file) for n, line in enumerate(lines)])
+
+
+def plant(text: str, number: int) -> str:
+    """Put the text into an article's block, in the middle."""
+    start = text.index(f'<doc id="{number}"')
+    end = text.index("</doc>", start)
+    middle = text.index(" ", (start + end) // 2)
+    return f"{text[:middle]}\n{PLANTED.upper().replace(' ', ', ', 3)}.\n{text[middle:]}"
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The small corpus with a text planted in two articles and in the copy of one, and the evaluation set."""
+    place = tmp_path_factory.mktemp("planted")
+    corpus = write_corpus(place / "corpus")
+    for number in (3, 41, 20):
+        path = corpus / "wiki" / f"wiki_{number // 12:02d}"
+        path.write_text(plant(path.read_text(encoding="utf-8"), number), encoding="utf-8")
+    (place / "lamps.txt").write_text(
+        f"{PLANTED}\nA text that is in none of the documents, wherever one looks\n"
+    )
+    return place
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    with ray_runtime("local", num_cpus=2):
+        yield
+
+
+def configured(planted, out, **changes):
+    from tests.data_prep.conftest import small_config
+
+    settings = {"decontaminate": ["lamps"], "shard_bytes": 30_000}
+    return small_config(planted / "corpus", out, **(settings | changes))
+
+
+@pytest.fixture(scope="module")
+def finished(cluster, planted, tmp_path_factory):
+    config = configured(planted, tmp_path_factory.mktemp("finished") / "out")
+    return prepare(config, evaluation_texts=Texts(planted / "lamps.txt"))
+
+
+def read_report(out: Path) -> list[dict]:
+    return [
+        orjson.loads(line) for line in (out / "decontamination" / "report.jsonl").read_bytes().splitlines()
+    ]
+
+
+def test_documents_with_planted_texts_are_not_tokenised_and_the_report_names_them(finished):
+    store = TokenStore.open(finished.out)
+    ids = {store.doc_id(number) for number in range(store.num_documents)}
+    assert not ids & set(WIKI.values())
+    assert store.num_documents == finished.dedup.stats["documents_kept"] - 2
+    texts = [store.document(number).text for number in range(store.num_documents)]
+    assert not any("LAMPS HAD BURNED" in text for text in texts)
+    report = read_report(finished.out)
+    assert [line["doc_id"] for line in report] == list(WIKI.values())
+    assert {(line["task"], line["example"], line["action"]) for line in report} == {
+        ("lamps", "dev-0", "dropped")
+    }
+    stats = finished.selection.stats
+    assert (stats["documents_dropped"], stats["documents_cut"], stats["overlaps"]) == (2, 0, 2)
+    assert stats["tasks"]["lamps"]["examples_found"] == 1
+    assert stats["sources"]["wiki"]["documents_dropped"] == 2
+    assert stats["sources"]["books"]["documents_dropped"] == 0
+
+
+def test_lineage_leads_to_the_bytes_of_the_evaluation_files(finished, planted):
+    from cluster.manifest import hash_file
+
+    assert finished.selection.fingerprint in {entry.fingerprint for entry in finished.tokens.inputs}
+    inputs = {entry.kind: entry.fingerprint for entry in finished.selection.inputs}
+    assert inputs == {
+        "documents": finished.documents.fingerprint,
+        "dedup": finished.dedup.fingerprint,
+        "evaluation-file": hash_file(planted / "lamps.txt")[0],
+    }
+
+
+def test_preparing_again_redoes_nothing(finished, planted, monkeypatch):
+    def forbidden(*args, **kwargs):
+        raise AssertionError("work was started")
+
+    monkeypatch.setattr(sharded_artefact, "map_shards", forbidden)
+    again = prepare(configured(planted, finished.out), evaluation_texts=Texts(planted / "lamps.txt"))
+    assert again.fingerprint == finished.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("damaged", "work"),
+    [
+        ("selection-00001-of-*.parquet", ["hits-00000-of-*.parquet", "document_counts.npy", "ngrams.npy"]),
+        ("report.jsonl", ["texts.parquet"]),
+        ("selection-00000-of-*.parquet", None),
+    ],
+)
+def test_damage_is_repaired_even_when_what_led_to_it_is_damaged_or_gone(
+    finished, planted, tmp_path, damaged, work
+):
+    out = Path(shutil.copytree(finished.out, tmp_path / "out"))
+    (path,) = (out / "decontamination").glob(damaged)
+    good = flip_a_bit(path)
+    if work is None:
+        shutil.rmtree(out / "work")
+    for pattern in work or []:
+        flip_a_bit(next((out / "work").rglob(pattern)))
+    again = prepare(configured(planted, out), evaluation_texts=Texts(planted / "lamps.txt"))
+    assert again.fingerprint == finished.fingerprint
+    assert path.read_bytes() == good
+    verify_preparation(out)
+
+
+def flip_a_bit(path: Path) -> bytes:
+    """Damage a file; returns what it held."""
+    good = path.read_bytes()
+    place = len(good) // 2
+    path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
+    return good
+
+
+def test_cutting_keeps_the_rest_of_the_documents(planted, tmp_path):
+    settings = {"tasks": ["lamps"], "action": "cut", "window_characters": 0, "min_piece_characters": 1}
+    config = configured(planted, tmp_path / "out", decontaminate=settings)
+    prepared = prepare(config, evaluation_texts=Texts(planted / "lamps.txt"))
+    store = TokenStore.open(prepared.out)
+    texts = {store.doc_id(n): store.document(n).text for n in range(store.num_documents)}
+    assert set(WIKI.values()) <= set(texts)
+    assert not any("LAMPS HAD BURNED" in text for text in texts.values())
+    assert len(texts) == prepared.dedup.stats["documents_kept"]
+    assert {line["action"] for line in read_report(prepared.out)} == {"cut"}
+    assert prepared.selection.stats["documents_cut"] == 2
+
+
+def test_changed_evaluation_texts_are_noticed(finished, planted, tmp_path):
+    other = tmp_path / "lamps.txt"
+    other.write_text(
+        (planted / "lamps.txt").read_text() + "One more text that nobody has seen in any of the books\n"
+    )
+    with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone"):
+        prepare(configured(planted, finished.out), evaluation_texts=Texts(other))
+
+
+def test_tasks_that_nobody_knows_are_refused_before_anything_is_done(planted, tmp_path):
+    config = configured(planted, tmp_path / "out")
+    unknown = configured(planted, tmp_path / "out", decontaminate=["lanterns"])
+    texts = Texts(planted / "lamps.txt")
+    for start in (prepare, lambda config, evaluation_texts=None: plan_preparation(config, evaluation_texts)):
+        with pytest.raises(ConfigError, match="nothing gives their texts"):
+            start(config)
+        with pytest.raises(ConfigError, match="lanterns"):
+            start(unknown, evaluation_texts=texts)
+        with pytest.raises(MissingInputError, match=r"gone\.txt"):
+            start(config, evaluation_texts=Texts(tmp_path / "gone.txt"))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,103 @@
+"""Searching texts for n-grams: everything that a plain loop finds, nothing else."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.decontaminate import ngrams, words
+from data_prep.decontaminate.ngrams import NgramIndex
+from data_prep.decontaminate.words import split_words
+from tests.data_prep.decontaminate.oracle import search
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TWENTY = " ".join(f"word{letter}" for letter in LETTERS[:20])
+
+
+def found_in(documents, evaluation, ngram=13, min_words=8):
+    """Per document the set that the oracle gives."""
+    index = NgramIndex.build(evaluation, ngram, min_words)
+    split = split_words(documents)
+    found = index.find(split)
+    results = [set() for _ in documents]
+    columns = (
+        split.text_of(found.words),
+        found.ngrams,
+        split.places[found.words],
+        split.ends(found.words + found.counts - 1),
+    )
+    for document, ngram, start, end in zip(*(column.tolist() for column in columns), strict=True):
+        texts = index.occurrences["text"][index.occurrences["ngram"] == ngram].tolist()
+        results[document] |= {(text, start, end, index.spell(ngram)) for text in texts}
+    return results
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.text(st.sampled_from("aB c'.\n世"), max_size=40), max_size=5),
+    st.lists(st.text(st.sampled_from("Ab c-,\n世"), max_size=25), max_size=6),
+    st.integers(2, 6).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))),
+)
+def test_search_finds_what_a_plain_loop_finds(documents, evaluation, sizes):
+    expected = [search(document, evaluation, *sizes) for document in documents]
+    assert found_in(documents, evaluation, *sizes) == expected
+
+
+def test_thirteen_words_in_a_row_are_found_and_twelve_are_not():
+    words = TWENTY.split()
+    thirteen, twelve = " ".join(words[4:17]), " ".join(words[4:16])
+    hits, none = found_in([f"before {thirteen} after", f"before {twelve} after"], [TWENTY])
+    assert hits == {(0, 7, 7 + len(thirteen), thirteen)}
+    assert none == set()
+
+
+@pytest.mark.parametrize("change", [str.upper, lambda t: t.replace(" ", ",\n - "), lambda t: f"«{t}»"])
+def test_case_punctuation_and_line_breaks_hide_nothing(change):
+    (hits,) = found_in([change(TWENTY)], [TWENTY])
+    assert len(hits) == 8
+
+
+def test_a_short_text_is_found_as_a_whole_and_a_very_short_one_is_not_searched_for():
+    eight, seven = " ".join(TWENTY.split()[:8]), " ".join(TWENTY.split()[10:17])
+    hits, part = found_in([TWENTY, " ".join(TWENTY.split()[:7])], [eight, seven])
+    assert hits == {(0, 0, len(eight), eight)}
+    assert part == set()
+
+
+def test_no_ngram_begins_in_one_document_and_ends_in_the_next():
+    words = TWENTY.split()
+    assert found_in([" ".join(words[:9]), " ".join(words[9:])], [TWENTY]) == [set(), set()]
+
+
+def test_equal_hashes_of_different_words_are_no_hit(monkeypatch):
+    for module in (words, ngrams):
+        monkeypatch.setattr(
+            module, "hash_runs", lambda sums, starts, ends, second=False: np.zeros(len(starts), np.uint64)
+        )
+    documents = ["w x y z", "a b c d", "c d e f a"]
+    assert found_in(documents, ["a b c d"], 4, 2) == [set(), {(0, 0, 7, "a b c d")}, set()]
+
+
+def test_texts_that_share_an_ngram_are_both_named():
+    index = NgramIndex.build([TWENTY, "x", TWENTY.upper()], 13, 8)
+    assert len(index.ngrams) == 8
+    assert index.occurrences["text"].tolist() == [0, 2] * 8
+
+
+def test_an_index_without_ngrams_finds_nothing():
+    assert found_in([TWENTY], ["too short"]) == [set()]
+    assert found_in([], [TWENTY]) == []
+
+
+def test_a_saved_index_is_the_same_and_has_the_same_bytes(tmp_path):
+    index = NgramIndex.build([TWENTY, "a b c d e f g h i"], 13, 8)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        index.save(tmp_path / name)
+    loaded = NgramIndex.load(tmp_path / "one", 8)
+    for name in ("codes", "ngrams", "occurrences", "beginnings", "passes"):
+        assert np.array_equal(getattr(loaded, name), getattr(index, name))
+    assert all(
+        file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+        for file in (tmp_path / "one").iterdir()
+    )
