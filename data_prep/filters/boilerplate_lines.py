@@ -65,6 +65,9 @@ COMMANDS = (
 _COPYRIGHT = re.compile(r"(?:©|\(c\)|copyright\b).{0,20}?(?:19|20)\d\d")
 _LINK_SEPARATORS = re.compile(r"\s[|>»›·•/]\s|[|»›]")
 
+MAX_LINE_CHARACTERS = 1000
+"""Longer lines are never boilerplate."""
+
 
 class BoilerplateLinesConfig(FilterConfig):
     """Which lines are removed. The phrases are English; other languages need their own."""
@@ -115,10 +118,6 @@ def build(config: BoilerplateLinesConfig) -> Apply:
         return Passed.with_text(document, text, **counts) if text.strip() else Dropped("only_boilerplate")
 
     return apply
-
-
-MAX_LINE_CHARACTERS = 1000
-"""Longer lines are never boilerplate."""
 
 
 def _is_navigation(line: str, num_words: int, config: BoilerplateLinesConfig) -> bool:

@@ -1,4 +1,8 @@
-"""The quality rules of MassiveText (Rae et al. 2021, "Scaling Language Models", appendix A.1.1)."""
+"""The quality rules of MassiveText (Rae et al. 2021, "Scaling Language Models", appendix A.1.1).
+
+Words are runs of letters and digits (`words.py`); punctuation marks are none. Implementations that count them as words
+find fewer words with letters, and drop more tables and lists than the appendix asks for.
+"""
 
 from __future__ import annotations
 

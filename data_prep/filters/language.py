@@ -108,8 +108,10 @@ def _load_fasttext(path: Path) -> Classifier:
     model = fasttext.load_model(str(path))
 
     def classify(text: str) -> tuple[str, float]:
-        # fastText takes one line. Its rounding makes some probabilities a little more than 1.
-        found = model.f.predict(text.replace("\n", " ") + "\n", 1, 0.0, "strict")
+        # fastText takes one line, and has an opinion on empty ones too. Its rounding makes some probabilities a
+        # little more than 1.
+        line = text.replace("\n", " ").strip()
+        found = model.f.predict(line + "\n", 1, 0.0, "strict") if line else None
         probability, label = found[0] if found else (0.0, "")
         return label.removeprefix("__label__"), min(float(probability), 1.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 
@@ -93,9 +94,14 @@ def test_missing_package_is_answered_with_its_installation(
 
 def test_fasttext_model_takes_the_place_of_py3langid(bench, tmp_path: Path):
     fasttext = pytest.importorskip("fasttext")
-    lines = [f"__label__en {ENGLISH}", f"__label__de {GERMAN}"] * 50
+    generator = random.Random(0)
+    lines = [
+        f"__label__{label} " + " ".join(generator.choices(sentence.split(), k=8))
+        for _ in range(500)
+        for label, sentence in (("en", ENGLISH), ("de", GERMAN))
+    ]
     (tmp_path / "train.txt").write_text("\n".join(lines), encoding="utf-8")
-    model = fasttext.train_supervised(str(tmp_path / "train.txt"), epoch=50, thread=1, verbose=0)
+    model = fasttext.train_supervised(str(tmp_path / "train.txt"), dim=8, thread=1, verbose=0)
     model.save_model(str(tmp_path / "lid.bin"))
     only_german = bench("language", allowed=["de"], model=tmp_path / "lid.bin", min_probability=0.6)
     assert only_german.outcome(GERMAN + "\n" + GERMAN).document.lang == "de"
