@@ -1,0 +1,166 @@
+"""WordPiece: BERT's published vocabulary gives BERT's ids; training is reproducible and greedy matching finds it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tokenizers import Tokenizer
+
+from cluster.errors import ConfigError
+from data_prep.ragged import Ragged
+from data_prep.tokenizers.config import WordPiece
+from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
+from data_prep.tokenizers.reference import ReferenceEncoder
+from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
+from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS, train
+from tests.data_prep.tokenizers import adversarial
+
+CASED = [
+    *(
+        *SPECIAL_TOKENS,
+        "The",
+        "the",
+        "na",
+        "##ïve",
+        "##ive",
+        "Word",
+        "word",
+        "İ",
+        "##s",
+        "ß",
+        "Å",
+        "e",
+        "E",
+        "##\u0301",
+    ),
+    *(
+        "1",
+        "##9",
+        "##8",
+        "##4",
+        "日",
+        "本",
+        "語",
+        "!",
+        "'",
+        "s",
+        "$",
+        "5",
+        ".",
+        "0",
+        "##0",
+        "x",
+        "한국어",
+        "한",
+        "##국",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def uncased(corpora):
+    return corpora / "tokenizers" / "bert-base-uncased"
+
+
+@pytest.fixture(scope="module")
+def cased(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cased") / "vocab.txt"
+    path.write_text("".join(f"{entry}\n" for entry in CASED), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def pairs(uncased, cased):
+    """(our encoder, BERT's own algorithm) for an uncased and a cased vocabulary."""
+    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+    made = []
+    for path, file, lowercase in ((uncased, uncased / "vocab.txt", True), (cased, cased, False)):
+        oracle = BertTokenizerLegacy(str(file), do_lower_case=lowercase)
+        made.append((ReferenceEncoder(read_tokenizer(find_tokenizer(path))), oracle))
+    return made
+
+
+def encode(encoder, text):
+    return encoder.encode([text], Ragged.of([np.empty(0, dtype=np.int64)]))[0][0].tolist()
+
+
+def oracle_ids(oracle, text):
+    # What text spells is never a special token, so the oracle must not look for them either.
+    tokens = [
+        piece
+        for word in oracle.basic_tokenizer.tokenize(text)
+        for piece in oracle.wordpiece_tokenizer.tokenize(word)
+    ]
+    return oracle.convert_tokens_to_ids(tokens)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=adversarial.settled_texts)
+def test_ids_are_those_of_bert_on_any_text(pairs, text):
+    for ours, oracle in pairs:
+        assert encode(ours, text) == oracle_ids(oracle, text)
+
+
+def test_case_is_read_off_the_vocabulary_unless_it_is_given(uncased, cased):
+    def lowercases(path, **choice):
+        return '"lowercase": true' in read_tokenizer(find_tokenizer(path), **choice)
+
+    assert [lowercases(uncased), lowercases(cased)] == [True, False]
+    assert [lowercases(uncased, lowercase=False), lowercases(cased, lowercase=True)] == [False, True]
+
+
+def test_sequences_get_berts_special_tokens(uncased):
+    tokenizer = Tokenizer.from_str(read_tokenizer(find_tokenizer(uncased)))
+    assert vocabulary_size(tokenizer) == 30522
+    assert find_special_tokens(tokenizer) == {"bos": 101, "pad": 0, "eos": 102, "unk": 100, "mask": 103}
+    assert tokenizer.encode("hello", "world").tokens == ["[CLS]", "hello", "[SEP]", "world", "[SEP]"]
+
+
+def test_a_damaged_vocabulary_is_refused_with_the_reason(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("a\nb\n")
+    with pytest.raises(ConfigError, match=r"no \[UNK\]"):
+        read_tokenizer(find_tokenizer(path))
+    path.write_text("[UNK]\na\na\n")
+    with pytest.raises(ConfigError, match="'a' more than once"):
+        read_tokenizer(find_tokenizer(path))
+
+
+def corpus():
+    generator = random.Random(3)
+    stems = ["".join(generator.choices("aehilnorst", k=generator.randint(3, 6))) for _ in range(300)]
+    endings = ["", "ing", "ed", "s", "ness"]
+    return [
+        " ".join(generator.choice(stems).capitalize() + generator.choice(endings) for _ in range(100)) + "!"
+        for _ in range(40)
+    ]
+
+
+def test_training_is_reproducible_and_fills_the_vocabulary():
+    config = WordPiece(vocab_size=512)
+    trained = train(iter(corpus()), config)
+    assert train(corpus(), config) == trained
+    tokenizer = Tokenizer.from_str(trained)
+    assert vocabulary_size(tokenizer) == 512
+    assert [tokenizer.token_to_id(name) for name in SPECIAL_TOKENS] == [0, 1, 2, 3, 4]
+    assert {"##ing", "##ness"} <= set(tokenizer.get_vocab())
+    assert tokenizer.token_to_id("▁") is None
+    ids = encode(ReferenceEncoder(trained), " ".join(corpus()))
+    assert 1 not in ids
+    assert len(set(ids)) > 300
+
+
+def test_training_keeps_case_when_it_is_told_to():
+    tokenizer = Tokenizer.from_str(train(corpus(), WordPiece(vocab_size=600, lowercase=False)))
+    assert any(entry[:1].isupper() for entry in tokenizer.get_vocab())
+    assert tokenizer.normalizer.normalize_str("É") == "É"
+
+
+def test_rare_characters_become_unknown():
+    config = WordPiece(vocab_size=512, limit_alphabet=10)
+    tokenizer = Tokenizer.from_str(train([*corpus(), "ж"], config))
+    assert tokenizer.encode("ж", add_special_tokens=False).tokens == ["[UNK]"]
