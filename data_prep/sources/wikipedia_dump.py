@@ -7,6 +7,7 @@ document knows its exact bytes, memory stays bounded by the largest page, and a 
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -104,15 +105,18 @@ def read(config: WikipediaDumpConfig, part: FilePart) -> Iterator[Document | Rej
 def is_multistream(path: str) -> bool:
     """Whether a dump consists of bzip2 streams of whole pages, as `pages-articles-multistream` does.
 
-    Other programs cut streams anywhere (pbzip2); such a file is read as if it were one stream.
+    Told by the first two streams behind the header. Other programs cut streams anywhere (pbzip2); such a file is
+    read as if it were one stream.
     """
     if storage_of(path) != "bzip2":
         return False
-    for stream in read_streams(path, 1, _SECOND_STREAM_BYTES):
-        for chunk in stream.chunks:
-            if not isinstance(chunk, Gap) and (text := chunk.lstrip()):
-                return text.startswith((_OPENING, _END))
-    return False
+    streams = (_first_text(stream.chunks) for stream in read_streams(path, 1, _SECOND_STREAM_BYTES))
+    starts = list(itertools.islice(filter(None, streams), 2))
+    return bool(starts) and all(start.startswith((_OPENING, _END)) for start in starts)
+
+
+def _first_text(chunks: Iterable[bytes | Gap]) -> bytes:
+    return next((text for chunk in chunks if not isinstance(chunk, Gap) and (text := chunk.lstrip())), b"")
 
 
 def _read_multistream(config: WikipediaDumpConfig, part: FilePart, site: Site) -> Iterator[Document | Reject]:
