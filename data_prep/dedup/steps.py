@@ -49,6 +49,11 @@ class Steps:
         """Where the artefact of a step lies."""
         return self.job.out / WORK / name
 
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of every document shard."""
+        return [entry.size_bytes for entry in self.documents.files]
+
     def survivors(self, shard: int, *, whole_texts: bool = False) -> Survivors:
         """What the methods before near-duplicates leave of a document shard; `whole_texts`: before paragraphs."""
         method = self.job.config.dedup
@@ -74,7 +79,7 @@ class Steps:
     def _find_documents(self, before: Manifest) -> Manifest:
         shards = range(self.job.num_shards)
         splits = [Survivors(self.job.documents_path(self.documents, shard), shard) for shard in shards]
-        hashes = self._make(DOCUMENT_HASHES, exact.hash_documents, splits, [before])
+        hashes = self._make(DOCUMENT_HASHES, exact.hash_documents, splits, [before], sizes=self.sizes)
         return self._partition(DOCUMENT_REPEATS, find_repeats, hashes, exact.KEYS, exact.REPEATS)
 
     def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> Manifest:
@@ -83,9 +88,10 @@ class Steps:
         settings = {"min_length": method.min_length}
         if method.scope == "within":
             function = paragraphs.find_repeats_within
-            repeats = self._make(PARAGRAPH_REPEATS, function, splits, [before], settings)
+            repeats = self._make(PARAGRAPH_REPEATS, function, splits, [before], settings, self.sizes)
         else:
-            hashes = self._make(PARAGRAPH_HASHES, paragraphs.hash_paragraphs, splits, [before], settings)
+            function = paragraphs.hash_paragraphs
+            hashes = self._make(PARAGRAPH_HASHES, function, splits, [before], settings, self.sizes)
             repeats = self._partition(
                 PARAGRAPH_REPEATS, find_repeats, hashes, paragraphs.KEYS, paragraphs.REPEATS
             )
@@ -99,6 +105,7 @@ class Steps:
             removals,
             [before, repeats],
             limits,
+            self.sizes,
             selection_files(self.job.num_shards),
         )
 
@@ -110,6 +117,7 @@ class Steps:
             [minhash.BucketsSplit(own, method) for own in survivors],
             [before],
             method.model_dump(mode="json"),
+            self.sizes,
         )
         graph = self._partition(NEAR_EDGES, edges.link_documents, buckets, minhash.KEYS, edges.COLUMNS)
         ranges = document_ranges([entry.rows or 0 for entry in self.documents.files])
@@ -150,16 +158,16 @@ class Steps:
         splits: Sequence[Any],
         inputs: Sequence[Manifest],
         settings: Mapping[str, Any] | None = None,
+        sizes: Sequence[int] | None = None,
         files: Sequence[str] | None = None,
     ) -> Manifest:
-        """The artefact of a step. Whatever else is in its place is old work and is replaced."""
+        """The artefact of a step, with one shard for each split. Whatever else is in its place is old work."""
         config = {"version": VERSION, **(settings or {})}
         fingerprints = [each.fingerprint for each in inputs]
+        files, sizes = files or record_files(len(splits)), sizes or [0] * len(splits)
         shards = [
-            Shard(file, split, hash_json([name, config, fingerprints, number, len(splits)]))
-            for number, (file, split) in enumerate(
-                zip(files or record_files(len(splits)), splits, strict=True)
-            )
+            Shard(file, split, hash_json([name, config, fingerprints, number, len(splits)]), size)
+            for number, (file, split, size) in enumerate(zip(files, splits, sizes, strict=True))
         ]
         return build_sharded_artefact(
             self.directory(name),

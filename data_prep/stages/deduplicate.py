@@ -43,6 +43,7 @@ def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
             file,
             FinalSplit(steps.survivors(shard), near),
             hash_json([settings, documents.fingerprint, shard]),
+            steps.sizes[shard],
         )
         for shard, file in enumerate(selection_files(job.num_shards))
     ]

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from tests.benchmarks import encoding, noising, training_step
+from tests.benchmarks import encoding, near_duplicates, noising, training_step, web_archive
 
-BENCHMARKS = {"noising": noising, "training_step": training_step, "encoding": encoding}
+BENCHMARKS = {
+    "noising": noising,
+    "training_step": training_step,
+    "encoding": encoding,
+    "near_duplicates": near_duplicates,
+    "web_archive": web_archive,
+}
 
 for name in sys.argv[1:] or BENCHMARKS:
     for comparison in BENCHMARKS[name].run():
