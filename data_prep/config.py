@@ -36,8 +36,9 @@ class DataConfig(BaseModel):
     """Evaluation sets whose texts must not be trained on. `[glue, squad]` is short for their names alone."""
     tokenizer: AnyTokenizer = ByteLevelBPE()
     """How text becomes ids."""
-    sentences: Literal["blingfire", "none"] = "blingfire"
-    """Sentence boundaries, for objectives that need them; with `none` a document is one sentence."""
+    sentences: Literal["blingfire", "sentencex", "none"] = "blingfire"
+    """Sentence boundaries, for objectives that need them. `blingfire` leaves languages that BlingFire is wrong for,
+    such as Chinese and Hindi, to sentencex; with `none` a document is one sentence."""
     shard_bytes: int = Field(default=64 << 20, gt=0)
     """Bytes of source files, as they are stored, that make one shard. A bigger file is split where its format
     allows, and is a shard by itself where it does not."""
