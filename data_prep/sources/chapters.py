@@ -72,16 +72,17 @@ _TITLE = r"(?:[.:)\]]?|(?:[.:)\]]| ?[—–-]{1,2}|(?= ))[ _]*(?![a-zà-ÿ ]).{1
 
 
 def _named(names: str) -> re.Pattern[str]:
-    """`CHAPTER IV. A Title`, `BOOK THE FIRST`, `Erstes Kapitel`, `3. Kapitel`."""
+    """`CHAPTER IV. A Title`, `BOOK THE FIRST`, `Erstes Kapitel`, `3. Kapitel`, `Première partie`."""
     return re.compile(
-        rf"(?:{names})[.,]? (?:No\. ?)?{_NUMBER}{_TITLE}|(?:THE |The )?(?:{_ORDINALS}|\d{{1,3}}\.) (?:{names}){_TITLE}"
+        rf"(?:{names})[.,]? (?:No\. ?)?{_NUMBER}{_TITLE}"
+        rf"|(?:THE |The )?(?:{_ORDINALS}|\d{{1,3}}\.) (?i:{names}){_TITLE}"
     )
 
 
 _CHAPTER, _PART = _named(_CHAPTERS), _named(_PARTS)
 _BARE = re.compile(rf"(?:{_CHAPTERS}|{_PARTS})[.,]? {_NUMBER}(?:[.:]?|[.:]? [^a-zà-ÿ]{{1,80}})")
 _LONE_NAME = re.compile(rf"(?:{_LONE})[.:]?")
-_LONE_ROMAN = re.compile(rf"({_ROMAN})(?:\.?|\. [^a-zà-ÿ]{{1,80}})")
+_LONE_ROMAN = re.compile(rf"({_ROMAN})(?:\.?|(?:\.| ?[—–-]{{1,2}}) ?(?![a-zà-ÿ ]).{{1,80}})")
 _LONE_DIGITS = re.compile(r"(\d{1,3})\.?")
 
 

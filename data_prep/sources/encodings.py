@@ -38,7 +38,7 @@ _CODE_PAGES = {
 }
 """The Windows code page of a language; Western European ones have 1252. After the table of suggested default
 encodings in the HTML standard (13.2.3.2, "Determining the character encoding")."""
-_NOT_LETTERS = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalpha())
+_NO_ASCII_OR_LETTER = bytes(byte for byte in range(256) if byte > 127 or chr(byte).isalpha())
 _SAMPLE_BYTES = 1 << 16
 _MAX_CONTROL_SHARE = 0.05
 """Text has far fewer control characters; random bytes have an eighth."""
@@ -134,11 +134,12 @@ def _mixed(data: bytes, lang: str) -> str:
     except UnicodeDecodeError as error:
         first = error.start
     code_page = _CODE_PAGES.get(lang, _WESTERN)
-    num_invalid = data.decode("utf-8", "replace").count("\ufffd")
-    num_letters = len(data.translate(None, _NOT_LETTERS))
+    replaced = data.decode("utf-8", "replace")
+    num_invalid = replaced.count("\ufffd")
+    num_valid = len(replaced) - num_invalid - len(data.translate(None, _NO_ASCII_OR_LETTER))
     if code_page in _MULTI_BYTE and num_invalid > 0.01 * len(data):
         return _strict(data, code_page)
-    if code_page == _WESTERN and num_invalid > num_letters:
+    if code_page == _WESTERN and num_invalid > num_valid:
         raise DecodingError(first, "neither UTF-8 nor Western text; name its encoding in `encoding`")
     return data.decode("utf-8", _errors_read_by(code_page))
 

@@ -39,7 +39,7 @@ _LOADERS: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
     }
 )
 """Module of `datasets` that reads the other formats, with its settings."""
-_COMPRESSIONS = frozenset({".gz", ".bz2", ".zst", ".xz"})
+_COMPRESSIONS = frozenset({".gz", ".bz2", ".zst"})
 
 
 class HfDatasetsConfig(RecordsConfig):
@@ -165,7 +165,7 @@ def _read_with_datasets(
         size_bytes = stored.seek(0, 2)
     row = 0
     try:
-        rows = load_dataset(
+        rows: Any = load_dataset(
             loader, data_files={"train": [file.path]}, split="train", streaming=True, **settings
         )
         for table in rows.with_format("arrow").iter(batch_size=parquet.BATCH_ROWS):

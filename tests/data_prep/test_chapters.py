@@ -1,0 +1,156 @@
+"""Chapters: found in plain text, kept in a document's text, and found again."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.document import Document
+from data_prep.sources import source_of
+from data_prep.sources.base import FilePart
+from data_prep.sources.books_tei import BooksTeiConfig
+from data_prep.sources.books_text import BooksTextConfig
+from data_prep.sources.chapters import chapters, join_chapters, split_chapters
+
+PARAGRAPHS = st.lists(
+    st.text("abc \n", min_size=1).map(str.strip).filter(lambda text: text and "\n\n" not in text)
+)
+
+
+@given(parts=st.lists(PARAGRAPHS.filter(bool)))
+def test_joined_chapters_are_found_again(parts):
+    assert [part.split("\n\n") for part in chapters(join_chapters(parts))] == parts
+
+
+@given(paragraphs=PARAGRAPHS)
+def test_splitting_loses_no_paragraph(paragraphs):
+    assert [text for part in split_chapters(paragraphs) for text in part] == paragraphs
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "CHAPTER IV",
+        "CHAPTER IV.",
+        "Chapter 1.",
+        "Chapter the Last",
+        "CHAPTER XXI. OF THE GREAT FOLK-MOTE",
+        "CHAPTER II--_The Man in Green_",
+        "CHAPTER TWENTY-ONE",
+        "[CHAPTER 5]",
+        "BOOK THE FIRST",
+        "Book Two: The Road",
+        "PART FIRST",
+        "VOL. II.",
+        "Letter No. 3",
+        "PROLOGUE",
+        "Preface.",
+        "Kapitel 3",
+        "Erstes Kapitel",
+        "3. Kapitel",
+        "Zweiter Theil",
+        "Chapitre II",
+        "CHAPITRE PREMIER",
+        "Première partie",
+        "CAPITOLUL I. Robul",
+        "Capítulo 12",
+    ],
+)
+def test_headings_open_chapters(heading):
+    assert split_chapters(["Before.", heading, "After."]) == [["Before."], [heading, "After."]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Chapter and verse.",
+        "Chapter four shows that this is so.",
+        "Chapter I was the best of them.",
+        "Part of the way we walked.",
+        "Book the room, please.",
+        "I.",
+        "V.",
+        "1867",
+        "Letter by letter he read it.",
+        "“Book Two?” he asked.",
+        "CHAPTER IV " + "and so on " * 20,
+        "Introduction to the family was made.",
+        "Mix",
+    ],
+)
+def test_prose_opens_none(text):
+    assert split_chapters(["Before.", text, "After."]) == [["Before.", text, "After."]]
+
+
+def test_headings_that_follow_one_another_stay_together():
+    paragraphs = ["Title", "BOOK ONE", "CHAPTER I", "a", "CHAPTER II", "b"]
+    assert split_chapters(paragraphs) == [["Title"], ["BOOK ONE", "CHAPTER I", "a"], ["CHAPTER II", "b"]]
+
+
+@pytest.mark.parametrize(
+    "numbers", [["I", "II", "III"], ["I.", "II.", "III."], ["1", "2", "3"], ["I. LOVE", "II.", "III"]]
+)
+def test_numbers_alone_are_headings_where_they_count_up(numbers):
+    first, second, third = numbers
+    assert split_chapters([first, "a", second, "b", "I", third, "c"]) in (
+        [[first, "a"], [second, "b", "I"], [third, "c"]],
+        [[first, "a"], [second, "b", "I", third, "c"]],
+    )
+    assert split_chapters(["x", "1", "y", "XII", "z"]) == [["x", "1", "y", "XII", "z"]]
+
+
+def test_numbers_alone_are_sections_where_chapters_have_names():
+    paragraphs = ["CHAPTER I", "1", "a", "2", "b", "CHAPTER II", "1", "c", "2", "d"]
+    assert split_chapters(paragraphs) == [paragraphs[:5], paragraphs[5:]]
+
+
+def plain_book(corpora, name: str) -> tuple[Document, str]:
+    config = BooksTextConfig(name="books", paths=(f"{corpora}/books/en/{name}.txt",))
+    (file,) = source_of(config).list_files(config)
+    (document,) = source_of(config).read(config, FilePart(file))
+    assert isinstance(document, Document)
+    with open(file.path, encoding="utf-8-sig") as stored:
+        return document, stored.read()
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Cbronte_Jane_1847",
+        "Dickens_Bleak_1853",
+        "Kipling_Kim_1901",
+        "Gaskell_Ruth_1855",
+        "Hardy_Madding_1874",
+    ],
+)
+def test_real_novels_have_a_chapter_for_each_line_that_says_so(corpora, name):
+    document, raw = plain_book(corpora, name)
+    named = re.findall(r"^\s*(?:CHAPTER|Chapter) (?:[IVXLC]+|\d+)\b.{0,60}$", raw, re.MULTILINE)
+    assert len(named) <= document.meta["chapters"] <= len(named) + 3
+    assert all(len(part) > 1000 for part in chapters(document.text)[2:])
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize("name", ["Corelli_Satan_1895", "Hardy_Jude_1895", "Wcollins_Woman_1860"])
+def test_real_novels_are_cut_at_numbers_that_stand_alone(corpora, name):
+    document, raw = plain_book(corpora, name)
+    numbers = re.findall(r"^\s*[IVXLC]+\.?\s*$", raw, re.MULTILINE)
+    assert len(numbers) - 3 <= document.meta["chapters"] <= len(numbers) + 3
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize("path", ["de/DEU010", "fr/FRA00301_Aimard", "ro/ROM006"])
+def test_chapters_found_in_the_plain_text_of_a_tei_book_are_those_of_its_divisions(corpora, path):
+    config = BooksTeiConfig(name="eltec", paths=(f"{corpora}/books/{path}.xml",))
+    (file,) = source_of(config).list_files(config)
+    (document,) = source_of(config).read(config, FilePart(file))
+    assert isinstance(document, Document)
+    paragraphs = document.text.replace("\n\n\n", "\n\n").split("\n\n")
+    true, found = (
+        {part.split("\n\n", 1)[0] for part in parts[1:]}
+        for parts in (chapters(document.text), chapters(join_chapters(split_chapters(paragraphs))))
+    )
+    assert len(true & found) > 0.8 * len(true)
+    assert len(found - true) < 0.1 * len(true) + 2

@@ -1,0 +1,102 @@
+"""Bytes to text: code pages, mixtures, UTF-16 without a mark, mojibake, and what is no text."""
+
+import codecs
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.sources.encodings import DecodingError, decode_text, repair_mojibake
+from data_prep.sources.text import clean_text
+
+ENGLISH = "“It’s naïve,” said Zoë – the café was closed.\n" * 3
+TEXTS = {
+    "en": ENGLISH,
+    "de": "Die Straße führt über den Fluß; dort wohnt „Jörg“.",
+    "pl": "Zażółć gęślą jaźń, powiedział Łukasz.",
+    "ru": "Привет, мир. Это старая книга.",
+    "el": "Καλημέρα κόσμε, είπε η γάτα.",
+    "ja": "吾輩は猫である。名前はまだ無い。",
+    "zh": "道可道，非常道。名可名，非常名。",
+}
+CODE_PAGES = {
+    "en": "cp1252",
+    "de": "latin-1",
+    "pl": "cp1250",
+    "ru": "cp1251",
+    "el": "cp1253",
+    "ja": "cp932",
+    "zh": "gb18030",
+}
+
+
+def auto(data: bytes, lang: str = "en") -> str:
+    return decode_text(data, "auto", lang)
+
+
+@given(text=st.text(st.characters(exclude_categories=("Cc", "Cs"))))
+def test_utf8_is_never_taken_for_anything_else(text):
+    assert auto(text.encode()) == clean_text(repair_mojibake(text.removeprefix("\ufeff")))
+
+
+@pytest.mark.parametrize("lang", TEXTS)
+def test_the_code_page_of_the_language_is_used_where_text_is_not_utf8(lang):
+    text = TEXTS[lang].replace("„", '"').replace("“", '"') if lang == "de" else TEXTS[lang]
+    assert auto(text.encode(CODE_PAGES[lang]), lang) == text.strip()
+
+
+@pytest.mark.parametrize("lang", TEXTS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "utf-16-le", "utf-16-be"])
+def test_unicode_is_told_with_and_without_byte_order_mark(encoding, lang):
+    text = TEXTS[lang] + "\nA line in ASCII.\n"
+    assert auto(text.encode(encoding), lang) == text.strip()
+
+
+def test_a_mixture_of_encodings_is_read_line_by_line_and_within_a_line():
+    lines = [line.encode(["utf-8", "cp1252"][number % 2]) for number, line in enumerate(ENGLISH.split("\n"))]
+    assert auto(b"\n".join(lines)) == ENGLISH.strip()
+    assert auto("café ".encode() + "naïve".encode("cp1252")) == "café naïve"
+    assert auto(codecs.BOM_UTF8 + "café ".encode() + b"na\xefve") == "café naïve"
+
+
+def test_a_damaged_byte_does_not_change_the_rest_of_a_book_in_any_script():
+    data = (TEXTS["ru"] * 10).encode()
+    at = len("Привет".encode())
+    damaged = data[:at] + b"\xff" + data[at:]
+    assert auto(damaged, "en").replace("ÿ", "") == TEXTS["ru"] * 10
+
+
+def test_mojibake_is_repaired_in_its_lines_only():
+    good = "Â was a letter, LIBERTÉ» and „Spaß»"
+    bad = "Itâ€™s naÃ¯ve â€œquotedâ€\x9d"
+    assert auto(f"{good}\n{bad}\n{good}".encode()) == f"{good}\nIt’s naïve “quoted”\n{good}"
+
+
+def test_real_letters_are_no_mojibake():
+    for text in ("TÂCHE, ÂGE; Ñandú, São Paulo — Ðe Ïle", *TEXTS.values()):
+        assert repair_mojibake(text) == text
+
+
+def test_a_named_encoding_is_strict_and_repairs_nothing():
+    assert decode_text("Itâ€™s".encode(), "utf-8", "en") == "Itâ€™s"
+    with pytest.raises(DecodingError) as caught:
+        decode_text(b"good \xff", "utf-8", "en")
+    assert caught.value.offset == 5
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0" * 1000,
+        b"\x01\x02\x03" * 10,
+        random.Random(1).randbytes(5000),
+        TEXTS["ru"].encode("cp1251") * 20,
+        b"\xff\xfe" + b"\0\xd8" * 20,
+        "even".encode("utf-16-le") * 3 + b"x",
+    ],
+    ids=["zeros", "control", "random", "foreign code page", "lone surrogates", "half a character"],
+)
+def test_what_is_no_text_of_the_language_is_refused(data):
+    with pytest.raises(DecodingError):
+        auto(data)
