@@ -47,6 +47,10 @@ class NgramIndex:
     occurrences: np.ndarray
     """[occurrences] OCCURRENCE, ascending; one for each pair of an n-gram and a text that holds it."""
     min_words: int
+    hashes: np.ndarray
+    """[n-grams] uint64: those of `ngrams`, in one piece."""
+    lengths: tuple[int, ...]
+    """The different numbers of words of the n-grams."""
     beginnings: np.ndarray
     """[different] uint64 ascending hashes of how n-grams begin."""
     passes: np.ndarray
@@ -58,7 +62,9 @@ class NgramIndex:
         beginnings = np.unique(ngrams["beginning"])
         passes = np.zeros(1 << (_FILTER_BITS * max(1, len(beginnings))).bit_length(), dtype=bool)
         passes[_high_bits(beginnings, len(passes))] = True
-        return cls(codes, ngrams, occurrences, min_words, beginnings, passes)
+        lengths = tuple(np.unique(ngrams["words"]).tolist())
+        hashes = np.ascontiguousarray(ngrams["hash"])
+        return cls(codes, ngrams, occurrences, min_words, hashes, lengths, beginnings, passes)
 
     @classmethod
     def build(cls, texts: Sequence[str], ngram: int, min_words: int) -> NgramIndex:
@@ -88,12 +94,12 @@ class NgramIndex:
         begins = self._can_begin(words, sums)
         last_words = words.first_words[words.text_of(begins) + 1]
         ngrams, places, counts = [], [], []
-        for count in np.unique(self.ngrams["words"]).tolist():
+        for count in self.lengths:
             firsts = begins[begins + count <= last_words]
             starts, ends = words.starts[firsts], words.starts[firsts + count]
             hashes = hash_runs(sums, starts, ends)
-            low = np.searchsorted(self.ngrams["hash"], hashes, side="left")
-            high = np.searchsorted(self.ngrams["hash"], hashes, side="right")
+            low = np.searchsorted(self.hashes, hashes, side="left")
+            high = np.searchsorted(self.hashes, hashes, side="right")
             for i in np.flatnonzero(high > low).tolist():
                 run = words.codes[starts[i] : ends[i]].tobytes()
                 for ngram in range(int(low[i]), int(high[i])):

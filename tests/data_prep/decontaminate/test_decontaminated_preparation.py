@@ -9,7 +9,7 @@ import pytest
 from cluster import sharded_artefact
 from cluster.errors import ConfigError, MissingInputError
 from cluster.runtime import ray_runtime
-from data_prep.decontaminate.config import EvaluationText
+from data_prep.decontaminate.config import EvaluationText, EvaluationTexts
 from data_prep.job import prepare
 from data_prep.plan import plan_preparation
 from data_prep.token_store import TokenStore
@@ -21,27 +21,25 @@ WIKI = {3: "wiki:3", 20: "wiki:20"}
 """Articles in which it is planted; 41 is a copy of 3 that deduplication removes."""
 
 
-class Texts:
-    """Evaluation texts of one file with one example per line, as a task registry would give them."""
+def texts_in(file: Path) -> EvaluationTexts:
+    """Evaluation texts of one file with one example per line, as a registry of tasks would give them."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __call__(self, config):
+    def texts(config):
         if unknown := set(config.tasks) - {"lamps"}:
             raise ConfigError(f"unknown: {unknown}")
-        if not self.file.is_file():
-            raise MissingInputError(f"There is no {self.file}.")
-        lines = self.file.read_text().splitlines()
-        return iter([EvaluationText("lamps", f"dev-{n}", line, self.file) for n, line in enumerate(lines)])
+        if not file.is_file():
+            raise MissingInputError(f"There is no {file}.")
+        lines = file.read_text().splitlines()
+        return iter([EvaluationText("lamps", f"dev-{n}", line, file) for n, line in enumerate(lines)])
+
+    return texts
 
 
 def plant(text: str, number: int) -> str:
-    """Put the text into an article's block, in the middle."""
-    start = text.index(f'<doc id="{number}"')
-    end = text.index("</doc>", start)
-    middle = text.index(" ", (start + end) // 2)
-    return f"{text[:middle]}\n{PLANTED.upper().replace(' ', ', ', 3)}.\n{text[middle:]}"
+    """Put the text into an article's block, at the same place of articles with the same text."""
+    end = text.index("</doc>", text.index(f'<doc id="{number}"'))
+    place = text.index(" ", end - 150)
+    return f"{text[:place]}\n{PLANTED.upper().replace(' ', ', ', 3)}.\n{text[place:]}"
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +72,7 @@ def configured(planted, out, **changes):
 @pytest.fixture(scope="module")
 def finished(cluster, planted, tmp_path_factory):
     config = configured(planted, tmp_path_factory.mktemp("finished") / "out")
-    return prepare(config, evaluation_texts=Texts(planted / "lamps.txt"))
+    return prepare(config, evaluation_texts=texts_in(planted / "lamps.txt"))
 
 
 def read_report(out: Path) -> list[dict]:
@@ -119,7 +117,7 @@ def test_preparing_again_redoes_nothing(finished, planted, monkeypatch):
         raise AssertionError("work was started")
 
     monkeypatch.setattr(sharded_artefact, "map_shards", forbidden)
-    again = prepare(configured(planted, finished.out), evaluation_texts=Texts(planted / "lamps.txt"))
+    again = prepare(configured(planted, finished.out), evaluation_texts=texts_in(planted / "lamps.txt"))
     assert again.fingerprint == finished.fingerprint
 
 
@@ -141,7 +139,7 @@ def test_damage_is_repaired_even_when_what_led_to_it_is_damaged_or_gone(
         shutil.rmtree(out / "work")
     for pattern in work or []:
         flip_a_bit(next((out / "work").rglob(pattern)))
-    again = prepare(configured(planted, out), evaluation_texts=Texts(planted / "lamps.txt"))
+    again = prepare(configured(planted, out), evaluation_texts=texts_in(planted / "lamps.txt"))
     assert again.fingerprint == finished.fingerprint
     assert path.read_bytes() == good
     verify_preparation(out)
@@ -158,7 +156,7 @@ def flip_a_bit(path: Path) -> bytes:
 def test_cutting_keeps_the_rest_of_the_documents(planted, tmp_path):
     settings = {"tasks": ["lamps"], "action": "cut", "window_characters": 0, "min_piece_characters": 1}
     config = configured(planted, tmp_path / "out", decontaminate=settings)
-    prepared = prepare(config, evaluation_texts=Texts(planted / "lamps.txt"))
+    prepared = prepare(config, evaluation_texts=texts_in(planted / "lamps.txt"))
     store = TokenStore.open(prepared.out)
     texts = {store.doc_id(n): store.document(n).text for n in range(store.num_documents)}
     assert set(WIKI.values()) <= set(texts)
@@ -174,18 +172,18 @@ def test_changed_evaluation_texts_are_noticed(finished, planted, tmp_path):
         (planted / "lamps.txt").read_text() + "One more text that nobody has seen in any of the books\n"
     )
     with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone"):
-        prepare(configured(planted, finished.out), evaluation_texts=Texts(other))
+        prepare(configured(planted, finished.out), evaluation_texts=texts_in(other))
 
 
 def test_tasks_that_nobody_knows_are_refused_before_anything_is_done(planted, tmp_path):
     config = configured(planted, tmp_path / "out")
     unknown = configured(planted, tmp_path / "out", decontaminate=["lanterns"])
-    texts = Texts(planted / "lamps.txt")
+    texts = texts_in(planted / "lamps.txt")
     for start in (prepare, lambda config, evaluation_texts=None: plan_preparation(config, evaluation_texts)):
         with pytest.raises(ConfigError, match="nothing gives their texts"):
             start(config)
         with pytest.raises(ConfigError, match="lanterns"):
             start(unknown, evaluation_texts=texts)
         with pytest.raises(MissingInputError, match=r"gone\.txt"):
-            start(config, evaluation_texts=Texts(tmp_path / "gone.txt"))
+            start(config, evaluation_texts=texts_in(tmp_path / "gone.txt"))
     assert not (tmp_path / "out").exists()
