@@ -169,30 +169,35 @@ def _normalizer(proto: Any) -> Any:
     if settings.precompiled_charsmap:
         steps.append(normalizers.Precompiled(settings.precompiled_charsmap))
     if settings.remove_extra_whitespaces:
-        # A space by another name, U+2581, is removed as well.
         steps += [
-            normalizers.Replace(Regex(f"[ {SPACE}]{{2,}}"), " "),
-            normalizers.Replace(Regex(f"^[ {SPACE}]|[ {SPACE}]$"), ""),
+            normalizers.Replace(Regex(" {2,}"), " "),
+            normalizers.Replace(Regex(r"\A | \z"), ""),
         ]
+    steps.append(normalizers.Replace(" ", SPACE))
+    if settings.add_dummy_prefix:
+        # Not by the pre-tokenizer, which leaves it out where the text itself begins with that character.
+        steps.append(normalizers.Prepend(SPACE))
     return normalizers.Sequence(steps)
 
 
 def _pre_tokenizer(proto: Any, specials: Sequence[str]) -> Any:
     from tokenizers import Regex, pre_tokenizers
 
-    settings = proto.normalizer_spec
-    scheme = "always" if settings.add_dummy_prefix else "never"
-    steps: list[Any] = [
-        pre_tokenizers.Metaspace(
-            replacement=SPACE, prepend_scheme=scheme, split=settings.remove_extra_whitespaces
-        )
-    ]
+    split = proto.normalizer_spec.remove_extra_whitespaces
+    steps: list[Any] = [pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never", split=split)]
     single = {piece.piece for piece in proto.pieces if piece.type == _NORMAL and len(piece.piece) == 1}
     if exposed := [name for name in specials if len(name) > 1 and not set(name) <= single]:
         # Where their letters are no pieces, the worst score cannot keep text from becoming control symbols.
-        names = "|".join(f"{_quote(name[0])}(?={_quote(name[1:])})" for name in exposed)
+        names = "|".join(_apart(name, single) for name in exposed)
         steps.append(pre_tokenizers.Split(Regex(names), "merged_with_previous"))
     return pre_tokenizers.Sequence(steps)
+
+
+def _apart(name: str, known: set[str]) -> str:
+    """A pattern that ends inside `name`, beside a known letter: unknown ones beside each other are one token."""
+    cuts = (k for k in range(1, len(name)) if name[k - 1] in known or name[k] in known)
+    cut = next(cuts, 1)
+    return f"{_quote(name[:cut])}(?={_quote(name[cut:])})"
 
 
 def _quote(text: str) -> str:

@@ -1,0 +1,141 @@
+"""SentencePiece: training is reproducible, and tokenizer.json gives the ids of SentencePiece itself."""
+
+from __future__ import annotations
+
+import io
+import random
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from tokenizers import Tokenizer
+
+from cluster.errors import ConfigError
+from data_prep.tokenizers.config import SentencePiece
+from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
+from data_prep.tokenizers.sentencepiece_conversion import check_conversion, convert
+from data_prep.tokenizers.sentencepiece_training import train, train_model
+from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
+from tests.data_prep.tokenizers import adversarial
+
+
+def corpus() -> list[str]:
+    generator = random.Random(3)
+    stems = ["".join(generator.choices("aehilnorstüß", k=generator.randint(3, 6))) for _ in range(300)]
+    endings = ["", "ing", "ed", "s", "ness"]
+    lines = [
+        " ".join(generator.choice(stems).capitalize() + generator.choice(endings) for _ in range(40)) + "."
+        for _ in range(60)
+    ]
+    return ["\n".join(lines[start : start + 3]) for start in range(0, 60, 3)]
+
+
+def config(model: str, **changes) -> SentencePiece:
+    return SentencePiece.model_validate(
+        {"model": model, "vocab_size": 600, "character_coverage": 1.0} | changes
+    )
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def pair(request):
+    """(SentencePiece's processor, our tokenizer) of one model whose text is taken as it is."""
+    model = train_model(corpus(), config(request.param, normalization="identity"), 600)
+    tokenizer = Tokenizer.from_str(convert(model))
+    tokenizer.encode_special_tokens = True
+    return sentencepiece.SentencePieceProcessor(model_proto=model), tokenizer  # pyright: ignore[reportCallIssue]
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=adversarial.texts)
+def test_ids_are_those_of_sentencepiece_on_any_text(pair, text):
+    processor, tokenizer = pair
+    # SentencePiece's own interface ends a text at NUL; in documents there is none.
+    text = text.replace("\0", "")
+    assert tokenizer.encode(text, add_special_tokens=False).ids == processor.encode(text)
+
+
+@pytest.mark.parametrize("model", ["unigram", "bpe"])
+def test_training_is_reproducible(model):
+    assert train(corpus(), config(model)) == train(iter(corpus()), config(model))
+
+
+def test_tags_and_sentinels_are_the_last_entries_as_in_mbart_and_t5():
+    chosen = config("unigram", sentinels=100, languages=("en_XX", "de_DE"), vocab_size=700)
+    tokenizer = Tokenizer.from_str(train(corpus(), chosen))
+    assert vocabulary_size(tokenizer) == 700
+    last = [tokenizer.id_to_token(number) for number in range(597, 700)]
+    assert last == ["en_XX", "de_DE", "<mask>", *(f"<extra_id_{n}>" for n in reversed(range(100)))]
+    assert find_special_tokens(tokenizer) == {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 599}
+    assert tokenizer.encode("Hello<extra_id_0>").ids[-2:] == [699, 2]
+
+
+@pytest.mark.parametrize("model", ["unigram", "bpe"])
+def test_no_text_becomes_a_special_token(model):
+    tokenizer = Tokenizer.from_str(train(corpus(), config(model, sentinels=3, languages=("en_XX",))))
+    tokenizer.encode_special_tokens = True
+    text = "<s> </s><pad><unk> <0x41><extra_id_0> en_XX<mask>"
+    encoded = tokenizer.encode(text, add_special_tokens=False)
+    vocabulary = tokenizer.get_added_tokens_decoder()
+    assert not set(encoded.ids) & set(vocabulary)
+    assert not any(token == "<0x41>" for token in encoded.tokens)
+    assert tokenizer.decode(encoded.ids) == text
+
+
+def test_a_published_model_whose_letters_lack_brackets_still_has_no_holes(tmp_path):
+    """As in T5's vocabulary, which has no piece for `<`."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
+        sentence_iterator=iter("\n".join(corpus()).split("\n")),
+        model_writer=written,
+        vocab_size=300,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    path = tmp_path / "spiece.model"
+    path.write_bytes(written.getvalue())
+    tokenizer = Tokenizer.from_str(read_tokenizer(find_tokenizer(path)))
+    tokenizer.encode_special_tokens = True
+    processor = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())  # pyright: ignore[reportCallIssue]
+    assert find_special_tokens(tokenizer) == {"bos": 1, "pad": 0, "eos": 1, "unk": 2}
+    for text in ("a</s>b", "</s>", "<<pad>>", "a < b <unk> s>"):
+        assert tokenizer.encode(text, add_special_tokens=False).ids == processor.encode(text), text
+
+
+def test_characters_without_a_piece_are_spelled_by_their_bytes():
+    tokenizer = Tokenizer.from_str(train(corpus(), config("unigram")))
+    encoded = tokenizer.encode("日", add_special_tokens=False)
+    assert encoded.tokens == ["▁", "<0xE6>", "<0x97>", "<0xA5>"]
+    assert tokenizer.decode(encoded.ids) == "日"
+
+
+def test_a_difference_is_told_with_the_text():
+    model = train_model(corpus(), config("bpe"), 500)
+    other = convert(train_model(corpus(), config("bpe"), 450))
+    with pytest.raises(ConfigError, match="differ on"):
+        check_conversion(model, other, corpus(), "")
+
+
+def test_a_vocabulary_too_big_for_the_text_is_refused():
+    with pytest.raises(ConfigError, match="Vocabulary size"):
+        train(corpus(), config("unigram", vocab_size=60_000))
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "x.model"
+    path.write_bytes(b"no model at all")
+    with pytest.raises(ConfigError, match="no SentencePiece model"):
+        read_tokenizer(find_tokenizer(path))
+
+
+def test_real_text_in_several_scripts_gives_equal_ids(corpora):
+    """Normalised by NFKC, as T5 and mBART do; equal on the very text, and on text that it was not trained on."""
+    paths = [min((corpora / "books" / "en").glob("*.txt")), min((corpora / "books" / "de").glob("*.xml"))]
+    paths.append(min(path for path in (corpora / "wikipedia" / "extracted-ko").rglob("*") if path.is_file()))
+    texts = [path.read_text(encoding="utf-8-sig")[:60_000] for path in paths]
+    model = train_model([text[:40_000] for text in texts], config("bpe", character_coverage=0.9995), 2000)
+    counts = check_conversion(model, convert(model), texts, "")
+    assert counts["compared"] > 600
+    assert counts["tied"] == 0

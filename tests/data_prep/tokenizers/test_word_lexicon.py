@@ -1,0 +1,94 @@
+"""A lexicon of words: frequent words are ids, other words are spelled, and all can be put together again."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tokenizers import Tokenizer
+
+from data_prep.ragged import Ragged
+from data_prep.tokenizers.byte_level_bpe import train_bpe
+from data_prep.tokenizers.config import WordLexicon
+from data_prep.tokenizers.reference import ReferenceEncoder
+from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
+from data_prep.tokenizers.word_lexicon import Lexicon, train
+from tests.data_prep.tokenizers import adversarial
+
+TEXTS = ["The river, the city and the naïve river.", "the city naïve river 日本 日本", "rare 日本"]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train(iter(TEXTS), WordLexicon(vocab_size=1024))
+
+
+@pytest.fixture(scope="module")
+def lexicon(trained):
+    return Lexicon.read(trained)
+
+
+def encode(trained, text):
+    return ReferenceEncoder(trained).encode([text], Ragged.of([np.empty(0, dtype=np.int64)]))[0][0]
+
+
+def test_words_are_ids_by_frequency_and_others_are_spelled(trained, lexicon):
+    tokenizer = Tokenizer.from_str(trained)
+    names = [tokenizer.id_to_token(number) for number in range(517, vocabulary_size(tokenizer))]
+    assert names[:2] == ["river", "the"]
+    assert set(names) == {"the", "river", "city", "naÃ¯ve", "æĹ¥æľ¬"}
+    ids = encode(trained, "the rare naïve")
+    assert lexicon.words(ids) == ["the", "rare", "naïve"]
+    assert lexicon.word_starts(ids).tolist() == [0, 1, 5]
+    assert lexicon.word_ids(ids, 3).tolist() == [
+        tokenizer.token_to_id("the"),
+        3,
+        tokenizer.token_to_id("naÃ¯ve"),
+    ]
+    assert find_special_tokens(tokenizer) == {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=adversarial.texts)
+def test_every_character_but_white_space_is_kept(trained, lexicon, text):
+    ids = encode(trained, text)
+    words = lexicon.words(ids)
+    assert "".join(words) == re.sub(r"\s", "", re.sub("[\x1c-\x1f]", "", text)) or "\x1c" in text
+    assert not any(re.search(r"[ \t\n\u3000]", word) for word in words)
+    spelled = lexicon.spell(ids)
+    assert [row.tobytes().decode() for row in (spelled[n] for n in range(len(spelled)))] == words
+    tokenizer = Tokenizer.from_str(trained)
+    assert tokenizer.decode(ids.tolist(), skip_special_tokens=False) == " ".join(words)
+
+
+def test_a_single_byte_is_a_word_and_the_first_byte_of_a_longer_character_is_not(trained, lexicon):
+    ids = encode(trained, "a é")
+    assert lexicon.words(ids) == ["a", "é"]
+    assert lexicon.word_ids(ids, 3).tolist() == [ids[0], 3]
+
+
+def test_a_sample_may_begin_and_end_inside_a_word(trained, lexicon):
+    ids = encode(trained, "rare words")[2:-1].astype(np.uint16)
+    assert lexicon.words(ids) == ["re", "word"]
+    assert lexicon.word_ids(ids, 3).tolist() == [3, 3]
+    cut = encode(trained, "é")
+    assert lexicon.word_ids(cut[:1], 3).tolist() == [3]
+    assert lexicon.words(cut[:1]) == ["\ufffd"]
+    assert lexicon.words(ids[:0]) == []
+
+
+def test_training_is_reproducible_and_ties_go_by_the_alphabet(trained):
+    assert train(list(TEXTS), WordLexicon(vocab_size=1024)) == trained
+
+
+def test_text_never_becomes_a_special_token(trained, lexicon):
+    ids = encode(trained, "<s> <mask> ##a")
+    assert ids.min() >= 5
+    assert lexicon.words(ids) == ["<", "s", ">", "<", "mask", ">", "#", "#", "a"]
+
+
+def test_another_tokenizer_is_no_lexicon():
+    with pytest.raises(ValueError, match="no word lexicon"):
+        Lexicon.read(train_bpe(TEXTS, 600, 1))
