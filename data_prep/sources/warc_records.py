@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +23,7 @@ import zstandard
 
 from data_prep.sources.decompression import READ_BYTES, Compression, Gap, compression_of
 from data_prep.sources.streams import open_file, read_chunks
+from data_prep.sources.window import Window
 
 HEADER_BYTES = 1 << 16
 """Most bytes of a record's own header, or of an HTTP header."""
@@ -73,19 +74,19 @@ def read_records(path: str, start: int, end: int | None, max_bytes: int) -> Iter
         max_bytes: a longer record (decompressed, header included) comes out as a Flaw, and is never held in memory.
     """
     with open_file(path) as file:
-        form = _form_of(_Window(lambda: file.read(READ_BYTES)), max_bytes)
+        form = _form_of(Window(lambda: file.read(READ_BYTES)), max_bytes)
         if form is None:
             yield from _read_stream(path, start, max_bytes)
             return
         first = max(0, start - form.longest)
         file.seek(first)
-        yield from _read_form(form, _Window(lambda: file.read(READ_BYTES), first), start, end)
+        yield from _read_form(form, Window(lambda: file.read(READ_BYTES), first), start, end)
 
 
 def is_record_by_record(path: str, max_bytes: int) -> bool:
     """Whether a file's records can be read from any byte on."""
     with open_file(path) as file:
-        return _form_of(_Window(lambda: file.read(READ_BYTES)), max_bytes) is not None
+        return _form_of(Window(lambda: file.read(READ_BYTES)), max_bytes) is not None
 
 
 def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | Flaw]:
@@ -104,14 +105,14 @@ def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | 
                 yield chunk
 
     chunks = plain_bytes()
-    for piece in _read_form(_Plain(max_bytes), _Window(lambda: next(chunks, b"")), 0, None):
+    for piece in _read_form(_Plain(max_bytes), Window(lambda: next(chunks, b"")), 0, None):
         yield from gaps
         gaps.clear()
         yield piece
     yield from gaps
 
 
-def _read_form(form: _Form, window: _Window, start: int, end: int | None) -> Iterator[RawRecord | Flaw]:
+def _read_form(form: _Form, window: Window, start: int, end: int | None) -> Iterator[RawRecord | Flaw]:
     if start == 0 and (problem := _problem_of_head(form.first_bytes(window, 0))):
         yield Flaw(0, problem)
     position = form.find(window, window.base)
@@ -126,57 +127,6 @@ def _read_form(form: _Form, window: _Window, start: int, end: int | None) -> Ite
         if unit.end is not None and position >= start and following != behind and not at_end:
             yield Flaw(behind, "bytes that belong to no record")
         position = following
-
-
-class _Window:
-    """The part of a stream that is being looked at. It moves forward only, and grows as asked."""
-
-    def __init__(self, more: Callable[[], bytes], base: int = 0) -> None:
-        self._more = more
-        self._buffer = bytearray()
-        self.base = base
-        """Offset of the first byte that is not forgotten."""
-
-    def _fill(self, end: int) -> bool:
-        while self.base + len(self._buffer) < end:
-            chunk = self._more()
-            if not chunk:
-                return False
-            self._buffer += chunk
-        return True
-
-    def get(self, start: int, size: int) -> bytes:
-        """Bytes from `start` on; fewer than `size` at the end of the stream only."""
-        self._fill(start + size)
-        with memoryview(self._buffer) as buffer:
-            return bytes(buffer[start - self.base : start - self.base + size])
-
-    def forget(self, before: int) -> None:
-        """Let go of the bytes before an offset."""
-        self._fill(before)
-        del self._buffer[: before - self.base]
-        self.base = before
-
-    def skip(self, start: int, unwanted: bytes) -> int:
-        """The first offset from `start` on at which another byte than the unwanted ones stands, or the end."""
-        while data := self.get(start, 1 << 12):
-            rest = data.lstrip(unwanted)
-            start += len(data) - len(rest)
-            if rest:
-                break
-        return start
-
-    def search(self, pattern: re.Pattern[bytes], start: int) -> int | None:
-        """Where the pattern, no longer than _LONGEST_BEGINNING, matches first from `start` on."""
-        while True:
-            loaded = self._fill(start + READ_BYTES)
-            found = pattern.search(self._buffer, start - self.base)
-            if found:
-                return self.base + found.start()
-            if not loaded:
-                return None
-            start = max(start, self.base + len(self._buffer) - _LONGEST_BEGINNING)
-            self.forget(start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +144,15 @@ class _Form(Protocol):
     longest: int
     """Most bytes of the stored file from the beginning of a whole record to its end."""
 
-    def find(self, window: _Window, start: int) -> int | None:
+    def find(self, window: Window, start: int) -> int | None:
         """The first offset from `start` on at which a record seems to begin."""
         ...
 
-    def first_bytes(self, window: _Window, position: int) -> bytes:
+    def first_bytes(self, window: Window, position: int) -> bytes:
         """The first decompressed bytes from an offset on, as many as a beginning has; none where there is damage."""
         ...
 
-    def read(self, window: _Window, position: int) -> _Unit:
+    def read(self, window: Window, position: int) -> _Unit:
         """What begins at an offset that `find` returned."""
         ...
 
@@ -214,16 +164,16 @@ class _Plain:
         self._max_bytes = max_bytes
         self.longest = max_bytes + 1
 
-    def find(self, window: _Window, start: int) -> int | None:
+    def find(self, window: Window, start: int) -> int | None:
         if start == 0 and _BEGINNING.match(window.get(0, _LONGEST_BEGINNING)):
             return 0
-        found = window.search(_LINE_OF_BEGINNING, max(start - 1, window.base))
+        found = window.search(_LINE_OF_BEGINNING, max(start - 1, window.base), _LONGEST_BEGINNING)
         return None if found is None else found + 1
 
-    def first_bytes(self, window: _Window, position: int) -> bytes:
+    def first_bytes(self, window: Window, position: int) -> bytes:
         return window.get(position, _LONGEST_BEGINNING)
 
-    def read(self, window: _Window, position: int) -> _Unit:
+    def read(self, window: Window, position: int) -> _Unit:
         head = window.get(position, HEADER_BYTES)
         sizes = _sizes(head)
         if sizes is None:
@@ -252,21 +202,21 @@ class _Compressed:
         self.longest = max_bytes + (max_bytes >> 6) + _FEED_BYTES
         """Incompressible data grows by less than that."""
 
-    def find(self, window: _Window, start: int) -> int | None:
-        while (found := window.search(self._magic, start)) is not None:
+    def find(self, window: Window, start: int) -> int | None:
+        while (found := window.search(self._magic, start, _LONGEST_BEGINNING)) is not None:
             if _BEGINNING.match(self.first_bytes(window, found)):
                 break
             start = found + 1
         return found
 
-    def first_bytes(self, window: _Window, position: int) -> bytes:
+    def first_bytes(self, window: Window, position: int) -> bytes:
         data = window.get(position, _FIRST_BLOCK_BYTES)
         try:
             return self._compression.new().decompress(data, _LONGEST_BEGINNING)
         except (zlib.error, zstandard.ZstdError):
             return b""
 
-    def read(self, window: _Window, position: int) -> _Unit:
+    def read(self, window: Window, position: int) -> _Unit:
         data, size, problem = self.decompress(window, position)
         if problem:
             sizes = _sizes(data) if problem == _too_long(self._max_bytes) else None
@@ -274,7 +224,7 @@ class _Compressed:
             return _Unit((Flaw(position, problem, beginning),), None)
         return _Unit(tuple(_cut(data, position)), position + size)
 
-    def decompress(self, window: _Window, position: int) -> tuple[bytes, int, str]:
+    def decompress(self, window: Window, position: int) -> tuple[bytes, int, str]:
         """A stream's bytes up to the limit, the stored bytes that they took, and why there are not more of them."""
         stream, output, size, taken = self._compression.new(), [], 0, 0
         kind = self._compression.name
@@ -328,7 +278,7 @@ def _record(data: bytes, header_bytes: int, start: int, stream_start: int | None
     return RawRecord(data[:header_bytes], data[header_bytes:], start, start + len(data), stream_start)
 
 
-def _form_of(window: _Window, max_bytes: int) -> _Form | None:
+def _form_of(window: Window, max_bytes: int) -> _Form | None:
     """How the records of a file lie in it, by its first bytes; None when it is compressed as a whole."""
     compression = compression_of(window.get(0, _LONGEST_BEGINNING))
     if compression is None:

@@ -1,9 +1,11 @@
 """Web archives: what becomes of each kind of record, and of pages in any encoding."""
 
+import contextlib
 import gzip
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import brotli
 import pytest
@@ -11,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.errors import ConfigError
+from data_prep.collect import DocumentsSplit, collect_documents
+from data_prep.sources import FilePart, common_crawl
 from data_prep.sources.html_text import PageError, decode_html, read_page
 from tests.data_prep.warc_files import (
+    config_of,
     documents,
     http,
     page,
@@ -33,7 +38,7 @@ ENCODED = {
 }
 
 
-def read_one(tmp_path: Path, *records: bytes, **config: object):
+def read_one(tmp_path: Path, *records: bytes, **config: Any):
     return read(write(tmp_path / "a.warc.gz", [warcinfo(), *records]), **config)
 
 
@@ -261,3 +266,78 @@ def test_odd_pages_are_read_in_seconds(html):
 
 def test_a_page_of_control_characters_alone_has_no_text(tmp_path):
     assert reasons(read_one(tmp_path, record(http(b"\x01\x02\x03" * 50)))) == ["warcinfo", "no_text"]
+
+
+def test_a_shard_counts_what_its_source_skipped(tmp_path):
+    path = write(tmp_path / "a.warc.gz", [warcinfo(), record(http(page(1))), record(b"", kind="request")])
+    config = config_of(path)
+    parts = tuple(FilePart(file) for file in common_crawl.list_files(config))
+    result = collect_documents(DocumentsSplit(config, parts, (), 0), tmp_path / "shard.parquet")
+    assert result.rows == 1
+    assert {key: result.stats[key] for key in ("documents_read", "skipped.warcinfo", "skipped.request")} == {
+        "documents_read": 1,
+        "skipped.warcinfo": 1,
+        "skipped.request": 1,
+    }
+
+
+INTACT = ["aut/example.docs", "aut/example.txt", "dolma/sample-0000", "dolma/sample-0001", "warcio/example"]
+INTACT += [
+    "warcio/example-resource",
+    "warcio/example-wrong-chunks",
+    "warcio/post-test",
+    "whirlwind/whirlwind",
+]
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize("name", INTACT)
+def test_every_record_that_warcio_finds_is_a_document_or_counted(corpora, name):
+    from warcio.archiveiterator import ArchiveIterator
+    from warcio.exceptions import ArchiveLoadFailed
+
+    path = corpora / "commoncrawl" / f"{name}.warc.gz"
+    ids = []
+    with (
+        path.open("rb") as file,
+        contextlib.suppress(ArchiveLoadFailed),
+    ):  # it refuses records in several members
+        ids += [record.rec_headers["WARC-Record-ID"] for record in ArchiveIterator(file)]
+    results = read(path)
+    assert len(results) == len(ids) or name == "warcio/example-wrong-chunks"
+    assert rejects(results) == []
+    assert {f"<{document.doc_id.removeprefix('cc:')}>" for document in documents(results)} <= set(ids)
+    assert read(path, 10_000) == results
+
+
+@pytest.mark.corpora
+def test_the_three_forms_of_one_capture_give_the_same_page(corpora):
+    folder = corpora / "commoncrawl" / "whirlwind"
+    plain, compressed, wet = (
+        documents(read(folder / f"whirlwind.warc{ending}"))[0] for ending in ("", ".gz", ".wet.gz")
+    )
+    assert plain.text == compressed.text
+    assert plain.title == "Escopete - Biquipedia, a enciclopedia libre"
+    assert plain.meta["url"] == wet.meta["url"] == "https://an.wikipedia.org/wiki/Escopete"
+    words = set(plain.text.split())
+    assert len(words & set(wet.text.split())) > 0.9 * len(words)
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize(
+    ("name", "num_documents", "num_rejects"),
+    [
+        ("aut/badexample.arc.gz", 0, 1),
+        ("aut/issue-493.warc", 3, 0),
+        ("aut/issue-514.warc", 1, 0),
+        ("warcio/bad.arc", 0, 1),
+        ("warcio/example-bad-non-chunked.warc.gz", 1, 0),
+        ("warcio/example-bad.warc.gz.bad", 1, 0),
+        ("warcio/example-iana.org-chunked.warc", 1, 0),
+        ("warcio/example-trunc.warc", 1, 0),
+        ("warcio/example-wget-bad-target-uri.warc.gz", 1, 0),
+    ],
+)
+def test_odd_files_give_what_can_be_read_of_them(corpora, name, num_documents, num_rejects):
+    results = read(corpora / "commoncrawl" / name)
+    assert (len(documents(results)), len(rejects(results))) == (num_documents, num_rejects)

@@ -186,7 +186,7 @@ def test_files_that_are_no_archives_are_rejects(tmp_path, rubbish, beginning):
 def test_arc_files_are_one_reject_with_the_way_out(tmp_path):
     path = tmp_path / "a.warc.gz"
     path.write_bytes(gzip.compress(b"filedesc://a.arc 0.0.0.0 20080101000000 text/plain 76\n1 0 Org\n" * 9))
-    (reject,) = read(path)
+    (reject,) = rejects(read(path))
     assert "warcio recompress" in reject.reason
 
 
@@ -268,7 +268,7 @@ def test_remote_archives_are_read_in_parts_through_fsspec(tmp_path):
 
     path = write(tmp_path / "a.warc.gz", [warcinfo(), *(record(http(page(n)), n) for n in range(9))])
     with fsspec.open("memory://crawl/a.warc.gz", "wb") as file:
-        file.write(path.read_bytes())
+        file.write(path.read_bytes())  # type: ignore[reportAttributeAccessIssue]
     config = config_of(path).model_copy(update={"paths": ("memory://crawl/*.warc.gz",)})
     (file,) = common_crawl.list_files(config)
     parts = common_crawl.split(config, file, path.stat().st_size, 700)
