@@ -27,33 +27,53 @@ def read_lines(part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes
     """
     # The byte before the part tells whether the part's first byte begins a line.
     before = part.start - 1 if part.start else 0
-    offset, pending, skipping = before, b"", bool(part.start)
+    offset, pending, skipping = before, _Pending(), bool(part.start)
     for chunk in read_chunks(part.file.path, start=before):
         if isinstance(chunk, Gap):
             yield BadLine(offset, chunk.reason)
             # What follows a gap is no whole line; offsets go on from the bytes that could be read.
-            offset, pending, skipping = offset + len(pending), b"", True
+            offset, pending, skipping = offset + pending.size, _Pending(), True
             continue
         *lines, rest = chunk.split(b"\n")
         for line in lines:
-            length = len(pending) + len(line)
+            length = pending.size + len(line)
             if not skipping:
                 if part.end is not None and offset >= part.end:
                     return
-                whole = pending + line if pending else line
-                yield (offset, whole) if length <= max_line_bytes else _too_long(offset, max_line_bytes)
-            offset, pending, skipping = offset + length + 1, b"", False
+                if length > max_line_bytes:
+                    yield _too_long(offset, max_line_bytes)
+                else:
+                    yield offset, pending.whole(line)
+            if pending.size:
+                pending = _Pending()
+            offset, skipping = offset + length + 1, False
         if part.end is not None and offset >= part.end:
             return
         if skipping:
             offset += len(rest)
             continue
-        pending += rest
-        if len(pending) > max_line_bytes:
+        pending.add(rest)
+        if pending.size > max_line_bytes:
             yield _too_long(offset, max_line_bytes)
-            offset, pending, skipping = offset + len(pending), b"", True
-    if pending:
-        yield offset, pending
+            offset, pending, skipping = offset + pending.size, _Pending(), True
+    if pending.size:
+        yield offset, pending.whole(b"")
+
+
+class _Pending:
+    """The beginning of a line whose end is still to come, in pieces: joining each as it comes takes quadratic time."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.size = 0
+
+    def add(self, piece: bytes) -> None:
+        if piece:
+            self._pieces.append(piece)
+            self.size += len(piece)
+
+    def whole(self, rest: bytes) -> bytes:
+        return b"".join([*self._pieces, rest]) if self.size else rest
 
 
 def _too_long(offset: int, max_line_bytes: int) -> BadLine:
