@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from data_prep.sources.wikipedia_templates import template_key
+from data_prep.sources.wikitext_extensions import take_extensions
 
 _MARK = re.compile(r"__DISAMBIG__")
 _TEMPLATE = re.compile(r"\{\{([^{}|<>\[\]#]{1,80})[|}]")
@@ -58,8 +59,9 @@ _NAMES = frozenset(
 
 
 def is_disambiguation(wikitext: str) -> bool:
-    """Whether a page without comments and `nowiki` says that it is a disambiguation page."""
-    return bool(_MARK.search(wikitext)) or any(map(_is_marking, _TEMPLATE.findall(wikitext)))
+    """Whether a page says that it is a disambiguation page; comments, references and the like say nothing."""
+    source, _ = take_extensions(wikitext)
+    return bool(_MARK.search(source)) or any(map(_is_marking, _TEMPLATE.findall(source)))
 
 
 def _is_marking(name: str) -> bool:

@@ -21,7 +21,8 @@ from pydantic import Field
 from cluster.errors import MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceConfig, SourceFile, even_parts, expand_patterns
+from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, even_parts, expand_patterns
+from data_prep.sources.disambiguation import is_disambiguation
 from data_prep.sources.elements import Between, Element, cut_elements
 from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
 from data_prep.sources.text import clean_text
@@ -30,6 +31,7 @@ from data_prep.sources.wikitext import WikitextError, plain_text
 
 ARTICLES = 0
 """The namespace of articles."""
+_OTHER_NAMESPACE, _IS_REDIRECT = Skipped("other_namespace"), Skipped("redirect")
 _OPENING, _CLOSING, _END = b"<page>", b"</page>", b"</mediawiki>"
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt[^/]*$")
 _SECOND_STREAM_BYTES = 4 << 20
@@ -77,8 +79,9 @@ def split(config: WikipediaDumpConfig, file: SourceFile, size_bytes: int, part_b
     return [FilePart(file)]
 
 
-def read(config: WikipediaDumpConfig, part: FilePart) -> Iterator[Document | Reject]:
-    """The articles of a part in their order. Redirects, other namespaces and pages without text are skipped.
+def read(config: WikipediaDumpConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    """The articles of a part in their order. Redirects, other namespaces, disambiguation pages and pages
+    without text are skipped.
 
     Offsets are of the decompressed file, for a UTF-16 dump of that as UTF-8. In a multistream dump they are of
     the decompressed stream, which `stream_start` and the reasons of rejects name.
@@ -119,7 +122,9 @@ def _first_text(chunks: Iterable[bytes | Gap]) -> bytes:
     return next((text for chunk in chunks if not isinstance(chunk, Gap) and (text := chunk.lstrip())), b"")
 
 
-def _read_multistream(config: WikipediaDumpConfig, part: FilePart, site: Site) -> Iterator[Document | Reject]:
+def _read_multistream(
+    config: WikipediaDumpConfig, part: FilePart, site: Site
+) -> Iterator[Document | Reject | Skipped]:
     reader = _Reader(config, part.file, site)
     for stream in read_streams(part.file.path, part.start, part.end):
         reader.stream_start = stream.start
@@ -139,7 +144,7 @@ class _Reader:
 
     def read(
         self, chunks: Iterable[bytes | Gap], start: int = 0, end: int | None = None
-    ) -> Iterator[Document | Reject]:
+    ) -> Iterator[Document | Reject | Skipped]:
         limit = self._config.max_page_bytes
         for piece in cut_elements(chunks, _OPENING, _CLOSING, limit, start=start, end=end):
             if isinstance(piece, Between):
@@ -147,13 +152,10 @@ class _Reader:
                 self._unclosed_at = piece.end if piece.at_end and not self._is_closed else None
                 continue
             self._is_closed, self._unclosed_at = False, None
-            result = (
-                self._article(piece)
-                if isinstance(piece, Element)
-                else self._reject(piece.start, piece.reason)
-            )
-            if result is not None:
-                yield result
+            if isinstance(piece, Element):
+                yield self._article(piece)
+            else:
+                yield self._reject(piece.start, piece.reason)
 
     def judge_end(self) -> Iterator[Reject]:
         """Tell a dump that was cut between two pages."""
@@ -166,27 +168,26 @@ class _Reader:
         where = "" if self.stream_start is None else f" (in the bzip2 stream at byte {self.stream_start})"
         return Reject(self._file.name, offset, reason + where)
 
-    def _article(self, element: Element) -> Document | Reject | None:
-        """The page as a document; None when it is no article or shows no text."""
+    def _article(self, element: Element) -> Document | Reject | Skipped:
+        """The page as a document; Skipped when it is no article or shows no text."""
         config, site = self._config, self._site
-        if _is_no_article(element.data):
-            return None
+        if skipped := _tell_no_article(element.data):
+            return skipped
         try:
             page, wikitext = _parse_page(element.data, site.namespaces)
-            if page.namespace != ARTICLES or page.redirect is not None or _REDIRECT.match(wikitext):
-                return None
-            text = plain_text(
-                wikitext,
-                site.rules,
-                keep_formulas=config.math == "keep",
-                keep_disambiguation=config.disambiguation == "keep",
-            )
+            if page.namespace != ARTICLES:
+                return _OTHER_NAMESPACE
+            if page.redirect is not None or _REDIRECT.match(wikitext):
+                return _IS_REDIRECT
+            if config.disambiguation == "drop" and is_disambiguation(wikitext):
+                return Skipped("disambiguation")
+            text = plain_text(wikitext, site.rules, keep_formulas=config.math == "keep")
         except WikitextError as error:
             return self._reject(element.start, f"page {page.id}: {error}")
         except XML_ERRORS as error:
             return self._reject(element.start, f"malformed page: {error}")
         if not text:
-            return None
+            return Skipped("no_text")
         meta = {"byte_start": element.start, "byte_end": element.end}
         if self.stream_start is not None:
             meta["stream_start"] = self.stream_start
@@ -201,11 +202,13 @@ class _Reader:
         )
 
 
-def _is_no_article(page: bytes) -> bool:
+def _tell_no_article(page: bytes) -> Skipped | None:
     """Tell most redirects and pages of other namespaces without parsing them; they are over half of a dump."""
     header = page[: page.find(b"<revision>")]
     namespace = _NAMESPACE.search(header)
-    return b"<redirect " in header or (namespace is not None and int(namespace.group(1)) != ARTICLES)
+    if namespace is not None and int(namespace.group(1)) != ARTICLES:
+        return _OTHER_NAMESPACE
+    return _IS_REDIRECT if b"<redirect " in header else None
 
 
 def _parse_page(data: bytes, namespaces: Mapping[str, Any]) -> tuple[mwxml.Page, str]:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceConfig, SourceFile, even_parts, expand_patterns
+from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, even_parts, expand_patterns
 from data_prep.sources.elements import Between, Element, Flaw, cut_elements
 from data_prep.sources.streams import read_chunks, storage_of
 from data_prep.sources.text import clean_text
@@ -48,7 +48,7 @@ def split(
     return [FilePart(file)]
 
 
-def read(config: WikipediaExtractedConfig, part: FilePart) -> Iterator[Document | Reject]:
+def read(config: WikipediaExtractedConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
     """The articles of a part in their order. Blocks without text below their title are skipped.
 
     Offsets are of the decompressed stream, from the `<` of `<doc` to behind `</doc>`.
@@ -66,7 +66,7 @@ def read(config: WikipediaExtractedConfig, part: FilePart) -> Iterator[Document 
 
 def _read_piece(
     config: WikipediaExtractedConfig, file: SourceFile, piece: Element | Between | Flaw
-) -> Document | Reject | None:
+) -> Document | Reject | Skipped | None:
     if isinstance(piece, Element):
         return _article(config, file, piece)
     if isinstance(piece, Flaw):
@@ -79,7 +79,9 @@ def _read_piece(
     return Reject(file.name, start, f"text outside of <doc> blocks: {shown!r}")
 
 
-def _article(config: WikipediaExtractedConfig, file: SourceFile, block: Element) -> Document | Reject | None:
+def _article(
+    config: WikipediaExtractedConfig, file: SourceFile, block: Element
+) -> Document | Reject | Skipped:
     try:
         text = block.data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -92,7 +94,7 @@ def _article(config: WikipediaExtractedConfig, file: SourceFile, block: Element)
     body = clean_text(_unescape(strip_tags(body.removesuffix("</doc>"))))
     body = _without_title(body, title)
     if not body:
-        return None
+        return Skipped("no_text")
     return Document(
         doc_id=f"{config.name}:{found.group(1)}",
         source=config.name,

@@ -14,7 +14,6 @@ import mwparserfromhell
 from mwparserfromhell import nodes
 from mwparserfromhell.parser import ParserError
 
-from data_prep.sources.disambiguation import is_disambiguation
 from data_prep.sources.text import clean_text
 from data_prep.sources.wikipedia_links import LinkRules
 from data_prep.sources.wikipedia_templates import shown_by, template_key
@@ -26,21 +25,16 @@ class WikitextError(ValueError):
     """The markup of a page cannot be parsed."""
 
 
-def plain_text(
-    wikitext: str, rules: LinkRules, *, keep_formulas: bool = False, keep_disambiguation: bool = True
-) -> str:
+def plain_text(wikitext: str, rules: LinkRules, *, keep_formulas: bool = False) -> str:
     """The running text of a page; empty when there is none (a page of only templates and tables).
 
     Args:
         keep_formulas: show formulas as their TeX source between dollar signs, or leave them out.
-        keep_disambiguation: False makes disambiguation pages empty.
 
     Raises:
         WikitextError: mwparserfromhell gave up on the page.
     """
     source, formulas = take_extensions(wikitext)
-    if not keep_disambiguation and is_disambiguation(source):
-        return ""
     source = reduce_markup(_SWITCH.sub("", _QUOTES.sub("", source)), rules)
     try:
         code = mwparserfromhell.parse(source, skip_style_tags=True)

@@ -15,7 +15,7 @@ from cluster.errors import MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import FilePart
+from data_prep.sources.base import FilePart, Skipped
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 
 HEADER = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
@@ -274,7 +274,7 @@ def test_documents_of_a_multistream_dump_name_their_stream_and_their_bytes_in_it
     stored = multistream(*MANY)
     path = tmp_path / "dump"
     path.write_bytes(stored)
-    documents = read_in_parts(path, [])
+    documents = [result for result in read_in_parts(path, []) if isinstance(result, Document)]
     assert len({document.meta["stream_start"] for document in documents}) > 5
     for document in documents:
         stream = bz2.BZ2Decompressor().decompress(stored[document.meta["stream_start"] :])
@@ -305,7 +305,8 @@ def test_what_can_only_be_read_from_its_beginning_is_one_part(tmp_path, stored):
     (file,) = source_of(config).list_files(config)
     assert source_of(config).split(config, file, len(stored), 100) == [FilePart(file)]
     (whole, _) = read(tmp_path, dump(*MANY))
-    assert [result.text for result in read_in_parts(path, [])] == [document.text for document in whole]
+    found = [result for result in read_in_parts(path, []) if isinstance(result, Document)]
+    assert [document.text for document in found] == [document.text for document in whole]
 
 
 def test_indexes_beside_a_dump_are_not_read_as_dumps(tmp_path):
@@ -322,6 +323,17 @@ def test_indexes_beside_a_dump_are_not_read_as_dumps(tmp_path):
 
 
 # -- what is read at all ----------------------------------------------------------------------------------------
+
+
+def test_what_is_no_article_is_counted_by_its_kind(tmp_path):
+    path = tmp_path / "dump"
+    pages = [page(1, "#REDIRECT [[B]]", extra='<redirect title="B" />'), page(2, "#REDIRECT [[B]]")]
+    pages += [page(3, "Talk.", ns=1), page(4, "{{Disambig}}"), page(5, "{{Infobox}}"), page(6, "An article.")]
+    path.write_bytes(dump(*pages))
+    *skipped, document = read_in_parts(path, [])
+    reasons = ["redirect", "redirect", "other_namespace", "disambiguation", "no_text"]
+    assert skipped == [Skipped(reason) for reason in reasons]
+    assert document.text == "An article."
 
 
 def test_disambiguation_pages_are_dropped_unless_they_are_asked_for(tmp_path):
