@@ -171,7 +171,9 @@ def _normalizer(proto: Any) -> Any:
     if settings.remove_extra_whitespaces:
         steps += [
             normalizers.Replace(Regex(" {2,}"), " "),
-            normalizers.Replace(Regex(r"\A | \z"), ""),
+            normalizers.Replace(Regex(r"\A "), ""),
+            # At the end SentencePiece also removes the character that it writes for a space.
+            normalizers.Replace(Regex(rf"[ {SPACE}]+\z"), ""),
         ]
     steps.append(normalizers.Replace(" ", SPACE))
     if settings.add_dummy_prefix:

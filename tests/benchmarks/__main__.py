@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from tests.benchmarks import encoding, near_duplicates, noising, training_step, web_archive
+from tests.benchmarks import bpe_training, encoding, near_duplicates, noising, training_step, web_archive
 
 BENCHMARKS = {
     "noising": noising,
     "training_step": training_step,
     "encoding": encoding,
+    "bpe_training": bpe_training,
     "near_duplicates": near_duplicates,
     "web_archive": web_archive,
 }
