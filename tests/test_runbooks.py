@@ -19,9 +19,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cluster.errors import exit_codes
+from data_prep.documents import DocumentStore, read_selected
+from data_prep.selection import Selection
 from pipeline.config import load_config
 from pipeline.pretrain.checkpoint import checkpoint_name, list_checkpoints
 from pipeline.pretrain.config import PretrainConfig
@@ -131,6 +134,24 @@ def prepare_a_corpus(corpus: Corpus, tmp_path: Path) -> Situation:
     config.write_text(f"base: {corpus.config}\nout: {out}\n")
     settings = {"CONFIG": config, "OUT": out, "MAX_REJECTS": 1}
     return Situation(tmp_path, settings, corpus.environment, ("torn.py", "max_rejects is 0"))
+
+
+@pytest.fixture
+def decontaminate_a_corpus(corpus: Corpus, prepared: Path, tmp_path: Path) -> Situation:
+    """A corpus with a document that an evaluation set holds too, and one of many words that it does not."""
+    config, out = tmp_path / "data.yaml", tmp_path / "data"
+    config.write_text(f"base: {corpus.config}\nout: {out}\nmax_rejects: 1\n")
+    shared = DocumentStore.open(prepared / "documents").files[0]
+    (text,) = next(iter(read_selected(shared, ["text"], Selection.whole(np.asarray([0])))))[
+        "text"
+    ].to_pylist()
+    folder = tmp_path / "evaluation" / "glue" / "RTE"
+    folder.mkdir(parents=True)
+    pair = "index\tsentence1\tsentence2\n0\t{}\tNobody has written these words in this order before, has anyone?\n"
+    (folder / "dev.tsv").write_text(pair.format(" ".join(text.split())))
+    settings = {"CONFIG": config, "OUT": out, "EVALUATION": tmp_path / "evaluation", "TASKS": "[rte]"}
+    expected = ('"task":"rte","example":"dev-2"', "rte: 1 of 1 examples", "evaluation-file")
+    return Situation(tmp_path, settings, corpus.environment, expected)
 
 
 @pytest.fixture

@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.decontaminate import ngrams, words
+from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.decontaminate.words import split_words
-from tests.data_prep.decontaminate.oracle import search
+from pipeline.finetune.evaluation_sets import evaluation_texts
+from tests.data_prep.decontaminate.oracle import ngrams_of, search, words_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TWENTY = " ".join(f"word{letter}" for letter in LETTERS[:20])
@@ -101,3 +103,26 @@ def test_a_saved_index_is_the_same_and_has_the_same_bytes(tmp_path):
         file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
         for file in (tmp_path / "one").iterdir()
     )
+
+
+@pytest.mark.corpora
+def test_real_articles_hold_the_parts_of_squad_that_a_plain_loop_finds(corpora):
+    config = DecontaminationConfig(tasks=("squad1",), data=corpora)
+    evaluation = list(dict.fromkeys(text.text for text in evaluation_texts(config)))
+    (article_file,) = (corpora / "wikipedia" / "extracted-en").glob("wiki_01")
+    articles = article_file.read_text(encoding="utf-8").split("</doc>")
+    index = NgramIndex.build(evaluation, 13, 8)
+    split = split_words(articles)
+    found = index.find(split)
+    places = zip(split.text_of(found.words), split.places[found.words], found.ngrams, strict=True)
+    wanted = {ngram for text in evaluation for ngram in ngrams_of(text, 13, 8)}
+    expected = set()
+    for number, article in enumerate(articles):
+        words = words_of(article)
+        plain = [word for word, _, _ in words]
+        for length in range(8, 14):
+            for i in range(len(plain) - length + 1):
+                if (ngram := tuple(plain[i : i + length])) in wanted:
+                    expected.add((number, words[i][1], " ".join(ngram)))
+    assert {(int(text), int(place), index.spell(int(ngram))) for text, place, ngram in places} == expected
+    assert len(expected) > 20
