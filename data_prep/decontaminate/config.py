@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,12 @@ class DecontaminationConfig(BaseModel):
     @classmethod
     def _from_list(cls, value: Any) -> Any:
         return {"tasks": value} if isinstance(value, list | tuple) else value
+
+    def located(self) -> DecontaminationConfig:
+        """The same with an absolute `data`, for workers that have another directory and environment than this
+        process."""
+        named = self.data or os.environ.get("CLOZE_DATA")
+        return self.model_copy(update={"data": Path(named).resolve()}) if named else self
 
     @property
     def shortest(self) -> int:

@@ -60,7 +60,7 @@ class Steps:
         self._find_hits(self._index_texts())
 
     def _index_texts(self) -> Manifest:
-        settings = self.job.config.decontaminate
+        settings = self.job.config.decontaminate.located()
         config = {
             "version": VERSION,
             "evaluation_texts": self.digest,

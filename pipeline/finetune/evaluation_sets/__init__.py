@@ -6,7 +6,6 @@ and summaries; of development sets and, where they are there, of test sets.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -88,14 +87,13 @@ def expand(names: Sequence[str]) -> list[str]:
 
 
 def _folder(config: DecontaminationConfig) -> Path:
-    named = config.data or os.environ.get("CLOZE_DATA")
-    if not named:
+    folder = config.located().data
+    if folder is None:
         raise MissingInputError(
             "`decontaminate` names evaluation sets, but neither `decontaminate.data` nor the environment variable"
             " CLOZE_DATA names the folder that holds them.",
             next_step="set one of them, such as decontaminate.data=/path/to/evaluation-sets",
         )
-    folder = Path(named).resolve()
     if not folder.is_dir():
         raise MissingInputError(
             f"There is no folder {folder} of evaluation sets.",

@@ -66,6 +66,15 @@ def test_no_folder_and_missing_files_are_refused_by_the_call(tmp_path, monkeypat
     assert list(evaluation_texts(DecontaminationConfig())) == []
 
 
+def test_settings_for_other_machines_name_the_folder_in_full(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert DecontaminationConfig(data=Path("sets")).located().data == tmp_path / "sets"
+    monkeypatch.setenv("CLOZE_DATA", "other")
+    assert DecontaminationConfig().located().data == tmp_path / "other"
+    monkeypatch.delenv("CLOZE_DATA")
+    assert DecontaminationConfig().located().data is None
+
+
 def test_pairs_give_both_texts_of_dev_and_test_and_name_their_file(tmp_path):
     write(tmp_path, "glue/RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb \tentailment\n")
     write(tmp_path, "glue/RTE/test.tsv", "index\tsentence1\tsentence2\n0\tc\td\n")
