@@ -15,6 +15,8 @@ from tests.benchmarks.compare import Comparison, compare, peer_name
 
 TEXT_BYTES = 65_000_000
 VOCAB_SIZE = 32_768
+NUM_ENTRIES = VOCAB_SIZE - 5
+"""Without the special tokens, which other trainers know nothing of."""
 MIN_FREQUENCY = 2
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 
@@ -32,7 +34,7 @@ def run() -> list[Comparison]:
     config = ByteLevelBPE(vocab_size=VOCAB_SIZE, min_frequency=MIN_FREQUENCY)
     if train(texts, config) != train_bpe(texts, VOCAB_SIZE, MIN_FREQUENCY):
         raise AssertionError("the two trainers learned different tokenizers")
-    expected = reference_merges(texts, VOCAB_SIZE, MIN_FREQUENCY)
+    expected = reference_merges(texts, NUM_ENTRIES, MIN_FREQUENCY)
     for name, learn in _OTHERS.items():
         print(f"  {name}: {_outcome(name, learn, texts, expected)}", flush=True)
     megabytes = sum(len(text.encode("utf-8")) for text in texts) / 1e6
@@ -85,7 +87,7 @@ def _outcome(
 def _gigatoken(texts: list[str]) -> list[str]:
     from data_prep.tokenizers import fast_merges
 
-    return list(map("".join, fast_merges._gigatoken(texts, VOCAB_SIZE - 5)))
+    return list(map("".join, fast_merges._gigatoken(texts, NUM_ENTRIES)))
 
 
 def _rustbpe(texts: list[str]) -> list[str]:
@@ -94,7 +96,7 @@ def _rustbpe(texts: list[str]) -> list[str]:
     from data_prep.tokenizers.fast_merges import byte_alphabet
 
     tokenizer = rustbpe.Tokenizer()
-    tokenizer.train_from_iterator(iter(texts), VOCAB_SIZE - 5, pattern=GPT2_PATTERN)
+    tokenizer.train_from_iterator(iter(texts), NUM_ENTRIES, pattern=GPT2_PATTERN)
     ranked = sorted(tokenizer.get_mergeable_ranks(), key=lambda item: item[1])
     alphabet = byte_alphabet()
     return ["".join(alphabet[byte] for byte in entry) for entry, _ in ranked[256:]]

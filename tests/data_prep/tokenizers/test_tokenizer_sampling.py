@@ -44,14 +44,14 @@ def draw(tmp_path: Path, shards: list[list[Document]], kept=None, **changes) -> 
     for number, documents in enumerate(shards):
         files.append(write_shard(tmp_path / f"{number}.parquet", documents, kept and kept[number]))
         histogram = tmp_path / f"{number}.sample"
-        write_histogram(SampleSplit(*files[-1]), histogram)
+        write_histogram(SampleSplit(files[-1][0], files[-1][1]), histogram)
         histograms.append((documents[0].source if documents else "none", histogram))
     sources = sorted({source for source, _ in histograms if source != "none"})
     draws = plan_draws(add_histograms(histograms), ByteLevelBPE(**changes), sources)
     texts = []
     for (source, _), file in zip(histograms, files, strict=True):
         own = {lang: each for (name, lang), each in draws.items() if name == source}
-        texts += drawn_texts(*file, own)
+        texts += drawn_texts(file[0], file[1], own)
     return texts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import unicodedata
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,13 +93,13 @@ def as_published():
     composing characters."""
     from transformers.models.bert import tokenization_bert_legacy as legacy
 
-    def normalize(form: str, text: str) -> str:
+    def normalize(form: Any, text: str) -> str:
         return text if form == "NFC" else unicodedata.normalize(form, text)
 
-    kept = legacy.unicodedata
-    legacy.unicodedata = SimpleNamespace(category=unicodedata.category, normalize=normalize)
-    yield
-    legacy.unicodedata = kept
+    published = SimpleNamespace(category=unicodedata.category, normalize=normalize)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(legacy, "unicodedata", published)
+        yield
 
 
 def encode(encoder, text):
