@@ -142,7 +142,7 @@ def test_a_file_compressed_in_blocks_that_cut_records_is_read(tmp_path):
 
 @pytest.mark.parametrize("ending", COMPRESS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=FIXTURE)
+@settings(max_examples=40, deadline=None, suppress_health_check=FIXTURE)
 def test_a_file_cut_anywhere_keeps_all_records_before_the_cut(tmp_path, ending, data):
     pieces = [COMPRESS[ending](r) for r in (warcinfo(), *(record(http(page(n)), n) for n in range(4)))]
     whole = b"".join(pieces)
