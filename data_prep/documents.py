@@ -62,10 +62,10 @@ class DocumentWriter:
         Raises:
             UnicodeEncodeError, orjson.JSONEncodeError: a field holds lone surrogates, which UTF-8 has not.
         """
-        row = tuple(getattr(document, name) for name in _TEXT_COLUMNS)
-        sizes = [_utf8_bytes(field) for field in row]
-        size = sizes[-1]
-        self._rows.append((*row, _dump_meta(document.meta)))
+        described = (document.doc_id, document.source, document.uri, document.title, document.lang)
+        _utf8_bytes("".join(described))
+        size = _utf8_bytes(document.text)
+        self._rows.append((*described, document.text, _dump_meta(document.meta)))
         self._pending_bytes += size
         self.num_documents += 1
         self.text_bytes += size
@@ -93,6 +93,7 @@ class DocumentWriter:
 
 
 def _utf8_bytes(text: str) -> int:
+    """Its size; UnicodeEncodeError for lone surrogates. Text in ASCII, which is told at once, is not encoded."""
     return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
