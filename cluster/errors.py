@@ -91,6 +91,13 @@ class TooManyRejectsError(ClozeError):
     runbook = "prepare-a-corpus.md"
 
 
+class DownloadError(ClozeError):
+    """A publisher's server does not give a file, or gives another one than it published."""
+
+    exit_code = 14
+    runbook = "download-a-corpus.md"
+
+
 class CorruptArtefactError(ClozeError):
     """A file of a committed artefact is missing or its bytes changed."""
 

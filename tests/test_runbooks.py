@@ -5,6 +5,8 @@ A page is for the test what it is for an operator: its settings are replaced, th
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import secrets
@@ -30,6 +32,7 @@ from pipeline.pretrain.checkpoint import checkpoint_name, list_checkpoints
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.run_directory import RunDirectory
+from tests.data_prep.download.publisher import Answer, serve
 from tests.pipeline.ranks import start_ranks
 
 ROOT = Path(__file__).parents[1]
@@ -125,6 +128,26 @@ def follow(page: Path, situation: Situation) -> str:
 
 
 # --- the situations, each named for its page ------------------------------------------------------------------
+
+
+@pytest.fixture
+def download_a_corpus(tmp_path: Path) -> Iterator[Situation]:
+    """A publisher that refuses one of the two files of a dump once."""
+    bodies = {f"xxwiki-20260101-pages-articles-multistream{n}.xml.bz2": f"part {n}".encode() for n in (1, 2)}
+    files = {
+        name: {"size": len(body), "url": f"/{name}", "sha1": hashlib.sha1(body).hexdigest()}
+        for name, body in bodies.items()
+    }
+    status = {"jobs": {"articlesmultistreamdump": {"status": "done", "files": files}}}
+    with serve() as publisher:
+        publisher.files |= {f"/{name}": body for name, body in bodies.items()}
+        publisher.files["/xxwiki/"] = b'<a href="20260101/">20260101/</a>'
+        publisher.files["/xxwiki/20260101/dumpstatus.json"] = json.dumps(status).encode()
+        publisher.answers[f"/{min(bodies)}"] = [Answer(403)]
+        settings = {"PUBLISHER": "wikipedia", "WHAT": "xx", "OUT": tmp_path / "downloads"}
+        settings |= {"BASE_URL": publisher.url, "CONTACT": "me@example.org"}
+        environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        yield Situation(tmp_path, settings, environment, ("answers 403", '"num_fetched": 0'))
 
 
 @pytest.fixture

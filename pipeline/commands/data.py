@@ -1,4 +1,4 @@
-"""`cloze data prepare|verify|stats|inspect`."""
+"""`cloze data download|prepare|verify|stats|inspect`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pipeline.commands.download import download
 from pipeline.commands.output import (
     ConfigPath,
     DryRun,
@@ -21,6 +22,7 @@ from pipeline.commands.output import (
 )
 
 data_app = typer.Typer(help="Make, check and look at token stores.", no_args_is_help=True)
+data_app.command()(download)
 
 Replace = Annotated[bool, typer.Option("--replace", help="Replace artefacts of other settings.")]
 Address = Annotated[str | None, typer.Option(help="Ray address; else RAY_ADDRESS, else a local cluster.")]

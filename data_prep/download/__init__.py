@@ -1,0 +1,1 @@
+"""Corpora from where they are published: listed, fetched, checked."""

@@ -1,0 +1,222 @@
+"""A directory of downloads: what is there already, what is missing, and everything fetched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+
+import orjson
+
+from cluster.errors import DownloadError, StorageError
+from cluster.progress import progress
+from cluster.storage import exclusive, storage_errors
+from data_prep.download.fetch import Fetched, checksum_of, fetch
+from data_prep.download.http import Http
+from data_prep.download.remote_file import RemoteFile
+
+INDEX_NAME = "downloads.json"
+SHOW_INTERVAL_S = 0.5
+SAVE_INTERVAL_S = 10.0
+"""How often the index is written: all of it, and a catalogue of books has tens of thousands of files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Downloads:
+    """How a call ended."""
+
+    files: tuple[Fetched, ...]
+    """All files that were asked for and are there, in the order of asking."""
+    num_fetched: int
+    """How many of them were not there before."""
+    missing: tuple[str, ...]
+    """Names of files that the publisher lists and does not have."""
+
+
+def download(http: Http, files: Sequence[RemoteFile], directory: Path, *, verify: bool = False) -> Downloads:
+    """Bring files into a directory. What is there and as recorded is not fetched again.
+
+    `downloads.json` records of every file its URL, size and checksum. One file that cannot be had does not keep the
+    others from being fetched.
+
+    Args:
+        verify: hash the files that are there instead of comparing sizes and times.
+
+    Raises:
+        DownloadError: names every file that cannot be had, or is not what is published.
+        StorageError: the file system refused, or another process downloads into the directory.
+    """
+    with storage_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        with exclusive(directory, "cloze data download"):
+            index = _Index(directory)
+            there = {file.name for file in files if index.has(file, verify)}
+            wanted = [file for file in files if file.name not in there]
+            _check_space(directory, wanted)
+            missing, failures = _fetch_all(http, wanted, directory, index)
+    if failures:
+        raise _summary(failures, len(files))
+    found = tuple(index.entries[file.name] for file in files if file.name not in missing)
+    return Downloads(found, len(wanted) - len(missing), tuple(missing))
+
+
+def _fetch_all(
+    http: Http, files: Sequence[RemoteFile], directory: Path, index: _Index
+) -> tuple[list[str], list[DownloadError]]:
+    """Fetch files, some at a time. Returns (names of missing files, failures), in the order of the files."""
+    counter = _Counter()
+    outcomes: dict[str, DownloadError | None] = {}
+    pool = ThreadPoolExecutor(http.politeness.connections, thread_name_prefix="download")
+    try:
+        with progress("download", len(files)) as advance:
+            waiting = iter(files)
+            running: dict[Future[Fetched | None], str] = {}
+            # Not all at once: a crawl has a hundred thousand files, and nothing is gained by queueing them.
+            while _start_some(pool, running, waiting, http, directory, counter):
+                done, _ = wait(running, timeout=SHOW_INTERVAL_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    name = running.pop(future)
+                    outcomes |= _settle(future, name, index)
+                advance(len(done), counter.shown())
+    except BaseException:
+        http.stop.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        index.save()
+    missing = [file.name for file in files if file.name in outcomes and outcomes[file.name] is None]
+    failures = [error for file in files if (error := outcomes.get(file.name)) is not None]
+    return missing, failures
+
+
+def _start_some(
+    pool: ThreadPoolExecutor,
+    running: dict[Future[Fetched | None], str],
+    waiting: Iterator[RemoteFile],
+    http: Http,
+    directory: Path,
+    counter: _Counter,
+) -> bool:
+    """Keep every connection busy; whether any is."""
+    while len(running) < http.politeness.connections and (file := next(waiting, None)) is not None:
+        running[pool.submit(fetch, http, file, directory, counter.add)] = file.name
+    return bool(running)
+
+
+def _settle(future: Future[Fetched | None], name: str, index: _Index) -> dict[str, DownloadError | None]:
+    """Record what a transfer brought; {name: None or the error} when it brought nothing."""
+    try:
+        fetched = future.result()
+    except DownloadError as error:
+        return {name: error}
+    if fetched is None:
+        return {name: None}
+    index.add(fetched)
+    return {}
+
+
+def _summary(failures: Sequence[DownloadError], num_files: int) -> DownloadError:
+    first = failures[0]
+    if len(failures) == 1:
+        return first
+    problems = "\n".join(f"  {error.problem}" for error in failures)
+    return DownloadError(
+        f"{len(failures)} of {num_files} files could not be downloaded:\n{problems}",
+        kept="all other files, and the parts that arrived",
+        next_step=first.next_step,
+    )
+
+
+def _check_space(directory: Path, files: Iterable[RemoteFile]) -> None:
+    """Say before and not after a day of downloading that the disk is too small."""
+    partial = [directory / f"{file.name}.part" for file in files]
+    there = sum(path.stat().st_size for path in partial if path.exists())
+    needed = sum(file.size_bytes or 0 for file in files) - there
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise StorageError(
+            f"{needed:,} bytes are to be downloaded into {directory}, {free:,} are free.",
+            next_step="free disk space, choose another --out, or fewer files with --match or --limit",
+        )
+
+
+class _Index:
+    """`downloads.json`: what is there, by name."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / INDEX_NAME
+        self.entries: dict[str, Fetched] = {}
+        self._saved = time.monotonic()
+        if self._path.exists():
+            try:
+                rows = orjson.loads(self._path.read_bytes())
+                self.entries = {row["name"]: Fetched(**row) for row in rows}
+            except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+                raise DownloadError(
+                    f"{self._path} cannot be read: {error}.",
+                    kept="the files themselves",
+                    next_step=f"rm {self._path}; files with a published checksum are not fetched again",
+                ) from error
+
+    def has(self, file: RemoteFile, verify: bool) -> bool:
+        """Whether the file is there, right as far as anybody knows; one without a record is hashed and recorded."""
+        path = self._directory / file.name
+        if not path.exists():
+            return False
+        entry = self.entries.get(file.name)
+        if entry is None:
+            return self._adopt(file, path)
+        if file.checksum and file.algorithm == entry.algorithm and file.checksum != entry.checksum:
+            return False
+        status = path.stat()
+        if status.st_size != entry.size_bytes or file.size_bytes not in (None, entry.size_bytes):
+            return False
+        unchanged = status.st_mtime_ns == entry.mtime_ns and not verify
+        return unchanged or checksum_of(path, entry.algorithm) == entry.checksum
+
+    def _adopt(self, file: RemoteFile, path: Path) -> bool:
+        """Record a file that came before its record, when a published checksum proves it."""
+        status = path.stat()
+        if not file.checksum or file.size_bytes not in (None, status.st_size):
+            return False
+        if checksum_of(path, file.algorithm) != file.checksum:
+            return False
+        self.add(
+            Fetched(file.name, file.url, status.st_size, file.algorithm, file.checksum, status.st_mtime_ns)
+        )
+        return True
+
+    def add(self, fetched: Fetched) -> None:
+        self.entries[fetched.name] = fetched
+        if time.monotonic() - self._saved > SAVE_INTERVAL_S:
+            self.save()
+
+    def save(self) -> None:
+        rows = [asdict(self.entries[name]) for name in sorted(self.entries)]
+        scratch = self._path.with_name(f"{INDEX_NAME}.part")
+        scratch.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
+        os.replace(scratch, self._path)
+        self._saved = time.monotonic()
+
+
+class _Counter:
+    """Bytes that arrived, counted by all threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._started = time.monotonic()
+        self._bytes = 0
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._bytes += count
+
+    def shown(self) -> str:
+        seconds = max(time.monotonic() - self._started, 1e-3)
+        return f"{self._bytes / 1e6:,.0f} MB, {self._bytes / 1e6 / seconds:.1f} MB/s"

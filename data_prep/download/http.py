@@ -1,0 +1,183 @@
+"""Polite requests: who asks is named, waits that a server asks for are kept, and what may pass is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from threading import Event
+from typing import TypeVar
+
+import requests
+import tenacity
+import urllib3
+
+from cluster.errors import DownloadError
+
+Result = TypeVar("Result")
+
+PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers that may be another one later."""
+LONGEST_REQUESTED_WAIT_S = 3600.0
+"""A server that asks for a longer wait is not waited for."""
+
+
+class TryAgainError(Exception):
+    """What failed may pass.
+
+    Args:
+        reason: for the message of the last attempt.
+        wait_s: how long the server asks to wait; None where it does not.
+    """
+
+    def __init__(self, reason: str, wait_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
+
+
+class Stopped(Exception):
+    """Somebody else failed, or pressed Ctrl-C."""
+
+
+class GoneError(Exception):
+    """The server says that there is no such file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Politeness:
+    """How a publisher's server is treated."""
+
+    contact: str = ""
+    """Mail address or page by which its operators reach who is asking."""
+    connections: int = 2
+    """Files fetched at the same time; all are on one host."""
+    attempts: int = 20
+    """Attempts that may bring next to nothing before a file is given up: a quarter of an hour, as things are."""
+    first_wait_s: float = 1.0
+    """Wait before the second attempt, about; doubled before each further one."""
+    longest_wait_s: float = 60.0
+    timeout_s: float = 60.0
+    """How long a server may stay silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """Requests of one command. Threads may share it."""
+
+    politeness: Politeness = Politeness()
+    stop: Event = field(default_factory=Event)
+    """Once set, waits end with `Stopped`, and so do attempts."""
+    session: requests.Session = field(default_factory=requests.Session)
+
+    @contextmanager
+    def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[requests.Response]:
+        """The answer to one GET with a status below 400, or 416; its body is not yet read.
+
+        Raises:
+            TryAgainError: the connection failed, or the server has too much to do.
+            GoneError: the server has no such file.
+            DownloadError: the server refuses.
+        """
+        agent = f"cloze/{version('cloze')}" + (
+            f" ({self.politeness.contact})" if self.politeness.contact else ""
+        )
+        # Bytes must arrive as they are stored, or neither sizes nor ranges mean anything.
+        asked = {"User-Agent": agent, "Accept-Encoding": "identity"} | dict(headers or {})
+        with connection_errors():
+            response = self.session.get(url, headers=asked, stream=True, timeout=self.politeness.timeout_s)
+        with response:
+            _check_status(response)
+            yield response
+
+    def get(self, url: str) -> bytes:
+        """The body of a small answer, such as a list of files.
+
+        Raises:
+            GoneError: the server has no such file.
+            DownloadError: the server refuses, or goes on failing.
+        """
+
+        def attempt() -> bytes:
+            with self.open(url) as response, connection_errors():
+                return response.raw.read(decode_content=True)
+
+        return self.persist(attempt, url)
+
+    def persist(self, attempt: Callable[[], Result], what: str) -> Result:
+        """Call `attempt` until it does not raise TryAgainError.
+
+        Raises:
+            DownloadError: too many attempts to get `what` failed.
+        """
+
+        def unless_stopped() -> Result:
+            if self.stop.is_set():
+                raise Stopped
+            return attempt()
+
+        def is_hopeless(state: tenacity.RetryCallState) -> bool:
+            return state.attempt_number >= self.politeness.attempts
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(TryAgainError),
+            wait=self._wait_s,
+            stop=is_hopeless,
+            sleep=tenacity.sleep_using_event(self.stop),
+            reraise=True,
+        )
+        try:
+            return retrying(unless_stopped)
+        except TryAgainError as error:
+            raise DownloadError(
+                f"{what} could not be downloaded: {error}.",
+                kept="what has arrived; it is not asked for again",
+                next_step="run the same command again when the server answers",
+            ) from error
+
+    def _wait_s(self, state: tenacity.RetryCallState) -> float:
+        polite = self.politeness
+        own = tenacity.wait_exponential_jitter(
+            initial=polite.first_wait_s, max=polite.longest_wait_s, jitter=polite.first_wait_s
+        )(state)
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.wait_s if isinstance(error, TryAgainError) else None
+        return own if asked is None else max(asked, own)
+
+
+@contextmanager
+def connection_errors() -> Iterator[None]:
+    """Turn what goes wrong on the way into TryAgainError."""
+    try:
+        yield
+    except (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema) as error:
+        raise DownloadError(f"{error}.", next_step="correct --base-url") from error
+    except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError) as error:
+        raise TryAgainError(f"{type(error).__name__}: {error}") from error
+
+
+def _check_status(response: requests.Response) -> None:
+    status = response.status_code
+    if status < 400 or status == requests.codes.requested_range_not_satisfiable:
+        return
+    told = f"{response.url} answers {status} {response.reason}"
+    if status in PASSING_STATUS:
+        wait_s = _requested_wait_s(response.headers.get("Retry-After", ""))
+        if wait_s is None or wait_s <= LONGEST_REQUESTED_WAIT_S:
+            raise TryAgainError(told, wait_s)
+        raise DownloadError(f"{told} and asks to wait {wait_s:.0f} s.", next_step="come back after that time")
+    if status in (requests.codes.not_found, requests.codes.gone):
+        raise GoneError(told)
+    raise DownloadError(f"{told}.", next_step="ask the publisher, or choose a mirror with --base-url")
+
+
+def _requested_wait_s(retry_after: str) -> float | None:
+    """Seconds that a Retry-After header asks for, which may also name a date (RFC 9110, section 10.2.3)."""
+    if retry_after.strip().isdigit():
+        return float(retry_after)
+    try:
+        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return None
