@@ -32,6 +32,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 bench: $(INSTALLED)
+	$(BIN)/pip install --quiet --requirement requirements-bench.txt --constraint requirements.lock
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 clean:
