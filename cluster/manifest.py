@@ -25,6 +25,7 @@ from cluster.errors import CorruptArtefactError, MismatchError
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
 _HASH_BLOCK_BYTES = 1 << 22
+_CHECKSUM = "checksum"
 
 
 class _Frozen(BaseModel):
@@ -92,6 +93,25 @@ def hash_file(path: Path) -> tuple[str, int]:
     return digest.hexdigest(), size_bytes
 
 
+def seal(contents: Mapping[str, Any]) -> dict[str, Any]:
+    """The contents of a JSON file with a checksum of them: damage that leaves the file readable is noticed too."""
+    return {**contents, _CHECKSUM: hash_json(dict(contents))}
+
+
+def unseal(sealed: Any) -> dict[str, Any]:
+    """What was sealed. Contents without a checksum, as files of earlier versions are, pass as they are.
+
+    Raises:
+        ValueError: these are not the contents that were sealed.
+    """
+    if not isinstance(sealed, dict):
+        raise ValueError("it is no JSON object")
+    contents = {key: value for key, value in sealed.items() if key != _CHECKSUM}
+    if _CHECKSUM in sealed and (found := hash_json(contents)) != sealed[_CHECKSUM]:
+        raise ValueError(f"it was altered: it states checksum {sealed[_CHECKSUM]}, its contents give {found}")
+    return contents
+
+
 def fingerprint_of(
     kind: str, config: Mapping[str, Any], inputs: Sequence[InputEntry], files: Sequence[FileEntry]
 ) -> str:
@@ -130,7 +150,7 @@ def make_manifest(
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write `manifest.json` durably: temporary name, fsync, rename."""
-    data = orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+    data = orjson.dumps(seal(manifest.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
     write_durably(directory / MANIFEST_NAME, data)
 
 
@@ -148,22 +168,25 @@ def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a committed artefact.
 
     Raises:
-        CorruptArtefactError: the manifest is missing, unreadable, or its own fingerprint does not follow from
-            its contents.
+        CorruptArtefactError: the manifest is missing, unreadable, or its own checksum or fingerprint does not
+            follow from its contents.
         MismatchError: it was written by a newer cloze.
     """
     path = directory / MANIFEST_NAME
     try:
-        contents = orjson.loads(path.read_bytes())
-        _require_known_schema(path, contents)
-        manifest = Manifest.model_validate(contents)
+        contents = unseal(orjson.loads(path.read_bytes()))
     except FileNotFoundError:
         raise CorruptArtefactError(
             f"{directory} is not a committed artefact: it has no {MANIFEST_NAME}.",
             next_step="run the command that makes it again; it continues from what is finished",
         ) from None
-    except (orjson.JSONDecodeError, ValidationError) as error:
+    except ValueError as error:
         raise CorruptArtefactError(f"{path} cannot be read: {error}") from None
+    _require_known_schema(path, contents)
+    try:
+        manifest = Manifest.model_validate(contents)
+    except ValidationError as error:
+        raise CorruptArtefactError(f"{path} is no manifest: {_first_problem(error)}") from None
     expected = fingerprint_of(manifest.kind, manifest.config, manifest.inputs, manifest.files)
     if manifest.fingerprint != expected:
         raise CorruptArtefactError(
@@ -172,8 +195,13 @@ def read_manifest(directory: Path) -> Manifest:
     return manifest
 
 
-def _require_known_schema(path: Path, contents: Any) -> None:
-    found = contents.get("schema_version") if isinstance(contents, dict) else None
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def _require_known_schema(path: Path, contents: Mapping[str, Any]) -> None:
+    found = contents.get("schema_version")
     if isinstance(found, int) and found > SCHEMA_VERSION:
         raise MismatchError(
             f"{path} has schema version {found}; this cloze reads up to {SCHEMA_VERSION}.",

@@ -20,14 +20,15 @@ from cluster.manifest import (
 from cluster.shard_log import LOG_NAME
 from cluster.shards import (
     RECORDS_NAME,
+    TEMPORARY,
     Shard,
     ShardFunction,
     ShardRecord,
     describe_changes,
-    good_record,
     map_shards,
     record_path,
     sum_stats,
+    was_made,
 )
 from cluster.storage import (
     QUARANTINE_NAME,
@@ -122,13 +123,17 @@ def _read_or_salvage(
     shards are judged one by one by their records, and the good ones need no redoing.
     """
     try:
-        return read_manifest(directory) if is_committed(directory) else None
+        return read_manifest(directory)
     except CorruptArtefactError as error:
         damage = Damage(MANIFEST_NAME, error.problem)
-        if staging.exists() or not any(good_record(directory, shard) for shard in shards):
-            if replace:
+        if staging.exists() or not any(was_made(directory, shard) for shard in shards):
+            if replace or not is_committed(directory):
                 return None
-            raise
+            raise CorruptArtefactError(
+                error.problem,
+                kept="everything in it; whether it holds what is asked for cannot be told any more",
+                next_step="add --replace to make it anew, or choose another `out`",
+            ) from None
     with storage_errors(directory):
         quarantine(directory, damage)
         os.replace(directory, staging)
@@ -148,9 +153,10 @@ def _verify_or_repair(
     damages = find_damage(directory, manifest)
     if not damages:
         return manifest
-    for damage in damages:
-        quarantine(directory, damage)
-        record_path(directory, damage.path).unlink(missing_ok=True)
+    with storage_errors(directory):
+        for damage in damages:
+            quarantine(directory, damage)
+            record_path(directory, damage.path).unlink(missing_ok=True)
     records = map_shards(
         function,
         shards,
@@ -180,6 +186,8 @@ def _entries(directory: Path, records: Sequence[ShardRecord]) -> list[FileEntry]
     sidecars = []
     for path in sorted(directory.rglob("*")):
         relative = path.relative_to(directory)
+        if path.match(TEMPORARY):
+            continue  # a task that Ray gave up, or of a driver that died, may still be writing
         if path.is_file() and relative.as_posix() not in known and relative.parts[0] not in others:
             digest, size_bytes = hash_file(path)
             sidecars.append(FileEntry(path=relative.as_posix(), size_bytes=size_bytes, xxh3_128=digest))

@@ -16,15 +16,17 @@ from typing import Any
 from uuid import uuid4
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from cluster.errors import ClozeError, TooManyRejectsError, WorkersLostError
-from cluster.manifest import FileEntry, InputEntry, Manifest, hash_file, write_durably
+from cluster.manifest import FileEntry, InputEntry, Manifest, hash_file, seal, unseal, write_durably
 from cluster.progress import progress
 from cluster.shard_log import Effort, ShardLog, measure_effort
 from cluster.storage import storage_errors
 
 RECORDS_NAME = "shard-records"
+TEMPORARY = ".*.tmp"
+"""Pattern of the names that files have while they are written."""
 TASK_RETRIES = 3
 """How often Ray runs a task again whose process or node died."""
 
@@ -114,7 +116,7 @@ def map_shards(
     """
     with storage_errors(directory):
         (directory / RECORDS_NAME).mkdir(parents=True, exist_ok=True)
-        for leftover in directory.glob(".*.tmp"):
+        for leftover in (*directory.glob(TEMPORARY), *(directory / RECORDS_NAME).glob(TEMPORARY)):
             leftover.unlink(missing_ok=True)
     finished = {shard.file: record for shard in shards if (record := good_record(directory, shard))}
     pending = [shard for shard in shards if shard.file not in finished]
@@ -253,7 +255,8 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
             rejects=result.rejects,
             notes=result.notes,
         )
-        write_durably(record_path(Path(directory), shard.file), orjson.dumps(record.model_dump(mode="json")))
+        sealed = seal(record.model_dump(mode="json"))
+        write_durably(record_path(Path(directory), shard.file), orjson.dumps(sealed))
         num_bytes = shard.size_bytes if result.text_bytes is None else result.text_bytes
         return _Made(record, num_bytes, effort())
 
@@ -272,9 +275,15 @@ def good_record(directory: Path, shard: Shard) -> ShardRecord | None:
 
 def _read_record(path: Path) -> ShardRecord | None:
     try:
-        return ShardRecord.model_validate(orjson.loads(path.read_bytes()))
-    except (OSError, orjson.JSONDecodeError, ValidationError):
+        return ShardRecord.model_validate(unseal(orjson.loads(path.read_bytes())))
+    except (OSError, ValueError):
         return None
+
+
+def was_made(directory: Path, shard: Shard) -> bool:
+    """Whether a record says that the shard was made here, whatever became of its file since."""
+    record = _read_record(record_path(directory, shard.file))
+    return record is not None and record.identity == shard.identity
 
 
 def record_path(directory: Path, file: str) -> Path:

@@ -166,7 +166,8 @@ def exclusive(directory: Path, what: str) -> Iterator[None]:
     Raises:
         StorageError: another process holds it.
     """
-    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    with storage_errors(directory):
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)

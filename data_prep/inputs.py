@@ -12,7 +12,7 @@ import orjson
 import xxhash
 
 from cluster.errors import ClozeError, MissingInputError
-from cluster.manifest import write_durably
+from cluster.manifest import seal, unseal, write_durably
 from cluster.progress import progress
 from cluster.storage import storage_errors
 from data_prep.config import DataConfig
@@ -196,11 +196,13 @@ def _hash_paths(paths: Sequence[str]) -> list[str]:
 
 def _load_cache(directory: Path) -> dict[str, tuple[str, str]]:
     try:
-        cached: Mapping[str, Sequence[str]] = orjson.loads((directory / CACHE_NAME).read_bytes())
-        return {path: (version, digest) for path, (version, digest) in cached.items()}
-    except (OSError, orjson.JSONDecodeError, ValueError, AttributeError):
+        cached = unseal(orjson.loads((directory / CACHE_NAME).read_bytes()))
+        return {path: (version, digest) for path, (version, digest) in cached["files"].items()}
+    except (OSError, ValueError, KeyError, AttributeError):
         return {}  # it only saves time
 
 
 def _save_cache(directory: Path, known: Mapping[str, tuple[str, str]]) -> None:
-    write_durably(directory / CACHE_NAME, orjson.dumps(dict(known)))
+    for leftover in directory.glob(f".{CACHE_NAME}.*.tmp"):
+        leftover.unlink(missing_ok=True)
+    write_durably(directory / CACHE_NAME, orjson.dumps(seal({"files": dict(known)})))

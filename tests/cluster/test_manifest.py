@@ -1,6 +1,7 @@
 """Manifests and fingerprints."""
 
 import platform
+from contextlib import suppress
 
 import orjson
 import pytest
@@ -77,7 +78,7 @@ def test_manifest_comes_back_as_it_was_written(tmp_path):
     )
 
 
-@pytest.mark.parametrize("key", ["config", "inputs", "files", "fingerprint", "kind"])
+@pytest.mark.parametrize("key", ["config", "inputs", "files", "fingerprint", "kind", "stats"])
 def test_altered_manifest_is_detected(tmp_path, key):
     write_manifest(tmp_path, make())
     path = tmp_path / "manifest.json"
@@ -86,6 +87,26 @@ def test_altered_manifest_is_detected(tmp_path, key):
     path.write_bytes(orjson.dumps(plain))
     with pytest.raises(CorruptArtefactError, match="altered"):
         read_manifest(tmp_path)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_any_flipped_bit_of_a_manifest_is_noticed_or_harmless(tmp_path_factory, data):
+    directory = tmp_path_factory.mktemp("flipped")
+    first = make()
+    write_manifest(directory, first)
+    path = directory / "manifest.json"
+    good = path.read_bytes()
+    place, bit = data.draw(st.integers(0, len(good) - 1)), data.draw(st.integers(0, 7))
+    path.write_bytes(good[:place] + bytes([good[place] ^ (1 << bit)]) + good[place + 1 :])
+    with suppress(CorruptArtefactError):
+        assert read_manifest(directory) == first
+
+
+def test_a_manifest_without_a_checksum_is_read(tmp_path):
+    first = make()
+    (tmp_path / "manifest.json").write_bytes(orjson.dumps(first.model_dump(mode="json")))
+    assert read_manifest(tmp_path) == first
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b'{"kind": 3}'])

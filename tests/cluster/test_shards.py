@@ -102,6 +102,13 @@ def test_a_damaged_record_costs_its_shard_only(tmp_path):
     assert len(read_records(tmp_path)) == 2
 
 
+def test_a_record_with_an_altered_count_is_no_record(tmp_path):
+    (first,) = map_shards(write, make(["abc"]), tmp_path, title="t")
+    path = tmp_path / "shard-records" / "shard-0.json"
+    path.write_bytes(path.read_bytes().replace(b'"rows":3', b'"rows":7'))
+    assert map_shards(write, make(["abc"]), tmp_path, title="t") == [first]
+
+
 def test_a_task_that_is_killed_once_is_run_again(tmp_path):
     marker = tmp_path / "died"
     records = map_shards(write, make(["a", "b"], _1={"die_once": str(marker)}), tmp_path / "o", title="t")
@@ -144,9 +151,20 @@ def test_rejects_are_counted_over_all_shards(tmp_path):
 
 
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
-    tmp_path.joinpath(".shard-0.123.tmp").write_text("half")
+    (tmp_path / "shard-records").mkdir()
+    for name in (".shard-0.123.tmp", "shard-records/.shard-0.json.123.tmp"):
+        (tmp_path / name).write_text("half")
     map_shards(write, make(["a"]), tmp_path, title="t")
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_what_a_task_that_was_given_up_is_still_writing_does_not_enter_the_artefact(tmp_path):
+    def finish(directory, records):
+        (directory / ".shard-0.123.tmp").write_text("half")
+        return {}
+
+    first = build(tmp_path / "a", make(["x"]), finish=lambda directory, records: {})
+    assert build(tmp_path / "b", make(["x"]), finish=finish).fingerprint == first.fingerprint
 
 
 def test_an_artefact_is_made_once_and_then_confirmed(tmp_path, monkeypatch):
@@ -202,11 +220,30 @@ def test_a_damaged_manifest_costs_no_shard(tmp_path):
     assert {name for name in before if after[name] != before[name]} == {"manifest.json"}
 
 
+def test_a_lost_manifest_costs_no_shard(tmp_path):
+    first = build(tmp_path / "a", make(["x", "yy"]))
+    before = inodes(tmp_path / "a")
+    (tmp_path / "a" / "manifest.json").unlink()
+    assert build(tmp_path / "a", make(["x", "yy"])).fingerprint == first.fingerprint
+    after = inodes(tmp_path / "a")
+    assert {name for name in before if after[name] != before[name]} <= {"manifest.json"}
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_damaged_manifest_and_the_only_shard_are_made_again(tmp_path):
+    first = build(tmp_path / "a", make(["x"]))
+    for name in ("manifest.json", "shard-0"):
+        (tmp_path / "a" / name).write_text("{")
+    assert build(tmp_path / "a", make(["x"])).fingerprint == first.fingerprint
+    assert (tmp_path / "a" / "shard-0").read_text() == "x"
+
+
 def test_a_damaged_manifest_of_unknown_work_is_not_thrown_away(tmp_path):
     build(tmp_path / "a", make(["x"]))
     (tmp_path / "a" / "manifest.json").write_text("{")
-    with pytest.raises(CorruptArtefactError, match=r"manifest\.json cannot be read"):
+    with pytest.raises(CorruptArtefactError, match=r"manifest\.json cannot be read") as raised:
         build(tmp_path / "a", make(["other"]))
+    assert "--replace" in raised.value.next_step
     build(tmp_path / "a", make(["other"]), replace=True)
     assert (tmp_path / "a" / "shard-0").read_text() == "other"
 
