@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.array_files import save_array
 from data_prep.decontaminate.words import Words, hash_runs, prefix_sums, spell, split_words
 
 NGRAM = np.dtype([("hash", "<u8"), ("beginning", "<u8"), ("start", "<u8"), ("end", "<u8"), ("words", "<u8")])
@@ -122,8 +123,7 @@ class NgramIndex:
     def save(self, directory: Path) -> None:
         """Write the arrays into a directory; the same n-grams give the same bytes."""
         for name, file in _FILES.items():
-            with (directory / file).open("wb") as stream:
-                np.save(stream, getattr(self, name))
+            save_array(directory / file, getattr(self, name))
 
     @classmethod
     def load(cls, directory: Path, min_words: int) -> NgramIndex:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cluster.manifest import InputEntry, Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, ShardRecord
+from data_prep.array_files import save_array
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.evaluation import TEXTS_FILE, TextsSplit, build_index, write_texts
 from data_prep.decontaminate.hits import HitsSplit, find_hits, hit_files, load_hits
@@ -88,8 +87,7 @@ class Steps:
         def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
             shards = (load_hits(directory / file) for file in hit_files(job.num_shards))
             counts = count_documents(len(self.load_index().ngrams), shards)
-            with (directory / _COUNTS_FILE).open("wb") as stream:
-                np.save(stream, counts)
+            save_array(directory / _COUNTS_FILE, counts)
             return {}
 
         content = [VERSION, self.documents.fingerprint, self.selection.fingerprint, evaluation.fingerprint]
