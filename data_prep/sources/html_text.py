@@ -24,8 +24,14 @@ _MANY_ATTRIBUTES = re.compile(
     r"<[a-zA-Z][^\s/>]*+(?:[\s/]*+[^\s=>/]++(?:\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+'|[^\s>\"']++))?+){2000}"
 )
 """The parser compares each attribute of an element with all before it, so thousands of them take minutes."""
+_SAMPLE_CHARACTERS = 1 << 14
+_NO_TEXT = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
+"""Control characters, and bytes that no encoding explains."""
+_MAX_NO_TEXT_SHARE = 0.05
 _SHORT_PAGE = 1 << 17
 """Characters; what fits into so few is parsed in a second at worst."""
+_SOFT_HYPHEN = "\u00ad"
+"""Shows only where a browser breaks a line."""
 _MAX_GROWTH = 4
 """Text longer than so many times its page is the indentation of lists in lists."""
 
@@ -81,6 +87,9 @@ def read_page(html: str, *, main_content: bool, max_depth: int) -> Page:
     Raises:
         PageError: the page is deeper, or has an element with thousands of attributes.
     """
+    sample = html[:_SAMPLE_CHARACTERS]
+    if len(_NO_TEXT.findall(sample)) > _MAX_NO_TEXT_SHARE * len(sample):
+        return Page("", "")  # a picture, an archive or the like that is called a page
     if len(html) > _SHORT_PAGE and _MANY_ATTRIBUTES.search(html):
         raise PageError("the page has an element with thousands of attributes")
     tree = HTMLTree.parse(html)
@@ -101,4 +110,4 @@ def read_page(html: str, *, main_content: bool, max_depth: int) -> Page:
     )
     if len(text) > _MAX_GROWTH * len(html):
         raise PageError(f"a page of {len(html)} characters shows {len(text)} of them")
-    return Page(" ".join(clean_text(tree.title or "").split()), clean_text(text))
+    return Page(" ".join(clean_text(tree.title or "").split()), clean_text(text.replace(_SOFT_HYPHEN, "")))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -16,11 +17,19 @@ from fastwarc.warc import HeaderMap
 from data_prep.sources.warc_records import HEADER_BYTES
 
 _READ_BYTES = 1 << 16
+_HEADER_LINE_BYTES, _HEADER_LINES_BYTES = 8192, 32000
+"""Longer lines of a header are left out, and those that do not fit into so many bytes: FastWARC refuses such
+headers as a whole."""
 _ZLIB_HEADER_CHECK = 31
 """RFC 1950, section 2.2: the first two bytes are a multiple of it."""
 _EMPTY_LINE = re.compile(rb"\r?\n\r?\n")
+_PARAMETERS = re.compile("[;,]")
+"""Begins the parameters of a media type, or the next one of several."""
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
-_LOOKS_LIKE_HTML = re.compile(rb"[\xef\xbb\xbf\s]*<(?:!doctype\s+html|html|head|body|!--)", re.IGNORECASE)
+_LOOKS_LIKE_HTML = re.compile(
+    rb"[\xef\xbb\xbf\s]*(?:<\?xml[^>]{0,200}\?>\s*)?<(?:!doctype\s+html|html|head|body|!--)", re.IGNORECASE
+)
+_GZIP_MAGIC = b"\x1f\x8b\x08"
 
 
 class BodyError(ValueError):
@@ -60,6 +69,9 @@ class Response:
                     # Archives are full of headers that speak of a coding which the crawler undid already.
                     if not _LOOKS_LIKE_HTML.match(data):
                         raise BodyError(f"no {coding} body: {error}") from error
+        if data.startswith(_GZIP_MAGIC):  # compressed without a word about it
+            with contextlib.suppress(OSError):
+                data = _gunzip(data, max_bytes)
         if len(data) > max_bytes:
             raise BodyError(f"a body longer than the limit of {max_bytes} bytes")
         return data
@@ -68,8 +80,16 @@ class Response:
 def parse_headers(lines: bytes) -> HeaderMap:
     """A WARC or HTTP header with its first line, whatever its line ends."""
     headers = HeaderMap("utf-8")
-    headers.parse(io.BytesIO(b"\r\n".join([*lines.splitlines(), b"", b""])))
+    headers.parse(io.BytesIO(b"\r\n".join([*_lines_that_fit(lines), b"", b""])))
     return headers
+
+
+def _lines_that_fit(header: bytes) -> Iterator[bytes]:
+    room = _HEADER_LINES_BYTES
+    for line in header.splitlines():
+        if len(line) <= min(_HEADER_LINE_BYTES, room):
+            room -= len(line) + 2
+            yield line
 
 
 def parse_response(record: HeaderMap, content: bytes) -> Response:
@@ -90,7 +110,7 @@ def parse_response(record: HeaderMap, content: bytes) -> Response:
 
 def _media_type(header: str, payload: bytes) -> str:
     """The type; of a page that nobody told the type of, what it looks like."""
-    named = header.partition(";")[0].strip().lower()
+    named = _PARAMETERS.split(header, maxsplit=1)[0].strip().lower()
     return named or ("text/html" if _LOOKS_LIKE_HTML.match(payload) else "")
 
 

@@ -339,3 +339,31 @@ def test_the_three_forms_of_one_capture_give_the_same_page(corpora):
 def test_odd_files_give_what_can_be_read_of_them(corpora, name, num_documents, num_rejects):
     results = read(corpora / "commoncrawl" / name)
     assert (len(documents(results)), len(rejects(results))) == (num_documents, num_rejects)
+
+
+def test_header_longer_than_fastwarc_takes_costs_only_its_longest_lines(tmp_path):
+    long = http(page(1), "X-Policy: " + "a" * 60_000, "Content-Language: en")
+    many = http(page(2), *(f"X-{number}: {'a' * 1000}" for number in range(60)))
+    results = read(write(tmp_path / "a.warc", [warcinfo(), record(long, 1), record(many, 2)]))
+    assert [document.title for document in documents(results)] == ["Page 1", "Page 2"]
+
+
+def test_gzip_that_no_header_tells_of_is_undone_and_pictures_sold_as_pages_have_no_text(tmp_path):
+    picture = http(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8)
+    results = read(
+        write(tmp_path / "a.warc", [record(http(gzip.compress(page(1))), 1), record(picture, 2)]),
+    )
+    assert [document.title for document in documents(results)] == ["Page 1"]
+    assert reasons(results) == ["no_text"]
+
+
+@pytest.mark.parametrize("content_type", ["text/html, text/html; charset=utf-8", ""])
+def test_page_is_known_by_the_first_of_two_types_and_behind_an_xml_declaration(tmp_path, content_type):
+    body = b'<?xml version="1.0" encoding="utf-8"?>\n' + page(1)
+    results = read(write(tmp_path / "a.warc", [record(http(body, content_type=content_type))]))
+    assert [document.title for document in documents(results)] == ["Page 1"]
+
+
+def test_soft_hyphens_do_not_cut_the_words_of_a_page():
+    html = f"<main><p>{'Donau&shy;dampf&shy;schiff ' * 20}</p></main>"
+    assert "Donaudampfschiff" in read_page(html, main_content=True, max_depth=99).text
