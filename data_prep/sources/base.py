@@ -104,7 +104,7 @@ def expand_patterns(patterns: Iterable[str]) -> list[SourceFile]:
     The name of a file is its path below the last directory of the pattern that has no wildcard.
 
     Raises:
-        MissingInputError: a pattern matches nothing.
+        MissingInputError: a pattern matches nothing, or the store that it names cannot be reached.
         ConfigError: two patterns give different files the same name.
     """
     found: dict[str, SourceFile] = {}
@@ -114,7 +114,8 @@ def expand_patterns(patterns: Iterable[str]) -> list[SourceFile]:
         if not paths:
             raise MissingInputError(
                 f"No file matches {pattern}." + (" It is a directory." if os.path.isdir(pattern) else ""),
-                next_step="correct the path in the source's `paths`; a directory's files are `DIR/**/*`",
+                next_step="correct the path in the source's `paths`; a directory's files are `DIR/**/*`"
+                + ("; a bracket that belongs to a name is written `[[]`" if "[" in pattern else ""),
             )
         root = os.path.dirname(pattern) if paths == [pattern] else _fixed_part(pattern)
         for path in paths:
@@ -148,8 +149,15 @@ def _expand_local(pattern: str) -> list[str]:
 def _expand_uri(pattern: str) -> list[str]:
     import fsspec
 
-    file_system, path = fsspec.core.url_to_fs(pattern)
-    found: dict[str, dict[str, Any]] = file_system.glob(path, detail=True)  # type: ignore[assignment]
+    try:
+        file_system, path = fsspec.core.url_to_fs(pattern)
+        found: dict[str, dict[str, Any]] = file_system.glob(path, detail=True)  # type: ignore[assignment]
+    except Exception as error:  # every store's client raises classes of its own
+        raise MissingInputError(
+            f"{pattern} cannot be listed: {type(error).__name__}: {error}.",
+            next_step="check the address and the credentials, and install what fsspec needs for this store, such as"
+            " s3fs, gcsfs or adlfs",
+        ) from error
     return [file_system.unstrip_protocol(name) for name in sorted(found) if found[name]["type"] == "file"]
 
 

@@ -15,14 +15,14 @@ from data_prep.sources.chapters import join_chapters
 from data_prep.sources.streams import Gap, read_chunks
 from data_prep.sources.text import clean_text
 
-_PACKING = re.compile(r"(\.(?:txt|text|xml|tei|epub))?(\.(?:gz|bz2|zst))?$", re.IGNORECASE)
+_PACKING = re.compile(r"(\.(?:txt|text|xml|tei|epub))?(\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
 class BooksConfig(SourceConfig):
     """Files that hold one book each."""
 
     paths: tuple[str, ...] = Field(min_length=1)
-    """Files, plain or compressed (.gz, .bz2, .zst): local glob patterns or fsspec URIs."""
+    """Files, plain or compressed (.gz, .bz2, .xz, .zst): local glob patterns or fsspec URIs."""
     max_book_bytes: int = Field(default=64 << 20, gt=0)
     """A longer book (decompressed bytes) is rejected, and never held in memory."""
 

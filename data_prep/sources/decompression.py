@@ -1,6 +1,6 @@
-"""bzip2, gzip and zstd as sequences of compressed streams, read with bounded memory and across damage.
+"""bzip2, gzip, xz and zstd as sequences of compressed streams, read with bounded memory and across damage.
 
-A compressed file is one or more independent streams (bzip2 streams, gzip members, zstd frames), one after the
+A compressed file is one or more independent streams (bzip2 or xz streams, gzip members, zstd frames), one after the
 other. Each begins with bytes that hardly occur elsewhere, so reading can start at any of them, and goes on at the
 next one after damage.
 """
@@ -8,6 +8,7 @@ next one after damage.
 from __future__ import annotations
 
 import bz2
+import lzma
 import re
 import zlib
 from collections import deque
@@ -28,6 +29,8 @@ WITHHELD_BYTES = 16 << 20
 """Most decompressed bytes that wait for their block's checksum; past it they are passed on unchecked."""
 UNDECODED_BYTES = 2 << 20
 """Most compressed bytes that are looked at again after damage; a bzip2 block is smaller."""
+_XZ_MEMORY_BYTES = 192 << 20
+"""`xz -9` takes 65 MiB to decompress; a file that asks for more than this is refused as damage."""
 _ZSTD_FEED_BYTES = 1 << 7
 """zstd's decompressor has no bound on its output; 4 bytes of it can stand for 128 KiB (RFC 8878, section 3.1.1.2)."""
 
@@ -122,6 +125,10 @@ class _Zstd:
         return output[:max_length]
 
 
+def _new_xz() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class Compression:
     """A format of compressed files."""
@@ -144,6 +151,7 @@ _COMPRESSIONS = (
         re.compile(rb"\x1f\x8b\x08[\x00-\x1f](?=[\x00-\xff]{4}[\x00\x02\x04][\x00-\x13\xff])"),
         _Gzip,
     ),
+    Compression("xz", b"\xfd7zXZ\0", re.compile(rb"\xfd7zXZ\x00"), _new_xz),
     Compression("zstd", b"\x28\xb5\x2f\xfd", re.compile(rb"\x28\xb5\x2f\xfd"), _Zstd),
 )
 
@@ -178,7 +186,7 @@ def _decompress(source: _Source, compression: Compression) -> Iterator[bytes | G
     kind, stream = compression.name, compression.new()
     try:
         yield from _one_stream(stream, source)
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, ValueError) as error:
         source.rewind()
         damage = Gap(source.offset, f"{kind} stream damaged after compressed byte {source.offset} ({error})")
         source.seek(compression.stream_start)

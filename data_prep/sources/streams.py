@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from cluster.errors import MissingInputError
+from cluster.errors import MissingInputError, StorageError
 from data_prep.sources.decompression import (
     READ_BYTES,
     CompressedStream,
@@ -18,8 +18,7 @@ from data_prep.sources.decompression import (
     compression_of,
     decompress_streams,
 )
-
-_HEAD_BYTES = 16
+from data_prep.sources.foreign import HEAD_BYTES, foreign_format
 
 __all__ = ["Gap", "open_file", "read_chunks", "read_streams", "storage_of", "to_utf8"]
 
@@ -29,6 +28,7 @@ def open_file(path: str) -> BinaryIO:
 
     Raises:
         MissingInputError: the file is gone.
+        StorageError: it may not be read.
     """
     try:
         if "://" not in path:
@@ -40,12 +40,17 @@ def open_file(path: str) -> BinaryIO:
         raise MissingInputError(
             f"{path} was listed but is gone.", next_step="restore the file, or correct the source's `paths`"
         ) from error
+    except PermissionError as error:
+        raise StorageError(
+            f"{path} may not be read: {error}.",
+            next_step="let the user that runs the workers read it (`chmod a+r`), or correct the source's `paths`",
+        ) from error
 
 
 def storage_of(path: str) -> str:
-    """How a file is stored, told by its first bytes: "bzip2", "gzip", "zstd", "utf-16-le", "utf-16-be" or "plain"."""
+    """How a file is stored: "bzip2", "gzip", "xz", "zstd", "utf-16-le", "utf-16-be" or "plain", by its first bytes."""
     with open_file(path) as file:
-        head = file.read(_HEAD_BYTES)
+        head = file.read(HEAD_BYTES)
     compression = compression_of(head)
     return compression.name if compression else _utf16_encoding(head) or "plain"
 
@@ -57,7 +62,7 @@ def read_chunks(
 
     Compression is told by the first bytes of the file, not by its name. A file of several compressed streams
     (such as `pages-articles-multistream`, WARC files, zstd files of several frames) is resumed at the next stream
-    after a damaged one.
+    after a damaged one. Of a file of a format that holds no plain text, such as a 7-Zip archive, only a gap is given.
 
     Args:
         start, end: read only these bytes of the stored file (None: to its end); of a compressed file, the streams
@@ -65,12 +70,27 @@ def read_chunks(
         read_bytes: size of the chunks of a plain file.
     """
     with open_file(path) as file:
-        compression = compression_of(file.read(_HEAD_BYTES))
+        head = file.read(HEAD_BYTES)
+        compression = compression_of(head)
         if compression:
-            for stream in decompress_streams(file, compression, start, end):
-                yield from stream.chunks
+            streams = decompress_streams(file, compression, start, end)
+            chunks = (chunk for stream in streams for chunk in stream.chunks)
+            yield from chunks if start else _refuse_foreign(chunks)
+        elif foreign := foreign_format(head):
+            yield from () if start else (Gap(0, foreign),)
         else:
             yield from _read_plain(file, start, end, read_bytes)
+
+
+def _refuse_foreign(chunks: Iterator[bytes | Gap]) -> Iterator[bytes | Gap]:
+    """Decompressed chunks, or one gap where they are of a format that no source reads."""
+    first = next(chunks, None)
+    if first is None:
+        return
+    foreign = None if isinstance(first, Gap) else foreign_format(first[:HEAD_BYTES])
+    yield Gap(0, foreign) if foreign else first
+    if not foreign:
+        yield from chunks
 
 
 def _read_plain(file: BinaryIO, start: int, end: int | None, read_bytes: int) -> Iterator[bytes]:
@@ -83,7 +103,7 @@ def _read_plain(file: BinaryIO, start: int, end: int | None, read_bytes: int) ->
 def read_streams(path: str, start: int = 0, end: int | None = None) -> Iterator[CompressedStream]:
     """The compressed streams of a file one by one; see `decompress_streams`. None for a file that is plain."""
     with open_file(path) as file:
-        if compression := compression_of(file.read(_HEAD_BYTES)):
+        if compression := compression_of(file.read(HEAD_BYTES)):
             yield from decompress_streams(file, compression, start, end)
 
 

@@ -22,6 +22,7 @@ from typing import Protocol
 import zstandard
 
 from data_prep.sources.decompression import READ_BYTES, Compression, Gap, compression_of
+from data_prep.sources.foreign import foreign_format
 from data_prep.sources.streams import open_file, read_chunks
 from data_prep.sources.window import Window
 
@@ -32,6 +33,8 @@ _OUTPUT_BYTES = 1 << 20
 _FIRST_BLOCK_BYTES = 1 << 17
 """The first decompressed bytes can be had from fewer than so many compressed ones (RFC 8878, section 3.1.1.2)."""
 _LONGEST_BEGINNING = 32
+_WHOLE_FILE = frozenset({"bzip2", "xz"})
+"""Formats in which an archive is compressed as a whole."""
 _PADDING = b"\r\n\0"
 _VERSION = rb"WARC/\d{1,3}\.\d{1,3}[ \t]{0,8}\r\n"
 _BEGINNING = re.compile(_VERSION)
@@ -286,7 +289,7 @@ def _form_of(window: Window, max_bytes: int) -> _Form | None:
     compression = compression_of(window.get(0, _LONGEST_BEGINNING))
     if compression is None:
         return _Plain(max_bytes)
-    if compression.name == "bzip2":
+    if compression.name in _WHOLE_FILE:
         return None
     form = _Compressed(compression, max_bytes)
     data, _, problem = form.decompress(window, 0)
@@ -302,7 +305,9 @@ def _problem_of_head(head: bytes) -> str:
     """Why no record begins with a file's first bytes; empty when one does."""
     if head.startswith(b"filedesc:"):
         return "an ARC file, the format before WARC; `warcio recompress FILE NEW.warc.gz` converts it"
-    return "" if _BEGINNING.match(head) else "no WARC record at the beginning of the file"
+    if _BEGINNING.match(head):
+        return ""
+    return foreign_format(head) or "no WARC record at the beginning of the file"
 
 
 def _damaged(position: int, reason: str) -> _Unit:

@@ -1,4 +1,4 @@
-"""Wikipedia as dumps.wikimedia.org ships it: MediaWiki XML, plain, bzip2 (also multistream) or gzip.
+"""Wikipedia as dumps.wikimedia.org ships it: MediaWiki XML, plain, bzip2 (also multistream), gzip or xz.
 
 The decompressed stream is cut into `<page>` elements first; mwxml then parses one page at a time. So every
 document knows its exact bytes, memory stays bounded by the largest page, and a malformed page costs itself.

@@ -29,7 +29,7 @@ class WikipediaExtractedConfig(SourceConfig):
 
     kind: Literal["wikipedia_extracted"] = "wikipedia_extracted"
     paths: tuple[str, ...] = Field(min_length=1)
-    """Files of `<doc>` blocks, plain, .bz2, .gz or .zst: local glob patterns or fsspec URIs."""
+    """Files of `<doc>` blocks, plain, .bz2, .gz, .xz or .zst: local glob patterns or fsspec URIs."""
     max_block_bytes: int = Field(default=64 << 20, gt=0)
     """A longer block (bytes) is rejected, and never held in memory."""
 

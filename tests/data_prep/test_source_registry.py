@@ -62,3 +62,18 @@ def test_cleaning_is_idempotent_and_takes_linear_time():
     cleaned = clean_text(text)
     assert cleaned.startswith("a\n\n\tb\nc")
     assert clean_text(cleaned) == cleaned
+
+
+@pytest.mark.parametrize("uri", ["nosuchstore://bucket/*.txt", "memory://nothing/here/*.txt"])
+def test_an_address_that_cannot_be_listed_is_a_missing_input(uri):
+    with pytest.raises(MissingInputError, match=r"cannot be listed|No file matches"):
+        expand_patterns([uri])
+
+
+def test_a_directory_with_brackets_is_told_how_to_be_written(tmp_path):
+    (tmp_path / "[2020]").mkdir()
+    (tmp_path / "[2020]" / "a.txt").touch()
+    with pytest.raises(MissingInputError) as caught:
+        expand_patterns([f"{tmp_path}/[2020]/*.txt"])
+    assert "`[[]`" in caught.value.next_step
+    assert [file.path for file in expand_patterns([f"{tmp_path}/[[]2020]/*.txt"])]

@@ -2,8 +2,12 @@
 
 import bz2
 import gzip
+import io
+import lzma
 import random
+import tarfile
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,10 +15,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import MissingInputError
+from cluster.errors import MissingInputError, StorageError
 from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
 
-COMPRESSORS = [bz2.compress, gzip.compress, zstandard.compress]
+COMPRESSORS = [bz2.compress, gzip.compress, lzma.compress, zstandard.compress]
 WORDS = [f"word{number}" for number in range(5000)]
 
 
@@ -186,3 +190,42 @@ def test_utf8_passes_through(data):
 def test_an_unpaired_surrogate_stays_in_its_place():
     data = "<a>".encode("utf-16-le") + b"\x00\xd8" + "b".encode("utf-16-le")
     assert b"".join(to_utf8([data])) == b"<a>\xed\xa0\x80b"
+
+
+def archive_of(text: bytes, kind: str) -> bytes:
+    stored = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(stored, "w") as packed:
+            packed.writestr("a.txt", text)
+    else:
+        with tarfile.open(fileobj=stored, mode="w") as packed:
+            member = tarfile.TarInfo("a.txt")
+            member.size = len(text)
+            packed.addfile(member, io.BytesIO(text))
+    return stored.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "advice"),
+    [
+        (b"7z\xbc\xaf\x27\x1c" + bytes(100), "7z x FILE"),
+        (archive_of(b"text", "zip"), "unzip FILE"),
+        (gzip.compress(archive_of(b"text", "tar")), "tar -xf FILE"),
+        (gzip.compress(gzip.compress(b"text")), "decompress it once"),
+    ],
+)
+def test_an_archive_is_one_gap_that_tells_how_to_unpack_it(tmp_path, data, advice):
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    text, gaps = collect(path)
+    assert text == b""
+    assert [advice in gap.reason for gap in gaps] == [True]
+
+
+def test_a_file_that_may_not_be_read_is_a_storage_error(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)  # root may read everything
+    with pytest.raises(StorageError, match="may not be read"):
+        list(read_chunks(str(tmp_path / "file")))
