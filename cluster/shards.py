@@ -27,6 +27,8 @@ from cluster.storage import storage_errors
 RECORDS_NAME = "shard-records"
 TEMPORARY = ".*.tmp"
 """Pattern of the names that files have while they are written."""
+SHOWN_CHANGES = 5
+"""Different settings that a refusal names."""
 TASK_RETRIES = 3
 """How often Ray runs a task again whose process or node died."""
 
@@ -160,17 +162,25 @@ def read_records(directory: Path) -> list[ShardRecord]:
 
 def describe_changes(manifest: Manifest, config: Mapping[str, Any], inputs: Sequence[InputEntry]) -> str:
     """What differs between a committed artefact and what is asked for now, for people."""
-    old, new = manifest.config, orjson.loads(orjson.dumps(dict(config)))
-    changed = [
-        f"{key} was {old.get(key)!r}, is {new.get(key)!r}"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key)
-    ]
+    changed = list(_differences("", manifest.config, orjson.loads(orjson.dumps(dict(config)))))
+    if (more := len(changed) - SHOWN_CHANGES) > 0:
+        changed[SHOWN_CHANGES:] = [f"{more} more settings differ"]
     before = {entry.fingerprint for entry in manifest.inputs}
     now = {entry.fingerprint for entry in inputs}
     if before != now:
         changed.append(f"{len(now - before)} inputs are new and {len(before - now)} are gone")
     return "; ".join(changed) or "the split of the work differs"
+
+
+def _differences(key: str, old: Any, new: Any) -> Iterator[str]:
+    """A line for every setting that differs, with its dotted key."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in dict.fromkeys([*old, *new]):
+            yield from _differences(f"{key}.{name}" if key else str(name), old.get(name), new.get(name))
+    elif old != new:
+        yield f"{key} was {old!r}, is {new!r}"
 
 
 def _run(

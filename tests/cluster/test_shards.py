@@ -211,6 +211,17 @@ def test_an_artefact_of_other_settings_is_replaced_only_on_demand(tmp_path):
     assert second.config == {"rate": 2}
 
 
+def test_a_refusal_names_the_setting_and_not_all_around_it(tmp_path):
+    def config(**changes):
+        return {"sources": [{"name": "a"}, {"name": "b", "filters": [{"kind": "length"} | changes]}]}
+
+    build(tmp_path / "a", make(["x"]), config(least=3))
+    with pytest.raises(ConfigError, match=r"settings: sources\.1\.filters\.0\.least was 3, is 4\."):
+        build(tmp_path / "a", make(["x"]), config(least=4))
+    with pytest.raises(ConfigError, match="was None, is 2; 4 more settings differ"):
+        build(tmp_path / "a", make(["x"]), config(least=3, **{f"new{n}": n for n in range(-2, 7)}))
+
+
 def test_a_damaged_manifest_costs_no_shard(tmp_path):
     first = build(tmp_path / "a", make(["x", "yy"]))
     before = inodes(tmp_path / "a")

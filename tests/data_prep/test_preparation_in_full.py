@@ -1,0 +1,174 @@
+"""Everything at once: all cheap sources, filters, every deduplication, decontamination, a tokenizer by temperature."""
+
+import gzip
+import random
+import shutil
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cluster.errors import CorruptArtefactError
+from cluster.runtime import ray_runtime
+from data_prep.config import DataConfig
+from data_prep.decontaminate.config import EvaluationText, EvaluationTexts
+from data_prep.job import Prepared, prepare
+from data_prep.layout import STAGES
+from data_prep.token_store import TokenStore
+from data_prep.verify import verify_preparation
+from tests.data_prep.conftest import sentences, write_corpus
+
+EVALUATED = "Nobody but the old keeper knew why both lamps had burned through that whole winter night"
+BLURB = "This paragraph stands under every page of the site, and nobody reads it a second time."
+GERMAN = (
+    "Der Fluss war im Winter so hoch, dass niemand über die alte Brücke gehen konnte, und das Licht auf dem Wasser"
+    " blieb bis in die Nacht hinein hell. "
+)
+GREEK = "Το ποτάμι ήταν τόσο ψηλό τον χειμώνα που κανείς δεν μπορούσε να περάσει την παλιά γέφυρα. "
+
+
+def records() -> list[dict[str, str]]:
+    """Web documents, of which the settings have something to remove, to change or to drop."""
+    generator = random.Random(3)
+    pages = [sentences(generator, 30) for _ in range(12)]
+    lines = " ".join(pages[0].split())
+    texts = [
+        *(f"{page}\n{BLURB}" for page in pages),
+        f"{pages[0]}\n{BLURB}",
+        lines,
+        lines.replace(" of ", " off ", 1),
+        f"{pages[1][:500]}\n{EVALUATED}.\n{sentences(generator, 40)}",
+        f"Write to keeper@lamps.example or not.\n{sentences(generator, 20)}",
+        f"A cafÃ© by the river.\n{sentences(generator, 20)}",
+        "Buy one lamp today. " * 60,
+        GREEK * 5,
+    ]
+    return [{"id": f"page-{number}", "text": text, "lang": "en"} for number, text in enumerate(texts)]
+
+
+def made_up_set() -> EvaluationTexts:
+    """An evaluation set of two examples. Workers do not know this module, so a function inside it is handed out."""
+    examples = [EvaluationText("lamps", "dev-0", EVALUATED), EvaluationText("lamps", "dev-1", "Too short")]
+    return lambda config: iter(examples)
+
+
+@pytest.fixture(scope="module")
+def full_corpus(tmp_path_factory) -> Path:
+    directory = write_corpus(tmp_path_factory.mktemp("full-corpus"))
+    web = records()
+    (directory / "web").mkdir()
+    (directory / "web" / "a.jsonl").write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in web[:9]))
+    packed = gzip.compress(b"".join(orjson.dumps(each) + b"\n" for each in web[9:]), mtime=0)
+    (directory / "web" / "b.jsonl.gz").write_bytes(packed)
+    generator = random.Random(5)
+    german = [GERMAN * 3 + " ".join(generator.sample(GERMAN.split(), 20)) for _ in range(4)]
+    rows = [{"id": number, "text": text, "lang": "de"} for number, text in enumerate(german)]
+    pq.write_table(pa.Table.from_pylist(rows), directory / "german.parquet")
+    return directory
+
+
+def configured(corpus: Path, out: Path) -> DataConfig:
+    by_id = {"id_field": "id", "lang_field": "lang"}
+    repetition = {
+        "kind": "gopher_repetition",
+        "top_ngram_characters": {2: 0.3},
+        "duplicate_ngram_characters": {},
+    }
+    return DataConfig.model_validate(
+        {
+            "name": "full",
+            "out": out,
+            "sources": [
+                {"kind": "wikipedia_extracted", "name": "wiki", "paths": [str(corpus / "wiki" / "*")]},
+                {
+                    "kind": "books_text",
+                    "name": "books",
+                    "paths": [str(corpus / "books" / "*.txt")],
+                    "filters": [],
+                },
+                {"kind": "json_lines", "name": "web", "paths": [str(corpus / "web" / "*")], **by_id},
+                {"kind": "parquet", "name": "german", "paths": [str(corpus / "german.parquet")], **by_id},
+            ],
+            "filters": [
+                {"kind": "unicode"},
+                {"kind": "language", "allowed": ["en", "de"], "candidates": ["en", "de", "el"]},
+                repetition,
+                {"kind": "pii"},
+                {"kind": "length", "min_characters": 300},
+            ],
+            "dedup": "full",
+            "decontaminate": {"tasks": ["lamps"], "action": "cut", "window_characters": 0},
+            "tokenizer": {"vocab_size": 600, "train_bytes": 80_000, "alpha": 0.5},
+            "shard_bytes": 30_000,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def one_worker(full_corpus, tmp_path_factory) -> Prepared:
+    with ray_runtime("local", num_cpus=1):
+        config = configured(full_corpus, tmp_path_factory.mktemp("one") / "out")
+        return prepare(config, evaluation_texts=made_up_set())
+
+
+@pytest.fixture(scope="module")
+def two_workers(one_worker, full_corpus, tmp_path_factory):
+    """The same with two workers, whose cluster stays for the tests."""
+    with ray_runtime("local", num_cpus=2):
+        config = configured(full_corpus, tmp_path_factory.mktemp("two") / "out")
+        yield prepare(config, evaluation_texts=made_up_set())
+
+
+def fingerprints(prepared: Prepared) -> list[str]:
+    made = (prepared.documents, prepared.dedup, prepared.selection, prepared.tokenizer, prepared.tokens)
+    return [manifest.fingerprint for manifest in made]
+
+
+def test_every_artefact_is_the_same_with_one_and_with_two_workers(one_worker, two_workers):
+    assert fingerprints(one_worker) == fingerprints(two_workers)
+
+
+def test_every_method_had_something_to_do(one_worker):
+    store = TokenStore.open(one_worker.out)
+    texts = {store.doc_id(n): store.document(n).text for n in range(store.num_documents)}
+    read, dedup, decontaminated = (
+        each.stats for each in (one_worker.documents, one_worker.dedup, one_worker.selection)
+    )
+    for count in (
+        "00_unicode.repaired",
+        "01_language.dropped",
+        "02_gopher_repetition.dropped",
+        "03_pii.emails",
+    ):
+        assert read[f"filters.{count}"] == 1
+    assert read["filters.04_length.dropped.too_short"] == 2
+    assert min(dedup[count] for count in ("duplicates", "near_duplicates", "removed_paragraphs")) > 0
+    assert (decontaminated["overlaps"], decontaminated["documents_cut"]) == (1, 1)
+    assert sum(BLURB in text for text in texts.values()) == 1
+    assert not any(EVALUATED in text or "keeper@" in text for text in texts.values())
+    assert any("A café by" in text for text in texts.values())
+    assert not any("Buy one lamp" in text or "ποτάμι" in text for text in texts.values())
+    assert set(store.langs()[1]) == {"en", "de"}
+
+
+def test_one_damaged_file_of_every_artefact_is_named_and_made_as_it_was(two_workers, full_corpus, tmp_path):
+    out = Path(shutil.copytree(two_workers.out, tmp_path / "out"))
+    damaged = [
+        max((out / stage).glob("*-*-of-*"), default=out / stage / "tokenizer.json") for stage in STAGES
+    ]
+    good = [path.read_bytes() for path in damaged]
+    for path, data in zip(damaged, good, strict=True):
+        middle = len(data) // 2
+        path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+    shutil.rmtree(out / "work" / "near-buckets")
+    (out / "tokens" / "manifest.json").unlink()
+    with pytest.raises(CorruptArtefactError) as raised:
+        verify_preparation(out)
+    assert all(str(path) in str(raised.value) for path in damaged[:-1])
+    again = prepare(configured(full_corpus, out), evaluation_texts=made_up_set())
+    assert fingerprints(again) == fingerprints(two_workers)
+    assert [path.read_bytes() for path in damaged] == good
+    verify_preparation(out)
+    assert not [path for path in out.rglob("*") if path.name.endswith((".tmp", ".partial", ".uncommitted"))]
