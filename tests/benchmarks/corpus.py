@@ -10,18 +10,19 @@ import orjson
 
 from data_prep.sources import source_of
 from data_prep.sources.base import SourceConfig
+from data_prep.sources.text import clean_text
 
 FILES = 8
 
 
 def documents() -> Iterator[str]:
-    """Texts of at least 200 characters, in an order that does not change."""
+    """Texts of at least 200 characters, as clean as a source makes them, in an order that does not change."""
     for config in _sources():
         source = source_of(config)
         for file in source.list_files(config):
             for part in source.split(config, file, 1, 1 << 40):
                 for document in source.read(config, part):
-                    if len(text := getattr(document, "text", "")) >= 200:
+                    if len(text := clean_text(getattr(document, "text", ""))) >= 200:
                         yield text
 
 
