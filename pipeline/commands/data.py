@@ -29,6 +29,10 @@ Address = Annotated[str | None, typer.Option(help="Ray address; else RAY_ADDRESS
 Store = Annotated[Path, typer.Argument(help="Directory of a preparation (its `out`) or of one artefact.")]
 
 
+_DUPLICATES = ("duplicates", "paragraph_duplicates", "near_duplicates")
+"""Counts of dropped documents, by the method that dropped them."""
+
+
 @data_app.command()
 def prepare(
     config: ConfigPath,
@@ -59,8 +63,8 @@ def prepare(
     summary = {
         "tokens": str(prepared.token_store),
         "fingerprint": prepared.fingerprint,
-        "documents": prepared.dedup.stats["documents_kept"],
-        "duplicates": prepared.dedup.stats["duplicates"],
+        "documents": prepared.tokens.stats["rows"],
+        **{key: prepared.dedup.stats[key] for key in _DUPLICATES if prepared.dedup.stats[key]},
         "num_tokens": prepared.tokens.stats["tokens"],
         "vocab_size": prepared.tokens.config["vocab_size"],
         "rejects": prepared.documents.stats["rejects"],
