@@ -21,7 +21,7 @@ from cluster.errors import ClozeError, ConfigError, MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources import json_lines, parquet
-from data_prep.sources.base import FilePart, SourceFile
+from data_prep.sources.base import FilePart, Skipped, SourceFile
 from data_prep.sources.records import RecordsConfig
 from data_prep.sources.streams import open_file
 
@@ -39,7 +39,7 @@ _LOADERS: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
     }
 )
 """Module of `datasets` that reads the other formats, with its settings."""
-_COMPRESSIONS = frozenset({".gz", ".bz2", ".zst"})
+_COMPRESSIONS = frozenset({".gz", ".bz2", ".xz", ".zst"})
 
 
 class HfDatasetsConfig(RecordsConfig):
@@ -85,7 +85,7 @@ def split(config: HfDatasetsConfig, file: SourceFile, size_bytes: int, part_byte
     return cut(config, file, size_bytes, part_bytes) if cut else [FilePart(file)]
 
 
-def read(config: HfDatasetsConfig, part: FilePart) -> Iterator[Document | Reject]:
+def read(config: HfDatasetsConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
     """The rows of a part in order. A file in which `datasets` meets damage ends there, with one reject."""
     suffix = _format(part.file)
     if suffix in _PARQUET:
@@ -156,7 +156,7 @@ def _file_name(name: str, path: str) -> str:
 
 def _read_with_datasets(
     config: HfDatasetsConfig, file: SourceFile, loader: str, settings: dict[str, Any]
-) -> Iterator[Document | Reject]:
+) -> Iterator[Document | Reject | Skipped]:
     from datasets import load_dataset
     from datasets.exceptions import DatasetGenerationError
 
@@ -169,8 +169,10 @@ def _read_with_datasets(
             loader, data_files={"train": [file.path]}, split="train", streaming=True, **settings
         )
         for table in rows.with_format("arrow").iter(batch_size=parquet.BATCH_ROWS):
-            columns = parquet.wanted_columns(config, table.column_names)
-            selected = table.select(list(dict.fromkeys(name.partition(".")[0] for name in columns)))
+            there = table.column_names
+            wanted = parquet.wanted_columns(config, table.schema)
+            columns = [name if name in there else name.partition(".")[0] for name in wanted]
+            selected = table.select(list(dict.fromkeys(columns)))
             yield from parquet.documents_of(config, file, selected.to_batches(), row, 0, size_bytes)
             row += table.num_rows
     except damage as error:

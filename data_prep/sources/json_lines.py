@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceFile, even_parts, expand_patterns
+from data_prep.sources.base import FilePart, Skipped, SourceFile, even_parts, expand_patterns
 from data_prep.sources.lines import BadLine, read_lines
 from data_prep.sources.records import RecordsConfig, document_of
 from data_prep.sources.streams import storage_of
@@ -25,7 +25,7 @@ class JsonLinesConfig(RecordsConfig):
 
     kind: Literal["json_lines"] = "json_lines"
     paths: tuple[str, ...] = Field(min_length=1)
-    """Files, plain, .gz, .zst or .bz2: local glob patterns or fsspec URIs."""
+    """Files, plain, .gz, .zst, .xz or .bz2: local glob patterns or fsspec URIs."""
     max_line_bytes: int = Field(default=MAX_LINE_BYTES, gt=0)
     """A longer line is rejected, and never held in memory."""
 
@@ -42,12 +42,14 @@ def split(config: RecordsConfig, file: SourceFile, size_bytes: int, part_bytes: 
     return even_parts(file, size_bytes, part_bytes)
 
 
-def read(config: JsonLinesConfig, part: FilePart) -> Iterator[Document | Reject]:
+def read(config: JsonLinesConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
     """The records of a part in order; a line that is no record of text is rejected, and only that line."""
     return read_records(config, part, config.max_line_bytes)
 
 
-def read_records(config: RecordsConfig, part: FilePart, max_line_bytes: int) -> Iterator[Document | Reject]:
+def read_records(
+    config: RecordsConfig, part: FilePart, max_line_bytes: int
+) -> Iterator[Document | Reject | Skipped]:
     """The documents of a part of a file of JSON lines. Offsets are of the decompressed file."""
     file = part.file
     for item in read_lines(part, max_line_bytes):
@@ -61,11 +63,8 @@ def read_records(config: RecordsConfig, part: FilePart, max_line_bytes: int) -> 
             if line.strip():
                 yield Reject(file.name, start, f"no JSON: {error}")
             continue
-        result = document_of(
-            config, file, record, start, {"byte_start": start, "byte_end": start + len(line)}
-        )
-        if result is not None:
-            yield result
+        meta = {"byte_start": start, "byte_end": start + len(line)}
+        yield document_of(config, file, record, start, meta)
 
 
 def _parse(line: bytes) -> Any:

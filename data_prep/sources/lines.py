@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from data_prep.sources.base import FilePart
-from data_prep.sources.streams import Gap, read_chunks
+from data_prep.sources.streams import Gap, read_chunks, to_utf8
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class BadLine:
 def read_lines(part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes] | BadLine]:
     """(offset, line without its line feed) of every line that begins in the part, in order.
 
-    Offsets are of the decompressed file. Of a compressed file, the part must begin at its start.
+    Offsets are of the decompressed file, for UTF-16 of that as UTF-8. Of a compressed file, the part must
+    begin at its start.
 
     Args:
         max_line_bytes: a longer line is bad, and never held in memory.
@@ -28,7 +29,8 @@ def read_lines(part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes
     # The byte before the part tells whether the part's first byte begins a line.
     before = part.start - 1 if part.start else 0
     offset, pending, skipping = before, _Pending(), bool(part.start)
-    for chunk in read_chunks(part.file.path, start=before):
+    chunks = read_chunks(part.file.path, start=before)
+    for chunk in chunks if before else to_utf8(chunks):
         if isinstance(chunk, Gap):
             yield BadLine(offset, chunk.reason)
             # What follows a gap is no whole line; offsets go on from the bytes that could be read.

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceFile, expand_patterns
+from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns
 from data_prep.sources.records import RecordsConfig, document_of
 from data_prep.sources.streams import open_file
 
@@ -49,7 +49,7 @@ def split(config: RecordsConfig, file: SourceFile, size_bytes: int, part_bytes: 
     return [FilePart(file, start, end) for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
 
 
-def read(config: RecordsConfig, part: FilePart) -> Iterator[Document | Reject]:
+def read(config: RecordsConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
     """The rows of the row groups whose first page lies in the part, in order.
 
     A damaged row group is one reject, at its first byte, after the rows that could be read of it; so is a damaged
@@ -82,7 +82,7 @@ def documents_of(
     first_row: int,
     start: int,
     end: int,
-) -> Iterator[Document | Reject]:
+) -> Iterator[Document | Reject | Skipped]:
     """The documents of Arrow batches that come from the bytes `start` to `end` of a file."""
     row = first_row
     for batch in batches:
@@ -90,26 +90,31 @@ def documents_of(
         names = batch.schema.names
         for values in zip(*columns, strict=True):
             meta = {"byte_start": start, "byte_end": end, "row": row}
-            result = document_of(config, file, dict(zip(names, values, strict=True)), row, meta)
-            if result is not None:
-                yield result
+            yield document_of(config, file, dict(zip(names, values, strict=True)), row, meta)
             row += 1
 
 
-def wanted_columns(config: RecordsConfig, names: list[str]) -> list[str]:
+def wanted_columns(config: RecordsConfig, schema: pa.Schema) -> list[str]:
     """The fields to read of those that a table has.
 
     Raises:
-        ValueError: the text is not among them.
+        ValueError: a field that the settings name is not among them.
     """
-    if not _has(names, config.text_field):
-        raise ValueError(f"no column {config.text_field!r}; there are {', '.join(names[:20])}")
-    optional = (config.id_field, config.title_field, config.lang_field)
-    return [config.text_field, *(field for field in dict.fromkeys(optional) if field and _has(names, field))]
+    named = (config.text_field, config.id_field, config.title_field, config.lang_field)
+    fields = [field for field in dict.fromkeys(named) if field]
+    for field in fields:
+        if not _has(schema, field):
+            raise ValueError(f"no column {field!r}; there are {', '.join(schema.names[:20])}")
+    return fields
 
 
-def _has(names: list[str], field: str) -> bool:
-    return field in names or field.partition(".")[0] in names
+def _has(fields: pa.Schema | pa.StructType, name: str) -> bool:
+    """Whether there is a column of this name, or a field in a column of records."""
+    if name in fields.names:
+        return True
+    first, dot, rest = name.partition(".")
+    inner = fields.field(first).type if dot and first in fields.names else None
+    return inner is not None and pa.types.is_struct(inner) and _has(inner, rest)
 
 
 def _open(stored: Any) -> pq.ParquetFile:
@@ -119,7 +124,7 @@ def _open(stored: Any) -> pq.ParquetFile:
 
 
 def _columns(config: RecordsConfig, file: pq.ParquetFile) -> list[str]:
-    return wanted_columns(config, file.schema_arrow.names)
+    return wanted_columns(config, file.schema_arrow)
 
 
 def _row_groups(file: pq.ParquetFile) -> list[Any]:

@@ -9,47 +9,55 @@ from pydantic import Field
 
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import SourceConfig, SourceFile
+from data_prep.sources.base import Skipped, SourceConfig, SourceFile
 from data_prep.sources.text import clean_text
 
 _MAX_LANGUAGE_CHARACTERS = 35
 """The longest tag that RFC 5646 (section 4.4.1) asks programs to hold."""
+
+_FIRST_INEXACT_NUMBER = 2.0**53
+MISSING = object()
+"""The value of a field that is not there."""
+NO_TEXT = Skipped("no_text")
 
 
 class RecordsConfig(SourceConfig):
     """Which fields of a record make a document. A dot leads into a field: `metadata.title`."""
 
     text_field: str = Field(default="text", min_length=1)
-    """The text. A record in which it is missing, or no string, is rejected."""
-    id_field: str | None = None
+    """The text. A record in which it is missing, or no string, is rejected; one in which it is null or empty
+    is skipped."""
+    id_field: str | None = Field(default=None, min_length=1)
     """A string or number that is unique in the source; without it, file and place in it name a document."""
-    title_field: str | None = None
+    title_field: str | None = Field(default=None, min_length=1)
     """The title; records without it have none."""
-    lang_field: str | None = None
+    lang_field: str | None = Field(default=None, min_length=1)
     """ISO 639-1 code; records without it have the source's `lang`."""
 
 
 def document_of(
     config: RecordsConfig, file: SourceFile, record: Any, place: int, meta: dict[str, Any]
-) -> Document | Reject | None:
-    """The document of a record; None when its text is empty.
+) -> Document | Reject | Skipped:
+    """The document of a record; Skipped when its text is null or empty.
 
     Args:
         place: where it stands in the file, in bytes or rows; its name where it has no other.
         meta: with `byte_start`, to which a reject points.
     """
     text = value_at(record, config.text_field)
+    if text is None:
+        return NO_TEXT
     if not isinstance(text, str):
         return Reject(file.name, meta["byte_start"], _no_text(record, config.text_field, text))
     text = clean_text(text)
     if not text:
-        return None
+        return NO_TEXT
     given = value_at(record, config.id_field) if config.id_field else None
     title = value_at(record, config.title_field) if config.title_field else None
     lang = value_at(record, config.lang_field) if config.lang_field else None
-    has_id = isinstance(given, str | int) and given != ""
+    name = _name_in(given)
     return Document(
-        doc_id=f"{config.name}:{given}" if has_id else f"{config.name}:{file.name}:{place}",
+        doc_id=f"{config.name}:{name}" if name else f"{config.name}:{file.name}:{place}",
         source=config.name,
         uri=file.name,
         title=clean_text(title) if isinstance(title, str) else "",
@@ -60,18 +68,30 @@ def document_of(
 
 
 def value_at(record: Any, field: str) -> Any:
-    """The value of a field, which a dotted name finds in nested records; None where there is none."""
+    """The value of a field, which a dotted name finds in nested records; MISSING where there is none.
+
+    A field of a record that is null is null.
+    """
     if not isinstance(record, Mapping):
-        return None
+        return MISSING
     if field in record:
         return record[field]
     first, dot, rest = field.partition(".")
-    return value_at(record.get(first), rest) if dot else None
+    if not dot or first not in record:
+        return MISSING
+    return None if record[first] is None else value_at(record[first], rest)
+
+
+def _name_in(value: Any) -> str:
+    """An id as text; "" for what is none. pandas turns whole numbers into fractions where some are missing."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _FIRST_INEXACT_NUMBER:
+        value = int(value)
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _no_text(record: Any, field: str, value: Any) -> str:
     if not isinstance(record, Mapping):
         return f"a record must be an object with fields, not {type(record).__name__}"
-    if value is not None:
+    if value is not MISSING:
         return f"field {field!r} holds no string but {type(value).__name__}"
     return f"no field {field!r}; there are {', '.join(sorted(map(str, record))[:20])}"

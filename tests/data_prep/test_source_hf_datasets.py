@@ -11,7 +11,7 @@ from huggingface_hub import constants
 from cluster.errors import ConfigError, MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources import source_of
+from data_prep.sources import Skipped, source_of
 from data_prep.sources.hf_datasets import HfDatasetsConfig, _file_name
 
 ROWS = [
@@ -31,7 +31,7 @@ def source(path, **changes) -> HfDatasetsConfig:
     )
 
 
-def read(config: HfDatasetsConfig, part_bytes: int = 1 << 30) -> list[Document | Reject]:
+def read(config: HfDatasetsConfig, part_bytes: int = 1 << 30) -> list[Document | Reject | Skipped]:
     module = source_of(config)
     parts = [
         part for file in module.list_files(config) for part in module.split(config, file, 1000, part_bytes)
@@ -70,7 +70,7 @@ def test_every_layout_on_disk_gives_its_rows_as_datasets_does(tmp_path, form):
 def test_a_split_is_chosen_by_name_and_a_wrong_name_answered_with_the_right_ones(tmp_path):
     for split in ("train", "test"):
         (tmp_path / f"{split}.csv").write_text(f'text,key\n"{split}, first",1\nsecond,2\n')
-    assert texts(source(tmp_path, split="test")) == ["test, first", "second"]
+    assert texts(source(tmp_path, split="test", title_field=None)) == ["test, first", "second"]
     with pytest.raises(MissingInputError, match="no split 'dev'") as caught:
         texts(source(tmp_path, split="dev"))
     assert "train, test" in caught.value.next_step
@@ -86,7 +86,7 @@ def test_files_are_real_files_with_names_below_the_data_set(tmp_path):
 
 def test_one_file_is_a_data_set(tmp_path):
     (tmp_path / "lines.txt").write_text("One.\nTwo.\n")
-    assert texts(source(tmp_path / "lines.txt")) == ["One.", "Two."]
+    assert texts(source(tmp_path / "lines.txt", id_field=None, title_field=None)) == ["One.", "Two."]
 
 
 def test_big_files_are_cut_and_give_the_same_rows(tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import FilePart, SourceFile
+from data_prep.sources.base import FilePart, Skipped, SourceFile
 from data_prep.sources.json_lines import JsonLinesConfig
 
 RECORDS = [
@@ -31,7 +31,9 @@ def config(tmp_path, **changes) -> JsonLinesConfig:
     return JsonLinesConfig(name="json", paths=(f"{tmp_path}/data*",), **changes)
 
 
-def read(tmp_path, data: bytes, start: int = 0, end: int | None = None, **changes) -> list[Document | Reject]:
+def read(
+    tmp_path, data: bytes, start: int = 0, end: int | None = None, **changes
+) -> list[Document | Reject | Skipped]:
     path = tmp_path / "data.jsonl"
     path.write_bytes(data)
     settings = config(tmp_path, **changes)
@@ -96,7 +98,6 @@ def test_big_plain_files_are_split_evenly(tmp_path):
         (b'{"a":' * 100_000, "no JSON"),
         (b"[1]", "must be an object"),
         (b'{"body": "x"}', "no field 'text'; there are body"),
-        (b'{"text": null}', "no field 'text'"),
         (b'{"text": ["a"]}', "no string but list"),
     ],
 )
@@ -111,7 +112,25 @@ def test_a_bad_line_is_one_reject_at_its_byte_and_costs_no_other(tmp_path, line,
 def test_what_python_writes_is_read(tmp_path):
     data = b'\xef\xbb\xbf{"text": "a\\ud800b", "score": NaN}\r\n\r\n{"text": "", "x": 1}\n{"text": "c"}\r\n'
     assert [item.text for item in read(tmp_path, data) if isinstance(item, Document)] == ["ab", "c"]
-    assert len(read(tmp_path, data)) == 2
+    assert read(tmp_path, data)[1] == Skipped("no_text")
+
+
+def test_text_that_is_null_is_skipped_and_counted_wherever_the_null_stands(tmp_path):
+    data = b'{"a": {"text": null}}\n{"a": null}\n{"a": {}}\n{"a": [1]}\n'
+    *skipped, missing, no_record = read(tmp_path, data, text_field="a.text")
+    assert skipped == [Skipped("no_text")] * 2
+    assert [isinstance(item, Reject) for item in (missing, no_record)] == [True, True]
+
+
+def test_an_id_is_a_string_or_a_number_and_never_a_truth(tmp_path):
+    data = b"".join(b'{"text": "a", "id": %s}\n' % value for value in (b'"x"', b"7", b"8.0", b"true", b"[1]"))
+    names = [item.doc_id for item in read(tmp_path, data, id_field="id") if isinstance(item, Document)]
+    assert names == ["json:x", "json:7", "json:8", "json:data.jsonl:73", "json:data.jsonl:99"]
+
+
+def test_utf16_as_windows_programs_write_it_is_read(tmp_path):
+    results = read(tmp_path, '{"text": "é"}\r\n{"text": "b"}\r\n'.encode("utf-16"))
+    assert [item.text for item in results if isinstance(item, Document)] == ["é", "b"]
 
 
 def test_an_endless_line_is_skipped_in_bounded_memory(tmp_path):

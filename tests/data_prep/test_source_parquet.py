@@ -1,5 +1,7 @@
 """Parquet: columns of any text type, parts of row groups, and files that are damaged."""
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import FilePart, SourceFile
+from data_prep.sources.base import FilePart, Skipped, SourceFile
 from data_prep.sources.parquet import ParquetConfig
 
 TEXTS = [f"Text {number} – é\n" + "word " * 40 + "end" for number in range(50)]
@@ -33,12 +35,14 @@ def write(tmp_path, table: pa.Table = TABLE, **options) -> SourceFile:
     return SourceFile(str(path), "data.parquet")
 
 
-def read(file: SourceFile, start: int = 0, end: int | None = None, **changes) -> list[Document | Reject]:
+def read(
+    file: SourceFile, start: int = 0, end: int | None = None, **changes
+) -> list[Document | Reject | Skipped]:
     settings = config("unused", **changes)
     return list(source_of(settings).read(settings, FilePart(file, start, end)))
 
 
-def texts(results: list[Document | Reject]) -> list[str]:
+def texts(results: list[Document | Reject | Skipped]) -> list[str]:
     return [item.text for item in results if isinstance(item, Document)]
 
 
@@ -86,11 +90,9 @@ def test_splitting_gives_whole_row_groups_of_about_the_size_asked_for(tmp_path):
         assert texts([item for part in parts for item in source_of(settings).read(settings, part)]) == TEXTS
 
 
-def test_rows_without_text_are_rejects_at_their_row_group(tmp_path):
-    table = pa.table({"text": ["a", None, "", "b"]})
-    first, bad, last = read(write(tmp_path, table))
-    assert isinstance(bad, Reject)
-    assert "no field 'text'" in bad.reason
+def test_rows_without_text_are_skipped_and_counted(tmp_path):
+    first, null, empty, last = read(write(tmp_path, pa.table({"text": ["a", None, "", "b"]})))
+    assert null == empty == Skipped("no_text")
     assert texts([first, last]) == ["a", "b"]
 
 
@@ -106,6 +108,19 @@ def test_a_missing_column_is_one_reject_with_the_names_there_are(tmp_path):
     (reject,) = read(write(tmp_path), text_field="body")
     assert isinstance(reject, Reject)
     assert "no column 'body'; there are text, id, info, unused" in reject.reason
+
+
+@pytest.mark.parametrize("setting", ["text_field", "id_field", "title_field", "lang_field"])
+def test_a_setting_that_names_no_field_of_a_record_is_one_reject(tmp_path, setting):
+    settings: dict[str, Any] = {setting: "info.titel"}
+    (reject,) = read(write(tmp_path), **settings)
+    assert isinstance(reject, Reject)
+    assert "no column 'info.titel'" in reject.reason
+
+
+def test_a_list_of_records_is_no_record(tmp_path):
+    (reject,) = read(write(tmp_path, pa.table({"m": [[{"text": "a"}]]})), text_field="m.text")
+    assert isinstance(reject, Reject)
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"\0" * 100, b"PAR1" + b"\xff" * 100 + b"PAR1"])
