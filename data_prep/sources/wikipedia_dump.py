@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,12 +33,13 @@ from data_prep.sources.wikitext import WikitextError, plain_text
 ARTICLES = 0
 """The namespace of articles."""
 _OTHER_NAMESPACE, _IS_REDIRECT = Skipped("other_namespace"), Skipped("redirect")
+logging.getLogger("mwxml").setLevel(logging.ERROR)  # it tells of each element that it skips, page by page
 _OPENING, _CLOSING, _END = b"<page>", b"</page>", b"</mediawiki>"
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt[^/]*$")
 _SECOND_STREAM_BYTES = 4 << 20
 """How far into a file a second bzip2 stream is looked for. A hundred pages, compressed, are about a megabyte."""
 _NAMESPACE = re.compile(rb"<ns>(-?\d{1,9})</ns>")
-_REDIRECT = re.compile(r"\s*#\s?\w+\s*:?\s*\[\[")
+_REDIRECT = re.compile(r"\s*[#＃]\s?\w+\s*:?\s*\[\[")
 
 
 class WikipediaDumpConfig(SourceConfig):

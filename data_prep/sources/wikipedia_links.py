@@ -20,8 +20,11 @@ _MEDIA_FILE = re.compile(
 class LinkRules:
     """Which links of a wiki show nothing in running text."""
 
-    hidden_namespaces: frozenset[str] = frozenset({"file", "image", "media", "category"})
-    """Lower-case names of the file, media and category namespaces. The English ones work in every wiki."""
+    hidden_namespaces: frozenset[str] = frozenset(
+        {"file", "image", "media", "category", "分类", "分類", "カテゴリ", "к", "категория"}
+    )
+    """Lower-case names of the file, media and category namespaces. The English ones work in every wiki; the others
+    are aliases that are common in their wikis (MediaWiki's `languages/messages`), and that dumps do not tell."""
 
     def extended(self, names: Iterable[str]) -> LinkRules:
         return replace(self, hidden_namespaces=self.hidden_namespaces | {_key(name) for name in names})

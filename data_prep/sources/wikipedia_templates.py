@@ -15,9 +15,10 @@ Values = Mapping[str, str]
 """Parameters of a template as rendered text, by name; unnamed ones are "1", "2" and so on."""
 Show = Callable[[Values], str]
 
-_LANGUAGE = re.compile(r"lang-[\w-]+")
+_LANGUAGE = re.compile(r"lang-[\w-]+|link-[a-z-]+")
+"""`{{lang-la|urbs}}` in most wikis, `{{link-en|福|Foo}}` in the Chinese one."""
 _NUMBER = re.compile(r"(?:formatnum|formatnombre):(.+)", re.DOTALL)
-_CENTURY = re.compile(r"[ivx]+e siècle")
+_CENTURY, _CENTURY_SIGN = re.compile(r"(?:[ivx]+e|ier) siècle"), re.compile("[ivx]+")
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July")
 _MONTHS += ("August", "September", "October", "November", "December")
 _VULGAR_FRACTIONS = {unicodedata.normalize("NFKC", each): each for each in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
@@ -46,7 +47,11 @@ def shown_by(key: str) -> Show | None:
         return _first
     if number := _NUMBER.fullmatch(key):
         return _constant(number.group(1).strip())
-    return _constant(key[:-8].upper().replace("E", "e") + " siècle") if _CENTURY.fullmatch(key) else None
+    return (
+        _constant(_CENTURY_SIGN.sub(lambda sign: sign.group().upper(), key, count=1))
+        if _CENTURY.fullmatch(key)
+        else None
+    )
 
 
 def _constant(text: str) -> Show:
@@ -137,6 +142,12 @@ def _century(values: Values) -> str:
     return f"{values['1']}{values['2']} siècle" if values.get("1") and values.get("2") else _first(values)
 
 
+def _siglo(values: Values) -> str:
+    """Spanish `{{siglo|V|a}}`; the second parameter says before (`a`) or after Christ."""
+    era = " a. C." if values.get("2") == "a" else ""
+    return f"siglo {values.get('1', '')}{era}"
+
+
 def _table(show: Show, names: str) -> dict[str, Show]:
     return {name.strip(): show for name in names.split(",")}
 
@@ -148,13 +159,18 @@ _TEMPLATES: Mapping[str, Show] = {
     ),
     **_table(
         _first,
-        "as written, vanchor, visible anchor, sc, smallcaps, sup, sub, em, strong, code, mvar, math, var, nastaliq",
+        "comment, vanchor, visible anchor, sc, smallcaps, sup, sub, em, strong, code, mvar, math, var, nastaliq",
     ),
     **_table(_first, "flag, flagcountry, flagu, ill, interlanguage link, not a typo, notatypo, proper name"),
     **_table(_first, "center, centre, midsize, unicode, iast, pie, gloss, citation, nobreak"),
     **_table(_first, "仮リンク, ruby, нп, нп1, нп2, нп3, нп5, не переведено"),
+    **_table(
+        _first, "ens, las, frs, grcs, rus, its, ess, ars, jas, pls, nls, pts, czs, hus, sws, fas, hes, trs"
+    ),
+    **_table(_first, "refnec, référence nécessaire, citation nécessaire, exp, cita requerida, le"),
+    **_table(_first, "要出典範囲, 要検証範囲, нет аи 2, число, num, обл."),
     **_table(_second, "lang, langue, langx, transl, transliteration, rtl-lang, script, legend, lang2"),
-    **_table(_second_or_first, "resize, font, font color, color, citation étrangère, hill, tsl"),
+    **_table(_second_or_first, "resize, font, font color, color, citation étrangère, hill"),
     **_table(_joined(""), "chem, chem2, linktext, nuclide"),
     **_table(_joined(" "), "date, date-, bibleverse, bibleref, nombre, unité, unidad, xt"),
     **_table(_joined(", "), "hlist, flatlist, comma separated entries"),
@@ -162,7 +178,9 @@ _TEMPLATES: Mapping[str, Show] = {
     **_table(
         _quotation, "quote, blockquote, cquote, quotation, centered pull quote, poemquote, verse translation"
     ),
-    **_table(_quotation, "cita, zitat, citazione, цитата, citaat, cytat, citace, 引用, 引用文"),
+    **_table(
+        _quotation, "citation bloc, cita, zitat, citazione, цитата, citaat, cytat, citace, 引用, 引用文"
+    ),
     **_table(_quantity, "convert, cvt, conv, converti"),
     **_table(_value, "val, m"),
     **_table(_fraction, "frac, sfrac, fraction, fract"),
@@ -198,7 +216,13 @@ _TEMPLATES: Mapping[str, Show] = {
     "s": _century,
     "s-": _century,
     '"': lambda values: f"„{values.get('1', '')}“",
-    "siglo": lambda values: f"siglo {values.get('1', '')}",
+    "siglo": _siglo,
+    "lien": lambda values: (
+        values.get("texte") or values.get("fr") or values.get("trad") or values.get("1", "")
+    ),
+    "tsl": lambda values: values.get("3") or values.get("2", ""),
+    **{name.lower(): _prefixed(name) for name in ("M.", "Mme", "Mlle", "Mgr")},
+    **dict.fromkeys(("av jc", "av. j.-c.", "av. jc"), _constant("av. J.-C.")),
     "読み仮名": _reading,
     "読み仮名 ruby不使用": _reading,
     "ruby-ja": _first,

@@ -70,12 +70,17 @@ def _render_nothing(node: Any, rules: LinkRules) -> str:
     return ""
 
 
+_LESS_THAN = "\x04"
+"""An escaped `<` until stray tags are removed: it begins none."""
+_ENTITY_TEXTS = {"\u00a0": " ", "\u00ad": "", "<": _LESS_THAN, _HEADING: "", "\x03": "", _LESS_THAN: ""}
+
+
 def _render_entity(node: Any, rules: LinkRules) -> str:
     try:
         character = node.normalize()
     except (ValueError, OverflowError):
         return ""
-    return " " if character == "\u00a0" else character.replace(_HEADING, "")
+    return _ENTITY_TEXTS.get(character, character)
 
 
 def _render_argument(node: Any, rules: LinkRules) -> str:
@@ -139,7 +144,12 @@ _STRAY_TAG = re.compile(
     re.IGNORECASE,
 )
 _REPAIRS = (
-    (("(", "["), re.compile(r"\([ \t,;:]*\)|\[[ \t]*\]"), ""),
+    (("(", "["), re.compile(r"(?<![\w\]])\([ \t,;:]*\)|\([ \t,;:]+\)|(?<![\w\]])\[[ \t]*\]"), ""),
+    (("（",), re.compile(r"（[\s、，；：,;:]*）"), ""),
+    (("（",), re.compile(r"（[\s、，；：]+"), "（"),
+    (("）",), re.compile(r"[\s、，；：]+）"), "）"),
+    (("，，", "、、", "，、", "、，"), re.compile(r"([、，])[、，]+"), r"\1"),
+    (("，。", "、。"), re.compile(r"[、，]+。"), "。"),
     (("  ", "\t", "\u00a0"), re.compile(r"[ \t\u00a0]{2,}"), " "),
     ((" )", ",)", ";)"), re.compile(r"[ ,;]{1,8}\)"), ")"),
     (("( ", "(,", "(;"), re.compile(r"\((?: ?[,;])+ ?"), "("),
@@ -157,7 +167,7 @@ _LIST_MARKS = "*#:; \t"
 
 def _tidy(text: str, rules: LinkRules) -> str:
     """Remove the markup that never was closed, and the punctuation that dropped nodes leave hollow."""
-    text = _VARIANTS.sub(_variant, strip_tags(text))
+    text = _VARIANTS.sub(_variant, strip_tags(text)).replace(_LESS_THAN, "<")
     text = "\n".join(_prose_lines(text, rules))
     for mark in ("[[", "]]", "{{", "}}"):
         text = text.replace(mark, "")

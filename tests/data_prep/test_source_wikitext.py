@@ -142,3 +142,21 @@ def test_disambiguation_pages_are_told_in_many_languages(wikitext):
 )
 def test_articles_that_point_to_a_disambiguation_are_none(wikitext):
     assert not is_disambiguation(f"{wikitext}\n'''A''' is a thing.")
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("vit au {{XIXe siècle}} et au {{Ier siècle}}", "vit au XIXe siècle et au Ier siècle"),
+        ("{{M.|Dupont}}, {{Lien|trad=Foo|fr=Le foo}}, {{refnec|peut-être}}", "M. Dupont, Le foo, peut-être"),
+        ("der Fluss ({{enS|river}}, {{laS|flumen}})", "der Fluss (river, flumen)"),
+        ("en el {{siglo|V|a}} y el {{siglo|XX||s}}", "en el siglo V a. C. y el siglo XX"),
+        ("{{link-en|福|Foo}}、{{tsl|en|Bar|巴}}", "福、巴"),
+        ("北京（{{zy|x}}，，{{x}}）是，{{x}}。", "北京是。"),
+        ("東京（とうきょう、{{x}}）は", "東京（とうきょう）は"),
+        ("[[分类:北京]][[分類:X]]甲", "甲"),
+        ("call foo() and a[] of &lt;b&gt; co&shy;op ({{x}})", "call foo() and a[] of <b> coop"),
+    ],
+)
+def test_words_of_other_languages_and_of_code_stay(wikitext, text):
+    assert plain_text(wikitext, ENGLISH_LINKS) == text
