@@ -31,9 +31,17 @@ def main() -> None:
     except ClozeError as error:
         print(f"\n{error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as ended:
+        if not _is_interrupt(ended):
+            raise
         print("\nInterrupted; finished work is kept, the same command continues.", file=sys.stderr)
         sys.exit(130)
+
+
+def _is_interrupt(ended: BaseException) -> bool:
+    """Whether it is Ctrl-C, or the exit without a word that Typer makes of it."""
+    made_from = ended.__context__.__cause__ if ended.__context__ else None
+    return isinstance(ended, KeyboardInterrupt) or isinstance(made_from, KeyboardInterrupt)
 
 
 if __name__ == "__main__":
