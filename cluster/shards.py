@@ -167,8 +167,12 @@ def describe_changes(manifest: Manifest, config: Mapping[str, Any], inputs: Sequ
         changed[SHOWN_CHANGES:] = [f"{more} more settings differ"]
     before = {entry.fingerprint for entry in manifest.inputs}
     now = {entry.fingerprint for entry in inputs}
-    if before != now:
-        changed.append(f"{len(now - before)} inputs are new and {len(before - now)} are gone")
+    new = [entry.kind for entry in inputs if entry.fingerprint not in before]
+    gone = [entry.kind for entry in manifest.inputs if entry.fingerprint not in now]
+    if new or gone:
+        changed.append(f"{len(new)} inputs are new and {len(gone)} are gone")
+    if new and gone and set(new) != set(gone):
+        changed.append(f"made from {', '.join(sorted(set(new)))} instead of {', '.join(sorted(set(gone)))}")
     return "; ".join(changed) or "the split of the work differs"
 
 

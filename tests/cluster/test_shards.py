@@ -222,6 +222,12 @@ def test_a_refusal_names_the_setting_and_not_all_around_it(tmp_path):
         build(tmp_path / "a", make(["x"]), config(least=3, **{f"new{n}": n for n in range(-2, 7)}))
 
 
+def test_a_refusal_says_which_kind_of_input_took_the_place_of_which(tmp_path):
+    build(tmp_path / "a", make(["x"]))
+    with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone; made from other instead of k"):
+        build(tmp_path / "a", make(["x"]), inputs=[InputEntry(kind="other", uri="u", fingerprint="g")])
+
+
 def test_a_damaged_manifest_costs_no_shard(tmp_path):
     first = build(tmp_path / "a", make(["x", "yy"]))
     before = inodes(tmp_path / "a")
