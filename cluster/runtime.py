@@ -79,3 +79,10 @@ def cluster_cpus() -> int:
     import ray
 
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def node_cpus() -> int:
+    """CPUs of the node that offers the most of them: all that one task can be given."""
+    import ray
+
+    return max(1, *(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]))

@@ -16,7 +16,7 @@ from data_prep.documents import one_chunk, read_selected, read_values, text_byte
 from data_prep.selection import load_selection
 from data_prep.sentences import cut_sentences
 from data_prep.token_writer import EncodedBatch, write_token_shard
-from data_prep.tokenizers.fast import FastEncoder, agrees_with, make_fast_encoder
+from data_prep.tokenizers.fast import agrees_with, make_fast_encoder
 from data_prep.tokenizers.reference import Encoder, ReferenceEncoder
 
 
@@ -48,6 +48,7 @@ def tokenize_documents(split: TokensSplit, path: Path) -> ShardResult:
     """
     # One task is one CPU; both libraries would otherwise start a thread for every core of the machine.
     os.environ["RAYON_NUM_THREADS"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     reference, fast = _encoders(split.tokenizer.read_text(encoding="utf-8"))
     if fast is not None:
         try:
@@ -58,7 +59,7 @@ def tokenize_documents(split: TokensSplit, path: Path) -> ShardResult:
 
 
 @lru_cache(maxsize=1)
-def _encoders(tokenizer_json: str) -> tuple[ReferenceEncoder, FastEncoder | None]:
+def _encoders(tokenizer_json: str) -> tuple[ReferenceEncoder, Encoder | None]:
     """Kept from task to task of a process: reading a big vocabulary costs as much as encoding megabytes."""
     return ReferenceEncoder(tokenizer_json), make_fast_encoder(tokenizer_json)
 

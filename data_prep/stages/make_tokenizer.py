@@ -58,6 +58,8 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         config=settings,
         inputs=inputs,
         finish=lambda directory, records: tokenizer_facts(directory / TOKENIZER_FILE),
+        # Training has threads; the task is given what they use.
+        num_cpus=getattr(split, "num_threads", 1),
         replace=job.replace,
     )
 
@@ -65,7 +67,7 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
 def _training_split(
     job: Workspace, documents: Manifest, selection: Manifest, wanted: TrainedTokenizer
 ) -> TrainingSplit:
-    from cluster.runtime import cluster_cpus
+    from cluster.runtime import node_cpus
 
     _make_sample(job, documents, selection)
     sources = [job.source_of(shard).name for shard in range(job.num_shards)]
@@ -80,7 +82,7 @@ def _training_split(
         )
         for shard in range(job.num_shards)
     )
-    return TrainingSplit(shards, wanted, cluster_cpus())
+    return TrainingSplit(shards, wanted, node_cpus())
 
 
 def _make_sample(job: Workspace, documents: Manifest, selection: Manifest) -> Manifest:

@@ -1,4 +1,4 @@
-"""Bulk encoding with fastokens, and the check that it equals the reference."""
+"""Bulk encoding: which encoder does it, fastokens as one of them, and the check that it equals the reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import orjson
 
 from data_prep.ragged import Ragged
-from data_prep.tokenizers.reference import Encoder
+from data_prep.tokenizers.reference import Encoder, first_tokens
+from data_prep.tokenizers.word_cache import WordCacheEncoder, encodes_words_apart
 
 CHECK_SLICES = 8
 """Slices of text compared with the reference per batch."""
@@ -42,20 +43,16 @@ class FastEncoder:
         ends = np.cumsum(self._token_bytes[ids.values], dtype=np.int64)
         text_starts = np.concatenate([np.zeros(1, dtype=np.int64), ends])[ids.offsets[:-1]]
         found = np.searchsorted(ends, cuts.values + text_starts[cuts.row_of], side="right")
-        filled = np.flatnonzero(ids.lengths)
-        # Both are ascending, so merging the first token of every document with the cuts is a sorted union.
-        tokens = np.unique(np.concatenate([ids.offsets[filled], found]))
-        rows = np.searchsorted(ids.offsets, tokens, side="right") - 1
-        counts = np.bincount(rows, minlength=len(ids))
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-        return Ragged((tokens - ids.offsets[rows]).astype(np.int32), offsets)
+        return first_tokens(ids, found)
 
 
-def make_fast_encoder(tokenizer_json: str) -> FastEncoder | None:
-    """The fast encoder, or None where it cannot be relied on for this tokenizer.
+def make_fast_encoder(tokenizer_json: str) -> FastEncoder | WordCacheEncoder | None:
+    """The fast encoder that fits this tokenizer, or None where there is none to be relied on.
 
     fastokens reads most, not all, tokenizers, and only byte-level ones spell every byte of the text.
     """
+    if encodes_words_apart(tokenizer_json):
+        return WordCacheEncoder(tokenizer_json)
     if not is_byte_level(tokenizer_json):
         return None
     try:

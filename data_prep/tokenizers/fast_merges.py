@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from itertools import islice
 
 CHECK_BYTES = 2 << 20
@@ -35,7 +34,9 @@ def learn_merges(
         reference: learns merges of (texts, vocabulary size, lowest frequency), the slow way.
         assemble: the `tokenizer.json` with given merges.
     """
-    if find_spec("gigatoken") is None:
+    try:
+        import gigatoken  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
         return None
     sample = _sample(texts)
     if _gigatoken(sample, CHECK_VOCABULARY) != reference(sample, CHECK_VOCABULARY, 1):

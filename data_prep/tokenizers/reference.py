@@ -42,13 +42,13 @@ class ReferenceEncoder:
     def __init__(self, tokenizer_json: str) -> None:
         from tokenizers import Tokenizer
 
-        self._tokenizer = Tokenizer.from_str(tokenizer_json)
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self._tokenizer.encode_special_tokens = True
+        self.tokenizer = Tokenizer.from_str(tokenizer_json)
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self.tokenizer.encode_special_tokens = True
 
     def encode(self, texts: Sequence[str], cuts: Ragged) -> tuple[Ragged, Ragged]:
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         ids = [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
         starts = [
             _sentence_starts(encoding.offsets, _to_characters(texts[number], cuts[number]))
@@ -72,3 +72,14 @@ def _sentence_starts(offsets: Sequence[tuple[int, int]], cuts: np.ndarray) -> np
     ends = np.maximum.accumulate(np.array([end for _, end in offsets], dtype=np.int64))
     starts = np.searchsorted(ends, cuts, side="right")
     return np.unique(np.concatenate([[0], starts[starts < len(ends)]])).astype(np.int32)
+
+
+def first_tokens(ids: Ragged, found: np.ndarray) -> Ragged:
+    """Sentence starts (int32) of documents from where sentences were found to start in all ids, end to end."""
+    filled = np.flatnonzero(ids.lengths)
+    # Whatever starts behind the tokens of its document is the first token of a later one, or there is none.
+    tokens = np.unique(np.concatenate([ids.offsets[filled], found[found < len(ids.values)]]))
+    rows = np.searchsorted(ids.offsets, tokens, side="right") - 1
+    counts = np.bincount(rows, minlength=len(ids))
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    return Ragged((tokens - ids.offsets[rows]).astype(np.int32), offsets)

@@ -1,8 +1,14 @@
-"""From a SentencePiece model (Kudo and Richardson 2018) to a `tokenizer.json` that gives the same ids."""
+"""From a SentencePiece model (Kudo and Richardson 2018) to a `tokenizer.json` that gives the same ids.
+
+Where a character that the model's normalisation rewrites carries further combining marks, or Hangul is written in
+single letters, Hugging Face tokenizers normalises otherwise than SentencePiece (it looks graphemes up instead of the
+longest match; putting NFC or NFKC before it makes more texts differ): there the `tokenizer.json` is what counts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from cluster.errors import ConfigError
@@ -15,6 +21,12 @@ SPACE = "▁"
 CHECK_CHARACTERS = 256
 """Length of the pieces of text that are compared. SentencePiece adds scores in single precision over the whole text,
 so that in long texts rounding decides between segmentations."""
+PROBE_WORDS = 20_000
+"""Words that a converted model is compared on, or a little more."""
+_PROBE = (
+    "The naïve café — 12½ €, “quoted”… www.example.org/?q=1\n\tTabs  and   spaces. "
+    "Straße, ﬁn, Ｗｉｄｅ, Привет, Ελλάδα, שלום, مرحبا, नमस्ते, ไทย, 日本語カタカナ, 中文。한국어 👍"
+)
 _NORMAL, _BYTE = 1, 6
 """Types of pieces in `sentencepiece_model.proto`."""
 _UNIGRAM, _BPE = 1, 2
@@ -84,6 +96,15 @@ def check_conversion(
                 raise ConfigError(_difference(processor, tokenizer, piece, ours, theirs), next_step=next_step)
             counts["tied"] += 1
     return counts
+
+
+def probe_texts(model: bytes) -> list[str]:
+    """Texts that use a model's vocabulary: the same for the same model. Words are two pieces that follow each other
+    in the vocabulary; the last text is of many scripts."""
+    pieces = [piece.piece.replace(SPACE, "") for piece in _parse(model).pieces if piece.type == _NORMAL]
+    words = [left + right for left, right in pairwise(filter(str.isalnum, pieces))]
+    kept = words[:: max(1, len(words) // PROBE_WORDS)]
+    return [" ".join(kept[start : start + 32]) for start in range(0, len(kept), 32)] + [_PROBE]
 
 
 def _tied(processor: Any, ours: list[int], theirs: list[int]) -> bool:

@@ -25,7 +25,13 @@ _REQUIRED_CHARACTERS = "<>/_0123456789ABCDEFabdeiknpstux"
 
 
 def train(texts: Iterable[str], config: SentencePiece) -> str:
-    """Train on texts; returns the `tokenizer.json`.
+    """Train on texts; returns the `tokenizer.json`. See `train_and_check`."""
+    return train_and_check(texts, config)[0]
+
+
+def train_and_check(texts: Iterable[str], config: SentencePiece) -> tuple[str, dict[str, int]]:
+    """Train on texts; returns the `tokenizer.json`, and on how many pieces of text it was compared with SentencePiece
+    (see `check_conversion`).
 
     Raises:
         ConfigError: the texts have too few different pieces for `vocab_size`, or too many characters; or the
@@ -36,13 +42,13 @@ def train(texts: Iterable[str], config: SentencePiece) -> str:
     model = train_model(kept, config, config.vocab_size - len(extra))
     converted = convert(model, extra)
     sample = kept[:: max(1, len(kept) // CHECK_TEXTS)]
-    check_conversion(
+    counts = check_conversion(
         model,
         converted,
         (text[:4096] for text in sample),
         "set `tokenizer.normalization` to identity and normalise the text with a filter",
     )
-    return converted
+    return converted, counts
 
 
 def train_model(texts: Iterable[str], config: SentencePiece, vocab_size: int) -> bytes:

@@ -14,15 +14,21 @@ from data_prep.tokenizers import byte_level_bpe, sentencepiece_training, word_le
 from data_prep.tokenizers.config import TrainedTokenizer
 from data_prep.tokenizers.sampling import Draw, drawn_texts
 
-Train = Callable[[Iterable[str], Any], str]
-"""Trains on texts with the kind's settings and returns the `tokenizer.json`. The same texts give the same bytes."""
+Train = Callable[[Iterable[str], Any], tuple[str, Mapping[str, int]]]
+"""Trains on texts with the kind's settings and returns the `tokenizer.json`, for which the same texts give the same
+bytes, and counts for the statistics."""
+
+
+def _uncounted(train: Callable[[Iterable[str], Any], str]) -> Train:
+    return lambda texts, config: (train(texts, config), {})
+
 
 TRAINERS: Mapping[str, Train] = MappingProxyType(
     {
-        "byte_level_bpe": byte_level_bpe.train,
-        "wordpiece": wordpiece.train,
-        "sentencepiece": sentencepiece_training.train,
-        "word_lexicon": word_lexicon.train,
+        "byte_level_bpe": _uncounted(byte_level_bpe.train),
+        "wordpiece": _uncounted(wordpiece.train),
+        "sentencepiece": sentencepiece_training.train_and_check,
+        "word_lexicon": _uncounted(word_lexicon.train),
     }
 )
 """What trains each kind of tokenizer."""
@@ -62,5 +68,6 @@ def train_tokenizer(split: TrainingSplit, path: Path) -> ShardResult:
                 counts["train_bytes"] += len(text.encode("utf-8"))
                 yield text
 
-    path.write_text(TRAINERS[split.config.kind](texts(), split.config), encoding="utf-8")
-    return ShardResult(rows=1, stats=counts)
+    trained, own_counts = TRAINERS[split.config.kind](texts(), split.config)
+    path.write_text(trained, encoding="utf-8")
+    return ShardResult(rows=1, stats={**counts, **own_counts})

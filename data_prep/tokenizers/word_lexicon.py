@@ -128,13 +128,8 @@ class Lexicon:
 
     def spell(self, ids: np.ndarray) -> Ragged:
         """Per word the UTF-8 bytes (uint8) of all of it."""
-        numbers = ids.astype(np.int64)
-        first = self.spelling.offsets[numbers]
-        sizes = self.spelling.offsets[numbers + 1] - first
-        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-        # Element k of the result is the (k - start of its id)-th byte of that id.
-        places = np.arange(ends[-1]) + np.repeat(first - ends[:-1], sizes)
-        return Ragged(self.spelling.values[places], ends[np.append(self.word_starts(ids), len(ids))])
+        spelled = self.spelling.take(ids.astype(np.int64))
+        return Ragged(spelled.values, spelled.offsets[np.append(self.word_starts(ids), len(ids))])
 
     def words(self, ids: np.ndarray) -> list[str]:
         """The words as text; bytes of a word cut off are replaced by U+FFFD."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from data_prep.tokenizers.config import ByteLevelBPE
 from data_prep.tokenizers.fast_merges import byte_alphabet, learn_merges
 
 pytest.importorskip("gigatoken")
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,39 @@ def test_a_difference_on_a_sample_leaves_training_to_the_reference(novel):
         return reference_merges(texts, vocab_size, min_frequency)[::-1]
 
     assert learn_merges(novel, 3000, 2, other, with_merges) is None
+
+
+def test_without_the_fast_library_the_reference_trains_and_nothing_is_said(novel, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "gigatoken", None)
+    assert train(novel[:200], ByteLevelBPE(vocab_size=700)) == train_bpe(novel[:200], 700, 2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_training_has_no_more_threads_than_its_task_has_cpus(novel, tmp_path):
+    """Threads are counted in a process that does nothing else, because a pool is started once."""
+    (tmp_path / "text").write_text("\n\n".join(novel), encoding="utf-8")
+    script = f"""
+import os, pathlib, threading
+os.environ["RAYON_NUM_THREADS"] = "1"
+from data_prep.tokenizers import fast_merges
+def threads():
+    return len(os.listdir("/proc/self/task"))
+texts = pathlib.Path({str(tmp_path / "text")!r}).read_text(encoding="utf-8").split("\\n\\n")
+before, most, done = threads(), 0, threading.Event()
+def watch():
+    global most
+    while not done.wait(0.001):
+        most = max(most, threads())
+watcher = threading.Thread(target=watch)
+watcher.start()
+fast_merges._gigatoken(texts * 4, 3000)
+done.set()
+watcher.join()
+print(most - before - 1)
+"""
+    command = [sys.executable, "-c", script]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(found.stdout) <= 1
 
 
 def test_the_alphabet_is_that_of_gpt2():

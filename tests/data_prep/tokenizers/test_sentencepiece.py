@@ -11,8 +11,14 @@ from hypothesis import given, settings
 from tokenizers import Tokenizer
 
 from cluster.errors import ConfigError
+from data_prep.tokenizers import pretrained
 from data_prep.tokenizers.config import SentencePiece
-from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
+from data_prep.tokenizers.pretrained import (
+    ConversionSplit,
+    convert_tokenizer,
+    find_tokenizer,
+    read_tokenizer,
+)
 from data_prep.tokenizers.sentencepiece_conversion import check_conversion, convert
 from data_prep.tokenizers.sentencepiece_training import train, train_model
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
@@ -49,8 +55,6 @@ def pair(request):
 @given(text=adversarial.texts)
 def test_ids_are_those_of_sentencepiece_on_any_text(pair, text):
     processor, tokenizer = pair
-    # SentencePiece's own interface ends a text at NUL; in documents there is none.
-    text = text.replace("\0", "")
     assert tokenizer.encode(text, add_special_tokens=False).ids == processor.encode(text)
 
 
@@ -121,6 +125,20 @@ def test_a_difference_is_told_with_the_text():
 def test_a_vocabulary_too_big_for_the_text_is_refused():
     with pytest.raises(ConfigError, match="Vocabulary size"):
         train(corpus(), config("unigram", vocab_size=60_000))
+
+
+@pytest.mark.parametrize("model", ["unigram", "bpe"])
+def test_a_model_that_is_given_is_compared_with_its_conversion(tmp_path, model, monkeypatch):
+    path = tmp_path / "x.model"
+    path.write_bytes(train_model(corpus(), config(model), 600))
+    split = ConversionSplit(find_tokenizer(path), "auto")
+    stats = convert_tokenizer(split, tmp_path / "tokenizer.json").stats
+    assert stats["compared"] > 10
+    assert stats["tied"] <= 1
+    other = convert(train_model(corpus(), config(model), 500))
+    monkeypatch.setattr(pretrained, "read_tokenizer", lambda *arguments: other)
+    with pytest.raises(ConfigError, match="differ on"):
+        convert_tokenizer(split, tmp_path / "tokenizer.json")
 
 
 def test_other_files_are_refused(tmp_path):
