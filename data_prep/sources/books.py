@@ -10,7 +10,7 @@ from pydantic import Field
 
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import SourceConfig, SourceFile
+from data_prep.sources.base import Skipped, SourceConfig, SourceFile
 from data_prep.sources.chapters import join_chapters
 from data_prep.sources.streams import Gap, read_chunks
 from data_prep.sources.text import clean_text
@@ -48,8 +48,8 @@ def book(
     title: str = "",
     author: str = "",
     lang: str = "",
-) -> Document | None:
-    """The document of a book; None when it has no text.
+) -> Document | Skipped:
+    """The document of a book; Skipped when it has no text.
 
     Args:
         parts: chapters of paragraphs.
@@ -59,7 +59,7 @@ def book(
     """
     text = clean_text(join_chapters(parts), keep_chapters=True)
     if not text:
-        return None
+        return Skipped("no_text")
     meta: dict[str, Any] = {
         "byte_start": 0,
         "byte_end": size_bytes,

@@ -12,7 +12,7 @@ from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceFile, expand_patterns, whole_file
+from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns, whole_file
 from data_prep.sources.books import BooksConfig, book
 from data_prep.sources.chapters import CHAPTER_BREAK, join_chapters
 from data_prep.sources.encodings import AUTO, DecodingError, decode_text
@@ -68,8 +68,8 @@ def list_files(config: BooksEpubConfig) -> list[SourceFile]:
 split = whole_file
 
 
-def read(config: BooksEpubConfig, part: FilePart) -> Iterator[Document | Reject]:
-    """The book as one document, with the title, author and language of its package; nothing when it is empty.
+def read(config: BooksEpubConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    """The book as one document, with the title, author and language of its package; skipped when it is empty.
 
     `byte_end` is the size of the file. A book of which a part is damaged or missing is rejected as a whole.
     """
@@ -84,7 +84,7 @@ def read(config: BooksEpubConfig, part: FilePart) -> Iterator[Document | Reject]
             return
         size = stored.seek(0, 2)
     lang = _LANGUAGE.match(package.lang.lower())
-    document = book(
+    yield book(
         config,
         file,
         _without_frame(parts),
@@ -93,8 +93,6 @@ def read(config: BooksEpubConfig, part: FilePart) -> Iterator[Document | Reject]
         author=package.author,
         lang=lang.group() if lang else "",
     )
-    if document is not None:
-        yield document
 
 
 def _chapters(epub: Epub, package: Package) -> list[list[str]]:

@@ -1,18 +1,20 @@
-"""Books as TEI XML, one document per file: ELTeC, Wikisource exports, national text archives."""
+"""Books as TEI XML, one document per `<TEI>`: ELTeC, Wikisource exports, national text archives."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceFile, expand_patterns, whole_file
+from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns, whole_file
 from data_prep.sources.books import BooksConfig, book, read_whole
 from data_prep.sources.markup import BookBuilder, Roles, XmlError, local_name, names, parse_xml
 
 _ROOTS = frozenset({"TEI", "TEI.2"})
+_CORPORA = frozenset({"teiCorpus", "teiCorpus.2"})
 _DIVISIONS = ("div", *(f"div{level}" for level in range(8)))
 _CHAPTER_TYPES = frozenset(
     {"chapter", "letter", "canto", "act", "tale", "story", "liminal", "preface", "prologue"}
@@ -73,8 +75,11 @@ def list_files(config: BooksTeiConfig) -> list[SourceFile]:
 split = whole_file
 
 
-def read(config: BooksTeiConfig, part: FilePart) -> Iterator[Document | Reject]:
-    """The book as one document, with the title, author and language of its header; nothing when it is empty."""
+def read(config: BooksTeiConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    """The book as one document, with the title, author and language of its header; skipped when it is empty.
+
+    The books of a `<teiCorpus>` are documents of their own, numbered from 1.
+    """
     file = part.file
     data = read_whole(file, config.max_book_bytes)
     if isinstance(data, Reject):
@@ -85,16 +90,22 @@ def read(config: BooksTeiConfig, part: FilePart) -> Iterator[Document | Reject]:
     except XmlError as error:
         yield Reject(file.name, error.offset, error.reason)
         return
-    text = root.find("{*}text")
-    if local_name(root) not in _ROOTS or text is None:
+    texts = [text for each in _books(root) if (text := each.find("{*}text")) is not None]
+    if not texts:
         yield Reject(file.name, 0, f"not a TEI book: its root is <{local_name(root)}>, or it has no <text>")
-        return
-    title, author, lang = _header(root, text)
-    document = book(
-        config, file, _chapters(text), size_bytes=len(data), title=title, author=author, lang=lang
-    )
-    if document is not None:
-        yield document
+    for number, text in enumerate(texts, start=1):
+        title, author, lang = _header(text.getparent(), text)
+        whole = book(
+            config, file, _chapters(text), size_bytes=len(data), title=title, author=author, lang=lang
+        )
+        if len(texts) > 1 and isinstance(whole, Document):
+            whole = replace(whole, doc_id=f"{whole.doc_id}#{number}")
+        yield whole
+
+
+def _books(root: Any) -> list[Any]:
+    """The books of a file: its root, or those of a corpus, which may hold corpora."""
+    return [each for each in root.iter("{*}TEI", "{*}TEI.2") if local_name(root) in _ROOTS | _CORPORA]
 
 
 def _chapters(text: Any) -> list[list[str]]:

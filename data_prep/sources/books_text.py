@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -9,12 +10,14 @@ from pydantic import field_validator
 
 from cluster.shards import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceFile, expand_patterns, whole_file
+from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns, whole_file
 from data_prep.sources.books import BooksConfig, book, read_whole
 from data_prep.sources.chapters import split_chapters
 from data_prep.sources.encodings import AUTO, DecodingError, decode_text, known_encoding
 from data_prep.sources.gutenberg import take_off_frame
 from data_prep.sources.wrapping import LineWrap, paragraphs_of
+
+_HTML = re.compile(r"\s*(?:<\?xml[^>]{0,200}>\s*)?<(?:!doctype html|html)\b", re.IGNORECASE)
 
 
 class BooksTextConfig(BooksConfig):
@@ -23,10 +26,11 @@ class BooksTextConfig(BooksConfig):
     kind: Literal["books_text"] = "books_text"
     encoding: str = AUTO
     """Encoding of files without a byte order mark; such a mark always wins. With `auto`, what is not UTF-8 is read
-    by the Windows code page of `lang`, and text that was decoded wrongly before is repaired; with a name, a
-    byte that is invalid rejects the book."""
+    by the Windows code page of `lang` or an older encoding of that language (KOI8-R, Latin-2, Big5), and text that
+    was decoded wrongly before is repaired; with a name, a byte that is invalid rejects the book."""
     line_wrap: LineWrap = "auto"
-    """Whether lines are wrapped paragraphs to be joined, or paragraphs themselves; `auto` tells per book."""
+    """Whether lines are wrapped paragraphs to be joined, or paragraphs themselves; `auto` tells per book, and keeps the
+    lines of verse."""
 
     _known_encoding = field_validator("encoding")(known_encoding)
 
@@ -39,8 +43,8 @@ def list_files(config: BooksTextConfig) -> list[SourceFile]:
 split = whole_file
 
 
-def read(config: BooksTextConfig, part: FilePart) -> Iterator[Document | Reject]:
-    """The book as one document; nothing when it is empty. What is no text is rejected as a whole."""
+def read(config: BooksTextConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    """The book as one document; skipped when it is empty. What is no text is rejected as a whole."""
     file = part.file
     data = read_whole(file, config.max_book_bytes)
     if isinstance(data, Reject):
@@ -51,8 +55,9 @@ def read(config: BooksTextConfig, part: FilePart) -> Iterator[Document | Reject]
     except DecodingError as error:
         yield Reject(file.name, error.offset, error.reason)
         return
+    if _HTML.match(text):
+        yield Reject(file.name, 0, "an HTML page; convert it to plain text, or package it as an EPUB")
+        return
     frame = take_off_frame(text)
     parts = split_chapters(paragraphs_of(frame.text, config.line_wrap))
-    document = book(config, file, parts, size_bytes=len(data), title=frame.title, author=frame.author)
-    if document is not None:
-        yield document
+    yield book(config, file, parts, size_bytes=len(data), title=frame.title, author=frame.author)

@@ -94,7 +94,7 @@ def is_bare_heading(line: str) -> bool:
 def _headings(paragraphs: Sequence[str]) -> set[int]:
     """Numbers of the paragraphs that are headings."""
     short = [
-        (number, text.strip(" []_*-"))
+        (number, text.replace("\n", " ").strip(" []_*-"))
         for number, text in enumerate(paragraphs)
         if len(text) <= MAX_HEADING_CHARACTERS
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import re
 
+from resiliparse.parse.encoding import detect_encoding
+
 from data_prep.sources.text import clean_text
 
 AUTO = "auto"
@@ -38,8 +40,25 @@ _CODE_PAGES = {
 }
 """The Windows code page of a language; Western European ones have 1252. After the table of suggested default
 encodings in the HTML standard (13.2.3.2, "Determining the character encoding")."""
+_SIBLINGS = {
+    "cp1250": frozenset({"iso8859-2", "iso8859-16", "cp852"}),
+    "cp1251": frozenset({"koi8-r", "koi8-u", "cp866", "cp855", "iso8859-5", "mac-cyrillic"}),
+    "cp1253": frozenset({"iso8859-7"}),
+    "cp1254": frozenset({"iso8859-9", "iso8859-3"}),
+    "cp1255": frozenset({"iso8859-8"}),
+    "cp1256": frozenset({"iso8859-6"}),
+    "cp1257": frozenset({"iso8859-4", "iso8859-13"}),
+    "cp932": frozenset({"euc_jp"}),
+    "gb18030": frozenset({"big5", "euc_tw"}),
+}
+"""By code page, what else the same languages were written in, by uchardet's names. They share most bytes, so that
+no byte is wrong when one is read by another."""
+_C1_CONTROL, _C1_BYTE = re.compile("[\x80-\x9f]"), re.compile(rb"[\x80-\x9f]")
+_LEAST_INVALID = 30
+"""From so many bytes on that are not UTF-8, the encoding is guessed."""
 _NO_ASCII_OR_LETTER = bytes(byte for byte in range(256) if byte > 127 or chr(byte).isalpha())
 _SAMPLE_BYTES = 1 << 16
+_DETECTED_BYTES = 1 << 18
 _MAX_CONTROL_SHARE = 0.05
 """Text has far fewer control characters; random bytes have an eighth."""
 _CONTROL = bytes({*range(32)} - {*b"\t\n\v\f\r\x1a"})
@@ -83,7 +102,8 @@ def decode_text(data: bytes, encoding: str, lang: str) -> str:
     Args:
         encoding: how bytes without byte order mark are read, strictly. `auto` takes UTF-16 where every other byte
             is often zero, and else UTF-8. Bytes that are not valid UTF-8, wherever they stand, are read by the
-            code page of `lang`; and what was decoded wrongly before (`â€™`) is repaired.
+            code page of `lang`, or by an older encoding of it that the whole text is in; and what was decoded
+            wrongly before (`â€™`) is repaired.
         lang: ISO 639-1 code.
 
     Raises:
@@ -136,12 +156,33 @@ def _mixed(data: bytes, lang: str) -> str:
     code_page = _CODE_PAGES.get(lang, _WESTERN)
     replaced = data.decode("utf-8", "replace")
     num_invalid = replaced.count("\ufffd")
+    num_wide = len(replaced) - len(replaced.encode("ascii", "ignore")) - num_invalid
+    if (
+        num_invalid > max(num_wide, _LEAST_INVALID)
+        and (text := _read_by_sibling(data, code_page)) is not None
+    ):
+        return text
     num_valid = len(replaced) - num_invalid - len(data.translate(None, _NO_ASCII_OR_LETTER))
     if code_page in _MULTI_BYTE and num_invalid > 0.01 * len(data):
         return _strict(data, code_page)
     if code_page == _WESTERN and num_invalid > num_valid:
         raise DecodingError(first, "neither UTF-8 nor Western text; name its encoding in `encoding`")
     return data.decode("utf-8", _errors_read_by(code_page))
+
+
+def _read_by_sibling(data: bytes, code_page: str) -> str | None:
+    """The text, where uchardet takes it for an older encoding of the code page's languages and every byte agrees."""
+    if code_page == "cp1250" and not _C1_BYTE.search(data):
+        told = "iso8859-2"  # Windows-1250 has quotation marks there, and letters such as ś and ž
+    else:
+        told = detect_encoding(data[:_DETECTED_BYTES], html5_compatible=False)
+    if told is None or told not in _SIBLINGS.get(code_page, ()):
+        return None
+    try:
+        text = data.decode(told)
+    except (UnicodeDecodeError, LookupError):
+        return None
+    return None if _C1_CONTROL.search(text) else text
 
 
 def _errors_read_by(code_page: str) -> str:

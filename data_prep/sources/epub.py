@@ -74,6 +74,7 @@ class Epub:
             self._zip = zipfile.ZipFile(file)
         except _BAD_ZIP as error:
             raise EpubError(f"not a readable zip file: {error}") from None
+        self._names = {_folded(name): name for name in reversed(self._zip.namelist())}
         self._max_bytes = max_bytes
         self.num_read = 0
         """Bytes decompressed so far."""
@@ -85,7 +86,7 @@ class Epub:
             EpubError: it is missing, damaged, encrypted, or more than the file may hold.
         """
         try:
-            info = self._zip.getinfo(name)
+            info = self._zip.getinfo(self._name_of(name))
         except KeyError:
             raise EpubError(f"its member {name!r} is missing") from None
         if info.flag_bits & _ENCRYPTED:
@@ -125,11 +126,15 @@ class Epub:
         references = self._xml("META-INF/encryption.xml").iter("{*}CipherReference")
         return any(each.get("URI", "").lower().endswith(("html", "htm", "xml")) for each in references)
 
+    def _name_of(self, name: str) -> str:
+        """The member that readers take for `name`: some books have other capitals, `./`, or `%20` in their zip."""
+        return name if name in self._zip.NameToInfo else self._names.get(_folded(name), name)
+
     def _xml(self, name: str) -> Any:
         try:
             return parse_xml(self.read(name))
         except XmlError as error:
-            offset = self._zip.getinfo(name).header_offset
+            offset = self._zip.getinfo(self._name_of(name)).header_offset
             raise EpubError(f"its member {name!r} is {error.reason}", offset) from None
 
 
@@ -166,9 +171,16 @@ def _reading_order(root: Any, directory: str) -> Iterator[str]:
 
 def _is_frame(item: Any) -> bool:
     """Whether an item of the manifest is no text: navigation, a cover, an image."""
-    if item.get("media-type") not in _CONTENT_TYPES or "nav" in item.get("properties", "").split():
+    if (
+        item.get("media-type", "").strip().lower() not in _CONTENT_TYPES
+        or "nav" in item.get("properties", "").split()
+    ):
         return True
     return bool(_FRAME.search(item.get("id", "")) or _FRAME.search(posixpath.basename(item.get("href", ""))))
+
+
+def _folded(name: str) -> str:
+    return posixpath.normpath(unquote(name)).lstrip("/").casefold()
 
 
 def _member(directory: str, href: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import FilePart
+from data_prep.sources.base import FilePart, Skipped
 from data_prep.sources.books_epub import BooksEpubConfig
 
 CONTAINER = (
@@ -72,7 +72,7 @@ def epub(pages: dict[str, str | bytes], **members: str | bytes) -> bytes:
     return buffer.getvalue()
 
 
-def read(tmp_path, data: bytes, **changes) -> list[Document | Reject]:
+def read(tmp_path, data: bytes, **changes) -> list[Document | Reject | Skipped]:
     (tmp_path / "The_Road.epub").write_bytes(data)
     config = BooksEpubConfig(name="epub", paths=(f"{tmp_path}/*.epub",), **changes)
     (file,) = source_of(config).list_files(config)
@@ -126,8 +126,20 @@ def test_project_gutenbergs_frame_is_taken_off(tmp_path):
     assert document.text == "I\n\nText."
 
 
-def test_a_book_without_text_is_no_document(tmp_path):
-    assert read(tmp_path, epub({"a.xhtml": page("<img src='x'/>"), "b.xhtml": ""})) == []
+def test_a_book_without_text_is_skipped_and_counted(tmp_path):
+    assert read(tmp_path, epub({"a.xhtml": page("<img src='x'/>"), "b.xhtml": ""})) == [Skipped("no_text")]
+
+
+@pytest.mark.parametrize(("told", "stored"), [("a.xhtml", "A.XHTML"), ("part 1.xhtml", "part%201.xhtml")])
+def test_members_are_found_whatever_their_capitals_and_escapes(tmp_path, told, stored):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("META-INF/container.xml", CONTAINER.replace("OEBPS/book.opf", "./OEBPS/Book.opf"))
+        file.writestr("OEBPS/book.opf", package([told]))
+        file.writestr(f"OEBPS/{stored}", page("<p>Found.</p>"))
+    (document,) = read(tmp_path, packed.getvalue())
+    assert isinstance(document, Document)
+    assert document.text == "Found."
 
 
 def test_a_zip_bomb_is_rejected_before_it_is_expanded(tmp_path):

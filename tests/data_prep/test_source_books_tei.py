@@ -1,5 +1,7 @@
 """TEI books: header, chapters, what shows and what does not, and XML that is broken or hostile."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +43,7 @@ TEXT = (
 )
 
 
-def read(tmp_path, data: bytes, **changes) -> list[Document | Reject]:
+def read(tmp_path, data: bytes, **changes) -> list[Any]:
     (tmp_path / "book.xml").write_bytes(data)
     config = BooksTeiConfig(name="tei", paths=(f"{tmp_path}/book.xml",), **changes)
     (file,) = source_of(config).list_files(config)
@@ -165,3 +167,13 @@ def test_real_novels_have_the_words_of_their_paragraphs_and_a_chapter_for_each_d
         typed = [each for each in divisions if any(line.text for line in each.iter("{*}p", "{*}l"))]
         assert len(chapters(document.text)) == document.meta["chapters"]
         assert len(typed) <= document.meta["chapters"] <= len(typed) + 6
+
+
+@pytest.mark.parametrize("root", ["teiCorpus", "TEI"])
+def test_every_book_of_a_corpus_is_a_document(tmp_path, root):
+    book = "<TEI><teiHeader><fileDesc><titleStmt><title>{0}</title></titleStmt></fileDesc></teiHeader>"
+    book += "<text><body><p>Text of {0}.</p></body></text></TEI>"
+    data = f'<{root} xmlns="http://www.tei-c.org/ns/1.0"><teiHeader/>{book.format("A")}{book.format("B")}</{root}>'
+    first, second = read(tmp_path, data.encode())
+    assert [(each.title, each.text) for each in (first, second)] == [("A", "Text of A."), ("B", "Text of B.")]
+    assert second.doc_id == first.doc_id.removesuffix("#1") + "#2"

@@ -4,6 +4,7 @@ import bz2
 import codecs
 import gzip
 import textwrap
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import FilePart
+from data_prep.sources.base import FilePart, Skipped
 from data_prep.sources.books_text import BooksTextConfig
 
 PARAGRAPHS = [
@@ -25,7 +26,7 @@ def wrapped(separator: str) -> str:
     return separator.join("\n".join(textwrap.wrap(text, 70)) for text in PARAGRAPHS)
 
 
-def read(tmp_path, data: bytes, name: str = "Some_Book.txt", **settings) -> list[Document | Reject]:
+def read(tmp_path, data: bytes, name: str = "Some_Book.txt", **settings) -> list[Any]:
     (tmp_path / name).write_bytes(data)
     config = BooksTextConfig(name="books", paths=(f"{tmp_path}/*",), **settings)
     source = source_of(config)
@@ -107,8 +108,8 @@ def test_a_book_over_the_limit_is_rejected(tmp_path):
     assert "limit of 1000 bytes" in reject.reason
 
 
-def test_an_empty_book_is_no_document(tmp_path):
-    assert read(tmp_path, b"\r\n \r\n") == []
+def test_an_empty_book_is_skipped_and_counted(tmp_path):
+    assert read(tmp_path, b"\r\n \r\n") == [Skipped("no_text")]
 
 
 def test_title_id_and_bytes_come_from_the_file(tmp_path):
@@ -129,3 +130,52 @@ def test_project_gutenbergs_frame_is_stripped(tmp_path):
 def test_control_characters_are_removed_and_page_breaks_separate_lines(tmp_path):
     text = "a long enough line\x00b\x7f\tc\x0c\x0cd\ufeff"
     assert text_of(tmp_path, text, line_wrap="kept") == "a long enough lineb\tc\n\nd"
+
+
+OLD_ENCODINGS = {
+    "pl": ("Zażółć gęślą jaźń. Litwo! Ojczyzno moja! ty jesteś jak zdrowie; ", ["iso8859-2", "cp1250"]),
+    "ru": (
+        "Все счастливые семьи похожи друг на друга, каждая несчастлива по-своему. ",
+        ["koi8-r", "cp866", "cp1251"],
+    ),
+    "ja": ("吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。", ["euc_jp", "cp932"]),
+    "zh": ("吾十有五而志於學，三十而立，四十而不惑，五十而知天命。", ["big5", "gb18030"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("lang", "encoding"), [(lang, name) for lang, (_, names) in OLD_ENCODINGS.items() for name in names]
+)
+def test_encodings_from_before_windows_are_told_by_the_text(tmp_path, lang, encoding):
+    text = OLD_ENCODINGS[lang][0] * 8
+    (document,) = read(tmp_path, text.encode(encoding), lang=lang)
+    assert document.text == text.strip()
+
+
+@pytest.mark.parametrize("prose", ["", "\n\n".join(PARAGRAPHS)], ids=["verse", "verse in prose"])
+def test_verse_keeps_its_lines_and_prose_does_not(tmp_path, prose):
+    stanzas = [
+        "So we'll go no more a roving\nSo late into the night,\nThough the heart be still as loving,\n"
+        "And the moon be still as bright.",
+        "For the sword outwears its sheath,\nAnd the soul wears out the breast,\nAnd the heart must pause to"
+        " breathe,\nAnd love itself have rest.",
+    ]
+    wrapped_prose = wrapped("\n\n") if prose else ""
+    text = "\n\n".join([wrapped_prose, *stanzas, wrapped_prose]).strip("\n")
+    expected = "\n\n".join([prose, *stanzas, prose]).strip("\n")
+    assert text_of(tmp_path, text) == expected
+    assert stanzas[0].replace("\n", " ") in text_of(tmp_path, text, line_wrap="joined")
+
+
+def test_chinese_and_japanese_lines_join_without_a_space_and_indents_begin_paragraphs(tmp_path):
+    text = "\u3000次日，三人同行，路遇一人，乃徐州刺史陶\n谦之使也。\n\u3000飞曰：然。\n\n" * 8
+    assert text_of(tmp_path, text, lang="zh").split("\n\n")[:2] == [
+        "次日，三人同行，路遇一人，乃徐州刺史陶谦之使也。",
+        "飞曰：然。",
+    ]
+
+
+def test_a_web_page_is_no_book(tmp_path):
+    (reject,) = read(tmp_path, b"<!DOCTYPE html>\n<html><body><p>Text</p></body></html>")
+    assert isinstance(reject, Reject)
+    assert "an HTML page" in reject.reason
