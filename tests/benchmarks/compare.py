@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -46,15 +46,33 @@ def compare(
     """
     if warm_up:
         ours(), theirs()
-    pairs = [(units / _seconds(ours), units / _seconds(theirs)) for _ in range(rounds)]
-    return Comparison(
-        what=what,
-        peer=peer,
-        unit=unit,
-        ours=statistics.median(pair[0] for pair in pairs),
-        theirs=statistics.median(pair[1] for pair in pairs),
-        ratio=statistics.median(a / b for a, b in pairs),
-    )
+    (result,) = compare_all({what: ours}, {peer: theirs}, unit, units, rounds)
+    return result
+
+
+def compare_all(
+    ours: Mapping[str, Callable[[], object]],
+    theirs: Mapping[str, Callable[[], object]],
+    unit: str,
+    units: float,
+    rounds: int,
+) -> list[Comparison]:
+    """Every way of ours against every peer, all of them once in every round, without warming up."""
+    runs = [
+        {name: units / _seconds(work) for name, work in ({**ours, **theirs}).items()} for _ in range(rounds)
+    ]
+    return [
+        Comparison(
+            what=what,
+            peer=peer,
+            unit=unit,
+            ours=statistics.median(run[what] for run in runs),
+            theirs=statistics.median(run[peer] for run in runs),
+            ratio=statistics.median(run[what] / run[peer] for run in runs),
+        )
+        for what in ours
+        for peer in theirs
+    ]
 
 
 def peer_name(package: str, what: str = "") -> str:

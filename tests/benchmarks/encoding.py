@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.compare import Comparison, compare, peer_name
+from tests.benchmarks.compare import Comparison, compare, compare_all, peer_name
 from tests.benchmarks.corpus import write_json_lines
 
 NUM_PROCESSES = 2
@@ -33,18 +34,11 @@ def run() -> Iterator[Comparison]:
         bench.require_equal_ids()
         megabytes = bench.num_bytes / 1e6
         what = f"{megabytes:.0f} MB of JSON lines to committed shards"
-        for sentences in ("none", "blingfire"):
-            for peer, theirs in bench.peers().items():
-                yield compare(
-                    f"{what}, sentences: {sentences}",
-                    peer,
-                    "MB",
-                    megabytes,
-                    lambda sentences=sentences: bench.prepare(sentences),
-                    theirs,
-                    rounds=2,
-                    warm_up=False,
-                )
+        ours = {
+            f"{what}, sentences: {sentences}": partial(bench.prepare, sentences)
+            for sentences in ("none", "blingfire")
+        }
+        yield from compare_all(ours, bench.peers(), "MB", megabytes, rounds=2)
         yield compare(
             f"token stage alone ({megabytes:.0f} MB of documents to committed shards), sentences: none",
             bench.encoder_alone_name,
