@@ -72,12 +72,19 @@ def _render_nothing(node: Any, rules: LinkRules) -> str:
 
 _LESS_THAN = "\x04"
 """An escaped `<` until stray tags are removed: it begins none."""
-_ENTITY_TEXTS = {"\u00a0": " ", "\u00ad": "", "<": _LESS_THAN, _HEADING: "", "\x03": "", _LESS_THAN: ""}
+_ENTITY_TEXTS: dict[str, str] = {
+    "\u00a0": " ",
+    "\u00ad": "",
+    "<": _LESS_THAN,
+    _HEADING: "",
+    "\x03": "",
+    _LESS_THAN: "",
+}
 
 
 def _render_entity(node: Any, rules: LinkRules) -> str:
     try:
-        character = node.normalize()
+        character = str(node.normalize())
     except (ValueError, OverflowError):
         return ""
     return _ENTITY_TEXTS.get(character, character)
