@@ -19,8 +19,8 @@ from data_prep.sources.wikitext import strip_tags
 
 _OPENING, _CLOSING = b"<doc ", b"</doc>"
 """They count at line starts only: an article on markup may well show `<doc>` within a line."""
-_HEADER = re.compile(r'<doc id="([^"]*)"(?: [a-z]+="[^"]*")* title="(.*)">')
-"""WikiExtractor does not escape quotes in titles; the title is the last attribute."""
+_HEADER = re.compile(r'<doc id="([^"]*)"(?: [a-z]+="[^"]*")* title="(.*?)"(?: [a-z]+="[^"]*")*>')
+"""WikiExtractor does not escape quotes in titles; of old, `nonfiltered` and other attributes followed the title."""
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
 
 

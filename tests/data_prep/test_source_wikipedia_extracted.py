@@ -139,3 +139,9 @@ def test_a_cut_anywhere_never_raises_and_keeps_a_prefix(tmp_path_factory, cut):
     assert (
         rejects or THREE[:cut].rstrip() in (b"", THREE.rstrip()) or THREE[:cut].rstrip().endswith(b"</doc>")
     )
+
+
+def test_attributes_behind_the_title_are_none_of_it(tmp_path):
+    data = b'<doc id="12" url="u" title="A "q" b" nonfiltered="2" processed="1" dbindex="3">\nBody.\n</doc>\n'
+    (document,), _ = read(tmp_path, data)
+    assert (document.title, document.text) == ('A "q" b', "Body.")
