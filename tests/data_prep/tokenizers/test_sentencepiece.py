@@ -6,8 +6,9 @@ import io
 import random
 
 import pytest
+import regex
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from tokenizers import Tokenizer
 
 from cluster.errors import ConfigError
@@ -23,6 +24,11 @@ from data_prep.tokenizers.sentencepiece_conversion import check_conversion, conv
 from data_prep.tokenizers.sentencepiece_training import train, train_model
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from tests.data_prep.tokenizers import adversarial
+
+_OTHER_GRAPHEMES = regex.compile(
+    r"(?<![A-Za-z])\p{M}+|(?<=[A-Za-z]\p{M})\p{M}+|[\u1100-\u11ff\uff9e\uff9f\u200c\u200d]"
+)
+"""Marks that do not follow a plain letter by themselves, single letters of Hangul, joiners."""
 
 
 def corpus() -> list[str]:
@@ -56,6 +62,24 @@ def pair(request):
 def test_ids_are_those_of_sentencepiece_on_any_text(pair, text):
     processor, tokenizer = pair
     assert tokenizer.encode(text, add_special_tokens=False).ids == processor.encode(text)
+
+
+@pytest.fixture(scope="module", params=["nmt_nfkc", "nfkc"])
+def normalizing_pair(request):
+    """The same for a model that normalises."""
+    model = train_model(corpus(), config("unigram", normalization=request.param), 600)
+    tokenizer = Tokenizer.from_str(convert(model))
+    tokenizer.encode_special_tokens = True
+    return sentencepiece.SentencePieceProcessor(model_proto=model), tokenizer  # pyright: ignore[reportCallIssue]
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=adversarial.texts)
+@example("Cafe\u0301 nai\u0308ve A\u030a scho\u0308n ﬁ ½ Ｗ ㍿ ﷺ ｶ 한국어 \xa0 \u200b \u3000x\r\ny \ufeff")
+def test_normalised_ids_are_those_of_sentencepiece_where_marks_stand_on_plain_letters(normalizing_pair, text):
+    processor, tokenizer = normalizing_pair
+    kept = _OTHER_GRAPHEMES.sub("", text)
+    assert tokenizer.encode(kept, add_special_tokens=False).ids == processor.encode(kept)
 
 
 @pytest.mark.parametrize("model", ["unigram", "bpe"])
