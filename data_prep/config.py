@@ -6,13 +6,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.dedup.config import DedupConfig
 from data_prep.filters import AnyFilter
 from data_prep.sources import AnySource
-from data_prep.tokenizers.config import AnyTokenizer, ByteLevelBPE
+from data_prep.tokenizers.config import AnyTokenizer, ByteLevelBPE, TrainedTokenizer
 
 
 class DataConfig(BaseModel):
@@ -52,3 +52,15 @@ class DataConfig(BaseModel):
         if repeated:
             raise ValueError(f"two sources are named {repeated[0]}; names must differ")
         return sources
+
+    @model_validator(mode="after")
+    def _weights_name_the_sources(self) -> DataConfig:
+        # Training finds it too, but after hours of reading and deduplicating.
+        weights = self.tokenizer.weights if isinstance(self.tokenizer, TrainedTokenizer) else None
+        names = [source.name for source in self.sources]
+        if weights is not None and set(weights) != set(names):
+            raise ValueError(
+                f"tokenizer.weights names {', '.join(sorted(weights))}; the sources are {', '.join(names)}."
+                " Give every source a weight (0 leaves it out)"
+            )
+        return self
