@@ -77,5 +77,7 @@ def test_real_novels_are_paragraphs_whatever_their_line_breaks(corpora):
     for document in read(BooksTextConfig(name="books", paths=paths)):
         paragraphs = document.text.replace("\n\n\n", "\n\n").split("\n\n")
         assert "\r" not in document.text
-        assert "\n" not in "".join(paragraphs)
+        verse = [paragraph for paragraph in paragraphs if "\n" in paragraph]
+        assert sum(map(len, verse)) < 0.01 * len(document.text)
+        assert all(len(line) < 60 for paragraph in verse for line in paragraph.split("\n"))
         assert 150 < len(document.text) / len(paragraphs) < 1200, document.title
