@@ -48,9 +48,22 @@ def validate(kind: type[ConfigT], plain: Any, where: str) -> ConfigT:
     try:
         return TypeAdapter(kind).validate_python(plain)
     except ValidationError as error:
-        problems = tuple(_explain(kind, detail) for detail in error.errors(include_url=False))
+        problems = tuple(_explain(kind, detail) for detail in _own_errors(error))
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise ConfigError(f"{where}: {count} in the configuration:", problems=problems) from None
+
+
+def _own_errors(error: ValidationError) -> list[Mapping[str, Any]]:
+    """The errors, without those that only follow from others: a list of wrong items is not also too short."""
+    details: list[Mapping[str, Any]] = [*error.errors(include_url=False)]
+    places = [tuple(detail["loc"]) for detail in details]
+
+    def follows(place: tuple[Any, ...]) -> bool:
+        return any(other != place and other[: len(place)] == place for other in places)
+
+    return [
+        detail for detail in details if detail["type"] != "too_short" or not follows(tuple(detail["loc"]))
+    ]
 
 
 def parse_overrides(overrides: Sequence[str]) -> DictConfig:

@@ -13,7 +13,7 @@ from data_prep.config import DataConfig
 from data_prep.filters.chain import FilterChain
 from data_prep.plan import plan_preparation
 from pipeline.commands.train import describe
-from pipeline.config import load_config
+from pipeline.config import load_config, validate
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.pretrain.config import PretrainConfig
 
@@ -198,3 +198,13 @@ def make_file_for(pattern: str, directory: Path) -> None:
     assert path.is_relative_to(directory), f"{pattern} does not start from CLOZE_DATA"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
+
+
+def test_a_wrong_item_does_not_make_its_list_too_short():
+    plain = {"name": "x", "out": "x", "sources": [{"kind": "json_lines", "nam": "a", "paths": ["x"]}]}
+    with pytest.raises(ConfigError) as raised:
+        validate(DataConfig, plain, "test")
+    assert [problem.key for problem in raised.value.problems] == [
+        "sources.0.json_lines.name",
+        "sources.0.json_lines.nam",
+    ]
