@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.adoption import adopt_shards
 from cluster.errors import ConfigError, CorruptArtefactError
 from cluster.manifest import (
     MANIFEST_NAME,
@@ -67,7 +68,8 @@ def build_sharded_artefact(
     Args:
         config: what determines the content besides the inputs; no paths.
         finish: writes sidecar files once all shards exist.
-        replace: allow a committed artefact of other inputs or settings to be replaced.
+        replace: allow a committed artefact of other inputs or settings to be replaced. Shards of it that were made
+            from the same are taken over.
         before: called once if any shard has to be made, to make what `function` reads; what an intact artefact
             was made from need not be there any more.
 
@@ -90,6 +92,7 @@ def build_sharded_artefact(
                 kept="the committed artefact is untouched",
                 next_step="add --replace to make it anew, or choose another `out`",
             )
+        adopt_shards(directory, staging, shards)
     records = map_shards(
         function,
         shards,

@@ -269,8 +269,7 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
             rejects=result.rejects,
             notes=result.notes,
         )
-        sealed = seal(record.model_dump(mode="json"))
-        write_durably(record_path(Path(directory), shard.file), orjson.dumps(sealed))
+        write_record(Path(directory), record)
         num_bytes = shard.size_bytes if result.text_bytes is None else result.text_bytes
         return _Made(record, num_bytes, effort())
 
@@ -292,6 +291,12 @@ def _read_record(path: Path) -> ShardRecord | None:
         return ShardRecord.model_validate(unseal(orjson.loads(path.read_bytes())))
     except (OSError, ValueError):
         return None
+
+
+def write_record(directory: Path, record: ShardRecord) -> None:
+    """Note durably that a shard lies finished in `directory`."""
+    sealed = seal(record.model_dump(mode="json"))
+    write_durably(record_path(directory, record.entry.path), orjson.dumps(sealed))
 
 
 def was_made(directory: Path, shard: Shard) -> bool:

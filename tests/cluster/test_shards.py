@@ -1,6 +1,7 @@
 """Shard tasks on a real Ray cluster, and the artefacts made of them."""
 
 import errno
+import json
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from cluster.errors import (
 )
 from cluster.manifest import InputEntry
 from cluster.runtime import cluster_cpus, ray_runtime
+from cluster.shard_log import LOG_NAME
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Reject, Shard, ShardResult, map_shards, read_records
 
@@ -271,3 +273,14 @@ def test_a_connected_cluster_is_used_and_left_alone():
     with ray_runtime(num_cpus=7):
         assert cluster_cpus() == 2
     assert ray.is_initialized()
+
+
+def test_shards_that_were_made_from_the_same_are_taken_over_under_their_new_names(tmp_path):
+    build(tmp_path / "a", make(["x", "yy", "z"]), {"rate": 1})
+    (tmp_path / "a" / "shard-2").write_text("damaged")
+    expected = build(tmp_path / "b", make(["new", "x", "z"]), {"rate": 2})
+    replaced = build(tmp_path / "a", make(["new", "x", "z"]), {"rate": 2}, replace=True)
+    assert replaced.fingerprint == expected.fingerprint
+    assert [(tmp_path / "a" / f"shard-{n}").read_text() for n in range(3)] == ["new", "x", "z"]
+    lines = (tmp_path / "a" / LOG_NAME).read_text().splitlines()
+    assert [json.loads(line)["file"] for line in sorted(lines)] == ["shard-0", "shard-2"]
