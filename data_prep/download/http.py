@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,12 @@ class TryAgainError(Exception):
 
 class Stopped(Exception):
     """Somebody else failed, or pressed Ctrl-C."""
+
+
+CONNECT_TIMEOUT_S = 10.0
+"""How long a server may take to be reached at all."""
+LIST_ATTEMPTS = 4
+"""Attempts to get a list: someone is waiting for it, and nothing is lost by asking again later."""
 
 
 class GoneError(Exception):
@@ -87,7 +94,9 @@ class Http:
         # Bytes must arrive as they are stored, or neither sizes nor ranges mean anything.
         asked = {"User-Agent": agent, "Accept-Encoding": "identity"} | dict(headers or {})
         with connection_errors():
-            response = self.session.get(url, headers=asked, stream=True, timeout=self.politeness.timeout_s)
+            response = self.session.get(
+                url, headers=asked, stream=True, timeout=(CONNECT_TIMEOUT_S, self.politeness.timeout_s)
+            )
         with response:
             _check_status(response)
             yield response
@@ -104,10 +113,13 @@ class Http:
             with self.open(url) as response, connection_errors():
                 return response.raw.read(decode_content=True)
 
-        return self.persist(attempt, url)
+        return self.persist(attempt, url, min(self.politeness.attempts, LIST_ATTEMPTS))
 
-    def persist(self, attempt: Callable[[], Result], what: str) -> Result:
-        """Call `attempt` until it does not raise TryAgainError.
+    def persist(self, attempt: Callable[[], Result], what: str, attempts: int | None = None) -> Result:
+        """Call `attempt` until it does not raise TryAgainError, and tell on stderr what is being waited for.
+
+        Args:
+            attempts: how often at most; None takes what politeness says.
 
         Raises:
             DownloadError: too many attempts to get `what` failed.
@@ -118,13 +130,21 @@ class Http:
                 raise Stopped
             return attempt()
 
+        most = attempts or self.politeness.attempts
+
         def is_hopeless(state: tenacity.RetryCallState) -> bool:
-            return state.attempt_number >= self.politeness.attempts
+            return state.attempt_number >= most
+
+        def tell(state: tenacity.RetryCallState) -> None:
+            reason = state.outcome.exception() if state.outcome else ""
+            told = f"{what}: {reason}; attempt {state.attempt_number + 1} of {most} in {state.upcoming_sleep:.0f} s"
+            print(told, file=sys.stderr, flush=True)
 
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(TryAgainError),
             wait=self._wait_s,
             stop=is_hopeless,
+            before_sleep=tell,
             sleep=tenacity.sleep_using_event(self.stop),
             reraise=True,
         )
