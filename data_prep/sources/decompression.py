@@ -193,7 +193,11 @@ def _decompress(source: _Source, compression: Compression) -> Iterator[bytes | G
         yield damage
         return
     if not stream.eof:
-        yield Gap(source.offset, f"{kind} stream truncated at compressed byte {source.offset}")
+        # A damaged length makes a stream swallow those behind it; what it gave nothing for is looked at again.
+        damage = Gap(source.offset, f"{kind} stream truncated at compressed byte {source.offset}")
+        source.rewind()
+        source.seek(compression.stream_start)
+        yield damage
         return
     source.push_back(stream.unused_data)
 

@@ -64,6 +64,8 @@ def main(folder: Path) -> None:
     }
     if accelerator.is_main_process:
         (folder / "report.json").write_text(json.dumps(report))
+    # Nobody leaves while another still talks to the group.
+    accelerator.wait_for_everyone()
     accelerator.end_training()
 
 
