@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.benchmarks import bpe_training, encoding, near_duplicates, noising, training_step, web_archive
+from tests.benchmarks import bpe_training, encoding, near_duplicates, noising, stage_memory, training_step, web_archive
 
 BENCHMARKS = {
     "noising": noising,
@@ -13,6 +13,7 @@ BENCHMARKS = {
     "bpe_training": bpe_training,
     "near_duplicates": near_duplicates,
     "web_archive": web_archive,
+    "stage_memory": stage_memory,
 }
 
 for name in sys.argv[1:] or BENCHMARKS:
