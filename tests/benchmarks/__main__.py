@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from tests.benchmarks import bpe_training, encoding, near_duplicates, noising, stage_memory, training_step, web_archive
+from tests.benchmarks import (
+    bpe_training,
+    encoding,
+    near_duplicates,
+    noising,
+    stage_memory,
+    training_step,
+    web_archive,
+)
 
 BENCHMARKS = {
     "noising": noising,
