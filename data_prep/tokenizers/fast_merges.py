@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
-CHECK_BYTES = 2 << 20
+CHECK_BYTES = 1 << 20
 """Text on which both libraries must learn the same before the faster one is trusted with all of it."""
 CHECK_VOCABULARY = 4096
 _SEPARATOR = b"\xff"
