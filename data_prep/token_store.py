@@ -7,6 +7,7 @@ its ids lie in its file; after that a read is one slice of a NumPy view, and Arr
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,7 +203,7 @@ class TokenStore:
             CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
         """
         from data_prep.documents import DocumentStore
-        from data_prep.selection import Selection, read_selection
+        from data_prep.selection import Selection, read_selection, remove_spans
 
         number = range(self.num_documents)[document]
         shard = int(self._file_of[number])
@@ -210,7 +211,9 @@ class TokenStore:
         own = selection.take(np.array([self._row(number)]))
         documents = DocumentStore.open(self.path.parent / DOCUMENTS, verify=False)
         (whole,) = documents.read_selected(shard, Selection.whole(own.rows))
-        return self.document(number), whole, own.spans
+        if not len(own.spans):
+            return whole, whole, own.spans
+        return replace(whole, text=remove_spans(whole.text, own.spans)), whole, own.spans
 
     @property
     def _selection_kind(self) -> str:

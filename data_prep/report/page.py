@@ -14,7 +14,6 @@ from data_prep.document import Document
 from data_prep.hashing import hash_strings
 from data_prep.layout import DOCUMENTS
 from data_prep.report.plots import length_histogram, shares
-from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -24,11 +23,14 @@ SAMPLE_SALT = 2
 """Keeps the sampled documents independent of what is held out."""
 
 
-def render_report(store: TokenStore) -> str:
-    """HTML of one self-contained page; the same store gives the same page, timings aside."""
+def render_report(store: TokenStore, facts: Mapping[str, Any]) -> str:
+    """HTML of one self-contained page; the same store gives the same page, timings aside.
+
+    Args:
+        facts: what `describe_store` says of the store.
+    """
     from jinja2 import Environment, StrictUndefined
 
-    facts = describe_store(store)
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -122,11 +122,11 @@ def stats(
     from data_prep.token_store import TokenStore
 
     opened = TokenStore.open(store, verify=False)
+    found = describe_store(opened)
     if html is not None:
         from data_prep.report.page import render_report
 
-        html.write_text(render_report(opened), encoding="utf-8")
-    found = describe_store(opened)
+        html.write_text(render_report(opened, found), encoding="utf-8")
     if as_json:
         print_json(found)
         return

@@ -57,14 +57,14 @@ def test_bytes_of_a_language_are_those_of_its_texts(finished):
 
 def test_the_page_is_well_formed_loads_nothing_and_is_the_same_every_time(finished):
     store = TokenStore.open(finished.out)
-    text = render_report(store)
+    text = render_report(store, describe_store(store))
     page = Page(text)
     assert not page.open
     assert page.loaded == []
     assert "script" not in page.tags
     assert page.tags.count("svg") == 3
     assert text.count("<pre>") == SAMPLED_DOCUMENTS
-    assert text == render_report(store)
+    assert text == render_report(store, describe_store(store))
 
 
 def test_text_that_looks_like_markup_is_shown_as_text(finished, monkeypatch):
@@ -72,7 +72,7 @@ def test_text_that_looks_like_markup_is_shown_as_text(finished, monkeypatch):
     documents = list(store.documents(np.arange(3)))
     hostile = [type(each)(**{**fields(each), "text": "<script>alert(1)</script>"}) for each in documents]
     monkeypatch.setattr(TokenStore, "documents", lambda self, numbers: iter(hostile))
-    text = render_report(store)
+    text = render_report(store, describe_store(store))
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
 
