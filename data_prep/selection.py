@@ -6,7 +6,6 @@ the shard's number, and every later stage reads documents through it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,10 +126,3 @@ def read_selection(directory: Path, shard: int) -> Selection:
             f"{directory} has no selection of document shard {shard}.", next_step=REPAIR
         )
     return load_selection(found[0])
-
-
-def iterate_spans(selection: Selection) -> Iterator[tuple[int, np.ndarray]]:
-    """(row number, its [n, 2] removed spans) for every kept row."""
-    bounds = selection.first_spans
-    for number, row in enumerate(selection.rows.tolist()):
-        yield row, selection.spans[bounds[number] : bounds[number + 1]]

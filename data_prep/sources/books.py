@@ -17,6 +17,8 @@ from data_prep.sources.text import clean_text
 
 _PACKING = re.compile(r"(\.(?:txt|text|xml|tei|epub))?(\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 
+_LANGUAGE = re.compile(r"[a-z]{2,3}(?=-|$)")
+
 
 class BooksConfig(SourceConfig):
     """Files that hold one book each."""
@@ -76,6 +78,12 @@ def book(
         text=text,
         meta=meta,
     )
+
+
+def primary_language(tag: str | None) -> str:
+    """ISO 639 code that a language tag such as `de-AT` begins with; "" for what is no such tag."""
+    found = _LANGUAGE.match((tag or "").lower())
+    return found.group() if found else ""
 
 
 def _title_from(name: str) -> str:

@@ -13,7 +13,7 @@ from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns, whole_file
-from data_prep.sources.books import BooksConfig, book
+from data_prep.sources.books import BooksConfig, book, primary_language
 from data_prep.sources.chapters import CHAPTER_BREAK, join_chapters
 from data_prep.sources.encodings import AUTO, DecodingError, decode_text
 from data_prep.sources.epub import Epub, EpubError, Package
@@ -31,7 +31,6 @@ _HIDDEN_TYPES = names(
 )
 _GUTENBERG_IDS = frozenset({"pg-header", "pg-footer", "pg-machine-header"})
 _DECLARATION = re.compile(rb"\s*<\?xml[^>]{0,200}\?>")
-_LANGUAGE = re.compile(r"[a-z]{2,3}(?=-|$)")
 
 
 def _is_hidden(element: Any) -> bool:
@@ -83,7 +82,6 @@ def read(config: BooksEpubConfig, part: FilePart) -> Iterator[Document | Reject 
             yield Reject(file.name, error.offset, error.reason)
             return
         size = stored.seek(0, 2)
-    lang = _LANGUAGE.match(package.lang.lower())
     yield book(
         config,
         file,
@@ -91,7 +89,7 @@ def read(config: BooksEpubConfig, part: FilePart) -> Iterator[Document | Reject 
         size_bytes=size,
         title=package.title,
         author=package.author,
-        lang=lang.group() if lang else "",
+        lang=primary_language(package.lang),
     )
 
 

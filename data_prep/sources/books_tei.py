@@ -10,7 +10,7 @@ from typing import Any, Literal
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns, whole_file
-from data_prep.sources.books import BooksConfig, book, read_whole
+from data_prep.sources.books import BooksConfig, book, primary_language, read_whole
 from data_prep.sources.markup import BookBuilder, Roles, XmlError, local_name, names, parse_xml
 
 _ROOTS = frozenset({"TEI", "TEI.2"})
@@ -28,7 +28,6 @@ _SUPERSEDED = frozenset({"sic", "orig", "abbr"})
 _EDITION = re.compile(r"\s*[:.]\s*[^:.]{0,40}\b(?:ELTeC|electronic|digital)\b[^:.]{0,40}$", re.IGNORECASE)
 _LIFE_DATES = re.compile(r"\s*\([^()]*\d{3}[^()]*\)\s*$")
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_LANGUAGE = re.compile(r"[a-z]{2,3}(?=-|$)")
 
 
 def _is_hidden(element: Any) -> bool:
@@ -147,10 +146,7 @@ def _language(root: Any, text: Any) -> str:
         None if declared is None else declared.get("ident"),
         root.get(_XML_LANG),
     )
-    for candidate in candidates:
-        if found := _LANGUAGE.match((candidate or "").lower()):
-            return found.group()
-    return ""
+    return next(filter(None, map(primary_language, candidates)), "")
 
 
 def _plain(element: Any) -> str:
