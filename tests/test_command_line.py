@@ -105,6 +105,15 @@ def test_answers_for_programs_are_json(tmp_path: Path, store: Path, monkeypatch:
     assert answer("lineage", str(store))["kind"] == "tokens"
 
 
+def test_a_report_that_cannot_be_written_is_refused_in_words(tmp_path: Path, store: Path):
+    page = tmp_path / "report.html"
+    answer("data", "stats", str(store), "--html", str(page))
+    assert page.read_text().startswith("<!doctype html>")
+    done = cloze(tmp_path, "data", "stats", str(store), "--html", str(tmp_path / "new" / "x.html"))
+    assert (done.returncode, "Traceback" in done.stderr) == (11, False)
+    assert "mkdir -p" in done.stderr
+
+
 def answer(*arguments: str):
     """The parsed answer of a verb that is asked for JSON."""
     done = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)

@@ -113,20 +113,28 @@ def rejects(store: Store, as_json: Json = False) -> None:
 def stats(
     store: Store,
     html: Annotated[
-        Path | None, typer.Option(help="Also write one self-contained page to this file.")
+        Path | None, typer.Option(dir_okay=False, help="Also write one self-contained page to this file.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Documents, tokens, sentences and lengths of a token store: as a whole, per source and per language."""
+    from cluster.errors import MissingInputError
     from data_prep.stats import describe_store
     from data_prep.token_store import TokenStore
 
+    if html is not None and not html.parent.is_dir():
+        raise MissingInputError(
+            f"There is no directory {html.parent} to write {html.name} into.",
+            next_step=f"`mkdir -p {html.parent}`, or name another file",
+        )
     opened = TokenStore.open(store, verify=False)
     found = describe_store(opened)
     if html is not None:
+        from cluster.storage import storage_errors
         from data_prep.report.page import render_report
 
-        html.write_text(render_report(opened, found), encoding="utf-8")
+        with storage_errors(html):
+            html.write_text(render_report(opened, found), encoding="utf-8")
     if as_json:
         print_json(found)
         return
