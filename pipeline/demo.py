@@ -123,14 +123,14 @@ def _pretrain(settings: PretrainConfig, kill_a_worker: bool) -> tuple[RunDirecto
     trained = read_metrics(run.path)
     if (
         trained
-        and trained[-1]["step"] == settings.steps
+        and trained[-1]["step"] == settings.num_steps
         and any(e["event"] == "finished" for e in run.events())
     ):
         return run, ""
     if not kill_a_worker:
         execute(run)
         return run, ""
-    killer = _Killer(run, at_step=settings.steps // 2)
+    killer = _Killer(run, at_step=settings.num_steps // 2)
     execute(run)
     return run, killer.outcome()
 

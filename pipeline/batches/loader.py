@@ -1,9 +1,9 @@
 """The micro-batches of each step, shared out over ranks, prepared ahead by a thread.
 
-The global batch of step `s` is the samples `[s * B, (s + 1) * B)`, cut into a fixed list of micro-batches.
+The global batch of a data step is a stretch of the samples, cut into a fixed list of micro-batches (`batch_plan.py`).
 Rank `r` of `W` takes every W-th of them, from the r-th on: which micro-batches exist does not depend on W.
-A run may have phases, each with its own samples (of another length), which are counted from the phase's first step.
-The loader's whole state is the number of the next step.
+A run may have phases, each with its own samples (of another length or mixture), which are counted from the phase's
+first step. The loader's whole state is the number of the next step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Generic, TypeVar
 
-import numpy as np
-
+from pipeline.batches.batch_plan import BatchPlan
 from pipeline.batches.packing import Packed
 from pipeline.batches.token_dataset import TokenDataset
 
@@ -33,21 +32,13 @@ class MicroBatch(Generic[BatchT]):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlan:
-    """How the global batch is cut."""
+class Step(Generic[BatchT]):
+    """What a rank reads for an update."""
 
-    samples_per_step: int
-    micro_batch_size: int
-
-    @property
-    def num_micro_batches(self) -> int:
-        """Micro-batches of a step, over all ranks."""
-        return self.samples_per_step // self.micro_batch_size
-
-    def samples(self, step: int, micro_batch: int) -> np.ndarray:
-        """int64 [micro_batch_size]: the sample numbers of a micro-batch."""
-        first = step * self.samples_per_step + micro_batch * self.micro_batch_size
-        return np.arange(first, first + self.micro_batch_size)
+    update: int
+    data_step: int
+    """Number of the global batch; differs from the update's where data was left out."""
+    micro_batches: list[MicroBatch[BatchT]]
 
 
 class StepLoader(Generic[BatchT]):
@@ -70,24 +61,37 @@ class StepLoader(Generic[BatchT]):
         self._phases = phases
         self._plan = plan
         self._corrupt = corrupt
-        self._numbers = range(rank, plan.num_micro_batches, world_size)
+        self._rank, self._world_size = rank, world_size
         self._prefetch = prefetch
 
-    def load(self, step: int) -> list[MicroBatch[BatchT]]:
+    def load(self, data_step: int) -> list[MicroBatch[BatchT]]:
         """This rank's micro-batches of one step."""
-        return [self.micro_batch(step, number) for number in self._numbers]
+        numbers = range(self._rank, self._plan.num_micro_batches(data_step), self._world_size)
+        return [self.micro_batch(data_step, number) for number in numbers]
 
-    def micro_batch(self, step: int, number: int) -> MicroBatch[BatchT]:
+    def micro_batch(self, data_step: int, number: int) -> MicroBatch[BatchT]:
         """One micro-batch of a step, whichever rank it belongs to."""
-        first, dataset = self._phases[bisect_right(self._phases, step, key=itemgetter(0)) - 1]
-        return MicroBatch(number, self._corrupt(dataset.batch(self._plan.samples(step - first, number))))
+        first, dataset = self.phase(data_step)
+        return MicroBatch(
+            number, self._corrupt(dataset.batch(self._plan.samples(data_step, number, since=first)))
+        )
 
-    def steps(self, first: int, last: int) -> Iterator[tuple[int, list[MicroBatch[BatchT]]]]:
-        """(step, micro-batches) for `first <= step < last`; an error in the thread is raised here."""
-        ready: queue.Queue[tuple[int, list[MicroBatch[BatchT]]] | BaseException] = queue.Queue(self._prefetch)
+    def phase(self, data_step: int) -> tuple[int, TokenDataset]:
+        """First step and samples of the phase of a data step."""
+        return self._phases[bisect_right(self._phases, data_step, key=itemgetter(0)) - 1]
+
+    def steps(
+        self, first: int, last: int, data_step_of: Callable[[int], int] = lambda update: update
+    ) -> Iterator[Step[BatchT]]:
+        """What this rank reads for the updates `first <= update < last`; an error in the thread is raised here.
+
+        Args:
+            data_step_of: which data an update reads.
+        """
+        ready: queue.Queue[Step[BatchT] | BaseException] = queue.Queue(self._prefetch)
         stopped = threading.Event()
 
-        def put(item: tuple[int, list[MicroBatch[BatchT]]] | BaseException) -> bool:
+        def put(item: Step[BatchT] | BaseException) -> bool:
             while not stopped.is_set():
                 try:
                     ready.put(item, timeout=0.1)
@@ -98,8 +102,9 @@ class StepLoader(Generic[BatchT]):
 
         def produce() -> None:
             try:
-                for step in range(first, last):
-                    if not put((step, self.load(step))):
+                for update in range(first, last):
+                    data_step = data_step_of(update)
+                    if not put(Step(update, data_step, self.load(data_step))):
                         return
             except BaseException as error:
                 put(error)

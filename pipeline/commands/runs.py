@@ -117,7 +117,7 @@ def _summary(run: Any) -> dict[str, Any]:
     return {
         "run": run.path.name,
         "step": train[-1]["step"] if train else 0,
-        "steps": run.config().steps,
+        "steps": run.config().num_steps,
         "loss": train[-1]["loss"] if train else None,
         "held_out_loss": held_out[-1]["loss"] if held_out else None,
         "state": events[-1]["event"] if events else "created",

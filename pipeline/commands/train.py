@@ -62,11 +62,11 @@ def resume(
     start = check_resume(run, settings, allow_changed or (), look_only=dry_run)
     step = 0 if start is None else step_of(start)
     if dry_run:
-        plan = {"run": run.path.name, "from step": step, "to step": settings.steps, **describe(settings)}
+        plan = {"run": run.path.name, "from step": step, "to step": settings.num_steps, **describe(settings)}
         _show("what would be resumed", plan, as_json)
         return
-    typer.echo(f"resume {run.path.name} at step {step} of {settings.steps}", err=True)
-    if step < settings.steps:
+    typer.echo(f"resume {run.path.name} at step {step} of {settings.num_steps}", err=True)
+    if step < settings.num_steps:
         run.reconfigure(settings)
         execute(run)
     _show_end(run, as_json)
@@ -87,9 +87,9 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     plan: dict[str, Any] = {
         "name": config.name,
         "objective": config.objective.kind,
-        "steps": config.steps,
+        "steps": config.num_steps,
         "tokens per step": config.batch.samples * config.batch.sequence_length,
-        "tokens": config.steps * config.batch.samples * config.batch.sequence_length,
+        "tokens": config.tokens_before(config.num_steps),
         "workers": config.cluster.workers,
         "gradient accumulation": config.batch.samples
         // (config.batch.micro_batch_size * config.cluster.workers),
@@ -105,7 +105,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         inputs = open_inputs(config, verify=False)
         vocab_size = inputs.model.vocab_size
         plan["samples per epoch"] = sum(inputs.train.samples_per_epoch)
-        plan["epochs"] = config.steps * config.batch.samples / plan["samples per epoch"]
+        plan["epochs"] = config.batch_plan.samples_between(0, config.num_steps) / plan["samples per epoch"]
         plan["held-out documents"] = inputs.held_out.num_documents
     if vocab_size is not None:
         with torch.device("meta"):

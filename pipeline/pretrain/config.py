@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -10,153 +11,31 @@ from pydantic import Field, model_validator
 
 from cluster.errors import ConfigError, ConfigProblem
 from models.config import TransformerConfig
+from pipeline.batches.batch_plan import BatchPlan
 from pipeline.config import Config, SettingsMisfit, nearest
 from pipeline.networks import NetworkChoice
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.base import Format, Reading
+from pipeline.pretrain.settings import (
+    BatchConfig,
+    BudgetConfig,
+    CheckpointConfig,
+    ClusterConfig,
+    ComputeConfig,
+    DataConfig,
+    EmaConfig,
+    EvaluationConfig,
+    GuardsConfig,
+    OptimizerConfig,
+    Phase,
+    ProfileConfig,
+    ScheduleConfig,
+    ZeroConfig,
+    must_be_multiple,
+)
 
-
-class StoreConfig(Config):
-    """One token store of the training mixture."""
-
-    path: Path
-    """Directory of a committed token store."""
-    weight: float = Field(default=1.0, gt=0)
-    """Share of the samples, relative to the other stores."""
-    sources: tuple[str, ...] | None = None
-    """Only documents of these sources; None takes all. A store may be named several times, with a weight for each
-    of its sources or languages."""
-    langs: tuple[str, ...] | None = None
-    """Only documents in these languages (ISO 639-1 codes); None takes all."""
-
-
-class DataConfig(Config):
-    """What the run is trained on."""
-
-    stores: tuple[StoreConfig, ...] = Field(min_length=1)
-    """Token stores made by `cloze data prepare`, all with the same tokenizer."""
-    held_out: float = Field(default=0.01, gt=0, lt=1)
-    """Share of the documents that training never sees; chosen by document id, the same in every run."""
-    language_temperature: float | None = Field(default=None, gt=0, le=1)
-    """Languages are drawn in proportion to (their share of the tokens) ** this (mBART: 0.7); null leaves the shares to
-    the stores."""
-
-
-class Phase(Config):
-    """A stretch of the run with its own sequence length (Devlin et al. 2019, appendix A.2: 128, then 512)."""
-
-    steps: int = Field(gt=0)
-    """Steps that it lasts."""
-    sequence_length: int = Field(ge=4)
-    """Tokens per sample."""
-
-
-class BatchConfig(Config):
-    """The global batch of a step, and how it is cut."""
-
-    sequence_length: int = Field(default=512, ge=4)
-    """Tokens per sample."""
-    phases: tuple[Phase, ...] = ()
-    """Stretches with other sequence lengths at the beginning of the run, one after the other."""
-    format: Format | None = None
-    """How samples are cut from documents (Liu et al. 2019, section 4.2); null takes what the objective's paper does."""
-    samples: int = Field(gt=0)
-    """Samples of the global batch: what one update learns from, on however many workers."""
-    micro_batch_size: int = Field(gt=0)
-    """Samples in one forward pass of one worker. Fixes the run's arithmetic: it is part of the run's identity."""
-    attention: Literal["documents", "full"] = "documents"
-    """Whether attention stays inside each document of a packed sample, or crosses them."""
-
-    @model_validator(mode="after")
-    def _arithmetic(self) -> BatchConfig:
-        if self.samples % self.micro_batch_size:
-            message = _must_be_multiple(
-                self.samples, self.micro_batch_size, f"micro_batch_size {self.micro_batch_size}"
-            )
-            raise SettingsMisfit([ConfigProblem("samples", str(self.samples), message)])
-        return self
-
-
-def _must_be_multiple(value: int, step: int, of: str) -> str:
-    below = value - value % step
-    return f"must be a multiple of {of}; the nearest are {below or step} and {below + step}"
-
-
-class OptimizerConfig(Config):
-    """AdamW (Loshchilov and Hutter 2019)."""
-
-    lr: float = Field(gt=0)
-    """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.98)
-    """Decay of the first and second moment; 0.98 as in Liu et al. 2019, table 9."""
-    eps: float = Field(default=1e-6, gt=0)
-    weight_decay: float = Field(default=0.01, ge=0)
-    """Applied to matrices; never to biases and norms."""
-    clip: float = Field(default=1.0, gt=0)
-    """Largest global gradient norm."""
-
-
-class ScheduleConfig(Config):
-    """Learning rate over the run."""
-
-    kind: Literal["linear", "cosine", "constant", "inverse_sqrt"] = "linear"
-    """Shape after the warm-up; `inverse_sqrt` falls with the square root of the step (Vaswani et al. 2017, section
-    5.3), whatever the number of steps."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps of linear rise from zero."""
-    final_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of the peak learning rate at the last step."""
-
-
-class EvaluationConfig(Config):
-    """Loss on held-out documents."""
-
-    every_steps: int = Field(default=1000, gt=0)
-    """Steps between evaluations; the first is before training, the last after it."""
-    samples: int = Field(default=512, gt=0)
-    """Held-out samples; rounded up to whole micro-batches for every worker."""
-
-
-class CheckpointConfig(Config):
-    """When to save and what to keep."""
-
-    every_steps: int = Field(default=1000, gt=0)
-    """Steps between checkpoints; the last step is always saved."""
-    keep_last: int = Field(default=3, gt=0)
-    """Newest checkpoints kept besides the best one."""
-
-
-class ComputeConfig(Config):
-    """How the network is computed."""
-
-    attention_backend: Literal["auto", "sdpa", "varlen"] = "auto"
-    """Kernel of the attention; `auto` takes variable-length flash attention where it works. The run's history says
-    what was chosen, and why."""
-    gradient_checkpointing: bool = False
-    """Recompute layers in the backward pass instead of keeping their activations (Chen et al. 2016)."""
-    compile: bool = False
-    """Compile the network with torch.compile: a minute or more at the start, less per step."""
-
-
-class ClusterConfig(Config):
-    """Where the run runs. No part of the run's identity."""
-
-    workers: int = Field(default=1, gt=0)
-    """Training processes, one per GPU or per share of CPUs."""
-    cpus_per_worker: int = Field(default=1, gt=0)
-    """CPU threads of each worker."""
-    gpus_per_worker: int = Field(default=0, ge=0, le=1)
-    address: str | None = None
-    """Ray address; null takes RAY_ADDRESS, or starts a local cluster."""
-    max_failures: int = Field(default=3, ge=0)
-    """Lost workers after which the group is no longer restarted."""
-
-
-class ZeroConfig(Config):
-    """DeepSpeed ZeRO (Rajbhandari et al. 2020)."""
-
-    stage: Literal[0, 1, 2, 3] = 2
-    """What is sharded over workers: 1 optimizer state, 2 gradients too, 3 parameters too."""
+UNBOUNDED_STEPS = 10**9
+"""Steps of a run that only its time budget ends."""
 
 
 class PretrainConfig(Config):
@@ -174,23 +53,35 @@ class PretrainConfig(Config):
     objective: ObjectiveChoice
     """What the network learns to predict."""
     batch: BatchConfig
-    steps: int = Field(gt=0)
-    """Updates of the whole run."""
+    steps: int | None = Field(default=None, gt=0)
+    """Updates of the whole run; may be left out where the budget says how long it is."""
+    budget: BudgetConfig | None = None
+    """What the run may take, in time or tokens."""
     optimizer: OptimizerConfig
     schedule: ScheduleConfig = ScheduleConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     zero: ZeroConfig = ZeroConfig()
     compute: ComputeConfig = ComputeConfig()
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Number format of weights and activations in the network; the optimizer works in fp32."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Number format of weights and activations in the network; the optimizer works in fp32. `fp16` scales the loss
+    dynamically and needs CUDA."""
+    ema: EmaConfig | None = None
+    """An average of the weights over the run, which checkpoints hold beside them."""
     seed: int = Field(default=1, ge=0)
     """Decides initial weights, order, noise and dropout."""
+    guards: GuardsConfig = GuardsConfig()
+    profile: ProfileConfig | None = None
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
     def _fits(self) -> PretrainConfig:
-        problems = [*self._step_problems(), *self._network_problems()]
+        problems = [
+            *self._step_problems(),
+            *self._phase_problems(),
+            *self._zero_problems(),
+            *self._network_problems(),
+        ]
         try:
             problems += [*self._position_problems(), *self._format_problems()]
         except ConfigError as error:
@@ -214,23 +105,112 @@ class PretrainConfig(Config):
         return self.batch.format or self.reading.formats[0]
 
     @property
+    def num_steps(self) -> int:
+        """Updates of the whole run; UNBOUNDED_STEPS where only its time ends it."""
+        bounds = [self.steps or UNBOUNDED_STEPS]
+        if self.budget is not None and self.budget.tokens is not None:
+            bounds.append(self._steps_of(self.budget.tokens))
+        return min(bounds)
+
+    @property
     def phases(self) -> tuple[Phase, ...]:
         """All stretches of the run; the last one lasts to its end."""
-        rest = self.steps - sum(phase.steps for phase in self.batch.phases)
-        return (*self.batch.phases, Phase(steps=max(rest, 1), sequence_length=self.batch.sequence_length))
+        rest = self.num_steps - sum(phase.steps for phase in self.batch.phases)
+        return (*self.batch.phases, Phase(steps=max(rest, 1)))
+
+    @cached_property
+    def batch_plan(self) -> BatchPlan:
+        """How many samples each step has, and how they are cut."""
+        warmup = tuple((stage.steps, stage.samples) for stage in self.batch.warmup)
+        return BatchPlan(self.batch.samples, self.batch.micro_batch_size, warmup)
+
+    def length_of(self, phase: Phase) -> int:
+        """Tokens per sample in a phase."""
+        return phase.sequence_length or self.batch.sequence_length
+
+    def sequence_length_at(self, step: int) -> int:
+        """Tokens per sample at a step."""
+        for phase in self.batch.phases:
+            if step < phase.steps:
+                return self.length_of(phase)
+            step -= phase.steps
+        return self.batch.sequence_length
+
+    def tokens_before(self, step: int) -> int:
+        """Tokens of text, before noise, that the steps before `step` read."""
+        total, first = 0, 0
+        for phase in self.batch.phases:
+            last = min(step, first + phase.steps)
+            if last > first:
+                total += self.length_of(phase) * self.batch_plan.samples_between(first, last)
+            first += phase.steps
+        if step > first:
+            total += self.batch.sequence_length * self.batch_plan.samples_between(first, step)
+        return total
+
+    def _steps_of(self, tokens: int) -> int:
+        """The fewest steps that read so many tokens."""
+        low, high = 0, tokens
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.tokens_before(middle) < tokens else (low, middle)
+        return high
 
     def _step_problems(self) -> Iterator[ConfigProblem]:
+        if self.steps is None and (
+            self.budget is None or (self.budget.tokens is None and self.budget.time_s is None)
+        ):
+            yield ConfigProblem(
+                "steps", "", "must be given, or a budget such as 24h or {tokens: 10000000000}"
+            )
         step = self.batch.micro_batch_size * self.cluster.workers
-        if self.batch.samples % step:
-            factors = f"batch.micro_batch_size {self.batch.micro_batch_size} x cluster.workers {self.cluster.workers}"
-            message = _must_be_multiple(self.batch.samples, step, f"{factors} = {step}")
-            yield ConfigProblem("batch.samples", str(self.batch.samples), message)
-        if (stretch := sum(phase.steps for phase in self.batch.phases)) >= self.steps:
-            message = f"last {stretch} steps; they must leave some of the {self.steps} steps"
-            yield ConfigProblem("batch.phases", "", message)
-        if self.schedule.warmup_steps >= self.steps:
-            message = f"must be below steps {self.steps}"
+        sizes = {
+            "batch.samples": self.batch.samples,
+            **{f"batch.warmup.{number}.samples": one.samples for number, one in enumerate(self.batch.warmup)},
+        }
+        factors = (
+            f"batch.micro_batch_size {self.batch.micro_batch_size} x cluster.workers {self.cluster.workers}"
+        )
+        for key, size in sizes.items():
+            if size % step:
+                yield ConfigProblem(key, str(size), must_be_multiple(size, step, f"{factors} = {step}"))
+        if self.schedule.warmup_steps >= self.num_steps:
+            message = f"must be below steps {self.num_steps}"
             yield ConfigProblem("schedule.warmup_steps", str(self.schedule.warmup_steps), message)
+        tokens = self.schedule.warmup_tokens
+        if tokens is not None and tokens >= (whole := self.tokens_before(self.num_steps)):
+            message = f"must be below the {whole} tokens of the run"
+            yield ConfigProblem("schedule.warmup_tokens", str(tokens), message)
+        if self.budget is not None and self.budget.min_steps > self.num_steps:
+            message = f"must be at most steps {self.num_steps}"
+            yield ConfigProblem("budget.min_steps", str(self.budget.min_steps), message)
+
+    def _phase_problems(self) -> Iterator[ConfigProblem]:
+        if (stretch := sum(phase.steps for phase in self.batch.phases)) >= self.num_steps:
+            message = f"last {stretch} steps; they must leave some of the {self.num_steps} steps"
+            yield ConfigProblem("batch.phases", "", message)
+        stores = len(self.data.stores)
+        for number, phase in enumerate(self.batch.phases):
+            weights = phase.weights
+            if weights is not None and (len(weights) != stores or min(weights) < 0 or not any(weights)):
+                message = f"must be {stores} numbers of 0 or more, one for each of data.stores, and not all 0"
+                yield ConfigProblem(f"batch.phases.{number}.weights", str(list(weights)), message)
+
+    def _zero_problems(self) -> Iterator[ConfigProblem]:
+        zero, kind = self.zero, self.optimizer.kind
+        if zero.offload_parameters is not None and zero.stage != 3:
+            yield ConfigProblem("zero.offload_parameters", "", f"needs zero.stage 3, not {zero.stage}")
+        if zero.offload_optimizer is not None:
+            if zero.stage == 0:
+                yield ConfigProblem("zero.offload_optimizer", "", "needs zero.stage 1, 2 or 3, not 0")
+            if zero.offload_optimizer.device == "nvme" and zero.stage != 3:
+                message = f"nvme needs zero.stage 3, not {zero.stage}; or set it to cpu"
+                yield ConfigProblem("zero.offload_optimizer.device", "nvme", message)
+            if kind == "adagrad":
+                yield ConfigProblem("optimizer.kind", kind, "cannot be offloaded; allowed are adamw and lion")
+        if kind == "lamb" and zero.stage != 0:
+            message = f"needs zero.stage 0, not {zero.stage}: shards do not know the norms of whole matrices"
+            yield ConfigProblem("optimizer.kind", kind, message)
 
     def _network_problems(self) -> Iterator[ConfigProblem]:
         kind, network = self.objective.kind, self.model.network
@@ -270,7 +250,7 @@ class PretrainConfig(Config):
 
     def _lengths(self) -> dict[str, int]:
         phases = {
-            f"batch.phases.{number}.sequence_length": phase.sequence_length
+            f"batch.phases.{number}.sequence_length": self.length_of(phase)
             for number, phase in enumerate(self.batch.phases)
         }
         return {"batch.sequence_length": self.batch.sequence_length, **phases}
@@ -290,7 +270,9 @@ class PretrainConfig(Config):
         )
 
 
-IDENTITY_EXCLUDES = frozenset({"name", "runs_dir", "experiment", "cluster", "checkpoint", "zero"})
+IDENTITY_EXCLUDES = frozenset(
+    {"name", "runs_dir", "experiment", "cluster", "checkpoint", "zero", "guards", "profile"}
+)
 """Settings that may change between a run and its resumption: they change no update."""
 
 

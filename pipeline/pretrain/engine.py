@@ -13,7 +13,8 @@ from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
 from models.weights import decay_groups
-from pipeline.pretrain.config import OptimizerConfig, PretrainConfig
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.settings import OptimizerConfig
 
 _QUIET = 10**9
 """Steps between DeepSpeed's own progress lines: never."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cluster.errors import MismatchError
+from cluster.errors import ConfigError, MismatchError
 from cluster.manifest import InputEntry, hash_json
 from data_prep.token_store import TokenStore
 from models.config import NetworkConfig
@@ -34,7 +35,7 @@ class Inputs:
         """The first step of every phase, and its training samples."""
         found, first = [], 0
         for phase in self.config.phases:
-            found.append((first, self._dataset(phase.sequence_length, "train")))
+            found.append((first, self._dataset(self.config.length_of(phase), "train", phase.weights)))
             first += phase.steps
         return found
 
@@ -47,6 +48,15 @@ class Inputs:
     def held_out(self) -> TokenDataset:
         """The samples of evaluations, of the last phase's length."""
         return self._dataset(self.config.batch.sequence_length, "held_out")
+
+    @cached_property
+    def held_out_by_source(self) -> dict[str, TokenDataset]:
+        """The held-out samples of each source of the stores alone; only of sources that have enough of them."""
+        found = {}
+        for source in sorted({name for store in self.stores for name in store.sources()[1]}):
+            with suppress(ConfigError):
+                found[source] = self._dataset(self.config.batch.sequence_length, "held_out", source=source)
+        return found
 
     @property
     def data_fingerprint(self) -> str:
@@ -77,14 +87,17 @@ class Inputs:
         settings = self.config.objective
         return OBJECTIVES[settings.kind].corrupt(packed, noise, settings, self.vocabulary)
 
-    def _dataset(self, sequence_length: int, split: Split) -> TokenDataset:
+    def _dataset(
+        self,
+        sequence_length: int,
+        split: Split,
+        weights: Sequence[float] | None = None,
+        source: str | None = None,
+    ) -> TokenDataset:
         config = self.config
         wanted = config.reading_at(sequence_length)
         return TokenDataset(
-            [
-                Ingredient(store, one.weight, one.sources, one.langs)
-                for store, one in zip(self.stores, config.data.stores, strict=True)
-            ],
+            self._ingredients(weights, source),
             sequence_length=wanted.length,
             pad=self.vocabulary["pad"],
             seed=config.seed,
@@ -97,6 +110,20 @@ class Inputs:
             with_langs=wanted.langs,
             language_temperature=config.data.language_temperature,
         )
+
+    def _ingredients(self, weights: Sequence[float] | None, source: str | None) -> list[Ingredient]:
+        """The stores with their weights, without those of weight 0; or only what they hold of one source."""
+        found = []
+        for number, (store, one) in enumerate(zip(self.stores, self.config.data.stores, strict=True)):
+            weight = one.weight if weights is None else weights[number]
+            sources = one.sources
+            if source is not None:
+                if source not in (store.sources()[1] if sources is None else sources):
+                    continue
+                sources = (source,)
+            if weight > 0:
+                found.append(Ingredient(store, weight, sources, one.langs))
+        return found
 
 
 def open_inputs(config: PretrainConfig, *, verify: bool) -> Inputs:

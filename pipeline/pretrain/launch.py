@@ -149,7 +149,7 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
     num_cpus = max(os.cpu_count() or 1, size.workers * size.cpus_per_worker)
     mark_status(run, "RUNNING")
     try:
-        with ray_runtime(config.cluster.address, num_cpus=num_cpus), _shown_progress(run, config.steps):
+        with ray_runtime(config.cluster.address, num_cpus=num_cpus), _shown_progress(run, config.num_steps):
             run_group(
                 _run_rank,
                 {"run": str(run.path.resolve())},
@@ -162,7 +162,7 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
         run.record_event("failed", error=type(error).__name__, message=str(error)[:2000])
         mark_status(run, "FAILED")
         raise
-    run.record_event("finished", step=config.steps)
+    run.record_event("finished", step=config.num_steps)
     replay(run)
     mark_status(run, "FINISHED")
 

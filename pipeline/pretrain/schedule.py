@@ -1,45 +1,88 @@
-"""The learning rate of a step: a pure function, so that a resumed run has nothing to restore."""
+"""The learning rate of an update: a pure function, so that a resumed run has nothing to restore."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 
-from pipeline.pretrain.config import ScheduleConfig
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.settings import ScheduleConfig
+
+Shape = Callable[[float, ScheduleConfig], float]
 
 
-def _linear(progress: float) -> float:
+def _linear(progress: float, schedule: ScheduleConfig) -> float:
     return 1.0 - progress
 
 
-def _cosine(progress: float) -> float:
+def _cosine(progress: float, schedule: ScheduleConfig) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def _constant(progress: float) -> float:
+def _polynomial(progress: float, schedule: ScheduleConfig) -> float:
+    return (1.0 - progress) ** schedule.power
+
+
+def _constant(progress: float, schedule: ScheduleConfig) -> float:
     return 1.0
 
 
-SHAPES: Mapping[str, Callable[[float], float]] = {
+def _warmup_stable_decay(progress: float, schedule: ScheduleConfig) -> float:
+    return min(1.0, (1.0 - progress) / schedule.decay_share)
+
+
+SHAPES: Mapping[str, Shape] = {
     "linear": _linear,
     "cosine": _cosine,
+    "polynomial": _polynomial,
     "constant": _constant,
+    "wsd": _warmup_stable_decay,
 }
 """Share of the peak left after `progress` in [0, 1] of the steps behind the warm-up."""
 
 
-def learning_rate(step: int, *, peak: float, total_steps: int, schedule: ScheduleConfig) -> float:
-    """Learning rate of update number `step` (0 is the first).
+class Schedule:
+    """The learning rates of a run."""
 
-    Warm-up reaches the peak at step `warmup_steps`; the first update already moves (1 / (warmup_steps + 1)).
-    The last update runs at `final_share` of the peak for the falling shapes.
-    """
-    if step < schedule.warmup_steps:
-        return peak * (step + 1) / (schedule.warmup_steps + 1)
-    if schedule.kind == "inverse_sqrt":
-        first = max(1, schedule.warmup_steps)
-        return max(peak * schedule.final_share, peak * math.sqrt(first / max(first, step)))
-    remaining = max(1, total_steps - 1 - schedule.warmup_steps)
-    progress = min(1.0, (step - schedule.warmup_steps) / remaining)
-    share = SHAPES[schedule.kind](progress)
-    return peak * (schedule.final_share + (1.0 - schedule.final_share) * share)
+    def __init__(self, config: PretrainConfig) -> None:
+        self._config = config
+        self._last = max(1, config.num_steps - 1)
+        self._tokens = config.schedule.warmup_tokens
+        self._warmup = config.schedule.warmup_steps
+        if self._tokens is not None:
+            self._warmup = bisect_left(range(config.num_steps), self._tokens, key=config.tokens_before)
+
+    def learning_rate(self, step: int, elapsed_s: float = 0.0) -> float:
+        """Learning rate of update number `step` (0 is the first).
+
+        Warm-up reaches the peak at step `warmup_steps`; the first update already moves (1 / (warmup_steps + 1)). The
+        last update runs at `final_share` of the peak for the falling shapes.
+
+        Args:
+            elapsed_s: seconds that the run has trained for; of a run with a time budget.
+        """
+        schedule, peak = self._config.schedule, self._config.optimizer.lr
+        if step < self._warmup:
+            if self._tokens is not None:
+                return peak * min(1.0, self._config.tokens_before(step + 1) / self._tokens)
+            return peak * (step + 1) / (self._warmup + 1)
+        if schedule.kind == "inverse_sqrt":
+            first = max(1, self._warmup)
+            return max(peak * schedule.final_share, peak * math.sqrt(first / max(first, step)))
+        place = max(float(step), self._time_share(step, elapsed_s) * self._last)
+        progress = (place - self._warmup) / max(1, self._last - self._warmup)
+        share = SHAPES[schedule.kind](min(1.0, max(0.0, progress)), schedule)
+        return peak * (schedule.final_share + (1.0 - schedule.final_share) * share)
+
+    def is_over(self, step: int, elapsed_s: float) -> bool:
+        """Whether the run has ended before update number `step`, by its steps or by its time."""
+        return step >= self._config.num_steps or (step > 0 and self._time_share(step, elapsed_s) >= 1.0)
+
+    def _time_share(self, step: int, elapsed_s: float) -> float:
+        """Share of the time budget that is spent, no further than the least number of updates allows."""
+        budget = self._config.budget
+        if budget is None or budget.time_s is None:
+            return 0.0
+        floor = step / budget.min_steps if budget.min_steps else 1.0
+        return min(1.0, elapsed_s / budget.time_s, floor)

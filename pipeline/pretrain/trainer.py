@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import time
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from cluster.manifest import read_manifest
 from cluster.storage import storage_errors
 from cluster.train_group import Rank
 from models.initialization import init_weights
-from pipeline.batches.loader import BatchPlan, MicroBatch, StepLoader
+from pipeline.batches.loader import MicroBatch, StepLoader
 from pipeline.batches.noise import Noise
 from pipeline.batches.token_dataset import TokenDataset
 from pipeline.objectives import OBJECTIVES
@@ -31,7 +30,7 @@ from pipeline.pretrain.config import PretrainConfig, identity_of
 from pipeline.pretrain.inputs import open_inputs
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_log import RunLog, Sender
-from pipeline.pretrain.schedule import learning_rate
+from pipeline.pretrain.schedule import Schedule
 from pipeline.pretrain.totals import Totals
 from pipeline.pretrain.universal import convert_on_rank_zero, discard_scratch, universal_info
 
@@ -71,7 +70,8 @@ class Trainer:
         )
         if start is not None:
             self._load(start)
-        self.plan = BatchPlan(config.batch.samples, config.batch.micro_batch_size)
+        self.schedule = Schedule(config)
+        self.plan = config.batch_plan
         self.loader = self._loader(self.inputs.phases, Noise.of("train", config.seed))
         held_out = [(0, self.inputs.held_out)]
         self.evaluation_loader = self._loader(held_out, Noise.of("evaluation", config.seed))
@@ -85,9 +85,9 @@ class Trainer:
             if self.progress.step == 0:
                 self._evaluate()
             waiting_since = time.perf_counter()
-            for step, micro_batches in self.loader.steps(self.progress.step, self.config.steps):
+            for step in self.loader.steps(self.progress.step, self.config.num_steps):
                 started = time.perf_counter()
-                metrics = self._update(step, micro_batches)
+                metrics = self._update(step.update, step.micro_batches)
                 now = time.perf_counter()
                 self._report(metrics, data_wait_s=started - waiting_since, step_s=now - waiting_since)
                 self._evaluate_and_save_when_due()
@@ -105,16 +105,12 @@ class Trainer:
             term: weight * self.rank.world_size / max(counts[term], 1.0)
             for term, weight in self.weights.items()
         }
-        rate = learning_rate(
-            step,
-            peak=self.config.optimizer.lr,
-            total_steps=self.config.steps,
-            schedule=self.config.schedule,
-        )
+        rate = self.schedule.learning_rate(step)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = rate
         engines.forget_beta_powers(self.optimizer)
         totals = Totals(self.weights)
+        self.engine.set_train_batch_size(self.plan.samples_at(step))
         for batch in micro_batches:
             _seed_dropout(self.config.seed, step, batch.number)
             losses, correct = self.engine(**self._tensors(batch.data))
@@ -154,7 +150,7 @@ class Trainer:
             self.log.write("held_out", self.progress.step, metrics)
 
     def _evaluate_and_save_when_due(self) -> None:
-        step, last = self.progress.step, self.progress.step == self.config.steps
+        step, last = self.progress.step, self.progress.step == self.config.num_steps
         if last or step % self.config.evaluation.every_steps == 0:
             self._evaluate()
         if last or step % self.config.checkpoint.every_steps == 0:
@@ -163,7 +159,9 @@ class Trainer:
     def _report(self, metrics: dict[str, float], *, data_wait_s: float, step_s: float) -> None:
         if self.log is None:
             return
-        tokens = self.config.batch.samples * self._sequence_length(self.progress.step - 1)
+        tokens = self.config.tokens_before(self.progress.step) - self.config.tokens_before(
+            self.progress.step - 1
+        )
         speeds = {
             "tokens_per_s": tokens / step_s,
             "step_s": step_s,
@@ -229,7 +227,7 @@ class Trainer:
     def _state(self) -> checkpoints.TrainerState:
         return checkpoints.TrainerState(
             step=self.progress.step,
-            samples=self.progress.step * self.config.batch.samples,
+            samples=self.plan.samples_between(0, self.progress.step),
             predicted_tokens=self.progress.predicted_tokens,
             world_size=self.rank.world_size,
             zero_stage=self.config.zero.stage,
@@ -302,11 +300,6 @@ class Trainer:
     def _tensors(self, batch: Batch) -> dict[str, torch.Tensor]:
         """The network's arguments on this rank's device."""
         return {name: torch.from_numpy(array).to(self.device) for name, array in batch.inputs.items()}
-
-    def _sequence_length(self, step: int) -> int:
-        """Tokens per sample at a step."""
-        starts = [first for first, _ in self.inputs.phases]
-        return self.config.phases[bisect_right(starts, step) - 1].sequence_length
 
     def _sum(self, values: Sequence[float]) -> list[float]:
         """Sums over ranks, in float64."""

@@ -10,9 +10,10 @@ import pytest
 
 from cluster.errors import ConfigError
 from data_prep.token_store import TokenStore
+from pipeline.batches.batch_plan import BatchPlan
 from pipeline.batches.formats import LAYOUTS, PAIRS
 from pipeline.batches.ingredients import Ingredient
-from pipeline.batches.loader import BatchPlan, StepLoader
+from pipeline.batches.loader import StepLoader
 from pipeline.batches.packing import Packed
 from pipeline.batches.token_dataset import TokenDataset
 from tests.pipeline.materials import FIRST_ORDINARY, PAD, Corpus, write_corpus
@@ -77,8 +78,9 @@ def test_ranks_share_out_the_same_micro_batches(tokens: Path, format: str):
                 rank=rank,
                 world_size=world_size,
             )
-            for step, batches in loader.steps(0, 2):
-                found |= {(step, each.number): each.data.input_ids.tobytes() for each in batches}
+            for step in loader.steps(0, 2):
+                for each in step.micro_batches:
+                    found[step.update, each.number] = each.data.input_ids.tobytes()
         return found
 
     assert read(1) == read(3)

@@ -2,42 +2,104 @@
 
 import pytest
 
-from pipeline.pretrain.config import ScheduleConfig
-from pipeline.pretrain.schedule import SHAPES, learning_rate
+from pipeline.config import validate
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.schedule import SHAPES, Schedule
 
 
-def rates(schedule: ScheduleConfig, total: int = 100) -> list[float]:
-    return [learning_rate(step, peak=1.0, total_steps=total, schedule=schedule) for step in range(total)]
+def make(
+    steps: int | None = 100, *, batch: dict | None = None, budget: object = None, **schedule
+) -> Schedule:
+    sizes = {"sequence_length": 10, "samples": 4, "micro_batch_size": 4}
+    plain = {
+        "name": "schedule",
+        "data": {"stores": [{"path": "tokens"}]},
+        "model": {"num_layers": 1, "hidden_size": 8, "num_heads": 1, "intermediate_size": 8},
+        "objective": {"kind": "mlm"},
+        "batch": sizes | (batch or {}),
+        "steps": steps,
+        "optimizer": {"lr": 1.0},
+        "schedule": schedule,
+        "budget": budget,
+    }
+    return Schedule(validate(PretrainConfig, plain, "test"))
+
+
+def rates(schedule: Schedule, total: int = 100) -> list[float]:
+    return [schedule.learning_rate(step) for step in range(total)]
 
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_warm_up_rises_linearly_to_the_peak(kind: str):
-    schedule = ScheduleConfig.model_validate({"kind": kind, "warmup_steps": 9})
-    assert rates(schedule)[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    found = rates(make(kind=kind, warmup_steps=9))
+    assert found[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
 
 
-@pytest.mark.parametrize("kind", ["linear", "cosine"])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "polynomial", "wsd"])
 def test_falling_shapes_end_at_their_final_share(kind: str):
-    schedule = ScheduleConfig.model_validate({"kind": kind, "warmup_steps": 10, "final_share": 0.1})
-    values = rates(schedule)
+    values = rates(make(kind=kind, warmup_steps=10, final_share=0.1, power=2))
     assert values[-1] == pytest.approx(0.1)
     assert values[10] == pytest.approx(1.0)
     assert values[10:] == sorted(values[10:], reverse=True)
 
 
 def test_linear_falls_by_the_same_amount_every_step():
-    values = rates(ScheduleConfig(kind="linear"))
-    assert values[50] == pytest.approx(1 - 50 / 99)
+    assert rates(make(kind="linear"))[50] == pytest.approx(1 - 50 / 99)
+
+
+def test_polynomial_of_power_two_is_a_quarter_at_half_the_way():
+    assert make(101, kind="polynomial", power=2).learning_rate(50) == pytest.approx(0.25)
+
+
+def test_warmup_stable_decay_stays_and_falls_in_its_last_share():
+    values = rates(make(101, kind="wsd", decay_share=0.2), 101)
+    assert values[:81] == pytest.approx([1.0] * 81)
+    assert values[90] == pytest.approx(0.5)
+    assert values[100] == 0.0
 
 
 def test_constant_stays():
-    assert set(rates(ScheduleConfig(kind="constant"))) == {1.0}
+    assert set(rates(make(kind="constant"))) == {1.0}
 
 
 def test_inverse_square_root_halves_when_the_steps_are_four_times_as_many():
-    schedule = ScheduleConfig(kind="inverse_sqrt", warmup_steps=100)
-    found = [
-        learning_rate(step, peak=1.0, total_steps=10**6, schedule=schedule)
-        for step in (100, 400, 1600, 40_000)
-    ]
+    schedule = make(10**6, kind="inverse_sqrt", warmup_steps=100)
+    found = [schedule.learning_rate(step) for step in (100, 400, 1600, 40_000)]
     assert found == pytest.approx([1.0, 0.5, 0.25, 0.05])
+
+
+def test_warm_up_in_tokens_counts_small_batches_for_what_they_are():
+    # Ten steps of 4 samples x 10 tokens, then 8 samples: 400 tokens, then 80 a step.
+    batch = {"samples": 8, "warmup": [{"steps": 10, "samples": 4}]}
+    found = rates(make(batch=batch, kind="constant", warmup_tokens=800))
+    assert found[4] == pytest.approx(200 / 800)
+    assert found[9] == pytest.approx(400 / 800)
+    assert found[12] == pytest.approx(640 / 800)
+    assert set(found[15:]) == {1.0}
+
+
+def test_a_token_budget_gives_the_steps():
+    schedule = make(None, budget={"tokens": 1990}, kind="linear")
+    assert not schedule.is_over(49, 0.0)
+    assert schedule.is_over(50, 0.0)
+    assert schedule.learning_rate(49) == 0.0
+
+
+def test_a_time_budget_lowers_the_rate_with_the_time_and_ends_the_run():
+    schedule = make(None, budget="1h", kind="linear")
+    assert schedule.learning_rate(10, 1800.0) == pytest.approx(0.5)
+    assert not schedule.is_over(10, 3599.0)
+    assert schedule.is_over(10, 3600.0)
+
+
+def test_the_steps_end_a_run_before_its_time():
+    schedule = make(100, budget="1h", kind="linear")
+    assert schedule.learning_rate(98, 10.0) == pytest.approx(1 / 99)
+    assert schedule.is_over(100, 10.0)
+
+
+def test_a_slow_machine_makes_the_least_number_of_updates_whatever_the_time():
+    schedule = make(None, budget={"time_s": 3600, "min_steps": 200}, kind="linear")
+    assert schedule.learning_rate(50, 7200.0) == pytest.approx(0.75)
+    assert not schedule.is_over(199, 1e6)
+    assert schedule.is_over(200, 1e6)

@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from models.initialization import init_weights
-from pipeline.batches.loader import BatchPlan, StepLoader
+from pipeline.batches.batch_plan import BatchPlan
+from pipeline.batches.loader import StepLoader
 from pipeline.batches.noise import Noise
 from pipeline.config import load_config
 from pipeline.objectives import OBJECTIVES

@@ -9,7 +9,8 @@ import pytest
 
 from cluster.errors import ConfigError, MismatchError
 from data_prep.token_store import TokenStore
-from pipeline.batches.loader import BatchPlan, StepLoader
+from pipeline.batches.batch_plan import BatchPlan
+from pipeline.batches.loader import StepLoader
 from pipeline.batches.packing import Packed
 from pipeline.batches.token_dataset import Ingredient, TokenDataset
 from tests.conftest import write_store
@@ -64,8 +65,8 @@ def test_ranks_share_out_the_same_micro_batches(store: Path):
             loader = StepLoader[Packed](
                 [(0, dataset)], plan, lambda packed: packed, rank=rank, world_size=world_size
             )
-            for step, micro_batches in loader.steps(0, 3):
-                found |= {100 * step + batch.number: batch.data.input_ids for batch in micro_batches}
+            for step in loader.steps(0, 3):
+                found |= {100 * step.update + one.number: one.data.input_ids for one in step.micro_batches}
         return found
 
     single = batches(1)

@@ -1,0 +1,45 @@
+"""How many samples each step has, which they are, and how they are cut into micro-batches.
+
+All of it is a function of the step's number and of the configuration, never of the number of workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """The global batches of a run."""
+
+    samples_per_step: int
+    """Samples of a step behind the warm-up of the batch size."""
+    micro_batch_size: int
+    warmup: tuple[tuple[int, int], ...] = ()
+    """(steps, samples per step) of each stretch of the warm-up, one after the other from step 0 on."""
+
+    def samples_at(self, step: int) -> int:
+        """Samples of a step."""
+        return self.samples_between(step, step + 1)
+
+    def num_micro_batches(self, step: int) -> int:
+        """Micro-batches of a step, over all ranks."""
+        return self.samples_at(step) // self.micro_batch_size
+
+    def samples_between(self, first: int, last: int) -> int:
+        """Samples of the steps `first <= step < last`."""
+        return self._samples_before(last) - self._samples_before(first)
+
+    def samples(self, step: int, micro_batch: int, *, since: int = 0) -> np.ndarray:
+        """int64 [micro_batch_size]: the sample numbers of a micro-batch, counted from step `since`."""
+        first = self.samples_between(since, step) + micro_batch * self.micro_batch_size
+        return np.arange(first, first + self.micro_batch_size)
+
+    def _samples_before(self, step: int) -> int:
+        total = 0
+        for steps, samples in self.warmup:
+            total += min(step, steps) * samples
+            step = max(0, step - steps)
+        return total + step * self.samples_per_step
