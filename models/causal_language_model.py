@@ -8,6 +8,7 @@ from models.cache import DecoderCache
 from models.config import TransformerConfig
 from models.decoder import Decoder
 from models.heads import VocabularyProjection
+from models.losses import EACH
 
 
 class CausalLanguageModel(nn.Module):
@@ -44,12 +45,13 @@ class CausalLanguageModel(nn.Module):
             prefix_lengths: [num_pieces] int32 tokens of each piece that are read both ways.
 
         Returns:
-            Under `clm` the cross-entropy in nats, summed (float32 scalar), and the number of right predictions.
+            Under `clm` the cross-entropy in nats, summed (float32 scalar), and the number of right predictions;
+            beside this, the losses one by one (see `models.losses.EACH`).
         """
         hidden = self.decoder(input_ids, cu_seqlens=cu_seqlens, prefix_lengths=prefix_lengths)
         predicted = hidden.flatten(0, 1).index_select(0, predicted_positions) * self.logit_scale
-        loss, correct = self.head.loss(predicted, self.decoder.embeddings.token_weight, targets)
-        return {"clm": loss}, {"clm": correct}
+        loss, correct, each = self.head.loss(predicted, self.decoder.embeddings.token_weight, targets)
+        return {"clm": loss}, {"clm": correct, EACH: each}
 
     def logits(
         self,

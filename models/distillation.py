@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from models.config import TransformerConfig
 from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead
-from models.losses import CHUNK_ELEMENTS
+from models.losses import CHUNK_ELEMENTS, EACH
 from models.masked_language_model import MaskedLanguageModel
 
 _LAYERS = "encoder.transformer.layers."
@@ -94,7 +94,8 @@ class DistilledLanguageModel(nn.Module):
         Returns:
             By term the sum (float32 scalar), and for `mlm` the number of right predictions (int64 scalar): `mlm` is the
             cross-entropy over the predicted positions, `soft` the divergence from the teacher and `cosine` that of
-            the last hidden states, both over the soft positions.
+            the last hidden states, both over the soft positions. Beside the right predictions, the losses of `mlm` one
+            by one (see `models.losses.EACH`).
         """
         packed = {"cu_seqlens": cu_seqlens, "segment_ids": segment_ids}
         hidden = self.encoder(input_ids, **packed).flatten(0, 1)
@@ -106,12 +107,13 @@ class DistilledLanguageModel(nn.Module):
             hidden.index_select(0, positions) for positions in (predicted_positions, soft_positions)
         )
         losses = {}
-        losses["mlm"], correct = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
+        own = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
+        losses["mlm"] = own.total
         losses["soft"] = self.divergence(compared, wanted)
         if self.hidden_loss:
             similarity = F.cosine_similarity(compared.float(), wanted.float(), dim=-1)
             losses["cosine"] = (1 - similarity).sum()
-        return losses, {"mlm": correct}
+        return losses, {"mlm": own.correct, EACH: own.each}
 
     def divergence(
         self, hidden: Tensor, teacher_hidden: Tensor, *, chunk_elements: int = CHUNK_ELEMENTS

@@ -12,7 +12,7 @@ from models.config import TransformerConfig
 from models.embeddings import Embeddings
 from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead
-from models.losses import CHUNK_ELEMENTS
+from models.losses import CHUNK_ELEMENTS, EACH, CrossEntropy
 from models.transformer import ACTIVATIONS
 
 
@@ -114,9 +114,8 @@ class Generator(nn.Module):
         hidden = self.encoder(input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids)
         return hidden.flatten(0, 1).index_select(0, predicted_positions)
 
-    def loss(self, predicted: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of [num_predicted, hidden] against [num_predicted] targets, summed, and the number of right
-        predictions."""
+    def loss(self, predicted: Tensor, targets: Tensor) -> CrossEntropy:
+        """Cross-entropy of [num_predicted, hidden] against [num_predicted] targets; see `summed_cross_entropy`."""
         return self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
 
     @torch.no_grad()
@@ -175,11 +174,11 @@ class Electra(nn.Module):
         Returns:
             By term the sum in nats (float32 scalar) and the number of right predictions (int64 scalar): `mlm` is the
             generator's cross-entropy over the predicted positions, `rtd` the discriminator's binary cross-entropy
-            over all tokens.
+            over all tokens. Beside the right predictions, the losses of `mlm` one by one (see `models.losses.EACH`).
         """
         predicted = self.generator(input_ids, predicted_positions, cu_seqlens, segment_ids)
         losses, correct = {}, {}
-        losses["mlm"], correct["mlm"] = self.generator.loss(predicted, targets)
+        losses["mlm"], correct["mlm"], correct[EACH] = self.generator.loss(predicted, targets)
         sampled = self.generator.sample(predicted)
         replaced_ids, is_replaced = replace_tokens(input_ids, predicted_positions, targets, sampled)
         scores = self.discriminator(replaced_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids)

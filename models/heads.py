@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.config import ClassificationStyle, TransformerConfig
 from models.dropout import dropout
-from models.losses import summed_cross_entropy
+from models.losses import CrossEntropy, summed_cross_entropy
 from models.norms import make_norm
 from models.transformer import ACTIVATIONS
 
@@ -35,7 +35,7 @@ class VocabularyProjection(nn.Module):
         """[..., width] to [..., vocab_size]; `embedding_weight` [vocab_size, width] is W when tied."""
         return F.linear(hidden, self._weight(embedding_weight), self.bias)
 
-    def loss(self, hidden: Tensor, embedding_weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, hidden: Tensor, embedding_weight: Tensor, targets: Tensor) -> CrossEntropy:
         """Cross-entropy of [tokens, width] against [tokens] targets; see `summed_cross_entropy`."""
         return summed_cross_entropy(hidden, self._weight(embedding_weight), self.bias, targets)
 
@@ -58,8 +58,8 @@ class MaskedLanguageModelHead(nn.Module):
         """[..., hidden] to [..., vocab_size] logits; `embedding_weight` is the token embedding."""
         return self.decoder(self._transform(hidden), embedding_weight)
 
-    def loss(self, hidden: Tensor, embedding_weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """[tokens, hidden] and [tokens] targets to the summed cross-entropy and the number of right predictions."""
+    def loss(self, hidden: Tensor, embedding_weight: Tensor, targets: Tensor) -> CrossEntropy:
+        """Cross-entropy of [tokens, hidden] against [tokens] targets; see `summed_cross_entropy`."""
         return self.decoder.loss(self._transform(hidden), embedding_weight, targets)
 
     def _transform(self, hidden: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,22 @@ CHUNK_ELEMENTS = 1 << 25
 """Logits that exist at a time: 128 MiB in float32. Much fewer make thin matrix products, which are slow."""
 
 
+EACH = "each"
+"""Beside the numbers of right predictions, networks give under this name the losses of their first term one by one:
+[predictions] float32 in nats, without a gradient."""
+
+
+class CrossEntropy(NamedTuple):
+    """Losses of some predictions."""
+
+    total: Tensor
+    """float32 scalar: their sum, in nats."""
+    correct: Tensor
+    """int64 scalar: how many have their highest score at the target."""
+    each: Tensor
+    """[predictions] float32: the loss of each of them, without a gradient."""
+
+
 def summed_cross_entropy(
     hidden: Tensor,
     weight: Tensor,
@@ -19,7 +35,7 @@ def summed_cross_entropy(
     targets: Tensor,
     *,
     chunk_elements: int = CHUNK_ELEMENTS,
-) -> tuple[Tensor, Tensor]:
+) -> CrossEntropy:
     """Cross-entropy of softmax(hidden @ weight.T + bias) against `targets`, summed over tokens.
 
     Gradients are computed in the forward pass, chunk by chunk, so that memory does not grow with tokens x
@@ -31,16 +47,32 @@ def summed_cross_entropy(
         bias: [vocabulary] or None.
         targets: [tokens] int64.
         chunk_elements: logits that exist at a time.
-
-    Returns:
-        The sum in nats (float32 scalar) and the number of tokens whose highest score is the target's (int64 scalar).
     """
     # Inside the function gradients are always off.
     training = torch.is_grad_enabled()
-    loss, correct = _LinearCrossEntropy.apply(  # pyright: ignore
-        hidden, weight, bias, targets, chunk_elements, training
+    return CrossEntropy(
+        *_LinearCrossEntropy.apply(  # pyright: ignore
+            hidden, weight, bias, targets, chunk_elements, training
+        )
     )
-    return loss, correct
+
+
+def sums_by_group(each: Tensor, groups: Tensor, num_groups: int) -> Tensor:
+    """Losses added up by group, on their device and without waiting for it.
+
+    Every group is a sum of its own, not a scatter: on a GPU a scatter adds in an order that changes from run to run.
+
+    Args:
+        each: [predictions] losses.
+        groups: [predictions] integers; a prediction outside of 0 ... num_groups - 1 belongs to no group.
+
+    Returns:
+        [num_groups, 2] float64: the sum of each group, and how many predictions it has.
+    """
+    numbers = torch.arange(num_groups, dtype=groups.dtype, device=groups.device)
+    belongs = groups == numbers[:, None]
+    sums = torch.where(belongs, each, 0.0).sum(1, dtype=torch.float64)
+    return torch.stack((sums, belongs.sum(1, dtype=torch.float64)), 1)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -53,7 +85,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         chunk_elements: int,
         training: bool,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         want = ctx.needs_input_grad if training else (False,) * 3
         grad_hidden = torch.empty_like(hidden) if want[0] else None
         # Sums over chunks in half precision would lose what the later chunks add.
@@ -67,6 +99,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         )
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
+        each = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
         rows = max(1, chunk_elements // weight.shape[0])
         for start in range(0, len(targets), rows):
             part, wanted = hidden[start : start + rows], targets[start : start + rows, None]
@@ -74,6 +107,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             own = log_probabilities.gather(-1, wanted)
             correct += (log_probabilities.argmax(-1, keepdim=True) == wanted).sum()
             loss -= own.sum()
+            torch.neg(own[:, 0], out=each[start : start + rows])
             if not any(want):
                 continue
             # The gradient of the logits is softmax minus one-hot.
@@ -91,8 +125,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None or bias is None else grad_bias.to(bias.dtype),
         )
-        ctx.mark_non_differentiable(correct)
-        return loss, correct
+        ctx.mark_non_differentiable(correct, each)
+        # Without this, the backward pass would be handed zeros as long as `each`.
+        ctx.set_materialize_grads(False)
+        return loss, correct, each
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:

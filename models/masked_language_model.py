@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from models.config import TransformerConfig
 from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead, PairHead
+from models.losses import EACH
 
 
 class MaskedLanguageModel(nn.Module):
@@ -50,12 +51,12 @@ class MaskedLanguageModel(nn.Module):
 
         Returns:
             By term (`mlm`, and the pair's) the cross-entropy in nats, summed (float32 scalar), and the number of
-            right predictions (int64 scalar).
+            right predictions (int64 scalar); beside these, the losses of `mlm` one by one (see `models.losses.EACH`).
         """
         hidden = self.encoder(input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids)
         predicted = hidden.flatten(0, 1).index_select(0, predicted_positions)
-        loss, correct = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
-        losses, right = {"mlm": loss}, {"mlm": correct}
+        loss, correct, each = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
+        losses, right = {"mlm": loss}, {"mlm": correct, EACH: each}
         if self.pair_head is not None and self.pair is not None and pair_labels is not None:
             losses[self.pair], right[self.pair] = self.pair_head.loss(hidden[:, 0], pair_labels)
         return losses, right

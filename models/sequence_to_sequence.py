@@ -12,6 +12,7 @@ from models.decoder import Decoder
 from models.encoder import Encoder
 from models.heads import VocabularyProjection
 from models.layout import Layout
+from models.losses import EACH
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,14 @@ class SequenceToSequence(nn.Module):
                 piece i.
 
         Returns:
-            Under `denoise` the cross-entropy in nats, summed (float32 scalar), and the number of right predictions.
+            Under `denoise` the cross-entropy in nats, summed (float32 scalar), and the number of right predictions;
+            beside this, the losses one by one (see `models.losses.EACH`).
         """
         memory = self.encode(input_ids, cu_seqlens=cu_seqlens)
         hidden = self.decode(decoder_input_ids, memory, cu_seqlens=decoder_cu_seqlens)
         predicted = hidden.flatten(0, 1).index_select(0, predicted_positions) * self.logit_scale
-        loss, correct = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
-        return {"denoise": loss}, {"denoise": correct}
+        loss, correct, each = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
+        return {"denoise": loss}, {"denoise": correct, EACH: each}
 
     def encode(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, cu_seqlens: Tensor | None = None

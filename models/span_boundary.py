@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from models.config import TransformerConfig
 from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead, PairHead, VocabularyProjection
+from models.losses import EACH, CrossEntropy
 from models.norms import make_norm
 
 PLACE_SIZE = 200
@@ -42,8 +43,8 @@ class SpanBoundaryHead(nn.Module):
         span_offsets: Tensor,
         embedding_weight: Tensor,
         targets: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Cross-entropy, summed, and the number of right predictions.
+    ) -> CrossEntropy:
+        """Cross-entropy of every token; see `summed_cross_entropy`.
 
         Args:
             left, right: [tokens, hidden] representations of the tokens before and behind each token's span.
@@ -106,20 +107,21 @@ class SpanBoundaryLanguageModel(nn.Module):
 
         Returns:
             By term (`mlm`, `sbo`, and the pair's) the cross-entropy in nats, summed (float32 scalar), and the number
-            of right predictions (int64 scalar).
+            of right predictions (int64 scalar); beside these, the losses of `mlm` one by one (see
+            `models.losses.EACH`).
         """
         hidden = self.encoder(input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids)
         tokens, weight = hidden.flatten(0, 1), self.encoder.embeddings.token_weight
         losses, correct = {}, {}
         predicted = tokens.index_select(0, predicted_positions)
-        losses["mlm"], correct["mlm"] = self.head.loss(predicted, weight, targets)
+        losses["mlm"], correct["mlm"], correct[EACH] = self.head.loss(predicted, weight, targets)
         if self.boundary_head is not None:
             assert left_positions is not None
             assert right_positions is not None
             assert span_offsets is not None
             left = tokens.index_select(0, left_positions)
             right = tokens.index_select(0, right_positions)
-            losses["sbo"], correct["sbo"] = self.boundary_head.loss(
+            losses["sbo"], correct["sbo"], _ = self.boundary_head.loss(
                 left, right, span_offsets, weight, targets
             )
         if self.pair_head is not None and self.pair is not None and pair_labels is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,10 +72,60 @@ def _listed(names: list[str]) -> str:
     return shown if len(names) <= SHOWN_NAMES else f"{shown} and {len(names) - SHOWN_NAMES} more"
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Optimizer groups: decay for matrices, none for biases and norms, as BERT's released code has it."""
-    parameters = list(model.parameters())
+def decay_groups(
+    model: nn.Module, weight_decay: float, layer_decay: float | None = None
+) -> list[dict[str, Any]]:
+    """Optimizer groups: decay for matrices, none for biases and norms, as BERT's released code has it.
+
+    Args:
+        layer_decay: learning rate of each layer as a share of the layer's above it; None gives all the same.
+
+    Returns:
+        Groups with `params`, `weight_decay` and `lr_scale`, the group's share of the learning rate.
+    """
+    scales = {} if layer_decay is None else layer_scales(model, layer_decay)
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((scales.get(name, 1.0), parameter.dim() > 1), []).append(parameter)
+    # Matrices first, the top of the network first: the order does not depend on which module is declared first.
     return [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {
+            "params": groups[scale, is_matrix],
+            "weight_decay": weight_decay if is_matrix else 0.0,
+            "lr_scale": scale,
+        }
+        for scale, is_matrix in sorted(groups, reverse=True)
     ]
+
+
+_LAYER = re.compile(r"(?P<stack>.*?)(?:transformer\.layers|forward_layers|backward_layers)\.(?P<number>\d+)\.")
+_BELOW_LAYERS = re.compile(r"(?:^|\.)(?:encoder|decoder)\.(?:embeddings|tokens|transformer\.relative_bias)\.")
+
+
+def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
+    """Share of the learning rate of every parameter: `layer_decay` to the number of layers above its own.
+
+    Embeddings count as the layer below all, whatever stands on the stacks (heads, final norms) as the layer on top
+    (Clark et al. 2020, released code). A decoder with an encoder stands on it. Networks with several stacks side by
+    side, such as ELECTRA's generator and discriminator, are counted each for itself.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    heights: dict[str, int] = {}
+    for name in names:
+        if found := _LAYER.match(name):
+            stack = found["stack"]
+            heights[stack] = max(heights.get(stack, 0), int(found["number"]) + 1)
+    scales = {}
+    for name in names:
+        network = name.split(".")[0] if name.startswith(("generator.", "discriminator.")) else ""
+        below = heights.get(f"{network}.encoder." if network else "encoder.", 0)
+        total = sum(height for stack, height in heights.items() if stack.startswith(network))
+        if network == "" and set(heights) <= {"encoder.", "decoder."}:
+            total = sum(heights.values())
+        if found := _LAYER.match(name):
+            depth = int(found["number"]) + 1 + (below if "decoder." in found["stack"] else 0)
+        else:
+            depth = 0 if _BELOW_LAYERS.search(name) else total + 1
+        scales[name] = layer_decay ** (total + 1 - depth)
+    return scales

@@ -10,7 +10,7 @@ from models.elmo.config import ElmoConfig
 from models.elmo.encoder import ElmoEncoder
 from models.elmo.sampled_softmax import choose_candidates, sampled_cross_entropy
 from models.elmo.token_layer import DrawnLinear
-from models.losses import summed_cross_entropy
+from models.losses import EACH, summed_cross_entropy
 
 
 class ElmoLanguageModel(nn.Module):
@@ -64,7 +64,8 @@ class ElmoLanguageModel(nn.Module):
 
         Returns:
             `forward` and `backward`: sums of cross-entropies in nats (float32 scalars), and with the full softmax the
-            numbers of right predictions (int64 scalars).
+            numbers of right predictions (int64 scalars); beside these, the losses of `forward` one by one (see
+            `models.losses.EACH`).
         """
         from_left, from_right = self.encoder.directions(characters, words, cu_seqlens)
         next_positions = predicted_positions + 1
@@ -74,6 +75,7 @@ class ElmoLanguageModel(nn.Module):
         }
         losses: dict[str, Tensor] = {}
         correct: dict[str, Tensor] = {}
+        each: dict[str, Tensor] = {}
         weight, bias = self.softmax.weight, self.softmax.bias
         if (
             self.training
@@ -83,12 +85,12 @@ class ElmoLanguageModel(nn.Module):
         ):
             candidates = choose_candidates(weight, bias, word_ids, log_counts, negatives, negative_log_counts)
             for term, (hidden, places) in terms.items():
-                losses[term] = sampled_cross_entropy(
+                losses[term], each[term] = sampled_cross_entropy(
                     self.dropout(hidden), candidates, places, word_ids[places]
                 )
         else:
             for term, (hidden, places) in terms.items():
-                losses[term], correct[term] = summed_cross_entropy(
+                losses[term], correct[term], each[term] = summed_cross_entropy(
                     self.dropout(hidden), weight, bias, word_ids[places]
                 )
-        return losses, correct
+        return losses, correct | {EACH: each["forward"]}

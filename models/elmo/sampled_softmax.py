@@ -49,8 +49,11 @@ def choose_candidates(
     return Candidates(negatives, chosen[:drawn], offsets[:drawn], chosen[drawn:], offsets[drawn:])
 
 
-def sampled_cross_entropy(hidden: Tensor, candidates: Candidates, places: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of each target against itself and the drawn words, summed, in nats (float32 scalar).
+def sampled_cross_entropy(
+    hidden: Tensor, candidates: Candidates, places: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of each target against itself and the drawn words, in nats: the sum (float32 scalar) and, without
+    a gradient, one by one ([predicted] float32).
 
     Subtracting the logarithm of the expected counts makes the gradient that of the full softmax as the sample
     grows. Where a target was drawn, it does not count a second time.
@@ -64,4 +67,5 @@ def sampled_cross_entropy(hidden: Tensor, candidates: Candidates, places: Tensor
     right = (hidden * wanted).sum(-1).float() + candidates.target_offset[places]
     wrong = (hidden @ candidates.negative_weight.t()).float() + candidates.negative_offset
     wrong = wrong.masked_fill(targets[:, None] == candidates.negatives, -torch.inf)
-    return (torch.cat([right[:, None], wrong], dim=-1).logsumexp(-1) - right).sum()
+    each = torch.cat([right[:, None], wrong], dim=-1).logsumexp(-1) - right
+    return each.sum(), each.detach()

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from models.distillation import DistilledLanguageModel, every_nth_layer
 from models.initialization import init_weights
+from models.losses import EACH
 from models.masked_language_model import MaskedLanguageModel
 
 CU_SEQLENS = torch.tensor([0, 7, 12, 22, 24], dtype=torch.int32)
@@ -69,7 +70,8 @@ def test_losses_are_those_of_the_formulas(student, teacher, input_ids):
     torch.testing.assert_close(losses["soft"], divergence * 4)
     torch.testing.assert_close(losses["cosine"], cosine)
     assert correct["mlm"].item() == (scores[PREDICTED].argmax(-1) == TARGETS).sum()
-    assert correct.keys() == {"mlm"}
+    assert correct.keys() == {"mlm", EACH}
+    torch.testing.assert_close(correct[EACH].sum(), mlm.detach())
 
 
 def test_chunks_change_neither_the_divergence_nor_its_gradient(student):

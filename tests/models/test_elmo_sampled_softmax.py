@@ -13,6 +13,7 @@ from models.elmo.language_model import ElmoLanguageModel
 from models.elmo.sampled_softmax import choose_candidates, sampled_cross_entropy
 from models.elmo.sentences import read_sentences
 from models.initialization import init_weights
+from models.losses import EACH
 
 WORDS, WIDTH, PREDICTED = 400, 12, 30
 
@@ -31,7 +32,10 @@ def sampled(problem: tuple[Tensor, ...], negatives: Tensor, log_count: float) ->
     hidden, weight, bias, targets = problem
     counts = torch.full((len(targets),), log_count), torch.full((len(negatives),), log_count)
     candidates = choose_candidates(weight, bias, targets, counts[0], negatives, counts[1])
-    return sampled_cross_entropy(hidden, candidates, torch.arange(len(targets)), targets)
+    loss, each = sampled_cross_entropy(hidden, candidates, torch.arange(len(targets)), targets)
+    torch.testing.assert_close(each.sum(), loss.detach())
+    assert not each.requires_grad
+    return loss
 
 
 def test_with_all_words_drawn_it_is_the_full_softmax_with_its_gradients(problem: tuple[Tensor, ...]):
@@ -95,11 +99,12 @@ def test_evaluation_is_over_all_words_whatever_was_drawn():
     model.eval()
     full, correct = model(**batch)
     ignoring, _ = model(**batch, **drawn)
-    assert correct.keys() == {"forward", "backward"}
+    assert correct.keys() == {"forward", "backward", EACH}
     assert all(torch.equal(full[term], ignoring[term]) for term in full)
     model.train()
-    losses, nothing = model(**batch, **drawn)
-    assert nothing == {}
+    losses, beside = model(**batch, **drawn)
+    assert beside.keys() == {EACH}
+    torch.testing.assert_close(beside[EACH].sum(), losses["forward"].detach())
     assert all(losses[term] < full[term] for term in full)
     losses["forward"].backward()
     assert model.softmax.weight.grad is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from models.losses import summed_cross_entropy
+from models.losses import summed_cross_entropy, sums_by_group
 
 
 def storages(tree) -> list[torch.UntypedStorage]:
@@ -57,7 +57,7 @@ def reference(hidden, weight, bias, targets, factor: float = 1.0):
 
 def measured(hidden, weight, bias, targets, dtype, factor: float = 1.0, **options):
     leaves = [each.detach().to(dtype).requires_grad_() for each in (hidden, weight, bias) if each is not None]
-    loss, correct = summed_cross_entropy(*leaves, *[None] * (3 - len(leaves)), targets, **options)
+    loss, correct, _ = summed_cross_entropy(*leaves, *[None] * (3 - len(leaves)), targets, **options)
     (loss * factor).backward()
     return loss.detach(), correct, [leaf.grad for leaf in leaves]
 
@@ -120,14 +120,14 @@ def test_chunks_do_not_wear_away_sums_in_half_precision():
     hidden = torch.ones(4096, 1, dtype=torch.bfloat16)
     weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
     targets = torch.zeros(4096, dtype=torch.int64)
-    summed_cross_entropy(hidden, weight, None, targets, chunk_elements=2)[0].backward()
+    summed_cross_entropy(hidden, weight, None, targets, chunk_elements=2).total.backward()
     assert weight.grad.tolist() == [[-2048.0], [2048.0]]
 
 
 def test_huge_logits_stay_finite():
     hidden = torch.full((3, 2), 1e4, requires_grad=True)
     weight = torch.tensor([[1e4, 0.0], [-1e4, 0.0], [0.0, 1.0]], requires_grad=True)
-    loss, correct = summed_cross_entropy(hidden, weight, None, torch.tensor([0, 0, 1]))
+    loss, correct, _ = summed_cross_entropy(hidden, weight, None, torch.tensor([0, 0, 1]))
     loss.backward()
     assert float(loss.detach()) == pytest.approx(2e8)
     assert correct == 2
@@ -139,7 +139,7 @@ def test_frozen_parts_get_no_gradient_and_the_others_theirs():
     hidden, weight, bias, targets = some_problem(7, 4, 9, bias=True, seed=1)
     _, _, (_, wanted, _) = reference(hidden, weight, bias, targets)
     hidden, weight, bias = hidden.float(), weight.float().requires_grad_(), bias.float()
-    summed_cross_entropy(hidden, weight, bias, targets, chunk_elements=20)[0].backward()
+    summed_cross_entropy(hidden, weight, bias, targets, chunk_elements=20).total.backward()
     assert hidden.grad is None
     assert bias.grad is None
     torch.testing.assert_close(weight.grad.double(), wanted, rtol=1e-4, atol=1e-5)
@@ -150,7 +150,7 @@ def peak_bytes(tokens: int, vocabulary: int, *, fused: bool, train: bool = True)
     hidden, weight = hidden.float().requires_grad_(train), weight.float().requires_grad_(train)
     with PeakMemory() as memory, torch.set_grad_enabled(train):
         if fused:
-            loss, _ = summed_cross_entropy(hidden, weight, None, targets, chunk_elements=1 << 14)
+            loss = summed_cross_entropy(hidden, weight, None, targets, chunk_elements=1 << 14).total
         else:
             loss = F.cross_entropy(F.linear(hidden, weight), targets, reduction="sum")
         if train:
@@ -174,6 +174,46 @@ def test_evaluation_computes_no_gradients():
     hidden, weight, _, targets = some_problem(64, 8, 4096, bias=False)
     weight = weight.float().requires_grad_()
     with PeakMemory() as memory, torch.no_grad():
-        loss, _ = summed_cross_entropy(hidden.float(), weight, None, targets, chunk_elements=4096)
+        loss = summed_cross_entropy(hidden.float(), weight, None, targets, chunk_elements=4096).total
     assert not loss.requires_grad
     assert memory.peak < 4 * weight.numel(), "less than one gradient of the weights"
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    tokens=st.integers(0, 20),
+    chunk_elements=st.integers(1, 200),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    train=st.booleans(),
+)
+def test_losses_one_by_one_are_those_of_cross_entropy_and_have_no_gradient(
+    tokens, chunk_elements, dtype, train
+):
+    hidden, weight, bias, targets = (
+        each.to(dtype) if each.is_floating_point() else each
+        for each in some_problem(tokens, 5, 11, bias=True, seed=tokens)
+        if each is not None
+    )
+    weight.requires_grad_()
+    with torch.set_grad_enabled(train):
+        found = summed_cross_entropy(hidden, weight, bias, targets, chunk_elements=chunk_elements)
+    expected = F.cross_entropy(F.linear(hidden, weight, bias).float(), targets, reduction="none")
+    assert found.each.dtype == torch.float32
+    assert not found.each.requires_grad
+    torch.testing.assert_close(found.each, expected.detach(), rtol=1e-5, atol=1e-5)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 4), st.floats(0, 100, width=32)), max_size=50))
+def test_groups_are_added_up_each_by_itself(predictions):
+    groups = torch.tensor([group for group, _ in predictions], dtype=torch.int64)
+    each = torch.tensor([loss for _, loss in predictions], dtype=torch.float32)
+    found = sums_by_group(each, groups, 4)
+    expected = [[loss for own, loss in predictions if own == group] for group in range(4)]
+    assert found.tolist() == [[pytest.approx(sum(own)), len(own)] for own in expected]
+
+
+def test_a_loss_that_is_no_number_stays_in_its_group():
+    each, groups = torch.tensor([1.0, torch.nan, torch.inf]), torch.tensor([0, 1, -1])
+    sums = sums_by_group(each, groups, 3)[:, 0]
+    assert sums[[0, 2]].tolist() == [1.0, 0.0]
+    assert sums[1].isnan()

@@ -14,6 +14,7 @@ from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.encoder import Encoder
 from models.initialization import init_weights
+from models.losses import EACH
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 
@@ -362,6 +363,7 @@ def test_compiled_network_computes_the_same(network, small_config):
     for term, loss in losses.items():
         torch.testing.assert_close(loss, expected_losses[term])
         assert correct[term] == expected_correct[term]
+    torch.testing.assert_close(correct[EACH], expected_correct[EACH])
     for name, gradient in gradients(compiled, batch).items():
         name = name.removeprefix("_orig_mod.")
         torch.testing.assert_close(gradient, expected[name], msg=lambda text, name=name: f"{name}: {text}")
