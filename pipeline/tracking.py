@@ -5,16 +5,20 @@ SQLite under the runs directory unless `MLFLOW_TRACKING_URI` says otherwise.
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
+import platform
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.errors import TrackingUnreachableError
+from cluster.manifest import created_by
 from pipeline.config import flatten
 
 if TYPE_CHECKING:
@@ -30,6 +34,9 @@ MODEL_ID_TAG = "cloze.model_id"
 BEST_ALIAS = "best"
 _MAX_PARAMS_PER_BATCH = 100
 _MAX_PARAM_CHARACTERS = 6000
+_PACKAGES = ("torch", "deepspeed", "ray", "mlflow", "numpy", "numba", "tokenizers", "triton", "flash-attn")
+_STEERING_VARIABLES = ("CUDA_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "DS_")
+"""Prefixes of environment variables that change what is computed, or how fast; none of them holds a secret."""
 
 # Read by MLflow on import. A dead server must be noticed within seconds, not after minutes of retries.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -105,9 +112,48 @@ def start_run(
         params = [Param(key, str(value)[:_MAX_PARAM_CHARACTERS]) for key, value in flat.items()]
         for first in range(0, len(params), _MAX_PARAMS_PER_BATCH):
             client.log_batch(run_id, params=params[first : first + _MAX_PARAMS_PER_BATCH])
+        tags = {**source_tags(), **tags}
         client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
         client.log_dict(run_id, dict(config), "config.json")
+        client.log_dict(run_id, environment(), "environment.json")
     return TrackedRun(uri, run_id)
+
+
+def source_tags() -> dict[str, str]:
+    """Which code made a run: cloze's version and commit (`+dirty` when it was changed), under MLflow's names too.
+
+    The commit is that of cloze, not of the directory that the user works in: with the resolved configuration and the
+    fingerprints of the data it is what determines the run.
+    """
+    made = created_by()
+    tags = {
+        "mlflow.source.name": "cloze",
+        "mlflow.source.type": "LOCAL",
+        "cloze.version": made.version,
+        "cloze.host": made.host,
+    }
+    with suppress(OSError, KeyError):  # In a container, the user may have no name.
+        tags["mlflow.user"] = getpass.getuser()
+    if made.commit:
+        tags |= {"mlflow.source.git.commit": made.commit, "cloze.commit": made.commit}
+    return tags
+
+
+def environment() -> dict[str, Any]:
+    """What a run is started on: versions of what computes it, the machine, and the variables that steer it."""
+    versions = {}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "packages": versions,
+        "variables": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(_STEERING_VARIABLES)
+        },
+    }
 
 
 def reserve_run(experiment: str, name: str, *, runs_dir: Path) -> TrackedRun:
@@ -179,79 +225,122 @@ def register_checkpoint(
     metrics: Mapping[str, float],
     best: bool,
     tags: Mapping[str, str],
+    time_ms: int,
 ) -> str:
     """Make a checkpoint a logged model and a version of the registered model `name`; returns the model id.
 
-    Nothing is uploaded: both point to `directory`. Doing it twice is the same as doing it once. `best` moves
-    the alias of that name; MLflow itself takes `latest` for the highest version.
+    Nothing is uploaded: both point to `directory`. Doing it twice is the same as doing it once, also when the first
+    time broke off in the middle, or was carried out by a server that never answered. `best` moves the alias of that
+    name; MLflow itself takes `latest` for the highest version.
+
+    Args:
+        directory: a path or a URI.
+        metrics: what was measured on the checkpoint.
+        time_ms: when it was saved, in milliseconds since 1970; the same whenever it is sent.
     """
-    version = find_version(client, name, step)
-    if version is None:
-        version = _create_version(
-            client, run_id, name, step, directory, metrics, {**tags, CHECKPOINT_TAG: directory}
-        )
+    tags = {**tags, CHECKPOINT_TAG: directory, STEP_TAG: str(step)}
+    versions = _versions(client, name, step)
+    if versions:
+        model_id = versions[0].tags[MODEL_ID_TAG]
+    else:
+        model_id = _logged_model(client, run_id, step, metrics, tags, time_ms)
+        source = _source(client, directory, model_id)
+        versions = [_create_version(client, run_id, name, model_id, source, tags)]
+    for surplus in versions[1:]:
+        client.delete_model_version(name, surplus.version)
+    for model in logged_models(client, run_id, step):
+        if model.model_id != model_id:
+            client.delete_logged_model(model.model_id)
     if best:
-        client.set_registered_model_alias(name, BEST_ALIAS, version.version)
-    return version.tags[MODEL_ID_TAG]
+        client.set_registered_model_alias(name, BEST_ALIAS, versions[0].version)
+    return model_id
 
 
-def forget_checkpoint(client: MlflowClient, *, name: str, step: int) -> None:
-    """Remove the model version of a checkpoint that retention deleted; its logged model is deleted with it."""
-    version = find_version(client, name, step)
-    if version is not None:
-        client.delete_model_version(name, version.version)
-        client.delete_logged_model(version.tags[MODEL_ID_TAG])
+def forget_checkpoint(client: MlflowClient, *, run_id: str, name: str, step: int) -> None:
+    """Remove the model version and the logged model of a checkpoint that retention deleted; none is no error."""
+    for registered in _versions(client, name, step):
+        client.delete_model_version(name, registered.version)
+    for model in logged_models(client, run_id, step):
+        client.delete_logged_model(model.model_id)
 
 
 def find_version(client: MlflowClient, name: str, step: int) -> Any:
     """The registered version of a checkpoint's step, or None."""
+    return next(iter(_versions(client, name, step)), None)
+
+
+def logged_models(client: MlflowClient, run_id: str, step: int) -> list[Any]:
+    """The logged models of a run's checkpoint, the oldest first; more than one where a request was repeated."""
+    experiment = client.get_run(run_id).info.experiment_id
+    found = client.search_logged_models(
+        [experiment], filter_string=f"source_run_id = '{run_id}' AND tags.`{STEP_TAG}` = '{step}'"
+    )
+    return sorted(found, key=lambda model: (model.creation_timestamp, model.model_id))
+
+
+def _versions(client: MlflowClient, name: str, step: int) -> list[Any]:
+    """The registered versions of a checkpoint's step, the lowest first."""
     from mlflow.exceptions import MlflowException
 
     try:
         found = client.search_model_versions(f"name = '{name}' and tag.`{STEP_TAG}` = '{step}'")
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return None
+            return []
         raise
-    return found[0] if found else None
+    return sorted(found, key=lambda version: int(version.version))
+
+
+def _logged_model(
+    client: MlflowClient,
+    run_id: str,
+    step: int,
+    metrics: Mapping[str, float],
+    tags: dict[str, str],
+    time_ms: int,
+) -> str:
+    """The id of the step's logged model, which may be there already, whole or not."""
+    from mlflow.entities import Metric
+
+    model = next(iter(logged_models(client, run_id, step)), None)
+    if model is None:
+        model = client.create_logged_model(
+            experiment_id=client.get_run(run_id).info.experiment_id,
+            name=f"step-{step:08d}",
+            source_run_id=run_id,
+            tags=tags,
+            model_type="checkpoint",
+        )
+    if str(model.status) != "READY":
+        client.finalize_logged_model(model.model_id, "READY")
+    if metrics:
+        batch = [Metric(key, value, time_ms, step, model_id=model.model_id) for key, value in metrics.items()]
+        client.log_batch(run_id, metrics=batch)
+    return model.model_id
+
+
+def _source(client: MlflowClient, directory: str, model_id: str) -> str:
+    """Where a version's files are said to be. A server takes no path of its clients' machines: the logged model
+    stands for it there, and the tag `cloze.checkpoint` says the path."""
+    if "://" in directory:
+        return directory
+    if client.tracking_uri.startswith(("http://", "https://", "databricks")):
+        return f"models:/{model_id}"
+    return Path(directory).resolve().as_uri()
 
 
 def _create_version(
-    client: MlflowClient,
-    run_id: str,
-    name: str,
-    step: int,
-    directory: str,
-    metrics: Mapping[str, float],
-    tags: dict[str, str],
+    client: MlflowClient, run_id: str, name: str, model_id: str, source: str, tags: dict[str, str]
 ) -> Any:
-    from mlflow.entities import Metric
     from mlflow.exceptions import MlflowException
 
-    run = client.get_run(run_id)
-    model = client.create_logged_model(
-        experiment_id=run.info.experiment_id,
-        name=f"step-{step:08d}",
-        source_run_id=run_id,
-        tags={**tags, STEP_TAG: str(step)},
-        model_type="checkpoint",
-    )
-    client.finalize_logged_model(model.model_id, "READY")
-    if metrics:
-        now = int(time.time() * 1000)
-        batch = [Metric(key, value, now, step, model_id=model.model_id) for key, value in metrics.items()]
-        client.log_batch(run_id, metrics=batch)
     try:
         client.create_registered_model(name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     return client.create_model_version(
-        name,
-        source=Path(directory).resolve().as_uri(),
-        run_id=run_id,
-        model_id=model.model_id,
-        tags={**tags, STEP_TAG: str(step), MODEL_ID_TAG: model.model_id},
+        name, source=source, run_id=run_id, model_id=model_id, tags={**tags, MODEL_ID_TAG: model_id}
     )
 
 

@@ -1,196 +1,187 @@
 """The log of a training run: every step is written to disk first, and sent to MLflow from there.
 
-`log.jsonl` in the run's directory is append-only and is the truth; a thread sends it on in order. A tracking
-store that is down, slow or restarted costs training nothing. What was sent is remembered as a byte offset;
-sending a line twice changes nothing in MLflow, because a metric is stored once per (key, step, time, value).
+`log.jsonl` in the run's directory is append-only and is the truth; MLflow is a copy that a process of its own keeps
+up to date (`log_sender.py`). A tracking store that is down, slow or restarted costs training nothing.
+
 A resumed run repeats the steps after its checkpoint; those that are in the log already are not written again.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
+from cluster.errors import StorageError
+from pipeline.pretrain.log_lines import (
+    LOG_NAME,
+    encode,
+    entries_backwards,
+    log_size,
+    read_log,
+    read_metrics,
+    read_new,
+)
+from pipeline.pretrain.log_sender import SENT_NAME, Sender, send_log, want_status
 
-from cluster.manifest import write_durably
-from pipeline.tracking import connect, forget_checkpoint, register_checkpoint
+__all__ = [
+    "LOG_NAME",
+    "SENT_NAME",
+    "RunLog",
+    "Sender",
+    "log_size",
+    "read_log",
+    "read_metrics",
+    "read_new",
+    "send_log",
+    "want_status",
+]
 
-LOG_NAME = "log.jsonl"
-SENT_NAME = "log.sent"
-_MAX_METRICS_PER_BATCH = 1000
-_RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+STEP_KIND = "train"
+"""Kind of the entries that every step has exactly one of, in order."""
+_CHECKPOINT_KIND = "checkpoint"
 
 
 class RunLog:
     """Appends entries to `log.jsonl`. Only rank 0 has one."""
 
-    def __init__(self, run_directory: Path) -> None:
-        self._path = run_directory / LOG_NAME
-        _drop_torn_line(self._path)
+    def __init__(self, run_directory: Path, *, since: int = 0) -> None:
+        """
+        Args:
+            since: the step of the checkpoint that the run continues from. Only what the log holds from there on is
+                read: with the last step of a long run, that is its last lines.
+
+        Raises:
+            StorageError: the log cannot be written.
+        """
+        self._directory, self._path = run_directory, run_directory / LOG_NAME
         self._last: dict[str, int] = {}
-        for entry in read_log(run_directory):
-            self._last[entry["kind"]] = max(entry["step"], self._last.get(entry["kind"], -1))
-        self._stream = self._path.open("ab")
+        self._events: set[bytes] = set()
+        self._recorded: dict[int, dict[str, Any]] = {}
+        with _refusals(self._path):
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = self._drop_torn_line()
+        self._read_back_to(since)
 
     def write(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
-        """Append an entry unless this kind already has one for `step` or later; returns whether it did."""
+        """Append an entry unless this kind already has one for `step` or later; returns whether it did.
+
+        Raises:
+            StorageError: the disk is full, or refuses. The log is as it was before, and the run can be resumed from
+                its last checkpoint.
+        """
         if step <= self.last_step(kind):
             return False
-        entry = {"kind": kind, "step": step, "time_ms": int(time.time() * 1000), "data": dict(data)}
-        self._stream.write(orjson.dumps(entry) + b"\n")
-        self._stream.flush()
+        self._append(encode(kind, step, _now_ms(), data))
         self._last[kind] = step
+        if kind == STEP_KIND:
+            self._recorded[step] = dict(data)
+        elif kind == _CHECKPOINT_KIND:
+            # What is before it will not be repeated, except from an older checkpoint: `recorded` then reads again.
+            self._recorded = {number: kept for number, kept in self._recorded.items() if number > step}
+        return True
+
+    def event(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
+        """Append what happened at `step`, of which there may be several, unless the very same is in the log already
+        because the run repeats its steps; returns whether it did.
+
+        Raises:
+            StorageError: see `write`.
+        """
+        known = _identity(kind, step, data)
+        if known in self._events:
+            return False
+        self._append(encode(kind, step, _now_ms(), data))
+        self._events.add(known)
         return True
 
     def last_step(self, kind: str) -> int:
-        """Step of the newest entry of this kind; -1 when there is none."""
+        """Step of the newest entry of this kind from `since` on; -1 when there is none."""
         return self._last.get(kind, -1)
 
+    def recorded(self, step: int) -> dict[str, Any] | None:
+        """The metrics that are in the log for a step, which is about to be repeated; None when it is new."""
+        if step > self.last_step(STEP_KIND):
+            return None
+        if step not in self._recorded:
+            self._read_back_to(step - 1)
+        return self._recorded.get(step)
+
+    def sync(self) -> None:
+        """Have everything on the disk itself, as it must be before a checkpoint of these steps is committed: after a
+        power failure they are not repeated.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        with _refusals(self._path):
+            os.fsync(self._descriptor)
+
     def close(self) -> None:
-        """Close the file; everything was flushed when it was written."""
-        self._stream.close()
+        """Close the file; everything was written when it was logged. Closing twice is closing once."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
-
-def read_log(run_directory: Path) -> list[dict[str, Any]]:
-    """Every whole entry of a run's log, in order."""
-    return read_new(run_directory, 0)[0]
-
-
-def read_new(run_directory: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """The whole entries from byte `offset` on, and the offset behind them."""
-    path = run_directory / LOG_NAME
-    if not path.exists():
-        return [], offset
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        data = stream.read()
-    whole = data[: data.rfind(b"\n") + 1]
-    return [orjson.loads(line) for line in whole.splitlines()], offset + len(whole)
-
-
-def read_metrics(run_directory: Path, kind: str = "train") -> list[dict[str, Any]]:
-    """The metrics of each logged step, as dicts with `step` added."""
-    return [{"step": e["step"], **e["data"]} for e in read_log(run_directory) if e["kind"] == kind]
-
-
-class Sender:
-    """Sends a run's log to MLflow from a thread."""
-
-    def __init__(self, run_directory: Path, *, uri: str, run_id: str, model_name: str) -> None:
-        self._directory = run_directory
-        self._uri, self._run_id, self._model_name = uri, run_id, model_name
-        self._wake, self._closing = threading.Event(), threading.Event()
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="mlflow-sender", daemon=True)
-        self._thread.start()
-
-    def notify(self) -> None:
-        """Say that there may be something to send."""
-        self._wake.set()
-
-    def close(self, timeout_s: float = 30.0) -> str:
-        """Send what is left, for at most `timeout_s`. Returns why entries stay unsent, or an empty string."""
-        self._closing.set()
-        self._wake.set()
-        self._thread.join(timeout_s)
-        if self._error is not None or self._thread.is_alive():
-            return f"{self._uri} did not take everything ({self._error or 'it is slow'})"
-        return ""
-
-    def _run(self) -> None:
-        failures = 0
-        while True:
-            self._wake.wait(_RETRY_S[min(failures, len(_RETRY_S)) - 1] if failures else None)
-            closing = self._closing.is_set()
-            self._wake.clear()
+    def _append(self, line: bytes) -> None:
+        # One call for one line, and no buffer: a kill leaves nothing in memory, and a failed write nothing to come.
+        with _refusals(self._path):
             try:
-                send_log(self._directory, uri=self._uri, run_id=self._run_id, model_name=self._model_name)
-                failures, self._error = 0, None
-            except Exception as error:
-                # Tracking must never stop training: whatever it is, keep it for the closing message and try
-                # again later. The entries stay in the log.
-                failures, self._error = failures + 1, error
-            if closing:
+                written = os.write(self._descriptor, line)
+                while written < len(line):
+                    written += os.write(self._descriptor, line[written:])
+            except BaseException:
+                os.ftruncate(self._descriptor, self._size)
+                raise
+        self._size += len(line)
+
+    def _drop_torn_line(self) -> int:
+        """Cut off a last line that a killed process left unfinished; returns the bytes that are left."""
+        size = end = os.fstat(self._descriptor).st_size
+        whole = 0
+        while end and not whole:
+            start = max(0, end - (1 << 16))
+            whole = os.pread(self._descriptor, end - start, start).rfind(b"\n") + 1
+            whole, end = (start + whole if whole else 0), start
+        if whole != size:
+            os.ftruncate(self._descriptor, whole)
+        return whole
+
+    def _read_back_to(self, step: int) -> None:
+        """Learn what the log holds after `step`, and at it except for its metrics.
+
+        A step's metrics are its first entry: whatever else carries its number, or a higher one, comes behind them.
+        """
+        for entry in entries_backwards(self._directory):
+            kind, number, data = entry["kind"], entry["step"], entry["data"]
+            self._last[kind] = max(number, self._last.get(kind, -1))
+            if kind != STEP_KIND:
+                self._events.add(_identity(kind, number, data))
+                continue
+            if number <= step:
                 return
+            self._recorded[number] = data
 
 
-def send_log(run_directory: Path, *, uri: str, run_id: str, model_name: str) -> None:
-    """Send every unsent entry, in order; raises what MLflow raises and keeps what was sent."""
-    client = connect(uri)
-    sent_path = run_directory / SENT_NAME
-    sent = int(sent_path.read_text()) if sent_path.exists() else 0
-    path = run_directory / LOG_NAME
-    if not path.exists() or path.stat().st_size <= sent:
-        return
-    with path.open("rb") as stream:
-        stream.seek(sent)
-        pending: list[Any] = []
-        for line in stream:
-            if not line.endswith(b"\n"):
-                break
-            entry = orjson.loads(line)
-            if entry["kind"] in _EVENTS:
-                _flush(client, run_id, pending)
-                _EVENTS[entry["kind"]](client, run_id, model_name, entry)
-            else:
-                metrics = _metrics_of(entry)
-                if len(pending) + len(metrics) > _MAX_METRICS_PER_BATCH:
-                    _flush(client, run_id, pending)
-                    write_durably(sent_path, str(sent).encode())
-                pending.extend(metrics)
-            sent += len(line)
-        _flush(client, run_id, pending)
-        write_durably(sent_path, str(sent).encode())
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Any refusal of the file system as a StorageError, with what is left of the run."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {path}: {error.strerror}.",
+            kept="the run up to its last checkpoint, and every line that is in the log",
+            next_step=f"make room, or give permission, then: cloze resume {path.parent.name}",
+        ) from error
 
 
-def _metrics_of(entry: Mapping[str, Any]) -> list[Any]:
-    from mlflow.entities import Metric
-
-    prefix = "" if entry["kind"] == "train" else f"{entry['kind']}_"
-    return [
-        Metric(f"{prefix}{name}", float(value), entry["time_ms"], entry["step"])
-        for name, value in entry["data"].items()
-    ]
+def _identity(kind: str, step: int, data: Mapping[str, Any]) -> bytes:
+    return encode(kind, step, 0, data)
 
 
-def _flush(client: Any, run_id: str, pending: list[Any]) -> None:
-    if pending:
-        client.log_batch(run_id, metrics=pending)
-        pending.clear()
-
-
-def _register(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
-    data = entry["data"]
-    register_checkpoint(
-        client,
-        run_id=run_id,
-        name=model_name,
-        step=entry["step"],
-        directory=data["directory"],
-        metrics=data["metrics"],
-        best=data["best"],
-        tags={"cloze.fingerprint": data["fingerprint"]},
-    )
-
-
-def _forget(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
-    for step in entry["data"]["steps"]:
-        forget_checkpoint(client, name=model_name, step=step)
-
-
-_EVENTS = {"checkpoint": _register, "forget": _forget}
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Cut off a last line that a killed process left unfinished."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole != len(data):
-        os.truncate(path, whole)
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,118 @@
+"""The lines of a run's log, and reading them: from an offset on, or backwards from the end.
+
+    {"kind": "train", "step": 7, "time_ms": 1760000000000, "data": {"loss": 2.5, "grad_norm": "Infinity"}}
+
+One line is one entry. Numbers that JSON cannot say are written as words. A line that a killed process left unfinished
+is never returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+LOG_NAME = "log.jsonl"
+_BLOCK_BYTES = 1 << 18
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def encode(kind: str, step: int, time_ms: int, data: Mapping[str, Any]) -> bytes:
+    """An entry as a line."""
+    plain = {key: _in_words(value) for key, value in data.items()}
+    entry = {"kind": kind, "step": step, "time_ms": time_ms, "data": plain}
+    return orjson.dumps(entry, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """The entry of a line; None for what is no entry, such as the zeros that a power failure leaves in a file."""
+    try:
+        entry = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(entry, dict) or not {"kind", "step", "time_ms", "data"} <= entry.keys():
+        return None
+    data = entry["data"]
+    for key, value in data.items():
+        if isinstance(value, str) and value in _WORDS:
+            data[key] = _WORDS[value]
+    return entry
+
+
+def entries_from(run_directory: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """Whole entries from byte `offset` on, each with the offset behind it; reads no further than it is asked."""
+    path = run_directory / LOG_NAME
+    if not path.exists():
+        return
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        for line in stream:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            if (entry := decode(line)) is not None:
+                yield entry, offset
+
+
+def entries_backwards(run_directory: Path) -> Iterator[dict[str, Any]]:
+    """Whole entries, the newest first; reads no further back than it is asked."""
+    path = run_directory / LOG_NAME
+    if not path.exists():
+        return
+    with path.open("rb") as stream:
+        end = stream.seek(0, 2)
+        head, torn = b"", True
+        while end:
+            start = max(0, end - _BLOCK_BYTES)
+            stream.seek(start)
+            head, *lines = (stream.read(end - start) + head).split(b"\n")
+            end = start
+            if lines and torn:
+                # Behind the last line break stands what a killed process left unfinished, or nothing.
+                lines.pop()
+                torn = False
+            for line in reversed(lines):
+                if (entry := decode(line)) is not None:
+                    yield entry
+        if not torn and (entry := decode(head)) is not None:
+            yield entry
+
+
+def read_log(run_directory: Path) -> list[dict[str, Any]]:
+    """Every whole entry of a run's log, in order."""
+    return [entry for entry, _ in entries_from(run_directory)]
+
+
+def read_new(run_directory: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """The whole entries from byte `offset` on, and the offset behind them."""
+    found = []
+    for entry, behind in entries_from(run_directory, offset):
+        found.append(entry)
+        offset = behind
+    return found, offset
+
+
+def read_metrics(run_directory: Path, kind: str = "train") -> list[dict[str, Any]]:
+    """The metrics of each logged step, as dicts with `step` added."""
+    return [
+        {"step": entry["step"], **entry["data"]}
+        for entry, _ in entries_from(run_directory)
+        if entry["kind"] == kind
+    ]
+
+
+def log_size(run_directory: Path) -> int:
+    """Bytes of the log; 0 when there is none. The offset from which `read_new` returns only what comes."""
+    path = run_directory / LOG_NAME
+    return path.stat().st_size if path.exists() else 0
+
+
+def _in_words(value: Any) -> Any:
+    """JSON has no NaN and no infinities: `orjson` would write null for them, which says neither."""
+    if not isinstance(value, float | np.floating) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
