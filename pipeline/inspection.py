@@ -6,7 +6,7 @@ places tell what was done; where noise changes the length, a longest common subs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby, pairwise
@@ -16,12 +16,13 @@ import numpy as np
 from rich.text import Text
 from tokenizers import Tokenizer
 
-from cluster.errors import CorruptArtefactError, ReferenceNotFoundError
+from cluster.errors import ReferenceNotFoundError
 from pipeline.batches.noise import Noise
 from pipeline.batches.packing import Packed, Piece
-from pipeline.batches.token_dataset import TokenDataset
+from pipeline.batches.token_dataset import SampleOrigin, TokenDataset
 from pipeline.objectives.base import Batch
 from pipeline.pretrain.inputs import Inputs
+from pipeline.whereabouts import Whereabouts, find_documents
 
 STYLES = {
     "masked": "bold reverse",
@@ -51,16 +52,9 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Whereabouts):
     """Where a part of a sample comes from."""
 
-    doc_id: str
-    title: str
-    """Empty, as `uri` is, where the documents do not lie beside the tokens."""
-    source: str
-    uri: str
-    byte_start: int | None
-    byte_end: int | None
     tokens: tuple[int, int]
     """First and one past the last token, counted in the document."""
 
@@ -94,30 +88,59 @@ class InspectedPiece:
 
 
 def inspect_sample(inputs: Inputs, sample: int) -> list[InspectedPiece]:
-    """What training reads as sample number `sample`, exactly as the run of these inputs does.
+    """What training reads as sample number `sample` of its last phase, exactly as the run of these inputs does.
 
     Raises:
         ReferenceNotFoundError: the number is negative.
     """
     if sample < 0:
         raise ReferenceNotFoundError(f"Samples are numbered from 0; there is no sample {sample}.")
-    dataset = inputs.train
-    packed = dataset.batch([sample])
-    batch = inputs.corrupt(packed, Noise.of("train", inputs.config.seed))
-    tokens, pad = _Tokens(inputs.vocabulary.tokenizer_json), inputs.vocabulary["pad"]
-    origin = dataset.origin(sample)
-    places = _places(packed, batch, (dataset.special.bos, dataset.special.eos, pad))
-    relation = _relation(packed, inputs.config.reading.relation)
-    found = []
-    for place in places:
-        stop = place.first + len(place.ids)
-        own = [piece for piece in origin.pieces if place.first <= piece.row_start < stop]
-        cells = _cells(tokens, place, batch, inputs.vocabulary.roles.get("mask"))
-        stretches = tuple(_stretch(dataset, origin.store, piece) for piece in own)
-        original, read = tokens.text(place.ids), tokens.text(place.read)
-        target = _target(tokens, place, batch)
-        found.append(InspectedPiece(stretches, original, read, tuple(cells), target, relation))
-    return found
+    origin = inputs.train.origin(sample)
+    documents = find_documents(inputs.train.stores, documents_of(origin))
+    return SampleReader(inputs, inputs.train).read(sample, origin, documents)
+
+
+def documents_of(origin: SampleOrigin) -> list[tuple[int, int]]:
+    """The documents of a sample, each by the number of its store and its own."""
+    return [(origin.store, piece.document) for piece in origin.pieces]
+
+
+def stretch_of(
+    origin: SampleOrigin, piece: Piece, documents: Mapping[tuple[int, int], Whereabouts]
+) -> Stretch:
+    """A piece of a sample with the whereabouts of its document."""
+    own = documents[origin.store, piece.document]
+    return Stretch(
+        own.doc_id, own.title, own.source, own.uri, own.byte_start, own.byte_end, (piece.start, piece.stop)
+    )
+
+
+class SampleReader:
+    """Turns samples of a phase into readable text."""
+
+    def __init__(self, inputs: Inputs, dataset: TokenDataset) -> None:
+        self._inputs, self._dataset = inputs, dataset
+        self._tokens, self._pad = _Tokens(inputs.vocabulary.tokenizer_json), inputs.vocabulary["pad"]
+
+    def read(
+        self, sample: int, origin: SampleOrigin, documents: Mapping[tuple[int, int], Whereabouts]
+    ) -> list[InspectedPiece]:
+        """The pieces of a sample; its noise does not depend on what else is in its micro-batch."""
+        inputs, special, tokens = self._inputs, self._dataset.special, self._tokens
+        packed = self._dataset.batch([sample])
+        batch = inputs.corrupt(packed, Noise.of("train", inputs.config.seed))
+        places = _places(packed, batch, (special.bos, special.eos, self._pad))
+        relation = _relation(packed, inputs.config.reading.relation)
+        found = []
+        for place in places:
+            stop = place.first + len(place.ids)
+            own = [piece for piece in origin.pieces if place.first <= piece.row_start < stop]
+            cells = _cells(tokens, place, batch, inputs.vocabulary.roles.get("mask"))
+            stretches = tuple(stretch_of(origin, piece, documents) for piece in own)
+            original, read = tokens.text(place.ids), tokens.text(place.read)
+            target = _target(tokens, place, batch)
+            found.append(InspectedPiece(stretches, original, read, tuple(cells), target, relation))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,25 +287,6 @@ def _target(tokens: _Tokens, place: _Place, batch: Batch) -> str:
     positions, targets = positions[inside], targets[inside]
     runs = np.split(targets, np.flatnonzero(np.diff(positions) > 1) + 1)
     return " …".join(tokens.text(run) for run in runs)
-
-
-def _stretch(dataset: TokenDataset, store_number: int, piece: Piece) -> Stretch:
-    store, tokens = dataset.stores[store_number], (piece.start, piece.stop)
-    try:
-        document = store.document(piece.document)
-    except CorruptArtefactError:
-        # The documents may lie elsewhere, or be deleted to save space; the tokens are enough to train on.
-        doc_id, source = store.doc_id(piece.document), store.source(piece.document)
-        return Stretch(doc_id, "", source, "", None, None, tokens)
-    return Stretch(
-        doc_id=document.doc_id,
-        title=document.title,
-        source=document.source,
-        uri=document.uri,
-        byte_start=document.meta.get("byte_start"),
-        byte_end=document.meta.get("byte_end"),
-        tokens=tokens,
-    )
 
 
 def _plain(cell: Cell) -> str:
