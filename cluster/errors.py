@@ -22,6 +22,8 @@ class ClozeError(Exception):
     exit_code: ClassVar[int] = 1
     runbook: ClassVar[str | None] = None
     """Page under `runbooks/` for the operator who meets this failure."""
+    everywhere: ClassVar[bool] = False
+    """Whether all ranks of a group raise it at the same place; otherwise the others may wait for the one that did."""
 
     def __init__(self, problem: str, *, kept: str = "", next_step: str = "") -> None:
         super().__init__(problem)
@@ -164,6 +166,45 @@ class StorageError(ClozeError):
 
     exit_code = 33
     runbook = "prepare-a-corpus.md"
+
+
+class StalledError(ClozeError):
+    """Training stood still, and did so again after all restarts."""
+
+    exit_code = 34
+    runbook = "stalled-worker.md"
+
+
+class LossSpikeError(ClozeError):
+    """The loss jumps up more often than the run may go back and leave the samples out."""
+
+    exit_code = 35
+    runbook = "loss-spike.md"
+    everywhere = True
+
+
+class NonFiniteError(ClozeError):
+    """Losses or gradients are no finite numbers, too many updates in a row."""
+
+    exit_code = 36
+    runbook = "not-a-number.md"
+    everywhere = True
+
+
+class OutOfMemoryError(ClozeError):
+    """A worker needs more memory than its machine or its GPU has."""
+
+    exit_code = 37
+    runbook = "out-of-memory.md"
+
+
+class PreemptedError(ClozeError):
+    """Somebody, or the machine's scheduler, asked the run to stop; it saved and can be resumed."""
+
+    # EX_TEMPFAIL of sysexits.h: what failed for now, and is to be tried again.
+    exit_code = 75
+    runbook = "stop-and-preempt.md"
+    everywhere = True
 
 
 def exit_codes() -> dict[int, type[ClozeError]]:

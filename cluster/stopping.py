@@ -1,0 +1,131 @@
+"""Stopping in good order: a signal becomes a request on disk, and the work ends where it can go on from.
+
+SIGTERM is how schedulers (Slurm, Kubernetes, Ray jobs) announce an end. Only the main thread of a process can answer
+signals, and workers under Ray Train run in others, so the request travels through a file in a directory that all share.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import orjson
+
+from cluster.errors import PreemptedError
+
+REQUEST_NAME = "stop.json"
+
+
+class StopFile:
+    """A request to stop, in a directory."""
+
+    def __init__(self, directory: Path, *, poll_s: float = 1.0) -> None:
+        """
+        Args:
+            poll_s: seconds between looks at the file system, which may be a slow one.
+        """
+        self._path = directory / REQUEST_NAME
+        self._poll_s = poll_s
+        self._next_look_s = 0.0
+        self._seen = False
+
+    def request(self, reason: str) -> None:
+        """Ask for the stop. The first reason stays."""
+        contents = {"reason": reason, "time_s": time.time(), "host": platform.node(), "pid": os.getpid()}
+        with suppress(FileExistsError), self._path.open("xb") as stream:
+            stream.write(orjson.dumps(contents))
+        self._seen = True
+
+    def requested(self) -> bool:
+        """Whether somebody asked for the stop. Costs one look per `poll_s`, and nothing in between."""
+        if not self._seen and time.monotonic() >= self._next_look_s:
+            self._next_look_s = time.monotonic() + self._poll_s
+            self._seen = self._path.exists()
+        return self._seen
+
+    @property
+    def reason(self) -> str:
+        """Why, in the words of who asked; empty without a request."""
+        try:
+            return str(orjson.loads(self._path.read_bytes())["reason"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    def clear(self) -> None:
+        """Take the request back; what every start does first."""
+        self._path.unlink(missing_ok=True)
+        self._seen, self._next_look_s = False, 0.0
+
+
+@contextmanager
+def stop_on_sigterm(directory: Path, *, grace_s: float, next_step: str) -> Iterator[StopFile]:
+    """For the time of the block, SIGTERM asks for a stop in `directory`; a second one, or `grace_s` over, ends at once.
+
+    Must be entered in the main thread, and inside of everything that sets handlers of its own, as `ray.init` does.
+
+    Args:
+        grace_s: seconds between the request and the end.
+        next_step: how the work is taken up again, for the error's message.
+
+    Yields:
+        The request; an older one is taken back first.
+
+    Raises:
+        PreemptedError: from whatever the main thread was doing, when the time is over.
+    """
+    request = StopFile(directory)
+    request.clear()
+    ending = _Ending(request, grace_s, next_step)
+    before = signal.signal(signal.SIGTERM, ending.on_signal)
+    try:
+        yield request
+    finally:
+        ending.disarm()
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Ending:
+    """What SIGTERM does: first ask, then end."""
+
+    def __init__(self, request: StopFile, grace_s: float, next_step: str) -> None:
+        self._request, self._grace_s, self._next_step = request, grace_s, next_step
+        self._alarm: threading.Timer | None = None
+        self._time_is_over = False
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._alarm is not None:
+            why = f"{self._grace_s:g} s were not enough" if self._time_is_over else "SIGTERM came again"
+            raise PreemptedError(
+                f"Ended at once, without another checkpoint: {why}.",
+                kept="all committed checkpoints",
+                next_step=self._next_step,
+            )
+        self._alarm = threading.Timer(self._grace_s, self._end)
+        self._alarm.daemon = True
+        self._alarm.start()
+        _say(
+            f"SIGTERM: saving, then ending; at the latest in {self._grace_s:g} s. A second one ends at once."
+        )
+        self._request.request(f"SIGTERM to process {os.getpid()} on {platform.node()}")
+
+    def disarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _end(self) -> None:
+        self._time_is_over = True
+        # Only the main thread can be interrupted in what it waits for, and only by a signal.
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _say(text: str) -> None:
+    # Written past Python's buffers: a handler may interrupt somebody who holds their lock.
+    os.write(sys.stderr.fileno(), f"{text}\n".encode())

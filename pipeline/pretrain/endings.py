@@ -1,0 +1,123 @@
+"""What a run says when it ends before its last step: the step, the samples, what is kept, what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster.errors import LossSpikeError, NonFiniteError, PreemptedError, StalledError
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.skip_ledger import SkippedStep
+
+
+def typed(run: RunDirectory) -> str:
+    """The run as an operator types it: its name, or its directory where that is not the usual one."""
+    usual = run.path.resolve().parent == Path("runs").resolve()
+    return run.path.name if usual else str(run.path.resolve())
+
+
+def samples_of(config: PretrainConfig, data_step: int) -> str:
+    """The training samples of a global batch, in words; they are counted from the start of their phase."""
+    since = number = 0
+    for number, phase in enumerate(config.phases):
+        if number + 1 == len(config.phases) or data_step < since + phase.steps:
+            break
+        since += phase.steps
+    plan = config.batch_plan
+    first, last = (plan.samples_between(since, step) for step in (data_step, data_step + 1))
+    place = f" of phase {number}" if len(config.phases) > 1 else ""
+    return f"samples {first} to {last - 1}{place}"
+
+
+def preempted(run: RunDirectory, step: int, reason: str) -> PreemptedError:
+    """The run was asked to stop and saved at `step`."""
+    return PreemptedError(
+        f"{run.path.name} stopped at step {step}, as asked: {reason or 'a request in its directory'}.",
+        kept=f"the checkpoint of step {step}; nothing has to be computed again",
+        next_step=f"cloze resume {typed(run)}",
+    )
+
+
+def loss_spike(
+    run: RunDirectory,
+    config: PretrainConfig,
+    spike: SkippedStep,
+    skipped: Sequence[SkippedStep],
+    checkpoint: Path | None,
+) -> LossSpikeError:
+    """One spike more than `guards.max_rollbacks` allows.
+
+    Args:
+        spike: the one that is too much; not in the ledger.
+        skipped: the ledger.
+        checkpoint: the last good one; None where there is none yet.
+    """
+    listed = "\n".join(
+        f"  update {one.at_update}: loss {one.loss:.4f}, {_score(one)}; global batch {one.data_step},"
+        f" {samples_of(config, one.data_step)}"
+        for one in (*skipped, spike)
+    )
+    allowed = config.guards.max_rollbacks
+    return LossSpikeError(
+        f"The loss of {run.path.name} jumped up again, and guards.max_rollbacks {allowed} is spent:\n{listed}",
+        kept=_kept(checkpoint),
+        next_step=f"look at the learning rate and the data; to leave out more: cloze resume {typed(run)}"
+        f" guards.max_rollbacks={allowed + 3}",
+    )
+
+
+def not_finite(
+    run: RunDirectory,
+    config: PretrainConfig,
+    update: int,
+    num_skipped: int,
+    ranks: Sequence[int],
+    data_steps: Sequence[int],
+    checkpoint: Path | None,
+) -> NonFiniteError:
+    """One skipped update more than `guards.max_skipped_updates` allows.
+
+    Args:
+        update: the last one of them.
+        num_skipped: how many were skipped in a row, with it.
+        ranks: ranks whose own losses were not finite in it; empty where only the gradients were not.
+        data_steps: the global batches of the last skipped updates.
+    """
+    whose = f"the losses of rank {', '.join(map(str, ranks))}" if ranks else "the gradients, not the losses,"
+    listed = "\n".join(f"  global batch {step}, {samples_of(config, step)}" for step in data_steps)
+    fp16 = " or precision=bf16" if config.precision == "fp16" else ""
+    return NonFiniteError(
+        f"{num_skipped} updates of {run.path.name} in a row could not be made, up to update {update}:"
+        f" {whose} are no finite numbers. The samples:\n{listed}",
+        kept=_kept(checkpoint),
+        next_step=f"go on more carefully: cloze resume {typed(run)} optimizer.lr={config.optimizer.lr / 2:g}{fp16}"
+        " --allow-changed optimizer.lr" + (" --allow-changed precision" if fp16 else ""),
+    )
+
+
+def stalled(run: RunDirectory, num_restarts: int, where: str, stacks: Sequence[Path]) -> StalledError:
+    """Training stood still after all restarts.
+
+    Args:
+        where: rank, host, process, step and part of who is behind.
+        stacks: files of stacks that were written.
+    """
+    shown = f"; the stacks are in {', '.join(map(str, stacks))}" if stacks else ""
+    return StalledError(
+        f"{run.path.name} stood still, and {num_restarts} restarts are spent. Behind was {where}{shown}.",
+        kept="all committed checkpoints",
+        next_step=f"look after that machine, then: cloze resume {typed(run)}",
+    )
+
+
+def _score(one: SkippedStep) -> str:
+    return "far above" if one.score is None else f"{one.score:.1f} deviations above the last ones"
+
+
+def _kept(checkpoint: Path | None) -> str:
+    return (
+        "no checkpoint yet; the run's directory"
+        if checkpoint is None
+        else f"the last checkpoint {checkpoint}"
+    )

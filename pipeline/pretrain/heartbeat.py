@@ -1,0 +1,164 @@
+"""Signs of life of every rank, and the end of one that gives none.
+
+RUN/heartbeats/rank-00000             what the rank does at the moment: one line of JSON, written over and over
+RUN/stacks/rank-00000-HOST-PID.txt    the stacks of all its threads, when it stood still for too long
+
+Both work while Python does not: a beat is one system call, and the stacks are written by a thread of C that needs no
+interpreter lock (`faulthandler`). A stopped or vanished process cannot do even that; `stall_watch.py` sees to it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import platform
+import time
+from pathlib import Path
+from types import TracebackType
+
+import orjson
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cluster.storage import storage_errors
+
+HEARTBEATS = "heartbeats"
+STACKS = "stacks"
+ENDED = "ended"
+"""Part of a rank that came to its end in good order."""
+FIRST_TIMES_AS_LONG = 10.0
+"""The first step compiles, loads and opens; it has this many times the timeout."""
+_RECORD_BYTES = 512
+_REARM_SHARE = 0.01
+"""Share of the timeout that may pass before the alarm is set anew: setting it starts a thread (70 us)."""
+
+
+class Beat(BaseModel):
+    """The last sign of life of a rank."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int
+    host: str
+    pid: int
+    started_s: float
+    """Unix time at which the process was created: tells it from a later one with its number."""
+    step: int
+    """The update that it works on."""
+    part: str
+    """What of it, such as `data`, `forward`, `update`, `evaluation` or `saving`."""
+    time_s: float
+    """Unix time of the beat, by the clock of its host."""
+    timeout_s: float
+    """Seconds after which the next beat is too late."""
+
+
+class Heartbeat:
+    """The heartbeat of this process; close it, or use it as a context, so that the alarm goes with it."""
+
+    def __init__(self, run_directory: Path, rank: int, timeout_s: float) -> None:
+        """Start with the alarm set for the time that a first step may take.
+
+        Args:
+            timeout_s: seconds without a beat after which the stacks are written and the process is ended.
+
+        Raises:
+            StorageError: the file system refuses.
+        """
+        self._timeout_s = timeout_s
+        process = psutil.Process()
+        self._who = {
+            "rank": rank,
+            "host": platform.node(),
+            "pid": process.pid,
+            "started_s": process.create_time(),
+        }
+        self._first_step: int | None = None
+        self._step = -1
+        self._armed_at, self._armed_s = 0.0, 0.0
+        beats, stacks = run_directory / HEARTBEATS, run_directory / STACKS
+        with storage_errors(run_directory):
+            beats.mkdir(exist_ok=True)
+            stacks.mkdir(exist_ok=True)
+            # Kept open: whoever has no memory, or no file system, left can still tell.
+            self._file = os.open(heartbeat_path(run_directory, rank), os.O_RDWR | os.O_CREAT, 0o644)
+            self._stacks_path = stacks / f"rank-{rank:05d}-{platform.node()}-{process.pid}.txt"
+            self._stacks = self._stacks_path.open("w")
+        self._write(-1, "starting", timeout_s * FIRST_TIMES_AS_LONG)
+
+    def beat(self, step: int, part: str) -> None:
+        """Say that this rank is alive and begins `part` of `step`.
+
+        Until the second step that it is called with, the alarm is that of a first step.
+        """
+        if self._first_step is None:
+            self._first_step = step
+        first = step == self._first_step
+        self._write(step, part, self._timeout_s * (FIRST_TIMES_AS_LONG if first else 1.0))
+
+    def close(self) -> None:
+        """Take the alarm back. An empty file of stacks is removed."""
+        if self._stacks.closed:
+            return
+        faulthandler.cancel_dump_traceback_later()
+        self._put(self._step, ENDED, 0.0)
+        os.close(self._file)
+        self._stacks.close()
+        if self._stacks_path.stat().st_size == 0:
+            self._stacks_path.unlink()
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, step: int, part: str, timeout_s: float) -> None:
+        now = time.monotonic()
+        if timeout_s != self._armed_s or now - self._armed_at > timeout_s * _REARM_SHARE:
+            later = timeout_s * (1.0 + _REARM_SHARE)
+            faulthandler.dump_traceback_later(later, exit=True, file=self._stacks)
+            self._armed_at, self._armed_s = now, timeout_s
+        self._put(step, part, timeout_s)
+
+    def _put(self, step: int, part: str, timeout_s: float) -> None:
+        self._step = step
+        record = {
+            **self._who,
+            "step": step,
+            "part": part,
+            "time_s": time.time(),
+            "timeout_s": timeout_s,
+        }
+        # One write of one size: a reader sees this beat or the one before, never a mixture.
+        os.pwrite(self._file, orjson.dumps(record).ljust(_RECORD_BYTES - 1) + b"\n", 0)
+
+
+def heartbeat_path(run_directory: Path, rank: int) -> Path:
+    """Where a rank's heartbeat lies."""
+    return run_directory / HEARTBEATS / f"rank-{rank:05d}"
+
+
+def read_heartbeats(run_directory: Path) -> list[Beat]:
+    """The last sign of life of every rank that ever gave one, by rank."""
+    found = []
+    for path in sorted((run_directory / HEARTBEATS).glob("rank-*")):
+        try:
+            found.append(Beat.model_validate(orjson.loads(path.read_bytes())))
+        except (OSError, ValueError, ValidationError):
+            continue  # Created and not yet written.
+    return found
+
+
+def process_of(beat: Beat) -> psutil.Process | None:
+    """The process behind a beat, when it runs on this machine and has not ended."""
+    if beat.host != platform.node():
+        return None
+    try:
+        process = psutil.Process(beat.pid)
+        alive = abs(process.create_time() - beat.started_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return None
+    return process if alive else None

@@ -1,0 +1,78 @@
+"""Signs of life: read by others at any moment, and the end of a process that gives none."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.pretrain.heartbeat import ENDED, STACKS, process_of, read_heartbeats
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from pipeline.pretrain.heartbeat import Heartbeat
+heartbeat = Heartbeat(Path(sys.argv[1]), 3, timeout_s=float(sys.argv[2]))
+{body}
+"""
+
+
+def start(directory: Path, timeout_s: float, body: str) -> subprocess.Popen:
+    """A process with a heartbeat; it prints when it is ready, and reads before it goes on."""
+    command = [sys.executable, "-c", SCRIPT.format(body=body), str(directory), str(timeout_s)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_beat_says_where_the_rank_stands_and_which_process_it_is(tmp_path: Path):
+    process = start(tmp_path, 900.0, "heartbeat.beat(41, 'update'); print(flush=True); input()")
+    assert process.stdout is not None
+    process.stdout.readline()
+    (beat,) = read_heartbeats(tmp_path)
+    assert (beat.rank, beat.pid, beat.step, beat.part) == (3, process.pid, 41, "update")
+    found = process_of(beat)
+    assert found is not None
+    assert found.pid == process.pid
+    process.communicate("\n")
+    assert process_of(beat) is None
+
+
+def test_the_first_step_has_ten_times_as_long(tmp_path: Path):
+    wait = "print(flush=True); input()"
+    body = f"heartbeat.beat(5, 'data'); {wait}; heartbeat.beat(6, 'data'); {wait}"
+    process = start(tmp_path, 100.0, body)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    process.stdout.readline()
+    assert [beat.timeout_s for beat in read_heartbeats(tmp_path)] == [1000.0]
+    process.stdin.write("\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    assert [beat.timeout_s for beat in read_heartbeats(tmp_path)] == [100.0]
+    process.communicate("\n")
+
+
+@pytest.mark.parametrize("standing_still", ["time.sleep(600)", "sum(range(10**14))"])
+def test_a_process_that_stands_still_writes_its_stacks_and_ends(tmp_path: Path, standing_still: str):
+    # The second one never lets go of the interpreter's lock.
+    body = f"def stuck_here():\n    {standing_still}\nheartbeat.beat(1, 'a'); heartbeat.beat(2, 'b'); stuck_here()"
+    process = start(tmp_path, 0.3, body)
+    assert process.wait(timeout=60) == 1
+    (stacks,) = (tmp_path / STACKS).iterdir()
+    assert stacks.name.startswith("rank-00003-")
+    assert "stuck_here" in stacks.read_text()
+
+
+def test_a_process_that_beats_lives_on_and_leaves_no_stacks(tmp_path: Path):
+    beats = "for step in range(40):\n    heartbeat.beat(step, 'data'); time.sleep(0.1)"
+    process = start(tmp_path, 3.0, f"{beats}\nheartbeat.close(); time.sleep(3.5)")
+    assert process.wait(timeout=60) == 0
+    assert list((tmp_path / STACKS).iterdir()) == []
+    assert [(beat.step, beat.part) for beat in read_heartbeats(tmp_path)] == [(39, ENDED)]
+
+
+def test_another_process_with_the_same_number_is_not_taken_for_the_rank(tmp_path: Path):
+    process = start(tmp_path, 900.0, "heartbeat.close()")
+    process.wait(timeout=60)
+    (beat,) = read_heartbeats(tmp_path)
+    assert process_of(beat.model_copy(update={"pid": os.getpid()})) is None
