@@ -150,8 +150,7 @@ def make_manifest(
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write `manifest.json` durably: temporary name, fsync, rename."""
-    data = orjson.dumps(seal(manifest.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
-    write_durably(directory / MANIFEST_NAME, data)
+    write_durably(directory / MANIFEST_NAME, manifest_bytes(manifest))
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -174,25 +173,44 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST_NAME
     try:
-        contents = unseal(orjson.loads(path.read_bytes()))
+        data = path.read_bytes()
     except FileNotFoundError:
         raise CorruptArtefactError(
             f"{directory} is not a committed artefact: it has no {MANIFEST_NAME}.",
             next_step="run the command that makes it again; it continues from what is finished",
         ) from None
+    return parse_manifest(data, str(path))
+
+
+def parse_manifest(data: bytes, place: str) -> Manifest:
+    """The manifest in the contents of its file, wherever that lies.
+
+    Args:
+        place: the file's path or URI, for error messages.
+
+    Raises:
+        CorruptArtefactError, MismatchError: as `read_manifest` does.
+    """
+    try:
+        contents = unseal(orjson.loads(data))
     except ValueError as error:
-        raise CorruptArtefactError(f"{path} cannot be read: {error}") from None
-    _require_known_schema(path, contents)
+        raise CorruptArtefactError(f"{place} cannot be read: {error}") from None
+    _require_known_schema(place, contents)
     try:
         manifest = Manifest.model_validate(contents)
     except ValidationError as error:
-        raise CorruptArtefactError(f"{path} is no manifest: {_first_problem(error)}") from None
+        raise CorruptArtefactError(f"{place} is no manifest: {_first_problem(error)}") from None
     expected = fingerprint_of(manifest.kind, manifest.config, manifest.inputs, manifest.files)
     if manifest.fingerprint != expected:
         raise CorruptArtefactError(
-            f"{path} was altered: it states fingerprint {manifest.fingerprint}, its contents give {expected}."
+            f"{place} was altered: it states fingerprint {manifest.fingerprint}, its contents give {expected}."
         )
     return manifest
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The contents of `manifest.json`, with a checksum."""
+    return orjson.dumps(seal(manifest.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
 
 
 def _first_problem(error: ValidationError) -> str:
@@ -200,11 +218,11 @@ def _first_problem(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
-def _require_known_schema(path: Path, contents: Mapping[str, Any]) -> None:
+def _require_known_schema(place: str, contents: Mapping[str, Any]) -> None:
     found = contents.get("schema_version")
     if isinstance(found, int) and found > SCHEMA_VERSION:
         raise MismatchError(
-            f"{path} has schema version {found}; this cloze reads up to {SCHEMA_VERSION}.",
+            f"{place} has schema version {found}; this cloze reads up to {SCHEMA_VERSION}.",
             next_step="upgrade cloze",
         )
 
