@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import math
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pipeline.pretrain.run_log import LOG_NAME, SENT_NAME, RunLog, Sender, read_log, read_metrics, send_log
-from pipeline.tracking import TrackedRun, connect, start_run
+from cluster.errors import StorageError
+from pipeline.pretrain import log_lines
+from pipeline.pretrain.log_lines import entries_backwards
+from pipeline.pretrain.run_log import (
+    LOG_NAME,
+    SENT_NAME,
+    RunLog,
+    Sender,
+    log_size,
+    read_log,
+    read_metrics,
+    read_new,
+    send_log,
+    want_status,
+)
+from pipeline.tracking import TrackedRun, connect, environment, source_tags, start_run
+
+HOLE_BYTES = 1 << 40
+"""A file that begins with so many zeros takes no room on disk and cannot be read in a lifetime."""
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +93,23 @@ def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_later(
         log.write("train", step, {"down": float(step)})
         sender.notify()
     log.close()
-    assert "did not take everything" in sender.close(timeout_s=0.5)
+    assert "did not take everything" in sender.close()
+    assert not (tmp_path / SENT_NAME).exists()
     send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="down")
     assert history(tracked, "down") == [(1, 1.0), (2, 2.0), (3, 3.0)]
+
+
+def test_a_sender_sends_while_the_run_goes_on_and_says_nothing_when_all_is_sent(
+    tmp_path: Path, tracked: TrackedRun
+):
+    log = RunLog(tmp_path)
+    sender = Sender(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="live")
+    for step in range(1, 1501):
+        log.write("train", step, {"live": float(step), "other": 0.5})
+        sender.notify()
+    log.close()
+    assert sender.close() == ""
+    assert history(tracked, "live") == [(step, float(step)) for step in range(1, 1501)]
 
 
 def test_checkpoints_become_versions_and_forgotten_ones_disappear(tmp_path: Path, tracked: TrackedRun):
@@ -96,3 +134,166 @@ def test_a_new_run_has_its_configuration_as_parameters(tracked: TrackedRun):
     run = connect(tracked.uri).get_run(tracked.run_id)
     assert run.data.params == {"a.b": "1"}
     assert run.data.tags["t"] == "v"
+    artifacts = {file.path for file in connect(tracked.uri).list_artifacts(tracked.run_id)}
+    assert artifacts == {"config.json", "environment.json"}
+    assert source_tags().items() <= run.data.tags.items()
+    assert {"torch", "deepspeed", "ray", "mlflow"} <= environment()["packages"].keys()
+
+
+def test_numbers_that_are_not_finite_are_logged_and_sent_as_what_they_are(
+    tmp_path: Path, tracked: TrackedRun
+):
+    log = RunLog(tmp_path)
+    log.write("train", 1, {"nan": math.nan, "grown": math.inf, "sunk": -math.inf, "finite": 2.0})
+    log.close()
+    (metrics,) = read_metrics(tmp_path)
+    assert math.isnan(metrics.pop("nan"))
+    assert metrics == {"step": 1, "grown": math.inf, "sunk": -math.inf, "finite": 2.0}
+    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="finite")
+    ((_, value),) = history(tracked, "nan")
+    assert math.isnan(value)
+    # The largest doubles stand for infinities in MLflow's database.
+    assert [history(tracked, name)[0][1] > 1e308 for name in ("grown", "sunk")] == [True, False]
+
+
+def test_an_event_is_in_the_log_once_however_often_the_run_repeats_its_step(tmp_path: Path):
+    log = RunLog(tmp_path)
+    for step in (1, 2):
+        log.write("train", step, {"loss": 1.0})
+    log.write("checkpoint", 2, {"directory": "d"})
+    assert log.event("spike", 3, {"data_step": 2, "loss": 9.0})
+    assert not log.event("spike", 3, {"data_step": 2, "loss": 9.0})
+    assert log.event("spike", 3, {"data_step": 3, "loss": 8.0}), "another batch at the same step spikes too"
+    log.close()
+    resumed = RunLog(tmp_path, since=2)
+    assert not resumed.event("spike", 3, {"data_step": 2, "loss": 9.0})
+    assert resumed.write("train", 3, {"loss": 1.0})
+    resumed.close()
+    assert [entry["kind"] for entry in read_log(tmp_path)] == [
+        *["train"] * 2,
+        "checkpoint",
+        *["spike"] * 2,
+        "train",
+    ]
+
+
+def test_events_become_metrics_at_their_step_and_a_tag(tmp_path: Path, tracked: TrackedRun):
+    log = RunLog(tmp_path)
+    log.event("straggler", 5, {"ratio": 1.7, "host": "node-3"})
+    log.event("straggler", 9, {"ratio": 1.9, "host": "node+4"})
+    log.write("system", 9, {"node+4/cpu_utilization_percentage": 50.0})
+    log.close()
+    for _ in range(2):
+        send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="events")
+        (tmp_path / SENT_NAME).unlink()
+    assert history(tracked, "straggler/ratio") == [(5, 1.7), (9, 1.9)]
+    assert history(tracked, "system/node_4/cpu_utilization_percentage") == [(9, 50.0)]
+    assert '"host":"node+4"' in connect(tracked.uri).get_run(tracked.run_id).data.tags["cloze.last_straggler"]
+
+
+def test_what_a_resumption_repeats_is_known_from_the_log(tmp_path: Path):
+    log = RunLog(tmp_path)
+    for step in range(1, 11):
+        log.write("train", step, {"elapsed_s": step * 0.1})
+        if step in (4, 8):
+            log.write("checkpoint", step, {"directory": "d"})
+    log.close()
+    resumed = RunLog(tmp_path, since=8)
+    assert (resumed.last_step("train"), resumed.last_step("checkpoint")) == (10, 8)
+    assert resumed.recorded(9) == {"elapsed_s": 9 * 0.1}
+    assert resumed.recorded(11) is None
+    resumed.write("train", 11, {"elapsed_s": 7.0})
+    assert resumed.recorded(11) == {"elapsed_s": 7.0}
+    assert resumed.recorded(5) == {"elapsed_s": 5 * 0.1}, "the run may go back to an older checkpoint"
+    resumed.write("checkpoint", 11, {"directory": "d"})
+    assert resumed.recorded(10) == {"elapsed_s": 10 * 0.1}
+    resumed.close()
+
+
+def test_neither_opening_nor_sending_a_long_log_reads_it_all(tmp_path: Path, tracked: TrackedRun):
+    with (tmp_path / LOG_NAME).open("wb") as stream:
+        os.truncate(stream.fileno(), HOLE_BYTES)
+        stream.seek(HOLE_BYTES)
+        stream.write(b"\n")
+    (tmp_path / SENT_NAME).write_text(str(HOLE_BYTES + 1))
+    with (tmp_path / LOG_NAME).open("ab") as stream:
+        stream.write(log_lines.encode("train", 1_000_000, 0, {"long": 1.0}))
+        stream.write(b'{"kind":"train","st')
+    log = RunLog(tmp_path, since=1_000_000)
+    assert not log.write("train", 1_000_000, {"long": 2.0})
+    assert log.write("train", 1_000_001, {"long": 3.0})
+    assert log.recorded(1_000_001) == {"long": 3.0}
+    log.close()
+    assert [entry["step"] for entry in read_new(tmp_path, HOLE_BYTES + 1)[0]] == [1_000_000, 1_000_001]
+    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="long")
+    assert history(tracked, "long") == [(1_000_000, 1.0), (1_000_001, 3.0)]
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """The kernel refuses to let files of this process grow beyond a size, in the middle of a line if need be."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_a_typed_error_that_leaves_a_whole_log_to_go_on_from(tmp_path: Path):
+    log = RunLog(tmp_path)
+    with largest_file(1000), pytest.raises(StorageError, match=r"log\.jsonl") as caught:
+        any(not log.write("train", step, {"loss": 1.0}) for step in range(1, 1001))
+    assert "last checkpoint" in caught.value.kept
+    assert "cloze resume" in caught.value.next_step
+    steps = [entry["step"] for entry in read_log(tmp_path)]
+    assert log_size(tmp_path) == sum(len(line) for line in (tmp_path / LOG_NAME).open("rb"))
+    assert (tmp_path / LOG_NAME).read_bytes().endswith(b"\n")
+    assert log.write("train", steps[-1] + 1, {"loss": 2.0}), "there is room again"
+    log.close()
+    assert [entry["step"] for entry in read_log(tmp_path)] == list(range(1, steps[-1] + 2))
+
+
+@given(
+    sizes=st.lists(st.integers(0, 60), max_size=30),
+    block=st.integers(1, 64),
+    torn=st.binary(max_size=50).filter(lambda data: b"\n" not in data),
+)
+@settings(deadline=None, max_examples=100)
+def test_a_log_reads_the_same_in_both_directions(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], block: int, torn: bytes
+):
+    directory = tmp_path_factory.mktemp("log")
+    lines = [log_lines.encode("train", step, 0, {"text": "x" * size}) for step, size in enumerate(sizes)]
+    (directory / LOG_NAME).write_bytes(b"".join(lines) + torn)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_lines, "_BLOCK_BYTES", block)
+        backwards = list(entries_backwards(directory))
+    assert backwards[::-1] == read_log(directory)
+    assert len(backwards) == len(sizes)
+
+
+def test_two_that_send_the_same_log_take_turns(tmp_path: Path, tracked: TrackedRun):
+    log = RunLog(tmp_path)
+    senders = [Sender(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="two") for _ in range(2)]
+    for step in range(1, 301):
+        log.write("train", step, {"two": float(step)})
+        for sender in senders:
+            sender.notify()
+    log.close()
+    assert [sender.close() for sender in senders] == ["", ""]
+    assert history(tracked, "two") == [(step, float(step)) for step in range(1, 301)]
+
+
+def test_the_last_status_is_set_after_everything_else_arrived(tmp_path: Path):
+    tracked = start_run("test", "status", config={}, tags={}, runs_dir=tmp_path / "runs")
+    log = RunLog(tmp_path)
+    log.write("train", 1, {"loss": 1.0})
+    log.close()
+    want_status(tmp_path, "KILLED")
+    with pytest.raises(Exception, match="9"):
+        send_log(tmp_path, uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="status")
+    assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"
+    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="status")
+    assert connect(tracked.uri).get_run(tracked.run_id).info.status == "KILLED"
+    assert history(tracked, "loss") == [(1, 1.0)]

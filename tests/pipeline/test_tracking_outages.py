@@ -1,0 +1,225 @@
+"""A real MLflow server that hangs, fails, dies and comes back, beside a run that goes on logging."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.pretrain.run_log import RunLog, Sender, read_log, send_log, want_status
+from pipeline.tracking import TrackedRun, connect, find_version, logged_models, start_run
+from tests.pipeline.ranks import free_port
+
+STEP_S = 0.005
+
+
+class Server:
+    """`mlflow server` on SQLite, in a process group of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.port = directory, free_port()
+        self.database = directory / "server.db"
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--backend-store-uri", f"sqlite:///{self.database}", "--workers", "1"]
+        command += ["--artifacts-destination", str(self.directory / "artifacts")]
+        environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        with (self.directory / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, cwd=self.directory, start_new_session=True
+            )
+        wait_until(self._answers)
+
+    def signal(self, number: signal.Signals) -> None:
+        """To every process of the server."""
+        os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """As a power failure does it."""
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def metric_rows(self, run_id: str) -> dict[str, list[tuple[int, float]]]:
+        """By name, all rows of the database, in the order of the steps."""
+        query = "SELECT key, step, value FROM metrics WHERE run_uuid = ? ORDER BY step"
+        rows: dict[str, list[tuple[int, float]]] = {}
+        with sqlite3.connect(self.database, timeout=30) as database:
+            for key, step, value in database.execute(query, (run_id,)):
+                rows.setdefault(key, []).append((step, value))
+        return rows
+
+    def _answers(self) -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"{self.uri}/health", timeout=1) as answer:
+            return answer.status == 200
+        return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Poll until it holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def tracked(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrackedRun:
+    """A run on the server. Requests are given up after a second: the server carries out some of them all the same."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    return start_run("test", tmp_path.name, config={"a": 1}, tags={}, runs_dir=tmp_path / "runs")
+
+
+class Training:
+    """What rank 0 does besides training: it logs, and tells the sender."""
+
+    def __init__(self, directory: Path, tracked: TrackedRun, name: str) -> None:
+        self.directory, self.name, self.step = directory, name, 0
+        self.log = RunLog(directory)
+        self.sender = Sender(directory, uri=tracked.uri, run_id=tracked.run_id, model_name=name)
+
+    def train(self, duration_s: float) -> None:
+        """Log steps for a while, with a checkpoint in the middle and an event at the end."""
+        end = self.step + int(duration_s / STEP_S)
+        middle = (self.step + end) // 2
+        while self.step < end:
+            self.step += 1
+            self.log.write("train", self.step, {"loss": 1 / self.step, "lr": 1e-3 * self.step})
+            if self.step == middle:
+                self._checkpoint()
+            self.sender.notify()
+            time.sleep(STEP_S)
+        self.log.event("spike", self.step, {"loss": 9.0, "reason": "far from the median"})
+
+    def _checkpoint(self) -> None:
+        directory = str(self.directory / f"step-{self.step}")
+        data = {"directory": directory, "fingerprint": "f", "best": True, "metrics": {"held_out_loss": 2.0}}
+        self.log.write("checkpoint", self.step, data)
+
+
+def test_a_run_goes_on_through_every_outage_and_everything_arrives_once(
+    server: Server, tracked: TrackedRun, tmp_path: Path
+):
+    training = Training(tmp_path, tracked, "outages")
+    training.train(2.0)
+    server.signal(signal.SIGSTOP)
+    training.train(3.0)
+    server.signal(signal.SIGCONT)
+    training.train(2.0)
+    with sqlite3.connect(server.database, timeout=30) as database:
+        # Every request that writes is answered with an error of the server.
+        database.execute("BEGIN EXCLUSIVE")
+        training.train(2.0)
+        database.rollback()
+    training.train(1.0)
+    server.kill()
+    training.train(2.0)
+    server.start()
+    training.train(1.0)
+    training.log.close()
+    training.sender.close(timeout_s=30)
+    want_status(tmp_path, "FINISHED")
+    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="outages")
+
+    log = read_log(tmp_path)
+    rows = server.metric_rows(tracked.run_id)
+    for name in ("loss", "lr"):
+        assert rows[name] == [(e["step"], e["data"][name]) for e in log if e["kind"] == "train"], name
+    assert rows["spike/loss"] == [(e["step"], 9.0) for e in log if e["kind"] == "spike"]
+    client = connect(tracked.uri)
+    steps = [entry["step"] for entry in log if entry["kind"] == "checkpoint"]
+    versions = client.search_model_versions("name = 'outages'")
+    assert sorted(int(version.tags["cloze.step"]) for version in versions) == steps
+    for step in steps:
+        (model,) = logged_models(client, tracked.run_id, step)
+        version = find_version(client, "outages", step)
+        assert version.tags["cloze.model_id"] == model.model_id
+        assert (str(model.status), [metric.value for metric in model.metrics]) == ("READY", [2.0])
+    assert client.get_model_version_by_alias("outages", "best").tags["cloze.step"] == str(steps[-1])
+    assert client.get_run(tracked.run_id).info.status == "FINISHED"
+
+
+def test_a_checkpoint_whose_registration_broke_off_has_one_model_and_one_version_in_the_end(
+    tracked: TrackedRun, tmp_path: Path
+):
+    client = connect(tracked.uri)
+    experiment = client.get_run(tracked.run_id).info.experiment_id
+    orphans = [
+        client.create_logged_model(
+            experiment_id=experiment,
+            name="step-00000007",
+            source_run_id=tracked.run_id,
+            tags={"cloze.step": "7"},
+        )
+        for _ in range(2)
+    ]
+    log = RunLog(tmp_path)
+    data = {"directory": str(tmp_path), "fingerprint": "f", "best": False, "metrics": {"held_out_loss": 1.0}}
+    log.write("checkpoint", 7, data)
+    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="orphans")
+    (model,) = logged_models(client, tracked.run_id, 7)
+    assert model.model_id in {orphan.model_id for orphan in orphans}
+    assert find_version(client, "orphans", 7).tags["cloze.model_id"] == model.model_id
+
+    log.write("forget", 8, {"steps": [7]})
+    log.close()
+    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="orphans")
+    assert find_version(client, "orphans", 7) is None
+    assert logged_models(client, tracked.run_id, 7) == []
+
+
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from pipeline.pretrain.run_log import RunLog, Sender
+directory, uri, run_id = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+log = RunLog(directory)
+sender = Sender(directory, uri=uri, run_id=run_id, model_name="killed")
+print(sender._process.pid, flush=True)
+for step in range(1, 101):
+    log.write("train", step, {"killed": step})
+    sender.notify()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_run_leaves_a_sender_that_sends_the_rest_and_ends(
+    server: Server, tracked: TrackedRun, tmp_path: Path
+):
+    command = [sys.executable, "-c", KILLED, str(tmp_path), tracked.uri, tracked.run_id]
+    killed = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    sender = int(killed.stdout)
+    wait_until(
+        lambda: not psutil.pid_exists(sender) or psutil.Process(sender).status() == psutil.STATUS_ZOMBIE
+    )
+    assert server.metric_rows(tracked.run_id)["killed"] == [(step, step) for step in range(1, 101)]
+
+
+def test_a_resumption_makes_a_failed_run_running_again(tracked: TrackedRun, tmp_path: Path):
+    client = connect(tracked.uri)
+    client.set_terminated(tracked.run_id, "FAILED")
+    want_status(tmp_path, "RUNNING")
+    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="again")
+    assert client.get_run(tracked.run_id).info.status == "RUNNING"
