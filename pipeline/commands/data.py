@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pipeline.commands.download import download
+from pipeline.commands.inspect import inspect
 from pipeline.commands.output import (
     ConfigPath,
     DryRun,
@@ -19,14 +18,11 @@ from pipeline.commands.output import (
     print_json,
     print_mapping,
     print_table,
-    shown,
 )
-
-if TYPE_CHECKING:
-    from pipeline.inspection import InspectedPiece
 
 data_app = typer.Typer(help="Make, check and look at token stores.", no_args_is_help=True)
 data_app.command()(download)
+data_app.command()(inspect)
 
 Replace = Annotated[bool, typer.Option("--replace", help="Replace artefacts of other settings.")]
 Address = Annotated[str | None, typer.Option(help="Ray address; else RAY_ADDRESS, else a local cluster.")]
@@ -164,134 +160,3 @@ def _print_side_by_side(title: str, columns: Mapping[str, Mapping[str, Any]]) ->
     print_table(
         title, ("", *flat), [[name, *(column.get(name) for column in flat.values())] for name in names]
     )
-
-
-@data_app.command()
-def inspect(
-    store: Annotated[Path, typer.Argument(help="A token store, or the YAML of a pre-training run.")],
-    overrides: Overrides = None,
-    sample: Annotated[int, typer.Option(help="Number of the training sample; 0 is the first.")] = 0,
-    document: Annotated[int | None, typer.Option(help="Show this document instead of a sample.")] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(help="Kind of objective that corrupts the sample of a store; mlm unless said."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Show a sample as training reads it: its text, what the objective makes of it, and where its documents lie.
-
-    With a pre-training YAML it is exactly that run's sample; with a store, that of any objective, with its default
-    settings unless they are given, such as objective.rate=0.3 batch.sequence_length=64.
-    """
-    if document is not None:
-        _show_document(store, document, as_json)
-        return
-    from pipeline.inspection import inspect_sample
-    from pipeline.pretrain.inputs import open_inputs
-
-    config = _pretrain_config(store, tuple(overrides or ()), objective)
-    pieces = inspect_sample(open_inputs(config, verify=False), sample)
-    if as_json:
-        print_json([_piece_as_dict(piece) for piece in pieces])
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(soft_wrap=True, highlight=False)
-    count = "1 piece" if len(pieces) == 1 else f"{len(pieces)} pieces"
-    console.print(
-        f"sample {sample}, objective {config.objective.kind}: {count}; in brackets: what was changed or is predicted",
-        markup=False,
-    )
-    for piece in pieces:
-        for stretch in piece.stretches:
-            place = f"{stretch.uri} bytes {shown(stretch.byte_start)}-{shown(stretch.byte_end)}"
-            console.rule(Text(f"{stretch.title or stretch.doc_id}  ({stretch.source})"), align="left")
-            known = place if stretch.uri else "(its document is not beside the tokens)"
-            first, last = stretch.tokens
-            console.print(f"{stretch.doc_id}  {known}  tokens {first}-{last}", markup=False)
-        console.print(piece.styled() if sys.stdout.isatty() else piece.plain(), markup=False)
-        console.print(f"reads:   {piece.read}", markup=False)
-        console.print(f"target:  {piece.target}", markup=False)
-        if piece.relation:
-            console.print(f"pair:    {piece.relation}", markup=False)
-
-
-def _piece_as_dict(piece: InspectedPiece) -> dict[str, Any]:
-    return {
-        "stretches": [asdict(stretch) for stretch in piece.stretches],
-        "original": piece.original,
-        "read": piece.read,
-        "target": piece.target,
-        "text": piece.plain(),
-        "cells": [asdict(cell) for cell in piece.cells],
-        "relation": piece.relation or None,
-    }
-
-
-def _pretrain_config(path: Path, overrides: tuple[str, ...], objective: str | None) -> Any:
-    from pipeline.config import load_config, parse_overrides, validate
-    from pipeline.objectives import OBJECTIVES
-    from pipeline.pretrain.config import PretrainConfig
-
-    if path.suffix in (".yaml", ".yml"):
-        chosen = (f"objective.kind={objective}",) if objective else ()
-        return load_config(PretrainConfig, path, (*chosen, *overrides))
-    from omegaconf import OmegaConf
-
-    kind = objective or "mlm"
-    networks = OBJECTIVES[kind].NETWORKS if kind in OBJECTIVES else ("encoder",)
-    # Samples are cut before any network reads them: this one takes pairs, and any length.
-    limitless = {"positions": "rotary", "num_segments": 2} if networks != ("elmo",) else {}
-    plain = {
-        "name": "inspect",
-        "data": {"stores": [{"path": str(path)}]},
-        "model": {"network": networks[0], **limitless},
-        "objective": {"kind": kind},
-        "batch": {"sequence_length": 128, "samples": 1, "micro_batch_size": 1},
-        "steps": 1,
-        "optimizer": {"lr": 1e-3},
-    }
-    merged = OmegaConf.to_container(OmegaConf.merge(plain, parse_overrides(overrides)), resolve=True)
-    return validate(PretrainConfig, merged, str(path))
-
-
-def _show_document(path: Path, number: int, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from cluster.errors import ReferenceNotFoundError
-    from data_prep.provenance import trace_document
-    from data_prep.token_store import TokenStore
-
-    store = TokenStore.open(path, verify=False)
-    if not 0 <= number < store.num_documents:
-        raise ReferenceNotFoundError(
-            f"{path} has documents 0 to {store.num_documents - 1}; there is no document {number}."
-        )
-    found = trace_document(store, number)
-    document = found.document
-    facts = {"tokens": int(store.lengths[number]), "sentences": len(found.sentences)}
-    if as_json:
-        print_json(asdict(document) | facts | {key: getattr(found, key) for key in _TRACED})
-        return
-    place = {"bytes": f"{document.meta.get('byte_start')}-{document.meta.get('byte_end')}"}
-    names = ("doc_id", "title", "source", "uri", "lang")
-    facts |= {"source file": found.source_path or "not known"}
-    print_mapping(f"document {number}", {name: getattr(document, name) for name in names} | place | facts)
-    _print_part("in the source file", found.source_text or "(the source file cannot be read any more)")
-    _print_part("text", document.text)
-    for removed in found.removed:
-        _print_part("removed from it", removed)
-    _print_part("tokens, a line for each sentence", "\n".join("|".join(each) for each in found.sentences))
-
-
-_TRACED = ("source_path", "source_text", "removed")
-"""What `--json` says of a document's origin; its tokens would be longer than itself."""
-
-
-def _print_part(title: str, text: str) -> None:
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, highlight=False)
-    console.rule(title, align="left")
-    console.print(text, markup=False)

@@ -1,0 +1,338 @@
+"""`cloze data inspect`: a sample, a document, or the whole global batch of one update of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.commands.output import Json, Overrides, RunsDir, print_json, print_mapping, print_table, shown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pipeline.inspection import InspectedPiece, Stretch
+    from pipeline.step_inspection import DocumentUse, InspectedSample, RebuiltStep, Selection
+
+_MAX_SHOWN_DOCUMENTS = 60
+"""Documents of a batch listed on a terminal; `--json` has all."""
+
+
+def inspect(
+    store: Annotated[
+        Path | None,
+        typer.Argument(help="A token store, or the YAML of a pre-training run.", show_default=False),
+    ] = None,
+    overrides: Overrides = None,
+    sample: Annotated[int, typer.Option(help="Number of the training sample; 0 is the first.")] = 0,
+    document: Annotated[int | None, typer.Option(help="Show this document instead of a sample.")] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(help="Kind of objective that corrupts the sample of a store; mlm unless said."),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(help="Show what an update of this run read: its name, directory or MLflow run id."),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(help="The update that made this step, numbered as in the log; step 1 is the first."),
+    ] = None,
+    rank: Annotated[int | None, typer.Option(help="Only what this rank read; 0 is the first.")] = None,
+    micro_batch: Annotated[
+        int | None, typer.Option(help="Only this micro-batch of the update, over all ranks; 0 is the first.")
+    ] = None,
+    texts: Annotated[
+        bool, typer.Option("--texts", help="Also every text of the update, and what is predicted of it.")
+    ] = False,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Show what training reads: a sample, a document, or with --run and --step the global batch of an update.
+
+    Of a sample, its text is shown, what the objective makes of it, and where its documents lie. With a pre-training
+    YAML it is exactly that run's sample; with a store, that of any objective, with its default settings unless they
+    are given, such as objective.rate=0.3 batch.sequence_length=64.
+
+    Of an update, the documents are listed, and with --texts everything is shown. Nothing but the run's directory and
+    its stores is needed: no checkpoint, no log.
+    """
+    if run is not None or step is not None:
+        changed = (*([] if store is None else [str(store)]), *(overrides or ()))
+        _show_step(run, step, changed, (rank, micro_batch), texts, runs_dir, as_json)
+        return
+    if store is None or rank is not None or micro_batch is not None or texts:
+        raise typer.BadParameter("name a store or a YAML; or an update, with --run RUN --step N")
+    if document is not None:
+        _show_document(store, document, as_json)
+        return
+    from pipeline.inspection import inspect_sample
+    from pipeline.pretrain.inputs import open_inputs
+
+    config = _pretrain_config(store, tuple(overrides or ()), objective)
+    pieces = inspect_sample(open_inputs(config, verify=False), sample)
+    if as_json:
+        print_json([_piece_as_dict(piece) for piece in pieces])
+        return
+    console = _console()
+    count = "1 piece" if len(pieces) == 1 else f"{len(pieces)} pieces"
+    console.print(
+        f"sample {sample}, objective {config.objective.kind}: {count}; in brackets: what was changed or is predicted",
+        markup=False,
+    )
+    _print_pieces(console, pieces)
+
+
+def _show_step(
+    run: str | None,
+    step: int | None,
+    overrides: tuple[str, ...],
+    part: tuple[int | None, int | None],
+    texts: bool,
+    runs_dir: Path,
+    as_json: bool,
+) -> None:
+    if run is None or step is None:
+        raise typer.BadParameter("an update is named by both --run RUN and --step N")
+    from pipeline.pretrain.run_directory import find_run
+    from pipeline.step_inspection import Selection, inspect_step, inspect_texts, rebuild_step
+
+    rebuilt = rebuild_step(find_run(run, runs_dir), step, overrides)
+    selection = Selection(*part)
+    samples, uses = inspect_step(rebuilt, selection)
+    if as_json:
+        shown_texts = {(m, s): pieces for m, s, pieces in inspect_texts(rebuilt, selection)} if texts else {}
+        print_json(_step_as_dict(rebuilt, samples, uses, shown_texts))
+        return
+    print_mapping(f"{rebuilt.run.path.name}, step {step}", dict(_facts(rebuilt, samples)))
+    columns = ("document", "title", "source", "uri", "bytes", "tokens", "samples")
+    chosen = "" if selection == Selection() else " (only the selected part)"
+    print_table(
+        f"{len(uses)} documents{chosen}, those of the most tokens first",
+        columns,
+        [_use_row(use) for use in uses[:_MAX_SHOWN_DOCUMENTS]],
+    )
+    if len(uses) > _MAX_SHOWN_DOCUMENTS:
+        typer.echo(f"... and {len(uses) - _MAX_SHOWN_DOCUMENTS} more (--json lists all)")
+    if not texts:
+        typer.echo("\nTheir texts, and what was predicted: the same command with --texts")
+        return
+    _print_texts(rebuilt, selection)
+
+
+def _print_texts(rebuilt: RebuiltStep, selection: Selection) -> None:
+    from pipeline.step_inspection import inspect_texts
+
+    console = _console()
+    for micro_batch, sample, pieces in inspect_texts(rebuilt, selection):
+        owner = f"micro-batch {micro_batch} (rank {rebuilt.rank_of(micro_batch)})"
+        console.rule(f"sample {sample}, {owner}", characters="=", align="left")
+        _print_pieces(console, pieces)
+
+
+def _facts(rebuilt: RebuiltStep, samples: list[InspectedSample]) -> Iterator[tuple[str, Any]]:
+    """What is said above the table of documents."""
+    config, number = rebuilt.config, rebuilt.phase
+    plan = config.batch_plan
+    first, phase = rebuilt.inputs.phases[number][0], config.phases[number]
+    kind = config.objective.kind
+    yield "update", f"{rebuilt.step} of {config.num_steps}" if rebuilt.metrics else "not made yet"
+    left_out = ", ".join(str(entry.data_step) for entry in rebuilt.skipped)
+    yield (
+        "global batch",
+        f"{rebuilt.data_step}, counted from 0{f'; left out before it: {left_out}' if left_out else ''}",
+    )
+    weights = "" if phase.weights is None else f", weights {list(phase.weights)}"
+    yield (
+        "phase",
+        f"{number + 1} of {len(config.phases)}, from step {first + 1}, {config.length_of(phase)} tokens per"
+        f" sample{weights}",
+    )
+    lowest, highest = min(one.sample for one in samples), max(one.sample for one in samples)
+    yield (
+        "samples",
+        f"{len(samples)} of {plan.samples_at(rebuilt.data_step)}: {lowest} to {highest} of the phase",
+    )
+    yield "micro-batches", f"{rebuilt.num_micro_batches} of {plan.micro_batch_size} samples each"
+    yield "objective", kind
+    yield "workers", f"{rebuilt.world_size}: rank r read micro-batches r, r + {rebuilt.world_size}, ..."
+    for attempt in rebuilt.attempts:
+        stands = (
+            " (the run stands on it)" if len(rebuilt.attempts) > 1 and attempt == rebuilt.attempts[-1] else ""
+        )
+        yield (
+            f"attempt {attempt.number}",
+            f"from step {attempt.first_step + 1}, {attempt.time}, {attempt.world_size} workers,"
+            f" {attempt.config_file}{stands}",
+        )
+    for name in ("loss", "grad_norm", "lr"):
+        if rebuilt.metrics and name in rebuilt.metrics:
+            yield name, rebuilt.metrics[name]
+
+
+def _use_row(use: DocumentUse) -> list[Any]:
+    document = use.document
+    place = f"{shown(document.byte_start)}-{shown(document.byte_end)}" if document.uri else "-"
+    samples = ", ".join(map(str, use.samples[:4])) + (", ..." if len(use.samples) > 4 else "")
+    title = document.title or "-"
+    return [document.doc_id, title, document.source, document.uri or "-", place, use.tokens, samples]
+
+
+def _step_as_dict(
+    rebuilt: RebuiltStep,
+    samples: list[InspectedSample],
+    uses: list[DocumentUse],
+    texts: dict[tuple[int, int], list[InspectedPiece]],
+) -> dict[str, Any]:
+    config, first = rebuilt.config, rebuilt.inputs.phases[rebuilt.phase][0]
+    phase = config.phases[rebuilt.phase]
+    return {
+        "run": rebuilt.run.path.name,
+        "step": rebuilt.step,
+        "metrics": rebuilt.metrics,
+        "data_step": rebuilt.data_step,
+        "left_out_before": [entry.model_dump(mode="json") for entry in rebuilt.skipped],
+        "phase": {
+            "number": rebuilt.phase,
+            "first_step": first + 1,
+            "sequence_length": config.length_of(phase),
+            "weights": phase.weights,
+        },
+        "objective": config.objective.kind,
+        "world_size": rebuilt.world_size,
+        "attempts": [
+            {
+                "number": attempt.number,
+                "from_step": attempt.first_step + 1,
+                "time": attempt.time,
+                "world_size": attempt.world_size,
+                "config": attempt.config_file,
+            }
+            for attempt in rebuilt.attempts
+        ],
+        "samples": [
+            asdict(one)
+            | (
+                {"pieces": [_piece_as_dict(piece) for piece in texts[one.micro_batch, one.sample]]}
+                if texts
+                else {}
+            )
+            for one in samples
+        ],
+        "documents": [
+            asdict(use.document)
+            | {"store": use.store, "number": use.number, "tokens": use.tokens, "samples": use.samples}
+            for use in uses
+        ],
+    }
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(soft_wrap=True, highlight=False)
+
+
+def _print_pieces(console: Console, pieces: list[InspectedPiece]) -> None:
+    for piece in pieces:
+        for stretch in piece.stretches:
+            _print_stretch(console, stretch)
+        console.print(piece.styled() if sys.stdout.isatty() else piece.plain(), markup=False)
+        console.print(f"reads:   {piece.read}", markup=False)
+        console.print(f"target:  {piece.target}", markup=False)
+        if piece.relation:
+            console.print(f"pair:    {piece.relation}", markup=False)
+
+
+def _print_stretch(console: Console, stretch: Stretch) -> None:
+    from rich.text import Text
+
+    place = f"{stretch.uri} bytes {shown(stretch.byte_start)}-{shown(stretch.byte_end)}"
+    console.rule(Text(f"{stretch.title or stretch.doc_id}  ({stretch.source})"), align="left")
+    known = place if stretch.uri else "(its document is not beside the tokens)"
+    first, last = stretch.tokens
+    console.print(f"{stretch.doc_id}  {known}  tokens {first}-{last}", markup=False)
+
+
+def _piece_as_dict(piece: InspectedPiece) -> dict[str, Any]:
+    return {
+        "stretches": [asdict(stretch) for stretch in piece.stretches],
+        "original": piece.original,
+        "read": piece.read,
+        "target": piece.target,
+        "text": piece.plain(),
+        "cells": [asdict(cell) for cell in piece.cells],
+        "relation": piece.relation or None,
+    }
+
+
+def _pretrain_config(path: Path, overrides: tuple[str, ...], objective: str | None) -> Any:
+    from pipeline.config import load_config, parse_overrides, validate
+    from pipeline.objectives import OBJECTIVES
+    from pipeline.pretrain.config import PretrainConfig
+
+    if path.suffix in (".yaml", ".yml"):
+        chosen = (f"objective.kind={objective}",) if objective else ()
+        return load_config(PretrainConfig, path, (*chosen, *overrides))
+    from omegaconf import OmegaConf
+
+    kind = objective or "mlm"
+    networks = OBJECTIVES[kind].NETWORKS if kind in OBJECTIVES else ("encoder",)
+    # Samples are cut before any network reads them: this one takes pairs, and any length.
+    limitless = {"positions": "rotary", "num_segments": 2} if networks != ("elmo",) else {}
+    plain = {
+        "name": "inspect",
+        "data": {"stores": [{"path": str(path)}]},
+        "model": {"network": networks[0], **limitless},
+        "objective": {"kind": kind},
+        "batch": {"sequence_length": 128, "samples": 1, "micro_batch_size": 1},
+        "steps": 1,
+        "optimizer": {"lr": 1e-3},
+    }
+    merged = OmegaConf.to_container(OmegaConf.merge(plain, parse_overrides(overrides)), resolve=True)
+    return validate(PretrainConfig, merged, str(path))
+
+
+def _show_document(path: Path, number: int, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from cluster.errors import ReferenceNotFoundError
+    from data_prep.provenance import trace_document
+    from data_prep.token_store import TokenStore
+
+    store = TokenStore.open(path, verify=False)
+    if not 0 <= number < store.num_documents:
+        raise ReferenceNotFoundError(
+            f"{path} has documents 0 to {store.num_documents - 1}; there is no document {number}."
+        )
+    found = trace_document(store, number)
+    document = found.document
+    facts = {"tokens": int(store.lengths[number]), "sentences": len(found.sentences)}
+    if as_json:
+        print_json(asdict(document) | facts | {key: getattr(found, key) for key in _TRACED})
+        return
+    place = {"bytes": f"{document.meta.get('byte_start')}-{document.meta.get('byte_end')}"}
+    names = ("doc_id", "title", "source", "uri", "lang")
+    facts |= {"source file": found.source_path or "not known"}
+    print_mapping(f"document {number}", {name: getattr(document, name) for name in names} | place | facts)
+    _print_part("in the source file", found.source_text or "(the source file cannot be read any more)")
+    _print_part("text", document.text)
+    for removed in found.removed:
+        _print_part("removed from it", removed)
+    _print_part("tokens, a line for each sentence", "\n".join("|".join(each) for each in found.sentences))
+
+
+_TRACED = ("source_path", "source_text", "removed")
+"""What `--json` says of a document's origin; its tokens would be longer than itself."""
+
+
+def _print_part(title: str, text: str) -> None:
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, highlight=False)
+    console.rule(title, align="left")
+    console.print(text, markup=False)

@@ -1,0 +1,240 @@
+"""What an update read is made again bit for bit: across phases, epochs, attempts, and changes of settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cluster.errors import MismatchError, ReferenceNotFoundError
+from pipeline.batches.noise import Noise
+from pipeline.cli import app
+from pipeline.inspection import documents_of
+from pipeline.objectives import OBJECTIVES
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_history import list_attempts
+from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
+from pipeline.step_inspection import RebuiltStep, Selection, inspect_step, inspect_texts, rebuild_step
+from tests.conftest import write_store
+from tests.pipeline.ranks import free_port, make_config, make_run
+from tests.pipeline.recording_ranks import VARIABLE, recorded_path
+
+WORKERS = 2
+RESUMED_AT, STEPS = 8, 10
+BATCH = (
+    "batch.warmup=[{steps: 2, samples: 8}]",
+    "batch.phases=[{steps: 5, sequence_length: 16, weights: [1, 0]}]",
+)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run of two attempts, and what its ranks fed to their networks."""
+
+    run: RunDirectory
+    first: Path
+    """Of the attempt on two workers, from the beginning to RESUMED_AT."""
+    second: Path
+    """Of the attempt on one, with another rate of masking."""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    place = tmp_path_factory.mktemp("recorded")
+    # So small that a step reads most of an epoch.
+    stores = [write_store(place / name / "tokens", num_documents=40, seed=n) for n, name in enumerate("ab")]
+    mixture = f"data.stores=[{{path: {stores[0]}}}, {{path: {stores[1]}, weight: 2}}]"
+    settings = (mixture, *BATCH, "checkpoint.every_steps=4")
+    run = make_run(place, stores[0], "recorded", *settings, f"steps={RESUMED_AT}")
+    first, second = place / "first", place / "second"
+    train_recorded(run, WORKERS, first)
+    config = make_config(place, stores[0], *settings, f"steps={STEPS}", objective="{kind: mlm, rate: 0.4}")
+    run.reconfigure(config)
+    train_recorded(run, 1, second)
+    return Recorded(run, first, second)
+
+
+def train_recorded(run: RunDirectory, workers: int, directory: Path) -> None:
+    directory.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}"]
+    command += [f"--master-port={free_port()}", "-m", "tests.pipeline.recording_ranks", str(run.path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", VARIABLE: str(directory)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+def passes(
+    directory: Path, workers: int, rebuilt: list[RebuiltStep]
+) -> Iterator[tuple[RebuiltStep, int, Path]]:
+    """(step, micro-batch, what was recorded of it), given the steps of an attempt in order."""
+    numbers = [0] * workers
+    for step in rebuilt:
+        for micro_batch in range(step.num_micro_batches):
+            rank = step.rank_of(micro_batch)
+            yield step, micro_batch, recorded_path(directory, rank, numbers[rank])
+            numbers[rank] += 1
+    for rank, number in enumerate(numbers):
+        assert not recorded_path(directory, rank, number).exists()
+
+
+def test_every_micro_batch_is_made_again_bit_for_bit(recorded: Recorded):
+    steps = [rebuild_step(recorded.run, step) for step in range(1, STEPS + 1)]
+    sizes, lengths = [step.num_micro_batches for step in steps], set()
+    assert sizes == [2, 2, *[4] * (STEPS - 2)]
+    assert [step.world_size for step in steps] == [2] * RESUMED_AT + [1] * (STEPS - RESUMED_AT)
+    first = passes(recorded.first, WORKERS, steps[:RESUMED_AT])
+    second = passes(recorded.second, 1, steps[RESUMED_AT:])
+    for step, micro_batch, path in (*first, *second):
+        made, fed = step.batch(micro_batch).inputs, np.load(path)
+        assert set(made) == set(fed.files)
+        for name, array in made.items():
+            assert array.dtype == fed[name].dtype
+            assert np.array_equal(array, fed[name]), (step.step, micro_batch, name)
+        lengths.add((step.phase, made["input_ids"].shape[1]))
+    assert lengths == {(0, 16), (1, 32)}
+
+
+def test_epochs_go_on_and_mixtures_change_with_the_phase(recorded: Recorded):
+    found = {step: inspect_step(rebuild_step(recorded.run, step))[0] for step in (1, 5, 6, STEPS)}
+    assert {Path(one.store).parent.name for one in found[1] + found[5]} == {"a"}
+    assert {Path(one.store).parent.name for one in found[6]} == {"a", "b"}
+    assert max(one.epoch for one in found[STEPS]) > 0
+
+
+def test_configuration_and_workers_are_those_in_force(recorded: Recorded):
+    early, late = rebuild_step(recorded.run, RESUMED_AT), rebuild_step(recorded.run, RESUMED_AT + 1)
+    assert (early.attempts[-1].config_file, late.attempts[-1].config_file) == ("config.yaml.1", "config.yaml")
+    assert (early.config.objective.rate, late.config.objective.rate) == (0.3, 0.4)  # pyright: ignore
+    assert early.metrics is not None
+    assert late.metrics is not None
+    assert [len(early.attempts), len(late.attempts)] == [1, 2]
+
+
+def test_attempts_of_a_history_have_the_configuration_that_was_replaced_after_them():
+    events = [
+        {"event": "started", "step": 0, "world_size": 2},
+        {"event": "started", "step": 4, "world_size": 2},
+        {"event": "reconfigured", "before": "config.yaml.1"},
+        {"event": "reconfigured", "before": "config.yaml.2"},
+        {"event": "started", "step": 4, "world_size": 1},
+        {"event": "reconfigured", "before": "config.yaml.3"},
+        {"event": "started", "step": 6, "world_size": 1},
+    ]
+    files = [attempt.config_file for attempt in list_attempts(events)]
+    assert files == ["config.yaml.1", "config.yaml.1", "config.yaml.3", "config.yaml"]
+
+
+def test_what_was_left_out_moves_the_data_of_later_updates(recorded: Recorded, tmp_path: Path, store: Path):
+    run = make_run(tmp_path, store, "skipping")
+    before = {step: rebuild_step(run, step).batch(0) for step in (4, 5, 6)}
+    SkipLedger(run.path).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
+    assert [rebuild_step(run, step).data_step for step in (4, 5)] == [3, 5]
+    assert_same(rebuild_step(run, 4).batch(0).inputs, before[4].inputs)
+    assert_same(rebuild_step(run, 5).batch(0).inputs, before[6].inputs)
+    assert [entry.data_step for entry in rebuild_step(run, 5).skipped] == [4]
+    assert rebuild_step(run, 4).skipped == ()
+
+
+def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
+    assert left.keys() == right.keys()
+    assert all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def test_rank_and_micro_batch_choose_their_part(recorded: Recorded):
+    step = rebuild_step(recorded.run, 4)
+    whole, _ = inspect_step(step)
+    assert [one.sample for one in whole] == list(range(32, 48))
+    of_rank, _ = inspect_step(step, Selection(rank=1))
+    assert [one.sample for one in of_rank] == [*range(36, 40), *range(44, 48)]
+    assert {one.rank for one in of_rank} == {1}
+    of_micro_batch, uses = inspect_step(step, Selection(rank=1, micro_batch=3))
+    assert [one.sample for one in of_micro_batch] == [*range(44, 48)]
+    read = sum(stop - start for one in of_micro_batch for start, stop in (s.tokens for s in one.stretches))
+    assert sum(use.tokens for use in uses) == read
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OBJECTIVES if kind not in ("distill", "bilm")])
+def test_a_sample_shown_alone_is_what_its_micro_batch_holds(kind: str, tmp_path: Path, store: Path):
+    network = OBJECTIVES[kind].NETWORKS[0]
+    overrides = (f"model.network={network}", "model.positions=rotary")
+    step = rebuild_step(make_run(tmp_path, store, "any", *overrides, objective=f"{{kind: {kind}}}"), 3)
+    noise, pad = Noise.of("train", step.config.seed), step.inputs.vocabulary["pad"]
+    for micro_batch in range(2):
+        together = step.batch(micro_batch).inputs
+        alone = [
+            step.inputs.corrupt(step.dataset.batch([sample]), noise).inputs
+            for sample in step.samples(micro_batch).tolist()
+        ]
+        for name in ("input_ids", "decoder_input_ids", "targets"):
+            if name in together:
+                parts = np.concatenate([one[name].reshape(-1) for one in alone])
+                whole = together[name].reshape(-1)
+                assert np.array_equal(whole[whole != pad], parts[parts != pad]), name
+
+
+def test_texts_are_those_of_the_documents_that_are_listed(recorded: Recorded):
+    step = rebuild_step(recorded.run, 7)
+    samples, uses = inspect_step(step)
+    by_sample = {(one.micro_batch, one.sample): one for one in samples}
+    for micro_batch, sample, pieces in inspect_texts(step):
+        stretches = [stretch for piece in pieces for stretch in piece.stretches]
+        assert tuple(stretches) == by_sample[micro_batch, sample].stretches
+        origin = step.dataset.origin(sample)
+        words = [
+            f"w{token}"
+            for (number, document), piece in zip(documents_of(origin), origin.pieces, strict=True)
+            for token in step.dataset.stores[number].tokens(document)[piece.start : piece.stop]
+        ]
+        shown = " ".join(piece.original for piece in pieces).replace("<s>", " ").replace("</s>", " ")
+        assert shown.replace("w", " w").split() == words
+    assert {use.document.doc_id for use in uses} == {s.doc_id for one in samples for s in one.stretches}
+
+
+def test_command_says_the_same_to_people_and_programs(recorded: Recorded):
+    arguments = ["data", "inspect", "--run", str(recorded.run.path), "--step", "6"]
+    found = json.loads(invoke(*arguments, "--texts", "--json"))
+    assert found["step"] == 6
+    assert found["data_step"] == 5
+    assert found["phase"] == {"number": 1, "first_step": 6, "sequence_length": 32, "weights": None}
+    assert len(found["samples"]) == 16
+    assert found["metrics"]["loss"] > 0
+    printed = invoke(*arguments)
+    assert found["documents"][0]["doc_id"] in printed
+    assert "phase" in printed
+    texts = invoke(*arguments, "--texts")
+    assert all(piece["target"] in texts for one in found["samples"] for piece in one["pieces"])
+
+
+def invoke(*arguments: str) -> str:
+    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_what_does_not_exist_is_refused(recorded: Recorded):
+    with pytest.raises(ReferenceNotFoundError, match="numbered from 1"):
+        rebuild_step(recorded.run, 0)
+    with pytest.raises(ReferenceNotFoundError, match="has 10 steps"):
+        rebuild_step(recorded.run, 11)
+    step = rebuild_step(recorded.run, 4)
+    with pytest.raises(ReferenceNotFoundError, match="no rank 2"):
+        inspect_step(step, Selection(rank=2))
+    with pytest.raises(ReferenceNotFoundError, match="no micro-batch 4"):
+        inspect_step(step, Selection(micro_batch=4))
+    with pytest.raises(ReferenceNotFoundError, match="not rank 0's but rank 1's"):
+        inspect_step(step, Selection(rank=0, micro_batch=1))
+
+
+def test_stores_that_hold_something_else_now_are_refused(recorded: Recorded, tmp_path: Path):
+    other = write_store(tmp_path / "tokens", num_documents=40, seed=5)
+    kept = recorded.run.config().data.stores[1].path
+    with pytest.raises(MismatchError, match=str(other)):
+        rebuild_step(recorded.run, 4, [f"data.stores=[{{path: {other}}}, {{path: {kept}, weight: 2}}]"])
