@@ -3,7 +3,8 @@
     step-00000100/
         manifest.json        written last, with a hash for every file
         trainer.json         step, samples, tokens, fingerprints, identity of the run, world size
-        model.safetensors    consolidated float32 weights, for everything that only wants the model
+        model.safetensors    whole float32 master weights, for everything that only wants the model
+        ema.safetensors      their moving average, where the run keeps one
         model.json           shape of the network
         tokenizer.json
         deepspeed/           sharded weights and optimizer state of every rank
@@ -24,18 +25,20 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from cluster.errors import CorruptArtefactError, CorruptCheckpointError
-from cluster.manifest import InputEntry, Manifest, read_manifest, write_durably
-from cluster.storage import commit, is_committed, open_artefact, storage_errors
+from cluster.manifest import InputEntry, Manifest, write_durably
+from cluster.storage import commit, is_committed, storage_errors
 from models.config import NetworkConfig
 from pipeline.networks import NetworkChoice
 
 KIND = "checkpoint"
 TRAINER_FILE = "trainer.json"
 MODEL_FILE = "model.safetensors"
+EMA_FILE = "ema.safetensors"
 MODEL_CONFIG_FILE = "model.json"
 TOKENIZER_FILE = "tokenizer.json"
 DEEPSPEED_DIRECTORY = "deepspeed"
+DESCRIPTION_FILES = frozenset({TRAINER_FILE, MODEL_CONFIG_FILE, TOKENIZER_FILE})
+"""What tells about a checkpoint without its tensors."""
 _NAME = re.compile(r"step-(\d{8,})$")
 
 
@@ -63,6 +66,22 @@ class TrainerState(BaseModel):
     """Latest held-out loss in nats per predicted token; None before the first evaluation."""
     run_id: str
     run_name: str
+    elapsed_s: float = 0.0
+    """Seconds of training so far, over all resumptions."""
+    tokens: int = 0
+    """Tokens of text read so far, before noise."""
+    best_loss: float | None = None
+    """Lowest held-out loss so far."""
+    evaluations_since_best: int = 0
+    """Evaluations since the held-out loss was last better."""
+    losses: list[float] = []
+    """The last training losses, which the guard against spikes compares the next one with."""
+    skipped_data: list[int] = []
+    """Data steps that the run leaves out, ascending."""
+    allowed_changes: list[Any] = []
+    """What resumptions changed with --allow-changed, oldest first."""
+    attempt: str = ""
+    """Names the start of the run's processes that saved it."""
 
 
 def checkpoint_name(step: int) -> str:
@@ -83,18 +102,38 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted(found, key=step_of)
 
 
-def staging_path(directory: Path, step: int) -> Path:
-    """Where the ranks write a checkpoint before rank 0 commits it."""
-    return directory / f".{checkpoint_name(step)}.partial"
+def staging_path(directory: Path, step: int, key: str = "") -> Path:
+    """Where the ranks write a checkpoint before rank 0 commits it; `key` tells this save from all others."""
+    return directory / f".{checkpoint_name(step)}{key and '.'}{key}.partial"
 
 
-def prepare_staging(directory: Path, step: int) -> Path:
+def prepare_staging(directory: Path, step: int, key: str = "") -> Path:
     """An empty staging directory; what a killed save left there is removed."""
-    staging = staging_path(directory, step)
+    staging = staging_path(directory, step, key)
     with storage_errors(staging):
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
     return staging
+
+
+def description(state: TrainerState, model: NetworkConfig, tokenizer_json: str) -> dict[str, bytes]:
+    """The contents of cloze's own small files of a checkpoint, by name."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+    return {
+        TRAINER_FILE: orjson.dumps(state.model_dump(mode="json"), option=options),
+        MODEL_CONFIG_FILE: orjson.dumps(asdict(model), option=options),
+        TOKENIZER_FILE: tokenizer_json.encode(),
+    }
+
+
+def manifest_config(state: TrainerState) -> dict[str, Any]:
+    """What a manifest says that determined the checkpoint."""
+    return {"step": state.step, "run_id": state.run_id, "identity": state.identity}
+
+
+def manifest_stats(state: TrainerState) -> dict[str, Any]:
+    """What a manifest tells people about the checkpoint."""
+    return {"held_out_loss": state.held_out_loss, "predicted_tokens": state.predicted_tokens}
 
 
 def commit_checkpoint(
@@ -107,17 +146,15 @@ def commit_checkpoint(
 ) -> Manifest:
     """Add cloze's own files to what the ranks wrote, and commit. Only rank 0 calls it."""
     with storage_errors(staging):
-        options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-        write_durably(staging / TRAINER_FILE, orjson.dumps(state.model_dump(mode="json"), option=options))
-        write_durably(staging / MODEL_CONFIG_FILE, orjson.dumps(asdict(model), option=options))
-        write_durably(staging / TOKENIZER_FILE, tokenizer_json.encode())
+        for name, data in description(state, model, tokenizer_json).items():
+            write_durably(staging / name, data)
     return commit(
         staging,
         directory / checkpoint_name(state.step),
         KIND,
-        config={"step": state.step, "run_id": state.run_id, "identity": state.identity},
+        config=manifest_config(state),
         inputs=inputs,
-        stats={"held_out_loss": state.held_out_loss, "predicted_tokens": state.predicted_tokens},
+        stats=manifest_stats(state),
     )
 
 
@@ -133,55 +170,29 @@ def read_model_config(checkpoint: Path) -> NetworkConfig:
 
 
 def newest_good(directory: Path, *, look_only: bool = False) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that verifies, and a message for each damaged one, which is set aside.
+    """`kept_checkpoints.newest_good` for a local directory."""
+    from pipeline.pretrain.checkpoint_store import DirectoryStore
+    from pipeline.pretrain.kept_checkpoints import newest_good as newest_good_of
 
-    Args:
-        look_only: leave damaged checkpoints where they are.
-
-    Raises:
-        CorruptCheckpointError: there are checkpoints and none verifies.
-    """
-    messages: list[str] = []
-    for checkpoint in reversed(list_checkpoints(directory)):
-        try:
-            open_artefact(checkpoint, kind=KIND)
-        except CorruptArtefactError as error:
-            place = checkpoint if look_only else set_aside(checkpoint)
-            messages.append(f"{error.problem}\nIt lies at {place}.")
-            continue
-        return checkpoint, messages
-    if messages:
-        raise CorruptCheckpointError(
-            "No checkpoint of this run verifies:\n" + "\n".join(messages),
-            kept="the damaged checkpoints, renamed to *.corrupt, and the run's log",
-            next_step="restore one of them from a backup, or start the run again with `cloze pretrain`",
-        )
-    return None, messages
+    return newest_good_of(DirectoryStore(directory), look_only=look_only)
 
 
 def best_checkpoint(directory: Path) -> Path | None:
-    """The checkpoint with the lowest held-out loss, the earlier one of equals; None when none was evaluated."""
-    evaluated = [
-        (loss, step_of(path), path)
-        for path in list_checkpoints(directory)
-        if (loss := _held_out_loss(path)) is not None
-    ]
-    return min(evaluated)[2] if evaluated else None
+    """`kept_checkpoints.best_step` for a local directory, as a path."""
+    from pipeline.pretrain.checkpoint_store import DirectoryStore
+    from pipeline.pretrain.kept_checkpoints import best_step
+
+    step = best_step(DirectoryStore(directory))
+    return None if step is None else directory / checkpoint_name(step)
 
 
 def apply_retention(directory: Path, keep_last: int) -> list[int]:
-    """Delete all but the newest `keep_last` checkpoints and the best one; returns the deleted steps."""
-    for leftover in directory.glob(".step-*.deleted"):
-        shutil.rmtree(leftover)
-    checkpoints = list_checkpoints(directory)
-    kept = {*checkpoints[-keep_last:], best_checkpoint(directory)}
-    deleted = [path for path in checkpoints if path not in kept]
-    for path in deleted:
-        # Renamed first: half a checkpoint must never look like one.
-        doomed = path.with_name(f".{path.name}.deleted")
-        os.replace(path, doomed)
-        shutil.rmtree(doomed)
-    return [step_of(path) for path in deleted]
+    """`kept_checkpoints.apply_retention` for a local directory."""
+    from pipeline.pretrain.checkpoint_store import DirectoryStore
+    from pipeline.pretrain.kept_checkpoints import Retention
+    from pipeline.pretrain.kept_checkpoints import apply_retention as apply
+
+    return apply(DirectoryStore(directory), Retention(keep_last))
 
 
 def set_aside(checkpoint: Path) -> Path:
@@ -192,11 +203,3 @@ def set_aside(checkpoint: Path) -> Path:
         target = checkpoint.with_name(f"{checkpoint.name}.corrupt.{number}")
     os.replace(checkpoint, target)
     return target
-
-
-def _held_out_loss(checkpoint: Path) -> float | None:
-    try:
-        loss = read_manifest(checkpoint).stats.get("held_out_loss")
-    except CorruptArtefactError:
-        return None
-    return None if loss is None else float(loss)

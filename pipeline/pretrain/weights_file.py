@@ -109,7 +109,7 @@ def array_piece(name: str, start: int, values: np.ndarray) -> Piece:
     """A piece that is in memory; `values` is 1-D float32."""
     assert values.dtype == np.float32
     assert values.ndim == 1
-    return Piece(name, start, values.size, lambda: memoryview(np.ascontiguousarray(values)).cast("B"))
+    return Piece(name, start, values.size, lambda: np.ascontiguousarray(values).data.cast("B"))
 
 
 def _header(shapes: Mapping[str, Sequence[int]]) -> bytes:

@@ -1,0 +1,75 @@
+"""Which of a run's checkpoints to continue from, which is the best, and which may go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.errors import CorruptArtefactError, CorruptCheckpointError
+from pipeline.pretrain.checkpoint_store import CheckpointStore
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What is kept besides the best checkpoint."""
+
+    keep_last: int
+    """So many of the newest."""
+    keep_every_steps: int | None = None
+    """All whose step is a multiple of this."""
+
+
+def newest_good(
+    store: CheckpointStore, *, look_only: bool = False, files: Collection[str] | None = None
+) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that verifies, on this machine, and a message for each damaged one, which is set aside.
+
+    Args:
+        look_only: leave damaged checkpoints where they are.
+        files: only these files of it are needed, and hashed; of the others the sizes are compared.
+
+    Raises:
+        CorruptCheckpointError: there are checkpoints and none verifies.
+    """
+    messages: list[str] = []
+    for step in reversed(store.steps()):
+        try:
+            return store.fetch(step, files), messages
+        except CorruptArtefactError as error:
+            place = store.place(step) if look_only else store.set_aside(step)
+            messages.append(f"{error.problem}\nIt lies at {place}.")
+    if messages:
+        raise CorruptCheckpointError(
+            "No checkpoint of this run verifies:\n" + "\n".join(messages),
+            kept="the damaged checkpoints, renamed to *.corrupt, and the run's log",
+            next_step="restore one of them from a backup, or start the run again with `cloze pretrain`",
+        )
+    return None, messages
+
+
+def best_step(store: CheckpointStore) -> int | None:
+    """The checkpoint with the lowest held-out loss, the earlier one of equals; None when none was evaluated."""
+    evaluated = [(loss, step) for step in store.steps() if (loss := held_out_loss(store, step)) is not None]
+    return min(evaluated)[1] if evaluated else None
+
+
+def apply_retention(store: CheckpointStore, retention: Retention) -> list[int]:
+    """Delete what retention does not keep; returns the deleted steps."""
+    steps = store.steps()
+    kept = {*steps[-retention.keep_last :], best_step(store)}
+    if every := retention.keep_every_steps:
+        kept |= {step for step in steps if step % every == 0}
+    deleted = [step for step in steps if step not in kept]
+    for step in deleted:
+        store.delete(step)
+    return deleted
+
+
+def held_out_loss(store: CheckpointStore, step: int) -> float | None:
+    """What the manifest says; None where it was not measured, or cannot be read."""
+    try:
+        loss = store.manifest(step).stats.get("held_out_loss")
+    except CorruptArtefactError:
+        return None
+    return None if loss is None else float(loss)

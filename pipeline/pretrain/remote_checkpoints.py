@@ -1,0 +1,391 @@
+"""Checkpoints in an object store, or wherever else fsspec writes.
+
+Such a store has no rename. A step's files are written in their place, `manifest.json` last: it makes them a checkpoint,
+and it goes first when they are to be none any more.
+
+    URI/RUN/step-00000100/            as on a disk
+    URI/RUN/step-00000100/parts/KEY/  marks and shares of the ranks while the save KEY runs
+
+What is read is copied to a directory of this machine, hashed on the way; files that are there already with the right
+hash are not copied again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import xxhash
+
+from cluster.errors import CorruptArtefactError, MissingInputError, StorageError
+from cluster.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    InputEntry,
+    Manifest,
+    hash_file,
+    make_manifest,
+    manifest_bytes,
+    parse_manifest,
+    write_durably,
+)
+from cluster.storage import Damage, storage_errors
+from pipeline.pretrain.checkpoint import KIND, checkpoint_name
+from pipeline.pretrain.checkpoint_store import PARTS_DIRECTORY, HashingWriter, Staging
+
+CACHE_VARIABLE = "CLOZE_CACHE"
+"""Environment variable that names the directory for copies; ~/.cache/cloze where it is not set."""
+_BLOCK_BYTES = 1 << 26
+_TRANSFERS = 4
+_STEP = re.compile(r"/step-(\d{8,})$")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStore:
+    """The checkpoints of one run below a URI."""
+
+    filesystem: Any
+    """An fsspec file system."""
+    root: str
+    """Path in it, without the scheme."""
+    uri: str
+    """The same with the scheme."""
+    cache: Path
+    """Directory on this machine for copies."""
+
+    @classmethod
+    def open(cls, uri: str) -> RemoteStore:
+        """The store at an fsspec URI.
+
+        Raises:
+            MissingInputError: there is no such kind of store, or its library is not installed.
+        """
+        from fsspec.core import url_to_fs
+
+        try:
+            # What other processes wrote must be seen: nothing that was listed is remembered.
+            filesystem, root = url_to_fs(uri, use_listings_cache=False)
+        except (ValueError, ImportError) as error:
+            raise MissingInputError(
+                f"Checkpoints cannot be kept at {uri}: {error}",
+                next_step="install the store's library (s3fs for s3://, gcsfs for gs://), or name another place",
+            ) from None
+        name = xxhash.xxh3_64_hexdigest(uri.encode())
+        return cls(filesystem, root.rstrip("/"), uri.rstrip("/"), _cache_directory() / "checkpoints" / name)
+
+    def steps(self) -> list[int]:
+        """See CheckpointStore."""
+        with remote_errors(self.uri, "read"):
+            try:
+                names = self.filesystem.ls(self.root, detail=False)
+            except FileNotFoundError:
+                return []
+            found = [int(match[1]) for name in names if (match := _STEP.search(name.rstrip("/")))]
+            return sorted(
+                step for step in found if self.filesystem.exists(f"{self._path(step)}/{MANIFEST_NAME}")
+            )
+
+    def place(self, step: int) -> str:
+        """See CheckpointStore."""
+        return f"{self.uri}/{checkpoint_name(step)}"
+
+    def local(self, step: int) -> Path:
+        """See CheckpointStore."""
+        return self.cache / checkpoint_name(step)
+
+    def manifest(self, step: int) -> Manifest:
+        """See CheckpointStore."""
+        return parse_manifest(self._manifest_data(step), f"{self.place(step)}/{MANIFEST_NAME}")
+
+    def damage(self, step: int, *, deep: bool) -> list[Damage]:
+        """See CheckpointStore. `deep` reads everything through the network, and keeps nothing."""
+        manifest = self.manifest(step)
+        found = {damage.path: damage for damage in self._wrong_sizes(step, manifest)}
+        if deep:
+            rest = [entry for entry in manifest.files if entry.path not in found]
+            for entry, damage in zip(rest, self._transfer(step, rest, keep=False), strict=True):
+                if damage is not None:
+                    found[entry.path] = damage
+        return list(found.values())
+
+    def fetch(self, step: int, files: Collection[str] | None = None) -> Path:
+        """See CheckpointStore."""
+        data = self._manifest_data(step)
+        manifest = parse_manifest(data, f"{self.place(step)}/{MANIFEST_NAME}")
+        if manifest.kind != KIND:
+            raise CorruptArtefactError(f"{self.place(step)} holds {manifest.kind}, but {KIND} is needed.")
+        self._forget_deleted()
+        wanted = [entry for entry in manifest.files if files is None or entry.path in files]
+        damages = self._wrong_sizes(step, manifest)
+        if not damages:
+            damages = [damage for damage in self._transfer(step, wanted, keep=True) if damage is not None]
+        if damages:
+            listed = "\n".join(f"  {damage}" for damage in damages)
+            raise CorruptArtefactError(
+                f"{self.place(step)} ({KIND}) is damaged:\n{listed}",
+                kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
+            )
+        with storage_errors(self.local(step)):
+            write_durably(self.local(step) / MANIFEST_NAME, data)
+        return self.local(step)
+
+    def delete(self, step: int) -> None:
+        """See CheckpointStore."""
+        with remote_errors(self.place(step), "delete"):
+            self._remove_all(step)
+
+    def set_aside(self, step: int) -> str:
+        """See CheckpointStore. The store copies the files to another name, then they are deleted."""
+        number, suffix = 0, ".corrupt"
+        with remote_errors(self.place(step), "move"):
+            while self.filesystem.exists(f"{self._path(step)}{suffix}"):
+                number += 1
+                suffix = f".corrupt.{number}"
+            target = f"{self._path(step)}{suffix}"
+            for path in self.filesystem.find(self._path(step)):
+                self.filesystem.copy(path, target + path.removeprefix(self._path(step)))
+            self._remove_all(step)
+        return f"{self.place(step)}{suffix}"
+
+    def staging(self, step: int, key: str) -> Staging:
+        """See CheckpointStore."""
+        return RemoteStaging(self, step, key)
+
+    def make_room(self, step: int) -> None:
+        """See CheckpointStore."""
+        with remote_errors(self.place(step), "delete"):
+            self._remove_manifest(step)
+
+    def clean(self) -> None:
+        """See CheckpointStore."""
+        with remote_errors(self.uri, "delete"):
+            committed = set(self.steps())
+            with suppress(FileNotFoundError):
+                for path in self.filesystem.ls(self.root, detail=False):
+                    match = _STEP.search(path.rstrip("/"))
+                    if match and int(match[1]) not in committed:
+                        self.filesystem.rm(path, recursive=True)
+
+    def _path(self, step: int) -> str:
+        return f"{self.root}/{checkpoint_name(step)}"
+
+    def _manifest_data(self, step: int) -> bytes:
+        with remote_errors(self.place(step), "read"):
+            try:
+                return self.filesystem.cat_file(f"{self._path(step)}/{MANIFEST_NAME}")
+            except FileNotFoundError:
+                raise CorruptArtefactError(
+                    f"{self.place(step)} is no checkpoint: it has no {MANIFEST_NAME}."
+                ) from None
+
+    def _remove_manifest(self, step: int) -> None:
+        with suppress(FileNotFoundError):
+            self.filesystem.rm_file(f"{self._path(step)}/{MANIFEST_NAME}")
+
+    def _remove_all(self, step: int) -> None:
+        # First what makes it a checkpoint: half of one must never look like one.
+        self._remove_manifest(step)
+        with suppress(FileNotFoundError):
+            self.filesystem.rm(self._path(step), recursive=True)
+
+    def _wrong_sizes(self, step: int, manifest: Manifest) -> list[Damage]:
+        with remote_errors(self.place(step), "read"):
+            sizes = {
+                path.removeprefix(f"{self._path(step)}/"): int(details["size"])
+                for path, details in self.filesystem.find(self._path(step), detail=True).items()
+            }
+        return [
+            Damage(
+                entry.path,
+                f"{sizes[entry.path]} bytes instead of {entry.size_bytes}"
+                if entry.path in sizes
+                else "missing",
+            )
+            for entry in manifest.files
+            if sizes.get(entry.path) != entry.size_bytes
+        ]
+
+    def _transfer(self, step: int, entries: Sequence[FileEntry], *, keep: bool) -> list[Damage | None]:
+        """Read files, hash them and, with `keep`, put them into the cache; what is wrong with each."""
+        with ThreadPoolExecutor(_TRANSFERS) as pool:
+            return list(pool.map(lambda entry: self._transfer_one(step, entry, keep), entries))
+
+    def _transfer_one(self, step: int, entry: FileEntry, keep: bool) -> Damage | None:
+        target = self.local(step) / entry.path
+        if keep and target.is_file() and hash_file(target) == (entry.xxh3_128, entry.size_bytes):
+            return None
+        if keep:
+            with storage_errors(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp") if keep else Path(os.devnull)
+        digest = xxhash.xxh3_128()
+        try:
+            with storage_errors(temporary), temporary.open("wb") as copy:
+                for block in self._blocks(step, entry.path):
+                    digest.update(block)
+                    copy.write(block)
+            if (found := digest.hexdigest()) != entry.xxh3_128:
+                return Damage(entry.path, f"xxh3_128 is {found} instead of {entry.xxh3_128}")
+            if keep:
+                os.replace(temporary, target)
+        except FileNotFoundError:
+            return Damage(entry.path, "missing")
+        finally:
+            if keep:
+                temporary.unlink(missing_ok=True)
+        return None
+
+    def _blocks(self, step: int, path: str) -> Iterator[bytes]:
+        place = f"{self._path(step)}/{path}"
+        with (
+            remote_errors(f"{self.place(step)}/{path}", "read"),
+            self.filesystem.open(place, "rb", block_size=_BLOCK_BYTES, cache_type="none") as stream,
+        ):
+            while block := stream.read(_BLOCK_BYTES):
+                yield block
+
+    def _forget_deleted(self) -> None:
+        """Delete copies of checkpoints that are no longer there: the copies follow the run's retention."""
+        import shutil
+
+        if self.cache.is_dir():
+            there = {checkpoint_name(step) for step in self.steps()}
+            for copy in self.cache.glob("step-*"):
+                if copy.name not in there:
+                    shutil.rmtree(copy, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStaging:
+    """A checkpoint that is being written in its place, without a manifest so far."""
+
+    store: RemoteStore
+    step: int
+    key: str
+    poll_s: float = 1.0
+
+    @property
+    def _path(self) -> str:
+        return f"{self.store.root}/{checkpoint_name(self.step)}"
+
+    @property
+    def _marks(self) -> str:
+        return f"{self._path}/{PARTS_DIRECTORY}/{self.key}/marks"
+
+    def _place_of(self, path: str) -> str:
+        """Shares of the ranks are kept apart by save; a share of a killed one must never be taken."""
+        private = f"{PARTS_DIRECTORY}/"
+        if path.startswith(private):
+            return f"{self._path}/{private}{self.key}/{path.removeprefix(private)}"
+        return f"{self._path}/{path}"
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[HashingWriter]:
+        """See Staging."""
+        place = self._place_of(path)
+        with remote_errors(f"{self.store.place(self.step)}/{path}", "write"):
+            stream = self.store.filesystem.open(place, "wb", block_size=_BLOCK_BYTES)
+            try:
+                yield HashingWriter(stream)
+            except BaseException:
+                with suppress(Exception):
+                    stream.discard()  # what was sent of it costs money until it is taken back
+                stream.closed = True
+                raise
+            stream.close()
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[BinaryIO]:
+        """See Staging."""
+        place = f"{self.store.place(self.step)}/{path}"
+        with (
+            remote_errors(place, "read"),
+            self.store.filesystem.open(
+                self._place_of(path), "rb", block_size=_BLOCK_BYTES, cache_type="readahead"
+            ) as stream,
+        ):
+            yield stream
+
+    def remove(self, paths: Collection[str]) -> None:
+        """See Staging."""
+        with remote_errors(self.store.place(self.step), "delete"):
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    self.store.filesystem.rm_file(self._place_of(path))
+
+    def mark(self, name: str, data: bytes) -> None:
+        """See Staging."""
+        with remote_errors(self.store.place(self.step), "write"):
+            self.store.filesystem.pipe_file(f"{self._marks}/{name}", data)
+
+    def marks(self) -> Mapping[str, bytes]:
+        """See Staging."""
+        filesystem = self.store.filesystem
+        with remote_errors(self.store.place(self.step), "read"):
+            try:
+                paths = filesystem.ls(self._marks, detail=False)
+            except FileNotFoundError:
+                return {}
+            return {path.rsplit("/", 1)[1]: filesystem.cat_file(path) for path in paths}
+
+    def publish(
+        self,
+        files: Sequence[FileEntry],
+        config: Mapping[str, Any],
+        inputs: Sequence[InputEntry],
+        stats: Mapping[str, Any],
+    ) -> Manifest:
+        """See Staging."""
+        manifest = make_manifest(KIND, config=config, inputs=inputs, files=files, stats=stats)
+        filesystem = self.store.filesystem
+        known = {f"{self._path}/{entry.path}" for entry in files}
+        with remote_errors(self.store.place(self.step), "write"):
+            if foreign := [path for path in filesystem.find(self._path) if path not in known]:
+                filesystem.rm(foreign)
+        if damages := self.store._wrong_sizes(self.step, manifest):
+            raise StorageError(
+                f"{self.store.place(self.step)} does not hold what was written: {damages[0]}.",
+                kept="the earlier checkpoints",
+            )
+        with remote_errors(self.store.place(self.step), "write"):
+            filesystem.pipe_file(f"{self._path}/{MANIFEST_NAME}", manifest_bytes(manifest))
+        return manifest
+
+    def discard(self) -> None:
+        """See Staging."""
+        self.store.delete(self.step)
+
+
+@contextmanager
+def remote_errors(place: str, what: str) -> Iterator[None]:
+    """Turn whatever a store's client raises into a StorageError; a missing file is left to the caller."""
+    try:
+        yield
+    except (FileNotFoundError, StorageError, CorruptArtefactError, GeneratorExit):
+        raise
+    except Exception as error:
+        raise StorageError(
+            f"Cannot {what} {place}: {str(error) or type(error).__name__}",
+            next_step="check the store's address, credentials and permissions, then run the same command again",
+        ) from error
+
+
+def _cache_directory() -> Path:
+    """CLOZE_CACHE, else ~/.cache/cloze, else a directory for temporary files."""
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen)
+    try:
+        usual = Path.home() / ".cache" / "cloze"
+        usual.mkdir(parents=True, exist_ok=True)
+        writable = os.access(usual, os.W_OK)
+    except (OSError, RuntimeError):
+        writable = False
+    return usual if writable else Path(tempfile.gettempdir()) / f"cloze-{os.getuid()}"
