@@ -99,33 +99,33 @@ def decay_groups(
     ]
 
 
-_LAYER = re.compile(r"(?P<stack>.*?)(?:transformer\.layers|forward_layers|backward_layers)\.(?P<number>\d+)\.")
+_LAYER = re.compile(
+    r"(?P<network>|.*?\.)(?P<part>encoder|decoder)\."
+    r"(?:transformer\.layers|forward_layers|backward_layers)\.(?P<number>\d+)\."
+)
 _BELOW_LAYERS = re.compile(r"(?:^|\.)(?:encoder|decoder)\.(?:embeddings|tokens|transformer\.relative_bias)\.")
 
 
 def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
     """Share of the learning rate of every parameter: `layer_decay` to the number of layers above its own.
 
-    Embeddings count as the layer below all, whatever stands on the stacks (heads, final norms) as the layer on top
-    (Clark et al. 2020, released code). A decoder with an encoder stands on it. Networks with several stacks side by
-    side, such as ELECTRA's generator and discriminator, are counted each for itself.
+    Embeddings count as the layer below all; heads and final norms as the layer on top, as in ELECTRA's released code
+    (Clark et al. 2020). A decoder stands on its encoder. Networks side by side, such as ELECTRA's generator and
+    discriminator, are counted each for itself.
     """
     names = [name for name, _ in model.named_parameters()]
-    heights: dict[str, int] = {}
-    for name in names:
-        if found := _LAYER.match(name):
-            stack = found["stack"]
-            heights[stack] = max(heights.get(stack, 0), int(found["number"]) + 1)
+    heights: dict[str, dict[str, int]] = {}
+    for found in filter(None, map(_LAYER.match, names)):
+        parts = heights.setdefault(found["network"], {})
+        parts[found["part"]] = max(parts.get(found["part"], 0), int(found["number"]) + 1)
     scales = {}
     for name in names:
-        network = name.split(".")[0] if name.startswith(("generator.", "discriminator.")) else ""
-        below = heights.get(f"{network}.encoder." if network else "encoder.", 0)
-        total = sum(height for stack, height in heights.items() if stack.startswith(network))
-        if network == "" and set(heights) <= {"encoder.", "decoder."}:
-            total = sum(heights.values())
+        network = max((prefix for prefix in heights if name.startswith(prefix)), key=len, default="")
+        parts = heights.get(network, {})
+        top = sum(parts.values()) + 1
         if found := _LAYER.match(name):
-            depth = int(found["number"]) + 1 + (below if "decoder." in found["stack"] else 0)
+            depth = int(found["number"]) + 1 + (parts.get("encoder", 0) if found["part"] == "decoder" else 0)
         else:
-            depth = 0 if _BELOW_LAYERS.search(name) else total + 1
-        scales[name] = layer_decay ** (total + 1 - depth)
+            depth = 0 if _BELOW_LAYERS.search(name) else top
+        scales[name] = layer_decay ** (top - depth)
     return scales

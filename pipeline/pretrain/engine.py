@@ -1,24 +1,178 @@
-"""The DeepSpeed engine: its explicit configuration, the optimizer, and compiling it without surprises."""
+"""The DeepSpeed engine: its explicit configuration, and updates that are made, or skipped, exactly."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cluster.errors import ConfigError
-from cluster.operators import compile_lock, has_compiler
+from cluster.train_group import Rank
 from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
-from models.weights import decay_groups
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.settings import OptimizerConfig
+from pipeline.pretrain.ema import Averaging
+from pipeline.pretrain.optimizers import forget_beta_powers, make_optimizer, optimizer_name
+from pipeline.pretrain.settings import OffloadConfig
 
 _QUIET = 10**9
 """Steps between DeepSpeed's own progress lines: never."""
-_UNREACHED_STEP = 2**31
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DEEPSPEED_DIRECTORY = "deepspeed"
+"""Directory of a checkpoint that holds DeepSpeed's files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What became of an update."""
+
+    grad_norm: float
+    """Global norm of the gradient before clipping; NaN when the update was discarded, infinite when it overflowed."""
+    applied: bool
+    """Whether weights changed."""
+    loss_scale: float | None
+    """Of the next update; None unless losses are scaled (fp16)."""
+
+
+class TrainingEngine:
+    """One rank's network and optimizer under DeepSpeed.
+
+    An update is `__call__` and `backward` for each micro-batch, the last one with `last=True`, and then `update`. How
+    many micro-batches there are may differ from update to update, but not between ranks.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: PretrainConfig, rank: Rank, *, universal: bool = False
+    ) -> None:
+        """
+        Args:
+            model: with its initial weights, the same on every rank.
+            universal: the checkpoint to be loaded was converted for another number of workers.
+
+        Raises:
+            ConfigError: the precision, optimizer or offload cannot work on this machine.
+        """
+        require_hardware(config)
+        self.optimizer_name = optimizer_name(config)
+        self._optimizer = make_optimizer(self.optimizer_name, model, config.optimizer)
+        self.deepspeed = initialize(model, config, rank.world_size, self._optimizer, universal=universal)
+        self.device: torch.device = self.deepspeed.device
+        self._clip = config.optimizer.clip
+        without_zero = config.zero.stage == 0
+        # DeepSpeed clips, skips and scales losses by itself, but not everywhere without ZeRO.
+        self._clips = without_zero and config.precision == "fp32"
+        self._scales = without_zero and config.precision == "fp16"
+        self._has_loss_scale = config.precision == "fp16"
+        if without_zero and config.precision != "fp32":
+            # DeepSpeed made an update with zero gradients, at a learning rate of 0.
+            self._optimizer.state.clear()
+        if config.ema is not None:
+            Averaging(self._optimizer, config.ema.decay)
+
+    def __call__(self, **tensors: Tensor) -> Any:
+        """Forward pass; returns what the network returns."""
+        return self.deepspeed(**tensors)
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of a micro-batch's loss.
+
+        Args:
+            loss: scalar. Its gradients are added over micro-batches and averaged over ranks.
+            last: of this update; gradients are complete and reduced afterwards.
+        """
+        self.deepspeed.set_gradient_accumulation_boundary(last)
+        if self._scales:
+            loss = loss * self.deepspeed.optimizer.loss_scale
+        self.deepspeed.backward(loss, scale_wrt_gas=False)
+
+    def update(self, rate: float, *, discard: bool = False) -> Update:
+        """Update the weights, unless `discard` is given or the gradient's norm is not finite.
+
+        An update that is not made leaves weights, optimizer state, step numbers and the average as they were, bit for
+        bit; the gradients are gone. All ranks decide alike, when all give the same `discard`.
+
+        Args:
+            rate: learning rate of optimizer groups whose `lr_scale` is 1.
+        """
+        for group in self.deepspeed.optimizer.param_groups:
+            group["lr"] = rate * group["lr_scale"]
+        if discard:
+            clear_gradients(self.deepspeed)
+            return Update(math.nan, False, self._loss_scale())
+        forget_beta_powers(self._optimizer)
+        if self._clips:
+            return self._clipped_update()
+        scale = self._loss_scale()
+        self.deepspeed.step()
+        norm = float(self.deepspeed.get_global_grad_norm())
+        if hasattr(self.deepspeed.optimizer, "fp32_groups") and scale is not None:
+            norm /= scale
+        return Update(norm, self.deepspeed.was_step_applied(), self._loss_scale())
+
+    def load(self, directory: Path) -> None:
+        """Take over the state in a checkpoint's directory. All ranks must call it."""
+        self.deepspeed.load_checkpoint(str(directory), tag=DEEPSPEED_DIRECTORY)
+
+    def train(self) -> None:
+        """Switch to training: dropout is on."""
+        self.deepspeed.train()
+
+    def eval(self) -> None:
+        """Switch to evaluation: dropout is off."""
+        self.deepspeed.eval()
+
+    def _clipped_update(self) -> Update:
+        """An update in float32 without ZeRO, where DeepSpeed does not look at the norm before it uses it."""
+        parameters = [p for p in self.deepspeed.module.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        found = norm.item()
+        if math.isfinite(found):
+            torch.nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
+            self.deepspeed.step()
+        else:
+            clear_gradients(self.deepspeed)
+        return Update(found, math.isfinite(found), None)
+
+    def _loss_scale(self) -> float | None:
+        return float(self.deepspeed.optimizer.loss_scale) if self._has_loss_scale else None
+
+
+def clear_gradients(engine: Any) -> None:
+    """Forget all gradients since the last update, as DeepSpeed itself does after an overflow.
+
+    Args:
+        engine: a DeepSpeedEngine.
+    """
+    stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
+    engine.zero_grad()
+    if stage in (1, 2):
+        optimizer.zero_grad(set_to_none=True)
+        # The next backward pass must not add to what lies in the buffers.
+        optimizer.micro_step_id = -1
+        if optimizer.cpu_offload:
+            optimizer._offload_accumulated_param_ids = set()
+            optimizer.reset_cpu_buffers()
+        for group in optimizer.averaged_gradients:
+            optimizer.averaged_gradients[group] = None
+            optimizer.all_grad_tensors[group] = None
+    elif stage == 3:
+        optimizer._pre_step()
+        optimizer._partition_all_parameters()
+        optimizer._overflow_clean_up(optimizer.loss_scale)
+
+
+def require_hardware(config: PretrainConfig) -> None:
+    """Raise ConfigError unless this machine can compute in the run's precision."""
+    if config.precision == "fp16" and not torch.cuda.is_available():
+        raise ConfigError(
+            "precision fp16 needs CUDA: CPUs have no kernels for it.",
+            next_step="set precision=bf16, which needs no scaling of losses, or precision=fp32",
+        )
 
 
 def deepspeed_config(config: PretrainConfig, world_size: int, *, universal: bool = False) -> dict[str, Any]:
@@ -27,74 +181,47 @@ def deepspeed_config(config: PretrainConfig, world_size: int, *, universal: bool
     Args:
         universal: the checkpoint to be loaded was converted for another number of workers.
     """
-    batch = config.batch
+    batch, zero = config.batch, config.zero
+    offload = {
+        name: offload_section(place)
+        for name, place in (
+            ("offload_optimizer", zero.offload_optimizer),
+            ("offload_param", zero.offload_parameters),
+        )
+        if place is not None
+    }
     return {
-        "train_batch_size": batch.samples,
+        # The caller says which micro-batch is the last of an update; batches of different steps differ in size.
+        "train_batch_size": batch.micro_batch_size * world_size,
         "train_micro_batch_size_per_gpu": batch.micro_batch_size,
-        "gradient_accumulation_steps": batch.samples // (batch.micro_batch_size * world_size),
-        "gradient_clipping": config.optimizer.clip,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 0.0 if zero.stage == 0 and config.precision == "fp32" else config.optimizer.clip,
         "bf16": {"enabled": config.precision == "bf16"},
+        "fp16": {"enabled": config.precision == "fp16", "loss_scale": 0, "initial_scale_power": 16},
         "zero_optimization": {
-            "stage": config.zero.stage,
+            "stage": zero.stage,
             "contiguous_gradients": True,
             # Overlapped reduction adds gradients in the order in which they arrive; exactness comes first.
             "overlap_comm": False,
+            "reduce_bucket_size": zero.reduce_bucket_elements,
+            "allgather_bucket_size": zero.reduce_bucket_elements,
             # Small parameters are kept whole only for speed; with few workers sharding them costs nothing.
             "stage3_param_persistence_threshold": 0,
+            **offload,
         },
+        # Offloaded optimizers may be torch's own, where there is no compiler.
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,
         "checkpoint": {"load_universal": universal},
         "steps_per_print": _QUIET,
         "wall_clock_breakdown": False,
     }
 
 
-def optimizer_name() -> str:
-    """The optimizer that this machine gets: DeepSpeed's FusedAdam on CUDA, its compiled CPU Adam, or torch's."""
-    if torch.cuda.is_available():
-        return "FusedAdam"
-    return "DeepSpeedCPUAdam" if has_compiler() else "AdamW"
-
-
-def make_optimizer(name: str, model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """AdamW in the implementation `name`, as `optimizer_name` gives it."""
-    groups = decay_groups(model, config.weight_decay)
-    common = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
-    if name == "AdamW":
-        return torch.optim.AdamW(groups, fused=True, **common)
-    with compile_lock():
-        if name == "FusedAdam":
-            from deepspeed.ops.adam import FusedAdam
-
-            return FusedAdam(groups, adam_w_mode=True, **common)
-        from deepspeed.ops.adam import DeepSpeedCPUAdam
-
-        return DeepSpeedCPUAdam(groups, adamw_mode=True, **common)
-
-
-def forget_beta_powers(optimizer: torch.optim.Optimizer) -> None:
-    """Make the next update's bias correction a function of its step number alone. To be called before it.
-
-    DeepSpeed's CPU Adam keeps beta**step as a running float32 product inside its C++ object; no checkpoint
-    holds it, and after a resumption it is computed by `pow`, which differs in the last bits. An update of a
-    dummy under a step number that no run reaches makes it compute `pow` every time.
-    """
-    update = getattr(getattr(optimizer, "ds_opt_adam", None), "adam_update", None)
-    if update is None:
-        return
-    group = optimizer.param_groups[0]
-    beta1, beta2 = group["betas"]
-    dummies = [torch.zeros(1) for _ in range(4)]
-    update(
-        optimizer.opt_id,  # pyright: ignore[reportAttributeAccessIssue]
-        _UNREACHED_STEP,
-        0.0,
-        beta1,
-        beta2,
-        group["eps"],
-        0.0,
-        True,
-        *dummies,
-    )
+def offload_section(place: OffloadConfig) -> dict[str, Any]:
+    """DeepSpeed's settings of one offload."""
+    section: dict[str, Any] = {"device": place.device, "pin_memory": torch.cuda.is_available()}
+    return section if place.path is None else section | {"nvme_path": str(place.path)}
 
 
 def initialize(
@@ -128,9 +255,10 @@ def prepare_network(
         ConfigError: the kernel that the configuration asks for cannot work here.
     """
     compute = config.compute
-    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     try:
-        choice = choose_backend(shape, compute.attention_backend, device=device, dtype=dtype)
+        choice = choose_backend(
+            shape, compute.attention_backend, device=device, dtype=_DTYPES[config.precision]
+        )
     except ValueError as error:
         raise ConfigError(str(error), next_step="set compute.attention_backend=auto") from None
     use_backend(model, choice)
