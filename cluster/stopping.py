@@ -66,24 +66,33 @@ class StopFile:
 
 
 @contextmanager
-def stop_on_sigterm(directory: Path, *, grace_s: float, next_step: str) -> Iterator[StopFile]:
+def stop_on_sigterm(
+    directory: Path, *, grace_s: float, next_step: str, speaks: bool = True
+) -> Iterator[StopFile]:
     """For the time of the block, SIGTERM asks for a stop in `directory`; a second one, or `grace_s` over, ends at once.
 
-    Must be entered in the main thread, and inside of everything that sets handlers of its own, as `ray.init` does.
+    To be entered inside of everything that sets handlers of its own, as `ray.init` does. Outside of the main thread,
+    which alone can have handlers, it only takes an older request back.
 
     Args:
         grace_s: seconds between the request and the end.
         next_step: how the work is taken up again, for the error's message.
+        speaks: whether this process takes back an older request first, and says on stderr that it stops; of a group,
+            one does.
 
     Yields:
-        The request; an older one is taken back first.
+        The request.
 
     Raises:
         PreemptedError: from whatever the main thread was doing, when the time is over.
     """
     request = StopFile(directory)
-    request.clear()
-    ending = _Ending(request, grace_s, next_step)
+    if speaks:
+        request.clear()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    ending = _Ending(request, grace_s, next_step, speaks)
     before = signal.signal(signal.SIGTERM, ending.on_signal)
     try:
         yield request
@@ -95,8 +104,9 @@ def stop_on_sigterm(directory: Path, *, grace_s: float, next_step: str) -> Itera
 class _Ending:
     """What SIGTERM does: first ask, then end."""
 
-    def __init__(self, request: StopFile, grace_s: float, next_step: str) -> None:
+    def __init__(self, request: StopFile, grace_s: float, next_step: str, speaks: bool) -> None:
         self._request, self._grace_s, self._next_step = request, grace_s, next_step
+        self._speaks = speaks
         self._alarm: threading.Timer | None = None
         self._time_is_over = False
 

@@ -84,7 +84,8 @@ def run_group(
 
     When a worker dies, or raises, all are stopped and the whole group is started again, `max_failures` times
     at most; `function` must find its own way back to where it was. A ClozeError says that trying again is of
-    no use, and ends the group. Needs a connected Ray cluster.
+    no use, and ends the group. SIGTERM to this process ends nothing here: see `stopping.py`. A node that is drained
+    takes its workers with it; the group is then started on others, which does not count. Needs a connected Ray cluster.
 
     Args:
         storage: directory that all machines share.
@@ -153,9 +154,12 @@ def _worker_main(loop: Mapping[str, Any]) -> None:
     try:
         loop["function"](loop["argument"], rank)
     except ClozeError as error:
-        # Raised here it would cost all restarts; left as a verdict, the group ends and the driver raises it.
+        # Left as a verdict, it ends the group whatever restarts are left, and the driver raises it.
         verdict.parent.mkdir(parents=True, exist_ok=True)
         write_durably(verdict, pickle.dumps(error))
+        if not error.everywhere and rank.world_size > 1:
+            # The others may wait for this rank without end. It costs one restart, in which all return at once.
+            raise
 
 
 def rank_from_environment() -> Rank:

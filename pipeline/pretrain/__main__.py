@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import torch.distributed as dist
 
-from cluster.train_group import rank_from_environment
-from pipeline.pretrain.trainer import run_rank
+from cluster.errors import ClozeError
+from cluster.stopping import stop_on_sigterm
+from cluster.storage import exclusive
+from cluster.train_group import Rank, rank_from_environment
+from pipeline.pretrain.endings import typed
+from pipeline.pretrain.leftovers import end_leftovers
+from pipeline.pretrain.out_of_memory import memory_explained
+from pipeline.pretrain.run_directory import RunDirectory
 
 
 def main() -> None:
-    """Join the group that torchrun started and train the run to its end."""
+    """Join the group that torchrun started and train the run to its end; ends with the exit code of a ClozeError."""
     (directory,) = sys.argv[1:]
-    dist.init_process_group("gloo" if not _has_cuda() else "nccl")
+    rank = rank_from_environment()
     try:
-        run_rank({"run": directory}, rank_from_environment())
-    finally:
+        _train(RunDirectory(Path(directory)), rank)
+    except ClozeError as error:
+        if rank.rank == 0 or not error.everywhere:
+            print(f"\n{error}", file=sys.stderr, flush=True)
+        # At once: the other ranks may wait in a collective for this one, and taking leave would wait for them.
+        os._exit(error.exit_code)
+
+
+def _train(run: RunDirectory, rank: Rank) -> None:
+    from pipeline.pretrain.trainer import run_rank
+
+    first = rank.rank == 0
+    with ExitStack() as held:
+        if first:
+            # Before the others can go on, which the process group's start makes them wait for.
+            held.enter_context(exclusive(run.path, "its training"))
+            end_leftovers(run)
+        dist.init_process_group("nccl" if _has_cuda() else "gloo")
+        grace_s, next_step = run.config().guards.grace_s, f"cloze resume {typed(run)}"
+        held.enter_context(stop_on_sigterm(run.path, grace_s=grace_s, next_step=next_step, speaks=first))
+        held.enter_context(memory_explained(run, rank.rank))
+        run_rank({"run": str(run.path)}, rank)
         dist.destroy_process_group()
 
 

@@ -45,6 +45,8 @@ class Beat(BaseModel):
     """Unix time at which the process was created: tells it from a later one with its number."""
     step: int
     """The update that it works on."""
+    num_steps: int
+    """Updates that the process has finished since it began."""
     part: str
     """What of it, such as `data`, `forward`, `update`, `evaluation` or `saving`."""
     time_s: float
@@ -128,6 +130,7 @@ class Heartbeat:
         record = {
             **self._who,
             "step": step,
+            "num_steps": 0 if self._first_step is None else step - self._first_step,
             "part": part,
             "time_s": time.time(),
             "timeout_s": timeout_s,

@@ -12,18 +12,29 @@ from typing import Any
 
 import orjson
 
-from cluster.errors import ResumeRefusedError
+from cluster.errors import ClozeError, PreemptedError, ResumeRefusedError, WorkersLostError
 from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
+from cluster.stopping import stop_on_sigterm
 from cluster.storage import exclusive
 from cluster.train_group import GroupSize, run_group
 from pipeline.config import to_plain
 from pipeline.objectives.distill import Distillation, pinned
 from pipeline.pretrain import checkpoint as checkpoints
 from pipeline.pretrain.config import PretrainConfig, identity_of
+from pipeline.pretrain.endings import stalled, typed
+from pipeline.pretrain.heartbeat import STACKS, read_heartbeats
+from pipeline.pretrain.leftovers import end_leftovers
+from pipeline.pretrain.out_of_memory import (
+    count_oom_kills,
+    explain_killed_worker,
+    memory_explained,
+    what_fits,
+)
 from pipeline.pretrain.run_directory import RunDirectory, RunInfo
 from pipeline.pretrain.run_log import read_new, send_log
+from pipeline.pretrain.stall_watch import StallWatch, watching
 
 _POLL_S = 0.5
 
@@ -85,6 +96,7 @@ def check_resume(
     Raises:
         ResumeRefusedError: data, objective, model or batch differ from the checkpoint's; names each difference.
         CorruptCheckpointError: there are checkpoints, and none verifies.
+        ConfigError: the data does not give a single sample any more.
     """
     from pipeline.pretrain.engine import optimizer_name
     from pipeline.pretrain.inputs import open_inputs
@@ -95,6 +107,7 @@ def check_resume(
         if not look_only:
             run.record_event("checkpoint-set-aside", message=message)
     inputs = open_inputs(config, verify=True)
+    inputs.require_samples()
     if start is None:
         return None
     state = checkpoints.read_trainer_state(start)
@@ -132,6 +145,8 @@ def execute(run: RunDirectory) -> None:
 
     Raises:
         StorageError: another process is training it.
+        PreemptedError: SIGTERM asked for a stop.
+        LossSpikeError, NonFiniteError, OutOfMemoryError, StalledError, WorkersLostError: it cannot go on by itself.
     """
     config = run.config()
     cluster = config.cluster
@@ -147,9 +162,41 @@ def execute(run: RunDirectory) -> None:
 
 def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
     num_cpus = max(os.cpu_count() or 1, size.workers * size.cpus_per_worker)
+    end_leftovers(run)
     mark_status(run, "RUNNING")
     try:
-        with ray_runtime(config.cluster.address, num_cpus=num_cpus), _shown_progress(run, config.num_steps):
+        with (
+            ray_runtime(config.cluster.address, num_cpus=num_cpus),
+            _shown_progress(run, config.num_steps),
+            stop_on_sigterm(run.path, grace_s=config.guards.grace_s, next_step=f"cloze resume {typed(run)}"),
+            watching(run) as watch,
+        ):
+            _train_with_restarts(run, config, size, watch)
+    except PreemptedError as error:
+        run.record_event("preempted", message=error.problem)
+        mark_status(run, "KILLED")
+        raise
+    except BaseException as error:
+        run.record_event("failed", error=type(error).__name__, message=str(error)[:2000])
+        mark_status(run, "FAILED")
+        raise
+    run.record_event("finished", step=config.num_steps)
+    replay(run)
+    mark_status(run, "FINISHED")
+
+
+def _train_with_restarts(
+    run: RunDirectory, config: PretrainConfig, size: GroupSize, watch: StallWatch
+) -> None:
+    """Train to the end; a run that gets on is restarted as often as it takes.
+
+    `cluster.max_failures` is a budget that every new checkpoint renews: a run of weeks loses a worker now and then, and
+    only one that comes no further is given up.
+    """
+    oom_kills = count_oom_kills()
+    while True:
+        before = _newest_step(run)
+        try:
             run_group(
                 _run_rank,
                 {"run": str(run.path.resolve())},
@@ -158,13 +205,27 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
                 storage=run.path / "ray-train",
                 max_failures=config.cluster.max_failures,
             )
-    except BaseException as error:
-        run.record_event("failed", error=type(error).__name__, message=str(error)[:2000])
-        mark_status(run, "FAILED")
-        raise
-    run.record_event("finished", step=config.num_steps)
-    replay(run)
-    mark_status(run, "FINISHED")
+            return
+        except WorkersLostError as error:
+            newest = _newest_step(run)
+            if newest == before or not config.cluster.max_failures:
+                raise _cause_of(error, run, config, watch, count_oom_kills() - oom_kills) from error
+            run.record_event("restarts-renewed", step=newest, message=str(error)[:2000])
+
+
+def _cause_of(
+    error: WorkersLostError, run: RunDirectory, config: PretrainConfig, watch: StallWatch, oom_kills: int
+) -> ClozeError:
+    """Why the workers were lost the last time, where the driver can tell; else that they were."""
+    if stall := watch.last_of(read_heartbeats(run.path)):
+        stacks = sorted((run.path / STACKS).glob(f"rank-*-{stall.beat.host}-{stall.beat.pid}.*"))
+        return stalled(run, config.cluster.max_failures, str(stall), stacks)
+    explained = explain_killed_worker(str(error.__cause__), oom_kills, config, lambda: what_fits(config))
+    return explained or error
+
+
+def _newest_step(run: RunDirectory) -> int:
+    return max(map(checkpoints.step_of, checkpoints.list_checkpoints(run.checkpoints)), default=-1)
 
 
 def replay(run: RunDirectory) -> bool:
@@ -192,7 +253,8 @@ def _run_rank(argument: Any, rank: Any) -> None:
     # Imported in the worker: the driver needs neither DeepSpeed nor the network to start it.
     from pipeline.pretrain.trainer import run_rank
 
-    run_rank(argument, rank)
+    with memory_explained(RunDirectory(Path(argument["run"])), rank.rank):
+        run_rank(argument, rank)
 
 
 def _differences(old: Any, new: Any, key: str = "") -> dict[str, str]:

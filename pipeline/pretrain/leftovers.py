@@ -1,0 +1,65 @@
+"""Workers of an earlier start that are still there: nobody may train a run twice at the same time.
+
+The lock on a run's directory goes with the driver. Its workers go with it too, but not in the same moment: Ray notices
+first that the driver is gone; and a worker that stands still, or lost its network, notices nothing.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+
+import psutil
+
+from cluster.errors import StorageError
+from pipeline.pretrain.heartbeat import ENDED, Beat, heartbeat_path, process_of, read_heartbeats
+from pipeline.pretrain.run_directory import RunDirectory
+
+_PATIENCE_S = 10.0
+"""Seconds that a worker of this machine has to notice by itself."""
+_OBSERVATION_S = 5.0
+"""Seconds in which a worker of another machine would give a sign of life."""
+_FORGOTTEN_AFTER_S = 600.0
+"""Age of a sign of life, by the clocks of two machines, that needs no observation."""
+
+
+def end_leftovers(run: RunDirectory) -> None:
+    """Wait for, or end, the workers that an earlier start left behind; call it holding the run's lock.
+
+    Raises:
+        StorageError: a worker on another machine still trains.
+    """
+    beats = [beat for beat in read_heartbeats(run.path) if beat.part != ENDED]
+    _end_here([beat for beat in beats if process_of(beat) is not None], run)
+    _require_silence([beat for beat in beats if _may_live_elsewhere(beat)], run)
+    for beat in read_heartbeats(run.path):
+        heartbeat_path(run.path, beat.rank).unlink(missing_ok=True)
+
+
+def _end_here(beats: Sequence[Beat], run: RunDirectory) -> None:
+    by_pid = {beat.pid: beat for beat in beats}
+    processes = [process for beat in beats if (process := process_of(beat)) is not None]
+    _, alive = psutil.wait_procs(processes, timeout=_PATIENCE_S)
+    for process in alive:
+        beat = by_pid[process.pid]
+        run.record_event("leftover-killed", rank=beat.rank, host=beat.host, pid=beat.pid, step=beat.step)
+        process.kill()
+    psutil.wait_procs(alive, timeout=_PATIENCE_S)
+
+
+def _may_live_elsewhere(beat: Beat) -> bool:
+    return beat.host != platform.node() and abs(time.time() - beat.time_s) < _FORGOTTEN_AFTER_S
+
+
+def _require_silence(beats: Sequence[Beat], run: RunDirectory) -> None:
+    if not beats:
+        return
+    time.sleep(_OBSERVATION_S)
+    now = {beat.rank: beat for beat in read_heartbeats(run.path)}
+    for beat in beats:
+        if now.get(beat.rank, beat) != beat:
+            raise StorageError(
+                f"{run.path} is still being trained by rank {beat.rank}, process {beat.pid} on {beat.host}.",
+                next_step=f"end it: ssh {beat.host} kill {beat.pid}; or wait until Ray has done so",
+            )

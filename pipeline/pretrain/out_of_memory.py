@@ -1,0 +1,123 @@
+"""Memory that ran out, on a GPU or on a machine: how it shows, and what would fit."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cluster.errors import OutOfMemoryError
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.heartbeat import read_heartbeats
+from pipeline.pretrain.run_directory import RunDirectory
+
+_ALLOCATION = re.compile(r"out of memory|can(?:'|no)t allocate memory|unable to allocate", re.IGNORECASE)
+"""What torch, CUDA, NumPy and the C library say; torch's allocator for CPUs raises a plain RuntimeError."""
+_ALLOCATION_LINE = re.compile(rf"^.*(?:{_ALLOCATION.pattern}).*$", re.IGNORECASE | re.MULTILINE)
+_KILLED_BY_RAY = re.compile(r"running low on memory|ray\.exceptions\.OutOfMemoryError|\bOOM_KILL")
+_CGROUP_V2 = Path("/sys/fs/cgroup/memory.events")
+_CGROUP_V1 = Path("/sys/fs/cgroup/memory/memory.oom_control")
+_KERNEL = Path("/proc/vmstat")
+_OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_DEFAULT_ADVICE = (
+    "more workers, zero.stage 3 or zero.offload_optimizer take less on each GPU; or begin a run with a smaller"
+    " batch.micro_batch_size or compute.gradient_checkpointing"
+)
+
+
+def explain_out_of_memory(
+    error: BaseException, config: PretrainConfig, estimate: Callable[[], str] | None = None
+) -> OutOfMemoryError | None:
+    """What to say of an error of a worker; None when memory was not what it lacked.
+
+    Args:
+        error: as torch, NumPy, the system or Ray raised it.
+        estimate: tells what would fit; asked only when it is needed. None says it in general.
+    """
+    if not _is_memory(error):
+        return None
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return _error(f"Memory ran out on {platform.node()}: {first.strip()[:600]}", config, estimate)
+
+
+def explain_killed_worker(
+    failure: str, oom_kills: int, config: PretrainConfig, estimate: Callable[[], str] | None = None
+) -> OutOfMemoryError | None:
+    """What to say of workers that kept being killed; None when nothing speaks for memory.
+
+    Args:
+        failure: what Ray says of the workers.
+        oom_kills: processes that the kernel of this machine ended for memory during the training.
+    """
+    if found := _ALLOCATION_LINE.search(failure):
+        who = f"the last time: {found[0].strip()[:600]}"
+    elif _KILLED_BY_RAY.search(failure):
+        who = "Ray ended a worker, because the memory of its machine was nearly full"
+    elif oom_kills > 0:
+        who = f"the kernel of {platform.node()} ended {oom_kills} processes for memory meanwhile (dmesg names them)"
+    else:
+        return None
+    return _error(f"The workers kept being killed, and {who}.", config, estimate)
+
+
+@contextmanager
+def memory_explained(run: RunDirectory, rank: int) -> Iterator[None]:
+    """Turn memory that runs out for a rank into an OutOfMemoryError, which ends the group, when it made no update yet.
+
+    Later, whatever took the memory may be gone after a restart: the error stays as it is, and costs a restart.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not _is_memory(error) or _has_made_updates(run, rank):
+            raise
+        config = run.config()
+        explained = explain_out_of_memory(error, config, lambda: what_fits(config))
+        assert explained is not None
+        raise explained from error
+
+
+def count_oom_kills() -> int:
+    """Processes that the kernel has ended for memory: of this container where it counts them, else of the machine."""
+    for path in (_CGROUP_V2, _CGROUP_V1, _KERNEL):
+        try:
+            found = _OOM_KILL.search(path.read_text())
+        except OSError:
+            continue
+        if found is not None:
+            return int(found[1])
+    return 0
+
+
+def what_fits(config: PretrainConfig) -> str:
+    """The advice of `cloze plan` for this configuration."""
+    from pipeline.plan.advice import advise
+
+    return advise(config)
+
+
+def _is_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError | OSError) and bool(_ALLOCATION.search(str(error)))
+
+
+def _has_made_updates(run: RunDirectory, rank: int) -> bool:
+    return any(beat.rank == rank and beat.num_steps > 0 for beat in read_heartbeats(run.path))
+
+
+def _error(problem: str, config: PretrainConfig, estimate: Callable[[], str] | None) -> OutOfMemoryError:
+    try:
+        advice = estimate() if estimate is not None else _DEFAULT_ADVICE
+    except Exception as error:
+        # An estimate that fails must not hide what it was asked about.
+        advice = f"{_DEFAULT_ADVICE} ({type(error).__name__}: {error})"
+    batch = config.batch
+    return OutOfMemoryError(
+        f"{problem} The configuration: {batch.micro_batch_size} samples of {batch.sequence_length} tokens at a time,"
+        f" {config.precision}, ZeRO stage {config.zero.stage}, {config.cluster.workers} workers.",
+        kept="all committed checkpoints",
+        next_step=advice,
+    )

@@ -1,0 +1,190 @@
+"""The driver's eye on the heartbeats: who is behind when training stands still, and an end for who cannot end itself.
+
+A rank that stands still ends itself and leaves its stacks (`heartbeat.py`). By then all ranks stand still, because they
+wait for the one that is behind; and a stopped process does not even end. So the driver looks a little earlier, writes
+into the run's history who is behind, and a little later ends what is still there.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pipeline.pretrain.heartbeat import ENDED, STACKS, Beat, process_of, read_heartbeats
+from pipeline.pretrain.run_directory import RunDirectory
+
+NAMED_AFTER = 0.9
+"""Share of the timeout after which a silent rank is named: before any of them has ended itself."""
+_KILLED_AFTER = 1.1
+_KILL_DELAY_S = 3.0
+_POLL_S = 1.0
+_PY_SPY_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Training that stood still."""
+
+    beat: Beat
+    """The last sign of life of the rank that is behind."""
+    silent_s: float
+    state: str
+    """Of its process, as the system calls it, such as `sleeping` or `stopped`; `gone`, or `elsewhere` for a process on
+    another machine."""
+    waiting: tuple[int, ...]
+    """The ranks that were silent too, waiting for it or stuck as well."""
+
+    def __str__(self) -> str:
+        beat = self.beat
+        return (
+            f"rank {beat.rank} (process {beat.pid} on {beat.host}, {self.state}), silent for {self.silent_s:.0f} s at"
+            f" step {beat.step} in {beat.part}"
+        )
+
+    def event(self) -> dict[str, Any]:
+        """Details of the event `stalled` in the run's history."""
+        beat = self.beat
+        details = {
+            "rank": beat.rank,
+            "host": beat.host,
+            "pid": beat.pid,
+            "step": beat.step,
+            "part": beat.part,
+        }
+        return {**details, "silent_s": round(self.silent_s, 1), "state": self.state, "waiting": self.waiting}
+
+
+class StallWatch:
+    """Looks at the heartbeats of a run; ages are told by this machine's clock, however others' are set."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._seen: dict[int, tuple[Beat, float]] = {}
+        """By rank, its last beat, and when it was first seen (monotonic)."""
+        self._replaced: list[tuple[Beat, float]] = []
+        """The last beats of processes whose rank another process has taken over, and since when."""
+        self._named: set[tuple[int, str, int, float]] = set()
+        self.stalls: list[Stall] = []
+        """All that happened, in order."""
+
+    def look(self, now: float) -> None:
+        """Read the heartbeats; name who is behind, end who does not end.
+
+        Args:
+            now: monotonic seconds.
+        """
+        self._take_in(now)
+        late = {
+            rank: (beat, now - since)
+            for rank, (beat, since) in self._seen.items()
+            if beat.part != ENDED and now - since > NAMED_AFTER * beat.timeout_s
+        }
+        alive = {rank: pair for rank, pair in late.items() if _state_of(pair[0]) != "gone"}
+        if alive:
+            self._name(*min(alive.values(), key=_how_far), silent=sorted(late))
+        for beat, silent_s in alive.values():
+            if silent_s > _KILLED_AFTER * beat.timeout_s + _KILL_DELAY_S:
+                self._end(beat)
+        for beat, since in self._replaced:
+            if now - since > _KILL_DELAY_S:
+                self._end(beat)
+
+    def last_of(self, beats: Sequence[Beat]) -> Stall | None:
+        """The last stall, if it is what ended the attempt that left these heartbeats behind."""
+        attempts = {_key(beat) for beat in beats}
+        return next((one for one in reversed(self.stalls) if _key(one.beat) in attempts), None)
+
+    def _take_in(self, now: float) -> None:
+        for beat in read_heartbeats(self._run.path):
+            before = self._seen.get(beat.rank)
+            if before is not None and _key(before[0]) != _key(beat):
+                self._replaced.append((before[0], now))
+            if before is None or before[0] != beat:
+                self._seen[beat.rank] = beat, now
+
+    def _name(self, beat: Beat, silent_s: float, silent: Sequence[int]) -> None:
+        if _key(beat) in self._named:
+            return
+        self._named.add(_key(beat))
+        waiting = tuple(rank for rank in silent if rank != beat.rank)
+        stall = Stall(beat, silent_s, _state_of(beat), waiting)
+        self.stalls.append(stall)
+        self._run.record_event("stalled", **stall.event())
+
+    def _end(self, beat: Beat) -> None:
+        """SIGKILL for a process of this machine that should have ended itself; its stacks first, where py-spy is."""
+        process = process_of(beat)
+        if process is None:
+            return
+        stacks = _dump(
+            self._run.path / STACKS / f"rank-{beat.rank:05d}-{beat.host}-{beat.pid}.py-spy.txt", beat.pid
+        )
+        try:
+            process.kill()
+        except psutil.Error as error:
+            self._run.record_event("kill-failed", rank=beat.rank, pid=beat.pid, message=str(error))
+            return
+        self._run.record_event("killed", rank=beat.rank, host=beat.host, pid=beat.pid, stacks=stacks)
+
+
+@contextmanager
+def watching(run: RunDirectory) -> Iterator[StallWatch]:
+    """Watch a run from a thread for the time of the block."""
+    watch, stop = StallWatch(run), threading.Event()
+
+    def follow() -> None:
+        while not stop.wait(_POLL_S):
+            # A file system that refuses for a moment must not end the watching.
+            with suppress(OSError):
+                watch.look(time.monotonic())
+
+    thread = threading.Thread(target=follow, name="stall-watch", daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        stop.set()
+        thread.join(timeout=2 * _PY_SPY_TIMEOUT_S)
+
+
+def _how_far(late: tuple[Beat, float]) -> tuple[bool, int, float]:
+    """Sorts who is behind first: a stopped process, then the lowest step, then the longest silence."""
+    beat, silent_s = late
+    return _state_of(beat) != psutil.STATUS_STOPPED, beat.step, -silent_s
+
+
+def _state_of(beat: Beat) -> str:
+    process = process_of(beat)
+    if process is not None:
+        try:
+            return str(process.status())
+        except psutil.Error:
+            return "gone"
+    return "gone" if beat.host == platform.node() else "elsewhere"
+
+
+def _key(beat: Beat) -> tuple[int, str, int, float]:
+    return beat.rank, beat.host, beat.pid, beat.started_s
+
+
+def _dump(path: Path, pid: int) -> str | None:
+    """The stacks of a process as py-spy reads them from outside; None where it is not installed, or may not."""
+    if shutil.which("py-spy") is None:
+        return None
+    with path.open("wb") as stream:
+        command = ["py-spy", "dump", "--pid", str(pid), "--nonblocking"]
+        try:
+            subprocess.run(command, stdout=stream, stderr=stream, timeout=_PY_SPY_TIMEOUT_S, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+    return str(path)
