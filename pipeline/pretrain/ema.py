@@ -37,7 +37,9 @@ class Averaging:
             if AVERAGE not in optimizer.state[master]:
                 optimizer.state[master][AVERAGE] = self._initial.pop(master)
         averages = [optimizer.state[master][AVERAGE] for master in masters]
-        torch._foreach_lerp_(averages, [master.detach() for master in masters], 1.0 - self.decay)
+        torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
+            averages, [master.detach() for master in masters], 1.0 - self.decay
+        )
 
 
 def _updated(optimizer: torch.optim.Optimizer) -> list[Tensor]:

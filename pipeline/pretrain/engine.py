@@ -17,7 +17,10 @@ from models.config import NetworkConfig
 from models.transformer import Transformer
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.ema import Averaging
+from pipeline.pretrain.fragments import AVERAGE
 from pipeline.pretrain.optimizers import forget_beta_powers, make_optimizer, optimizer_name
+from pipeline.pretrain.restoring import restore
+from pipeline.pretrain.saved_state import SavedState
 from pipeline.pretrain.settings import OffloadConfig
 
 _QUIET = 10**9
@@ -71,6 +74,7 @@ class TrainingEngine:
         if without_zero and config.precision != "fp32":
             # DeepSpeed made an update with zero gradients, at a learning rate of 0.
             self._optimizer.state.clear()
+        self._averages = config.ema is not None
         if config.ema is not None:
             Averaging(self._optimizer, config.ema.decay)
 
@@ -115,8 +119,18 @@ class TrainingEngine:
         return Update(norm, self.deepspeed.was_step_applied(), self._loss_scale())
 
     def load(self, directory: Path) -> None:
-        """Take over the state in a checkpoint's directory. All ranks must call it."""
-        self.deepspeed.load_checkpoint(str(directory), tag=DEEPSPEED_DIRECTORY)
+        """Take over the state in a checkpoint's directory, at any time; all ranks must call it.
+
+        Any number of workers and any ZeRO stage may have saved it. As many workers in the same stage go on bit for bit;
+        others up to the order of sums.
+
+        Raises:
+            ResumeRefusedError: the checkpoint has not all parameters of the network.
+            CorruptCheckpointError: a file is missing.
+        """
+        clear_gradients(self.deepspeed)
+        leave_out = () if self._averages else (AVERAGE,)
+        restore(self.deepspeed, SavedState(directory / DEEPSPEED_DIRECTORY), leave_out=leave_out)
 
     def train(self) -> None:
         """Switch to training: dropout is on."""

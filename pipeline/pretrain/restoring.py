@@ -1,0 +1,131 @@
+"""Filling a live engine from a checkpoint, of any number of workers and any ZeRO stage, in place.
+
+One way serves a fresh start, another number of workers and a return to an older step of the same process. Tensors are
+written where they lie, so that whatever points at them, inside DeepSpeed or outside, still does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cluster.errors import ResumeRefusedError
+from pipeline.pretrain.saved_state import SavedMaster, SavedState
+from pipeline.pretrain.shards import Piece, Shard, own_shards
+
+
+@torch.no_grad()
+def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) -> None:
+    """Make weights, optimizer state and loss scale those of a checkpoint. All ranks must call it.
+
+    Args:
+        engine: a DeepSpeedEngine without gradients.
+        leave_out: keys of the optimizer's state that are not wanted.
+
+    Raises:
+        ResumeRefusedError: the checkpoint has not all parameters of the network.
+    """
+    shards = own_shards(engine)
+    _require_all(shards, saved)
+    for shard in shards:
+        _restore_shard(shard, engine.optimizer.state, saved, leave_out)
+    _restore_loss_scale(engine.optimizer, saved)
+    engine.global_steps, engine.skipped_steps = saved.model["global_steps"], saved.model["skipped_steps"]
+    publish_masters(engine)
+
+
+def publish_masters(engine: Any) -> None:
+    """Give the network the weights of the masters: rounded to its precision, gathered from all ranks."""
+    stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
+    if stage == 3:
+        optimizer.checkpoint_event_prologue()
+        for number, master in enumerate(optimizer.fp32_partitioned_groups_flat):
+            optimizer.fp16_partitioned_groups_flat[number].data.copy_(master.data)
+            optimizer._unflatten_partitioned_parameters(number)
+        optimizer.checkpoint_event_epilogue()
+    elif stage:
+        optimizer.update_lp_params()
+    else:
+        parameters = dict(engine.module.named_parameters())
+        for shard in own_shards(engine):
+            for piece in shard.pieces:
+                values = shard.master.view(-1).narrow(0, piece.offset, piece.size)
+                parameters[piece.name].view(-1).copy_(values)
+
+
+def _require_all(shards: list[Shard], saved: SavedState) -> None:
+    known = {name for row in saved.rows for name, _ in row}
+    missing = sorted({piece.name for shard in shards for piece in shard.pieces} - known)
+    if missing:
+        raise ResumeRefusedError(
+            f"The checkpoint lacks {len(missing)} parameters of the network, such as {missing[0]}.",
+            kept="the checkpoint, unchanged",
+            next_step="resume with the settings that the run was saved with",
+        )
+
+
+def _restore_shard(shard: Shard, states: Any, saved: SavedState, leave_out: Collection[str]) -> None:
+    """Fill a master and its state; what the checkpoint does not know of is removed."""
+    stretches = [
+        (piece, offset, source, first, size)
+        for piece in shard.pieces
+        for offset, source, first, size in _overlaps(piece, saved)
+    ]
+    # A share that is all padding has no stretch, but numbers such as the step: they are the same everywhere.
+    some = stretches[0][2] if stretches else saved.masters(0)[shard.group]
+    keys = [key for key in some.state if key not in leave_out]
+    state = states[shard.master]
+    for key in [key for key in state if key not in keys]:
+        del state[key]
+    for key in keys:
+        value = some.state[key]
+        if not _is_sharded(value):
+            state[key] = value.clone() if torch.is_tensor(value) else value
+        elif not torch.is_tensor(state.get(key)):
+            state[key] = torch.zeros_like(shard.master, requires_grad=False)
+    for _, offset, source, first, size in stretches:
+        _copy(shard.master, offset, source.weights, first, size)
+        for key in keys:
+            if _is_sharded(source.state[key]):
+                _copy(state[key], offset, source.state[key], first, size)
+
+
+def _overlaps(piece: Piece, saved: SavedState) -> Iterator[tuple[int, SavedMaster, int, int]]:
+    """Where a stretch comes from: offset in the own master, the source, the offset in it, elements."""
+    for found, source in saved.holders(piece.name):
+        start = max(piece.start, found.start)
+        stop = min(piece.start + piece.size, found.start + found.size)
+        if start < stop:
+            yield (
+                piece.offset + start - piece.start,
+                source,
+                found.offset + start - found.start,
+                stop - start,
+            )
+
+
+def _is_sharded(value: Any) -> bool:
+    return torch.is_tensor(value) and value.dim() > 0
+
+
+def _copy(target: Tensor, offset: int, source: Tensor, first: int, size: int) -> None:
+    target.detach().view(-1).narrow(0, offset, size).copy_(source.detach().view(-1).narrow(0, first, size))
+
+
+def _restore_loss_scale(optimizer: Any, saved: SavedState) -> None:
+    """Loss scaling goes on where it was; between ZeRO and no ZeRO only the scale itself is taken over."""
+    scaling = saved.loss_scaling
+    config = getattr(optimizer, "loss_scale_config", None)
+    if isinstance(scaling, dict) and config is not None:
+        for name, value in scaling.items():
+            setattr(config, name, value)
+    elif hasattr(optimizer, "loss_scaler") and not isinstance(scaling, dict):
+        optimizer.loss_scaler = copy.deepcopy(scaling)
+    elif getattr(optimizer, "loss_scale", None) is not None:
+        optimizer.loss_scale = (
+            scaling.get("cur_scale", 1.0) if isinstance(scaling, dict) else scaling.cur_scale
+        )
