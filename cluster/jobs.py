@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 ACTIVE = frozenset({"PENDING", "RUNNING"})
 DRIVER_MEMORY_BYTES = 512 * 1024**2
 STOP_GRACE_S = 15
-"""Time that a job gets between being interrupted and being killed."""
+"""Time that a job gets between being interrupted and being killed, unless it asks for more."""
+_GRACE_KEY = "stop_grace_s"
+"""Under which a job's metadata tells its time to whoever stops it."""
 _POLL_S = 0.5
 _SILENCE_S = 20.0
 """Silence of a followed log after which the cluster is asked whether it is still there."""
@@ -81,6 +83,11 @@ class JobRequest:
     memory and no share of a CPU, because that would leave too few CPUs for workers that take all of them."""
     num_gpus: float = 0
     """GPUs of the command itself, besides those of the workers it starts."""
+    stop_signal: str = "SIGINT"
+    """What stops it. SIGINT lets any command take leave of its workers and of tracking; SIGTERM is for those that
+    answer it by saving."""
+    stop_grace_s: int = STOP_GRACE_S
+    """Seconds that it then has, until it is killed."""
 
 
 def list_jobs(client: JobSubmissionClient) -> list[Job]:
@@ -131,9 +138,8 @@ def submit(client: JobSubmissionClient, submission_id: str, request: JobRequest)
         **request.environment,
         # The shipped code runs, also where the start directory holds packages of the same names.
         "PYTHONSAFEPATH": "1",
-        # An interrupted driver can still take leave of its workers and of tracking; a terminated one cannot.
-        "RAY_JOB_STOP_SIGNAL": "SIGINT",
-        "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_GRACE_S),
+        "RAY_JOB_STOP_SIGNAL": request.stop_signal,
+        "RAY_JOB_STOP_WAIT_TIME_S": str(request.stop_grace_s),
     }
     runtime_env: dict[str, Any] = {"env_vars": environment}
     if request.start_directory:
@@ -147,7 +153,7 @@ def submit(client: JobSubmissionClient, submission_id: str, request: JobRequest)
                 entrypoint=shlex.join(request.arguments),
                 submission_id=submission_id,
                 runtime_env={**runtime_env, "working_dir": str(working_dir)},
-                metadata=dict(request.metadata),
+                metadata={**request.metadata, _GRACE_KEY: str(request.stop_grace_s)},
                 entrypoint_memory=request.memory_bytes,
                 entrypoint_num_gpus=request.num_gpus or None,
             )
@@ -195,7 +201,7 @@ def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable
 
 
 def stop(client: JobSubmissionClient, submission_id: str) -> tuple[Job, bool]:
-    """Interrupt a job and wait for its end; returns the job, and whether it was this that ended it.
+    """Signal a job to stop and wait for its end; returns the job, and whether it was this that ended it.
 
     Raises:
         ReferenceNotFoundError: no such job.
@@ -204,7 +210,7 @@ def stop(client: JobSubmissionClient, submission_id: str) -> tuple[Job, bool]:
     job = find_job(client, submission_id)
     if not job.active:
         return job, False
-    deadline = time.monotonic() + STOP_GRACE_S + 10
+    deadline = time.monotonic() + int(job.metadata.get(_GRACE_KEY, STOP_GRACE_S)) + 10
     with answering(client.get_address()):
         client.stop_job(submission_id)
         while (job := find_job(client, submission_id)).active:

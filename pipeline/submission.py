@@ -6,6 +6,7 @@ relative paths start from. The same work has the same id, and so is not started 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ CONFIG_KINDS = {
     "data prepare": ("data_prep.config", "DataConfig"),
 }
 """Module and class of the configuration that a verb reads."""
+SAVING_VERBS = frozenset({"pretrain", "resume"})
+"""Verbs that answer SIGTERM by saving."""
+_LEAVE_S = 30
+"""Seconds that they have besides, to take leave of their workers and of tracking."""
 _ID_DIGITS = 10
 _END_STATUS = {"STOPPED": "KILLED", "FAILED": "FAILED"}
 
@@ -52,6 +57,8 @@ class Submission:
     """Where the verb's run is tracked; None for verbs that this does not know of."""
     run_id: str | None
     """MLflow run that a resumption continues."""
+    grace_s: float | None
+    """Seconds that the verb has for saving when SIGTERM stops it; None for verbs that do not save then."""
     new_run: tuple[str, str] | None
     """Experiment and name of the MLflow run to reserve for a new pre-training run."""
 
@@ -74,6 +81,12 @@ class Submission:
             from pipeline.tracking import end_run
 
             end_run(run_id, "KILLED", runs_dir=self.runs_dir, only_from=("SCHEDULED",))
+
+    def stopping(self) -> dict[str, Any]:
+        """How a job with this verb is stopped, as `JobRequest` has it."""
+        if self.grace_s is None:
+            return {}
+        return {"stop_signal": "SIGTERM", "stop_grace_s": math.ceil(self.grace_s) + _LEAVE_S}
 
     def metadata(self, run_id: str | None) -> dict[str, str]:
         """What the cluster stores with the job."""
@@ -122,6 +135,7 @@ def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
         config_hash=config_hash,
         runs_dir=Path(values["runs_dir"]) if resumed else getattr(config, "runs_dir", None),
         run_id=resumed,
+        grace_s=config.guards.grace_s if verb in SAVING_VERBS and config is not None else None,
         new_run=_run_to_reserve(verb, config, values),
     )
 

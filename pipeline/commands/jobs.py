@@ -120,7 +120,7 @@ def stop(
     ] = False,
     address: Address = None,
 ) -> None:
-    """Interrupt a job, or stop the own local cluster."""
+    """Stop a job, which saves first if it trains; or the own local cluster."""
     if cluster == (job is not None):
         raise typer.BadParameter("name either a JOB or --cluster")
     if job is None:
@@ -185,6 +185,7 @@ def _submit(
         environment=environment_of(submission, submission_id, run_id) | variables,
         packages=code_to_ship(),
         start_directory=Path.cwd(),
+        **submission.stopping(),
         **options,
     )
     try:

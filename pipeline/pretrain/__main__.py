@@ -13,7 +13,7 @@ from cluster.errors import ClozeError
 from cluster.stopping import stop_on_sigterm
 from cluster.storage import exclusive
 from cluster.train_group import Rank, rank_from_environment
-from pipeline.pretrain.endings import typed
+from pipeline.pretrain.endings import record_end, record_failure, typed
 from pipeline.pretrain.leftovers import end_leftovers
 from pipeline.pretrain.out_of_memory import memory_explained
 from pipeline.pretrain.run_directory import RunDirectory
@@ -22,9 +22,14 @@ from pipeline.pretrain.run_directory import RunDirectory
 def main() -> None:
     """Join the group that torchrun started and train the run to its end; ends with the exit code of a ClozeError."""
     (directory,) = sys.argv[1:]
-    rank = rank_from_environment()
+    run, rank = RunDirectory(Path(directory)), rank_from_environment()
     try:
-        _train(RunDirectory(Path(directory)), rank)
+        with ExitStack() as held:
+            if rank.rank == 0:
+                # Before the others can go on, which the process group's start makes them wait for.
+                held.enter_context(exclusive(run.path, "its training"))
+                end_leftovers(run)
+            _train(run, rank)
     except ClozeError as error:
         if rank.rank == 0 or not error.everywhere:
             print(f"\n{error}", file=sys.stderr, flush=True)
@@ -36,17 +41,21 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     from pipeline.pretrain.trainer import run_rank
 
     first = rank.rank == 0
-    with ExitStack() as held:
-        if first:
-            # Before the others can go on, which the process group's start makes them wait for.
-            held.enter_context(exclusive(run.path, "its training"))
-            end_leftovers(run)
-        dist.init_process_group("nccl" if _has_cuda() else "gloo")
-        grace_s, next_step = run.config().guards.grace_s, f"cloze resume {typed(run)}"
-        held.enter_context(stop_on_sigterm(run.path, grace_s=grace_s, next_step=next_step, speaks=first))
-        held.enter_context(memory_explained(run, rank.rank))
-        run_rank({"run": str(run.path)}, rank)
-        dist.destroy_process_group()
+    dist.init_process_group("nccl" if _has_cuda() else "gloo")
+    grace_s, next_step = run.config().guards.grace_s, f"cloze resume {typed(run)}"
+    try:
+        with (
+            stop_on_sigterm(run.path, grace_s=grace_s, next_step=next_step, speaks=first),
+            memory_explained(run, rank.rank),
+        ):
+            run_rank({"run": str(run.path)}, rank)
+    except ClozeError as error:
+        if first or not error.everywhere:
+            record_failure(run, error)
+        raise
+    dist.destroy_process_group()
+    if first:
+        record_end(run)
 
 
 def _has_cuda() -> bool:

@@ -1,4 +1,4 @@
-"""What a run says when it ends before its last step: the step, the samples, what is kept, what to type."""
+"""What a run says, and writes down, when it ends: the step, the samples, what is kept, what to type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 from cluster.errors import LossSpikeError, NonFiniteError, PreemptedError, StalledError
 from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.log_sender import want_status
 from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_history import last_logged
 from pipeline.pretrain.skip_ledger import SkippedStep
 
 
@@ -15,6 +17,19 @@ def typed(run: RunDirectory) -> str:
     """The run as an operator types it: its name, or its directory where that is not the usual one."""
     usual = run.path.resolve().parent == Path("runs").resolve()
     return run.path.name if usual else str(run.path.resolve())
+
+
+def record_failure(run: RunDirectory, error: BaseException) -> None:
+    """Write down why an attempt at a run ended: in its history, and for MLflow."""
+    run.record_event("failed", error=type(error).__name__, message=str(error)[:2000])
+    want_status(run.path, "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED")
+
+
+def record_end(run: RunDirectory) -> None:
+    """Write down that a run came to its end, and where that was."""
+    last = last_logged(run)
+    run.record_event("finished", step=0 if last is None else last[0])
+    want_status(run.path, "FINISHED")
 
 
 def samples_of(config: PretrainConfig, data_step: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from cluster.errors import ClozeError, PreemptedError, ResumeRefusedError, WorkersLostError
+from cluster.errors import ClozeError, ResumeRefusedError, WorkersLostError
 from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
@@ -23,9 +23,10 @@ from pipeline.config import to_plain
 from pipeline.objectives.distill import Distillation, pinned
 from pipeline.pretrain import checkpoint as checkpoints
 from pipeline.pretrain.config import PretrainConfig, identity_of
-from pipeline.pretrain.endings import stalled, typed
+from pipeline.pretrain.endings import record_end, record_failure, stalled, typed
 from pipeline.pretrain.heartbeat import STACKS, read_heartbeats
 from pipeline.pretrain.leftovers import end_leftovers
+from pipeline.pretrain.log_sender import send_log, want_status
 from pipeline.pretrain.out_of_memory import (
     count_oom_kills,
     explain_killed_worker,
@@ -33,7 +34,7 @@ from pipeline.pretrain.out_of_memory import (
     what_fits,
 )
 from pipeline.pretrain.run_directory import RunDirectory, RunInfo
-from pipeline.pretrain.run_log import read_new, send_log
+from pipeline.pretrain.run_log import read_new
 from pipeline.pretrain.stall_watch import StallWatch, watching
 
 _POLL_S = 0.5
@@ -163,7 +164,7 @@ def execute(run: RunDirectory) -> None:
 def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
     num_cpus = max(os.cpu_count() or 1, size.workers * size.cpus_per_worker)
     end_leftovers(run)
-    mark_status(run, "RUNNING")
+    want_status(run.path, "RUNNING")
     try:
         with (
             ray_runtime(config.cluster.address, num_cpus=num_cpus),
@@ -172,17 +173,12 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
             watching(run) as watch,
         ):
             _train_with_restarts(run, config, size, watch)
-    except PreemptedError as error:
-        run.record_event("preempted", message=error.problem)
-        mark_status(run, "KILLED")
-        raise
     except BaseException as error:
-        run.record_event("failed", error=type(error).__name__, message=str(error)[:2000])
-        mark_status(run, "FAILED")
+        record_failure(run, error)
+        replay(run)
         raise
-    run.record_event("finished", step=config.num_steps)
+    record_end(run)
     replay(run)
-    mark_status(run, "FINISHED")
 
 
 def _train_with_restarts(
@@ -237,16 +233,6 @@ def replay(run: RunDirectory) -> bool:
         run.record_event("tracking-behind", message=str(error)[:2000])
         return False
     return True
-
-
-def mark_status(run: RunDirectory, status: str) -> None:
-    """Set the MLflow run's status; a tracking store that is down is noted and passed over."""
-    from pipeline.tracking import connect
-
-    try:
-        connect(run.info.tracking_uri).update_run(run.info.run_id, status=status)
-    except Exception as error:
-        run.record_event("tracking-behind", message=str(error)[:2000])
 
 
 def _run_rank(argument: Any, rank: Any) -> None:
