@@ -8,9 +8,12 @@ decided by the format: see `formats.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pipeline.batches.piece_sources import PieceSources
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,13 @@ class Packed:
     random one, or both swapped); None without pairs."""
     langs: np.ndarray | None = None
     """[batch] int64 number of each row's language among `TokenDataset.languages`; None unless asked for."""
+    sources: PieceSources | None = None
+    """Numbers among `TokenDataset.source_names`; None unless asked for."""
+
+    def sources_at(self, positions: np.ndarray) -> np.ndarray | None:
+        """[positions] int64 number of the source at each of some ascending positions in the flattened batch; None where
+        sources were not asked for."""
+        return None if self.sources is None else self.sources.at(positions)
 
 
 class Piece(NamedTuple):

@@ -17,6 +17,7 @@ from pipeline.batches.ingredients import Ingredient, Part, Split, parts_by_langu
 from pipeline.batches.material import Material, Relation
 from pipeline.batches.order import Mixture, Place, StoreOrder
 from pipeline.batches.packing import Packed, Piece, Special
+from pipeline.batches.piece_sources import PieceSources, find_sources, number_documents
 from pipeline.batches.reader import sentence_positions, write_rows
 from pipeline.batches.spans import Layout, Rows, pieces_of
 
@@ -69,6 +70,7 @@ class TokenDataset:
         attention: Literal["documents", "full"] = "documents",
         with_sentence_starts: bool = False,
         with_langs: bool = False,
+        source_names: Sequence[str] | None = None,
         language_temperature: float | None = None,
     ) -> None:
         """Choose the split's documents and lay out the samples.
@@ -82,6 +84,9 @@ class TokenDataset:
             with_sentence_starts: fill in `Packed.sentence_starts`.
             with_langs: keep every sample in one language, and fill in `Packed.langs`. Languages that fill no sample
                 of the held-out split are left out of it.
+            source_names: the sources that `Packed.sources` numbers; a document of another one counts as of none. They
+                are given, because phases of a run with fewer stores must have the same numbers. None: it is not
+                filled in. Samples are the same in any case.
             language_temperature: the exponent that evens out the shares of languages, such as 0.7; keeps every
                 sample in one language, too. None: every language has its share of the tokens.
 
@@ -100,6 +105,10 @@ class TokenDataset:
         self._full_attention = attention == "full"
         self._with_sentence_starts = with_sentence_starts
         self._with_langs = with_langs
+        self.source_names = None if source_names is None else list(source_names)
+        self._source_of = (
+            None if source_names is None else [number_documents(store, source_names) for store in self.stores]
+        )
         self._pairs = format in PAIRS
         if with_langs or language_temperature is not None:
             parts = parts_by_language(ingredients, held_out, split, language_temperature)
@@ -151,7 +160,7 @@ class TokenDataset:
         segment_ids = np.zeros((count, length) if self._pairs else (0, 0), dtype=np.uint8)
         labels = np.empty(count if self._pairs else 0, dtype=np.int64)
         rows = np.empty(count, dtype=np.int64)
-        pieces, sentences = [], []
+        pieces, sentences, sources = [], [], []
         special = (self.special.bos, self.special.eos, self.special.pad)
         for part, epoch, places in _groups(parts, epochs):
             (laid_out, shuffled), text = self._epoch(part, epoch), self._stocks[part].text
@@ -162,6 +171,9 @@ class TokenDataset:
                 labels[places] = laid_out.pair_labels[own]
             if self._with_sentence_starts:
                 sentences.append(sentence_positions(text, spans, places, length))
+            if self._source_of is not None:
+                source_of = self._source_of[self._stocks[part].part.ingredient]
+                sources.append(PieceSources(*find_sources(spans, places, length, source_of)))
         return Packed(
             input_ids,
             self._boundaries(pieces, count),
@@ -171,6 +183,7 @@ class TokenDataset:
             segment_ids=segment_ids if self._pairs else None,
             pair_labels=labels if self._pairs else None,
             langs=self._lang_of_part[parts] if self._with_langs else None,
+            sources=None if self._source_of is None else PieceSources.merge(sources),
         )
 
     def locate(self, sample: int) -> tuple[int, Place]:

@@ -6,6 +6,7 @@ The five noises are in `kernels/text_noise.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -85,7 +86,8 @@ def corrupt(packed: Packed, noise: Noise, settings: BartDenoising, vocabulary: V
     states = noise.at("bart_denoising", packed.epochs, packed.sample_ids).bits()
     pairs = corrupt_pieces(packed, states, text_noise, vocabulary, tags, keep_bos=True)
     batch, length = packed.input_ids.shape
-    return lay_out(pairs, batch, (length, length), vocabulary["pad"], vocabulary["eos"])
+    laid_out = lay_out(pairs, batch, (length, length), vocabulary["pad"], vocabulary["eos"])
+    return replace(laid_out, sources=packed.sources_at(pairs.origins))
 
 
 def weights(settings: BartDenoising) -> Mapping[str, float]:
@@ -131,5 +133,14 @@ def corrupt_pieces(
     frame = Frame(vocabulary["bos"], vocabulary["eos"], vocabulary["pad"], keep_bos)
     sentences = np.zeros(0, dtype=np.int32) if starts is None else starts
     return TextPairs(
-        *denoising_pairs(packed.input_ids, packed.cu_seqlens, sentences, states, text_noise, frame, tags)
+        *denoising_pairs(
+            packed.input_ids,
+            packed.cu_seqlens,
+            sentences,
+            states,
+            text_noise,
+            frame,
+            tags,
+            packed.sources is not None,
+        )
     )

@@ -69,11 +69,15 @@ class Batch:
     counts: dict[str, int]
     """By loss term, how many predictions it sums over. The trainer divides each term's sum by the count of the
     global batch."""
+    sources: np.ndarray | None = None
+    """[predictions of the first term] int64, in their order: the number of the source whose document has what is
+    predicted; None unless `Packed.sources` was filled in."""
 
 
 class Objective(Protocol):
     """The functions of an objective's module. Networks return `(losses, correct)`: by term the summed loss
-    (float32 scalar, in nats where it is a likelihood) and, where it applies, the right predictions (int64)."""
+    (float32 scalar, in nats where it is a likelihood) and, where it applies, the right predictions (int64); beside the
+    latter, the losses of the first term one by one (`models.losses.EACH`)."""
 
     NETWORKS: tuple[str, ...]
     """Kinds of network (`model.network`) that can carry the objective."""

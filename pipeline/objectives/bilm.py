@@ -151,7 +151,9 @@ def corrupt(packed: Packed, noise: Noise, settings: BidirectionalLM, vocabulary:
     if settings.num_negatives is not None:
         here = noise.at("bilm", packed.epochs[0], packed.sample_ids[0])
         inputs |= _negatives(here, settings.num_negatives, all_words, word_ids)
-    return Batch(inputs, dict.fromkeys(("forward", "backward"), len(predicted_positions)))
+    counts = {"forward": len(predicted_positions), "backward": len(predicted_positions)}
+    # What is predicted from the left is the word behind the position.
+    return Batch(inputs, counts, packed.sources_at(starts[present][predicted_positions + 1]))
 
 
 def characters_of(words: Ragged, max_characters: int) -> np.ndarray:

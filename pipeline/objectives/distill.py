@@ -106,7 +106,8 @@ def corrupt(packed: Packed, noise: Noise, settings: Distillation, vocabulary: Vo
     compared = dict.fromkeys(
         ("soft", "cosine") if settings.weights.cosine else ("soft",), len(soft_positions)
     )
-    return Batch({**batch.inputs, "soft_positions": soft_positions}, {**batch.counts, **compared})
+    inputs = {**batch.inputs, "soft_positions": soft_positions}
+    return Batch(inputs, {**batch.counts, **compared}, batch.sources)
 
 
 def check_fit(settings: Distillation, config: TransformerConfig, vocabulary: Vocabulary) -> None:

@@ -26,6 +26,9 @@ class TextPairs(NamedTuple):
     """[pieces] int64, at least 1."""
     rows: np.ndarray
     """[pieces] int64 row of the batch that each piece goes to, ascending."""
+    origins: np.ndarray
+    """[target tokens] int64 ascending: where in the flattened rows that were read each target comes from; what was not
+    there has a neighbour's place. Empty unless asked for."""
 
 
 def lay_out(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -91,7 +92,8 @@ def corrupt(packed: Packed, noise: Noise, settings: MBartDenoising, vocabulary: 
     states = noise.at("mbart_denoising", packed.epochs, packed.sample_ids).bits()
     pairs = corrupt_pieces(packed, states, text_noise, vocabulary, tags, keep_bos=False)
     batch, length = packed.input_ids.shape
-    return lay_out(pairs, batch, (length, length), vocabulary["pad"], tags[pairs.rows])
+    laid_out = lay_out(pairs, batch, (length, length), vocabulary["pad"], tags[pairs.rows])
+    return replace(laid_out, sources=packed.sources_at(pairs.origins))
 
 
 def weights(settings: MBartDenoising) -> Mapping[str, float]:

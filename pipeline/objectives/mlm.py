@@ -110,7 +110,8 @@ def corrupt(packed: Packed, noise: Noise, settings: MaskedLM, vocabulary: Vocabu
     input_ids, predicted_positions, targets = hidden
     inputs = {"input_ids": input_ids, "predicted_positions": predicted_positions, "targets": targets}
     inputs |= boundaries(packed) | nsp.inputs(settings.pairs, packed)
-    return Batch(inputs, {"mlm": len(targets), **nsp.counts(settings.pairs, packed)})
+    counts = {"mlm": len(targets), **nsp.counts(settings.pairs, packed)}
+    return Batch(inputs, counts, packed.sources_at(predicted_positions))
 
 
 def masking_of(vocabulary: Vocabulary, rate: float, mask_share: float, random_share: float) -> Masking:

@@ -125,4 +125,5 @@ def corrupt(packed: Packed, noise: Noise, settings: ReplacedTokenDetection, voca
         "token_positions": token_positions,
     }
     inputs |= boundaries(packed) | nsp.inputs(None, packed)
-    return Batch(inputs, {"mlm": len(targets), "rtd": len(token_positions)})
+    counts = {"mlm": len(targets), "rtd": len(token_positions)}
+    return Batch(inputs, counts, packed.sources_at(predicted_positions))

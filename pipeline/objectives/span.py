@@ -130,7 +130,8 @@ def corrupt(packed: Packed, noise: Noise, settings: SpanMasking, vocabulary: Voc
         inputs = hidden._asdict()
         counts["sbo"] = len(hidden.targets)
     inputs |= boundaries(packed) | nsp.inputs(settings.pairs, packed)
-    return Batch(inputs, counts | nsp.counts(settings.pairs, packed))
+    sources = packed.sources_at(hidden.predicted_positions)
+    return Batch(inputs, counts | nsp.counts(settings.pairs, packed), sources)
 
 
 def span_lengths(settings: SpanMasking) -> np.ndarray:

@@ -6,6 +6,7 @@ UL2 parametrises the same corruption; what both share is here and in `kernels/sp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -105,12 +106,22 @@ def corrupt_spans(
         choices: [batch] int64 number of each row's denoiser.
     """
     pairs = TextPairs(
-        *span_corruption_pairs(packed.input_ids, packed.cu_seqlens, states, choices, denoisers, tokens)
+        *span_corruption_pairs(
+            packed.input_ids,
+            packed.cu_seqlens,
+            states,
+            choices,
+            denoisers,
+            tokens,
+            packed.sources is not None,
+        )
     )
     batch, length = packed.input_ids.shape
     lengths = [longest(denoisers, number, length - 1) for number in range(len(denoisers.rates))]
     widths = max(source for source, _ in lengths), max(target for _, target in lengths)
-    return lay_out(pairs, batch, (widths[0], widths[1] + tokens.final_sentinel), tokens.pad, tokens.pad)
+    widths = widths[0], widths[1] + tokens.final_sentinel
+    laid_out = lay_out(pairs, batch, widths, tokens.pad, tokens.pad)
+    return replace(laid_out, sources=packed.sources_at(pairs.origins))
 
 
 def longest(denoisers: Denoisers, number: int, raw: int) -> tuple[int, int]:

@@ -27,6 +27,7 @@ def text_pairs(lengths: list[list[tuple[int, int]]]) -> TextPairs:
         source_lengths=np.asarray([one for one, _ in flat], dtype=np.int64),
         target_lengths=np.asarray([two for _, two in flat], dtype=np.int64),
         rows=np.repeat(np.arange(len(lengths)), [len(row) for row in lengths]),
+        origins=np.empty(0, dtype=np.int64),
     )
 
 

@@ -30,7 +30,8 @@ def denoising_pairs(
     noise: TextNoise,
     frame: Frame,
     tags: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    with_origins: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The fields of `TextPairs`: every piece that is not padding, corrupted and as it was.
 
     Args:
@@ -39,6 +40,7 @@ def denoising_pairs(
         sentence_starts: [sentences] int32.
         states: [batch] uint64 noise of each row. A piece's noise also depends on its column.
         tags: [batch] int64 id that ends each row's texts, on both sides; -1 for none.
+        with_origins: fill in `TextPairs.origins`.
     """
     batch, length = input_ids.shape
     flat = input_ids.reshape(-1)
@@ -48,6 +50,7 @@ def denoising_pairs(
     source_lengths = np.empty(pieces, dtype=np.int64)
     target_lengths = np.empty(pieces, dtype=np.int64)
     rows = np.empty(pieces, dtype=np.int64)
+    origins = np.empty(len(targets) if with_origins else 0, dtype=np.int64)
     found, read, written, sentence = 0, 0, 0, 0
     for piece in range(pieces):
         start, stop = int(cu_seqlens[piece]), int(cu_seqlens[piece + 1])
@@ -70,10 +73,22 @@ def denoising_pairs(
         source_lengths[found] = _framed(corrupted, opened, closed, tags[row], frame, sources[read:])
         target_lengths[found] = _framed(text, opened, closed, tags[row], frame, targets[written:])
         rows[found] = row
+        if with_origins:
+            first = start if opened else begin
+            for place in range(target_lengths[found]):
+                # The tag comes from nowhere, and is of the document that it ends.
+                origins[written + place] = min(first + place, stop - 1)
         read += source_lengths[found]
         written += target_lengths[found]
         found += 1
-    return sources[:read], targets[:written], source_lengths[:found], target_lengths[:found], rows[:found]
+    return (
+        sources[:read],
+        targets[:written],
+        source_lengths[:found],
+        target_lengths[:found],
+        rows[:found],
+        origins[:written],
+    )
 
 
 @njit(cache=True, nogil=True)

@@ -65,7 +65,8 @@ def span_corruption_pairs(
     choices: np.ndarray,
     denoisers: Denoisers,
     tokens: SpanTokens,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    with_origins: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The fields of `TextPairs`: every piece with two tokens of text or more, its spans taken out.
 
     Args:
@@ -73,6 +74,7 @@ def span_corruption_pairs(
         cu_seqlens: [pieces + 1] int32.
         states: [batch] uint64 noise of each row. A piece's noise also depends on its column.
         choices: [batch] int64 denoiser of each row.
+        with_origins: fill in `TextPairs.origins`.
     """
     batch, length = input_ids.shape
     flat = input_ids.reshape(-1)
@@ -82,11 +84,12 @@ def span_corruption_pairs(
     source_lengths = np.empty(pieces, dtype=np.int64)
     target_lengths = np.empty(pieces, dtype=np.int64)
     rows = np.empty(pieces, dtype=np.int64)
+    origins = np.empty(len(targets) if with_origins else 0, dtype=np.int64)
     found, read, written = 0, 0, 0
     for piece in range(pieces):
         start, stop = int(cu_seqlens[piece]), int(cu_seqlens[piece + 1])
         row, column = int(start // length), int(start % length)
-        text = _text_of(flat[start:stop], tokens)
+        text, places = _text_of(flat[start:stop], tokens)
         size = len(text)
         if size < 2:
             continue
@@ -102,15 +105,29 @@ def span_corruption_pairs(
             targets[written:],
         )
         rows[found] = row
+        if with_origins:
+            own = origins[written : written + target_lengths[found]]
+            _write_origins(shown, hidden, size, own)
+            for place in range(len(own)):
+                inside = places[own[place]] if len(places) == size else places[0] + own[place]
+                own[place] = start + inside
         read += source_lengths[found]
         written += target_lengths[found]
         found += 1
-    return sources[:read], targets[:written], source_lengths[:found], target_lengths[:found], rows[:found]
+    return (
+        sources[:read],
+        targets[:written],
+        source_lengths[:found],
+        target_lengths[:found],
+        rows[:found],
+        origins[:written],
+    )
 
 
 @njit(cache=True, nogil=True)
-def _text_of(piece: np.ndarray, tokens: SpanTokens) -> np.ndarray:
-    """The piece without `<s>`, `</s>` and padding."""
+def _text_of(piece: np.ndarray, tokens: SpanTokens) -> tuple[np.ndarray, np.ndarray]:
+    """The piece without `<s>`, `</s>` and padding, and where in the piece its tokens are; only the first of these
+    places where the others follow it one by one."""
     # In the width of the ids, so that the comparisons are done many at a time.
     bos, eos, pad = np.uint32(tokens.bos), np.uint32(tokens.eos), np.uint32(tokens.pad)
     is_text = (piece != bos) & (piece != eos) & (piece != pad)
@@ -119,7 +136,9 @@ def _text_of(piece: np.ndarray, tokens: SpanTokens) -> np.ndarray:
         start += 1
     while start < stop and not is_text[stop - 1]:
         stop -= 1
-    return piece[start:stop] if is_text[start:stop].all() else piece[is_text]
+    if is_text[start:stop].all():
+        return piece[start:stop], np.full(1, start)
+    return piece[is_text], np.flatnonzero(is_text)
 
 
 @njit(cache=True, nogil=True)
@@ -177,3 +196,18 @@ def _take_out(
         written += 1
     source[read] = target[written] = tokens.eos
     return read + 1, written + 1
+
+
+@njit(cache=True, nogil=True)
+def _write_origins(shown: np.ndarray, hidden: np.ndarray, size: int, origins: np.ndarray) -> None:
+    """Which token of the text each target of `_take_out` is. A sentinel is of the span that it stands for; what ends
+    the target is of the last token."""
+    written, position = 0, 0
+    for span in range(len(hidden)):
+        position += shown[span]
+        origins[written] = position
+        written += 1
+        for _ in range(hidden[span]):
+            origins[written] = position
+            written, position = written + 1, position + 1
+    origins[written:] = size - 1

@@ -1,0 +1,93 @@
+"""Which source of the data each prediction is of: looked up by stretches of documents, not token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from data_prep.token_store import TokenStore
+from pipeline.batches.spans import Spans
+
+NO_SOURCE = -1
+"""Number of what is of no document: padding."""
+
+
+class PieceSources(NamedTuple):
+    """The source of every token of a batch, whatever attention sees of its pieces."""
+
+    begins: np.ndarray
+    """[stretches] int32 ascending positions in the flattened batch at which a stretch of one document begins, with its
+    `<s>`, or padding does."""
+    numbers: np.ndarray
+    """[stretches] int16 number of each stretch's source, or `NO_SOURCE`."""
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """The int64 numbers of the sources at positions of the flattened batch, which must be ascending."""
+        return _look_up(self.begins, self.numbers, positions)
+
+    @classmethod
+    def merge(cls, parts: Sequence[PieceSources]) -> PieceSources:
+        """Those of several groups of rows as one."""
+        if len(parts) == 1:
+            return parts[0]
+        begins = np.concatenate([np.empty(0, dtype=np.int32), *(part.begins for part in parts)])
+        numbers = np.concatenate([np.empty(0, dtype=np.int16), *(part.numbers for part in parts)])
+        order = np.argsort(begins, kind="stable")
+        return cls(begins[order], numbers[order])
+
+
+def names_of_sources(stores: Sequence[TokenStore]) -> list[str]:
+    """The sources of all documents of the stores, in alphabetical order."""
+    return sorted({name for store in stores for name in store.sources()[1]})
+
+
+def number_documents(store: TokenStore, names: Sequence[str]) -> np.ndarray:
+    """[num_documents] int16: which of `names` the source of each document is, and `NO_SOURCE` if it is none of them."""
+    numbers, own = store.sources()
+    places = {name: number for number, name in enumerate(names)}
+    return np.array([places.get(name, NO_SOURCE) for name in own] or [NO_SOURCE], dtype=np.int16)[numbers]
+
+
+@njit(cache=True, nogil=True)
+def find_sources(
+    spans: Spans, places: np.ndarray, length: int, source_of: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The fields of `PieceSources`, for some rows of a batch.
+
+    Args:
+        spans: what the rows are made of.
+        places: [rows] int64 ascending: which row of the batch each of them becomes.
+        length: columns of a row.
+        source_of: [documents] int16 source of every document of the store.
+    """
+    begins = np.empty(len(spans.documents) + len(places), dtype=np.int32)
+    numbers = np.empty(len(begins), dtype=np.int16)
+    count = 0
+    for i in range(len(places)):
+        column = 0
+        for k in range(spans.offsets[i], spans.offsets[i + 1]):
+            begins[count] = places[i] * length + column
+            numbers[count] = source_of[spans.documents[k]]
+            count += 1
+            column += spans.stops[k] - spans.starts[k]
+            column += (1 if spans.opened[k] else 0) + (1 if spans.closed[k] else 0)
+        if column < length:
+            begins[count] = places[i] * length + column
+            numbers[count] = NO_SOURCE
+            count += 1
+    return begins[:count], numbers[:count]
+
+
+@njit(cache=True, nogil=True)
+def _look_up(begins: np.ndarray, numbers: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Both are ascending, so one walk along them finds all."""
+    found = np.empty(len(positions), dtype=np.int64)
+    stretch = 0
+    for i in range(len(positions)):
+        while stretch + 1 < len(begins) and begins[stretch + 1] <= positions[i]:
+            stretch += 1
+        found[i] = numbers[stretch]
+    return found

@@ -1,0 +1,389 @@
+"""Every prediction counts for the source whose document has what is predicted; nothing else changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from cluster.storage import commit, staging_directory
+from data_prep.ragged import Ragged
+from data_prep.token_store import TokenStore
+from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
+from data_prep.tokenizers.config import WordLexicon
+from data_prep.tokenizers.word_lexicon import train
+from models.config import NetworkConfig, TransformerConfig
+from models.elmo.config import ElmoConfig
+from models.initialization import init_weights
+from models.losses import EACH, sums_by_group
+from pipeline.batches.formats import LAYOUTS, PAIRS
+from pipeline.batches.ingredients import Ingredient
+from pipeline.batches.noise import Noise
+from pipeline.batches.piece_sources import NO_SOURCE, PieceSources, find_sources, names_of_sources
+from pipeline.batches.spans import pieces_of
+from pipeline.batches.token_dataset import TokenDataset
+from pipeline.objectives import OBJECTIVES, ObjectiveChoice
+from pipeline.objectives.base import SINGLE_FORMATS, Batch, Format, Objective
+from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
+from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus
+
+NAMES = ["books", "common_crawl", "wikipedia"]
+WORDS_OF_A_SOURCE = 60
+ROLES = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
+WORDS = [f"word{number:03d}" for number in range(WORDS_OF_A_SOURCE * len(NAMES))]
+LEXICON = train(
+    [" ".join(WORDS[: len(WORDS) - step]) for step in range(len(WORDS))], WordLexicon(vocab_size=1024)
+)
+FIRST_WORD = make_vocabulary(LEXICON, ROLES).size - len(WORDS)
+"""Words are numbered source by source: an id tells the source of its document."""
+LENGTH = 32
+NOISE = Noise.of("train", 1)
+
+
+def source_of_id(ids: np.ndarray) -> np.ndarray:
+    """The source that has these words."""
+    return (ids - FIRST_WORD) // WORDS_OF_A_SOURCE
+
+
+def write_sources(path: Path, *names: str) -> Path:
+    """Commit a token store with a file of 40 documents of each source."""
+    generator = np.random.Generator(np.random.Philox(len(names)))
+    staging = staging_directory(path, "test-store")
+    staging.mkdir(parents=True)
+    files, dtype = token_files(len(names)), token_dtype(1024)
+    for file, name in zip(files, names, strict=True):
+        first = FIRST_WORD + WORDS_OF_A_SOURCE * NAMES.index(name)
+        lengths = generator.integers(4, 30, 40)
+        batch = EncodedBatch(
+            doc_ids=pa.array([f"{path.name}:{name}-{number}" for number in range(len(lengths))]),
+            langs=pa.array(["en"] * len(lengths)),
+            input_ids=Ragged.of(
+                [first + generator.permutation(WORDS_OF_A_SOURCE)[:length] for length in lengths]
+            ),
+            sentence_starts=Ragged.of([np.array([0, 2], np.int32) for _ in lengths]),
+        )
+        write_token_shard(staging / file, name, ["en"], [batch], dtype)
+    write_sidecars(staging, files, dtype, LEXICON.encode())
+    commit(staging, path, "tokens", config={"vocab_size": 1024, "special_tokens": ROLES})
+    return path
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[TokenStore]:
+    directory = tmp_path_factory.mktemp("stores")
+    paths = (
+        write_sources(directory / "first", "wikipedia", "books"),
+        write_sources(directory / "second", "common_crawl", "wikipedia"),
+    )
+    return [TokenStore.open(path, verify=False) for path in paths]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An objective with what it needs."""
+
+    objective: Objective
+    settings: Any
+    vocabulary: Vocabulary
+    network: NetworkConfig
+
+    def dataset(self, ingredients: list[Ingredient], **options: Any) -> TokenDataset:
+        wanted = self.objective.reading(self.settings, LENGTH)
+        options = {"format": wanted.formats[0], "source_names": NAMES, "held_out": 0.05} | options
+        return TokenDataset(
+            ingredients,
+            sequence_length=wanted.length,
+            seed=3,
+            relation=wanted.relation,
+            with_sentence_starts=wanted.sentence_starts,
+            with_langs=wanted.langs,
+            **options,
+        )
+
+    def corrupt(self, dataset: TokenDataset, samples: Any) -> Batch:
+        return self.objective.corrupt(dataset.batch(samples), NOISE, self.settings, self.vocabulary)
+
+    def build(self) -> torch.nn.Module:
+        model = self.objective.build_model(self.settings, self.network).eval()
+        init_weights(model, seed=1)
+        return model
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "mlm": {},
+    "mlm with pairs": {"pairs": "nsp"},
+    "mlm of n-grams": {"units": "ngram", "rate": 0.3},
+    "span": {},
+    "rtd": {"rate": 0.3},
+    "distill": {},
+    "clm": {},
+    "prefix_lm": {},
+    "bart_denoising": {},
+    "mbart_denoising": {},
+    "t5_span_corruption": {"final_sentinel": True},
+    "ul2_mixture_of_denoisers": {},
+    "bilm": {},
+}
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("teacher")
+    vocabulary = make_vocabulary(LEXICON, ROLES, ("<mask>",))
+    network = transformers.RobertaForMaskedLM(
+        transformers.RobertaConfig(
+            vocab_size=vocabulary.size,
+            num_hidden_layers=1,
+            hidden_size=16,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=130,
+            layer_norm_eps=1e-5,
+            type_vocab_size=1,
+        )
+    )
+    network.save_pretrained(directory)
+    (directory / "tokenizer.json").write_text(vocabulary.tokenizer_json)
+    return directory
+
+
+@pytest.fixture(params=SETTINGS)
+def case(request: pytest.FixtureRequest, teacher: Path) -> Case:
+    kind = request.param.split()[0]
+    chosen = dict(SETTINGS[request.param])
+    if kind == "distill":
+        chosen |= {"teacher": str(teacher), "runs_dir": teacher.parent / "runs"}
+    return make_case(kind, chosen)
+
+
+def make_case(kind: str, chosen: dict[str, Any]) -> Case:
+    objective = OBJECTIVES[kind]
+    own = TypeAdapter(ObjectiveChoice).validate_python({"kind": kind, **chosen})
+    vocabulary = make_vocabulary(LEXICON, ROLES, objective.extra_tokens(own, ["en"]))
+    if "elmo" in objective.NETWORKS:
+        return Case(
+            objective,
+            own,
+            vocabulary,
+            ElmoConfig(
+                vocab_size=vocabulary.size,
+                filters=((1, 8), (2, 8)),
+                projection_size=8,
+                cell_size=16,
+                num_highway_layers=1,
+            ),
+        )
+    network = TransformerConfig(
+        network=objective.NETWORKS[0],  # pyright: ignore[reportArgumentType]
+        vocab_size=vocabulary.size,
+        num_layers=1,
+        hidden_size=16,
+        num_heads=2,
+        intermediate_size=32,
+        max_positions=128,
+        num_segments=2 if "pairs" in chosen else 0,
+    )
+    return Case(objective, own, vocabulary, network)
+
+
+def mixed(stores: list[TokenStore]) -> list[Ingredient]:
+    return [Ingredient(store) for store in stores]
+
+
+def require_sources(batch: Batch) -> np.ndarray:
+    assert batch.sources is not None
+    assert batch.sources.dtype == np.int64
+    return batch.sources
+
+
+def test_names_are_those_of_all_stores_in_alphabetical_order(stores: list[TokenStore]):
+    assert names_of_sources(stores) == NAMES
+    assert names_of_sources(stores[:1]) == ["books", "wikipedia"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(DOCUMENTS, LENGTHS, st.sampled_from(SINGLE_FORMATS), st.integers(0, 2**31))
+def test_every_position_of_a_row_is_of_its_document(sentences, length: int, format: Format, seed: int):
+    corpus = Corpus(sentences)
+    layout = LAYOUTS[format](corpus.material(length, seed=seed))
+    numbers = np.arange(layout.num_rows)
+    spans = layout.epoch(0).spans(numbers)
+    own = np.arange(len(sentences), dtype=np.int16) % 3
+    found = PieceSources(*find_sources(spans, numbers, length, own)).at(np.arange(length * len(numbers)))
+    expected = np.full((len(numbers), length), NO_SOURCE)
+    for row in numbers:
+        for piece in pieces_of(spans, int(row)):
+            expected[row, piece.row_start : piece.row_stop] = own[piece.document]
+    assert (found == expected.reshape(-1)).all()
+
+
+@pytest.mark.parametrize("format", LAYOUTS)
+@pytest.mark.parametrize("attention", ["documents", "full"])
+def test_samples_of_several_stores_know_the_sources_of_their_documents(
+    stores: list[TokenStore], format: Format, attention: str
+):
+    options: dict[str, Any] = {"sequence_length": LENGTH, "seed": 1, "held_out": 0.05, "format": format}
+    options |= {"attention": attention, "relation": "nsp" if format in PAIRS else None}
+    dataset = TokenDataset(mixed(stores), source_names=NAMES, **options)
+    samples = [7, 1, 300, 2, 900, 3]
+    packed, plain = dataset.batch(samples), TokenDataset(mixed(stores), **options).batch(samples)
+    assert plain.sources is None
+    assert plain.sources_at(np.arange(3)) is None
+    found = packed.sources_at(np.arange(packed.input_ids.size))
+    assert found is not None
+    expected = np.full(packed.input_ids.shape, NO_SOURCE)
+    for row, sample in enumerate(samples):
+        origin = dataset.origin(sample)
+        for piece in origin.pieces:
+            name = dataset.stores[origin.store].source(piece.document)
+            expected[row, piece.row_start : piece.row_stop] = NAMES.index(name)
+    assert (found.reshape(expected.shape) == expected).all()
+    assert (found.reshape(expected.shape)[packed.input_ids == ROLES["pad"]] == NO_SOURCE).all()
+    is_word = packed.input_ids >= FIRST_WORD
+    assert (expected[is_word] == source_of_id(packed.input_ids[is_word])).all()
+    assert len(np.unique(expected[is_word])) == len(NAMES)
+
+
+def test_a_source_without_a_name_is_none(stores: list[TokenStore]):
+    dataset = TokenDataset(
+        [Ingredient(stores[0])], sequence_length=LENGTH, seed=1, held_out=0.05, source_names=["wikipedia"]
+    )
+    packed = dataset.batch(range(8))
+    found = packed.sources_at(np.arange(packed.input_ids.size))
+    is_word = packed.input_ids.reshape(-1) >= FIRST_WORD
+    expected = np.where(source_of_id(packed.input_ids.reshape(-1)) == NAMES.index("wikipedia"), 0, NO_SOURCE)
+    assert found is not None
+    assert (found[is_word] == expected[is_word]).all()
+    assert set(found[is_word].tolist()) == {0, NO_SOURCE}
+
+
+@pytest.mark.parametrize("attention", ["documents", "full"])
+def test_every_prediction_is_of_the_source_that_has_its_target(
+    stores: list[TokenStore], case: Case, attention: str
+):
+    for format in case.objective.reading(case.settings, LENGTH).formats:
+        dataset = case.dataset(mixed(stores), format=format, attention=attention)
+        batch = case.corrupt(dataset, range(40))
+        sources, targets = require_sources(batch), first_targets(batch)
+        assert len(sources) == len(targets) == batch.counts[next(iter(case.objective.weights(case.settings)))]
+        is_word = is_text(targets)
+        assert (sources[is_word] == source_of_id(targets[is_word])).all()
+        assert len(np.unique(sources[is_word])) == len(NAMES)
+        assert (sources != NO_SOURCE).all()
+
+
+def first_targets(batch: Batch) -> np.ndarray:
+    """What the first term predicts."""
+    if "targets" in batch.inputs:
+        return batch.inputs["targets"]
+    return batch.inputs["word_ids"][batch.inputs["predicted_positions"] + 1]
+
+
+def is_text(ids: np.ndarray) -> np.ndarray:
+    return (ids >= FIRST_WORD) & (ids < FIRST_WORD + len(WORDS))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "clm",
+        "bart_denoising",
+        "mbart_denoising",
+        "t5_span_corruption",
+        "ul2_mixture_of_denoisers",
+        "bilm",
+    ],
+)
+def test_special_tokens_are_predicted_for_the_document_that_they_stand_with(
+    stores: list[TokenStore], kind: str
+):
+    """Documents are whole here, and of each some words are predicted."""
+    case = make_case(kind, {"final_sentinel": True} if kind == "t5_span_corruption" else {})
+    # UL2's texts may end with what is shown, so that their `</s>` stands with a word that is not predicted.
+    for attention in ("documents",) if kind == "ul2_mixture_of_denoisers" else ("documents", "full"):
+        batch = case.corrupt(case.dataset(mixed(stores), format="best_fit", attention=attention), range(40))
+        sources, is_word = require_sources(batch), is_text(first_targets(batch))
+        words = np.flatnonzero(is_word)
+        special = np.flatnonzero(~is_word)
+        assert len(special)
+        place = np.searchsorted(words, special)
+        before = sources[words[np.maximum(place - 1, 0)]]
+        behind = sources[words[np.minimum(place, len(words) - 1)]]
+        assert ((sources[special] == before) | (sources[special] == behind)).all()
+
+
+def test_batches_are_bit_identical_with_and_without_sources(stores: list[TokenStore], case: Case):
+    with_sources = case.dataset(mixed(stores))
+    without = case.dataset(mixed(stores), source_names=None)
+    assert with_sources.fingerprint == without.fingerprint
+    found, plain = case.corrupt(with_sources, range(12)), case.corrupt(without, range(12))
+    assert plain.sources is None
+    assert found.counts == plain.counts
+    assert found.inputs.keys() == plain.inputs.keys()
+    for name, array in plain.inputs.items():
+        assert array.dtype == found.inputs[name].dtype
+        assert np.array_equal(array, found.inputs[name]), name
+
+
+def test_losses_of_the_sources_add_up_and_are_those_of_each_source_alone(
+    stores: list[TokenStore], case: Case
+):
+    """Rows of one source each, so that a source can be read alone; the noise of a row is the same in any batch."""
+    ingredients = [
+        Ingredient(stores[0], sources=("wikipedia",)),
+        Ingredient(stores[0], sources=("books",)),
+        Ingredient(stores[1], sources=("common_crawl",)),
+    ]
+    dataset, model = case.dataset(ingredients), case.build()
+    term = next(iter(case.objective.weights(case.settings)))
+
+    def losses_of(samples: np.ndarray) -> tuple[float, torch.Tensor]:
+        batch = case.corrupt(dataset, samples)
+        with torch.no_grad():
+            losses, correct = model(**{name: torch.from_numpy(array) for name, array in batch.inputs.items()})
+        return losses[term].item(), sums_by_group(
+            correct[EACH], torch.from_numpy(require_sources(batch)), len(NAMES)
+        )
+
+    samples = np.arange(24)
+    total, together = losses_of(samples)
+    assert total > 0
+    assert together[:, 0].sum().item() == pytest.approx(total, rel=1e-5)
+    assert together[:, 1].sum() == case.corrupt(dataset, samples).counts[term]
+    sources = np.array(["wikipedia", "books", "common_crawl"])[
+        [dataset.origin(sample).store for sample in samples.tolist()]
+    ]
+    for number, name in enumerate(NAMES):
+        alone, apart = losses_of(samples[sources == name])
+        assert together[number, 0].item() == pytest.approx(alone, rel=1e-5)
+        assert together[number, 1] == apart[number, 1] > 0
+
+
+def test_looking_at_the_sources_changes_no_gradient(stores: list[TokenStore], case: Case):
+    batch = case.corrupt(case.dataset(mixed(stores)), range(8))
+    sources, model = torch.from_numpy(require_sources(batch)), case.build().train()
+    terms = case.objective.weights(case.settings)
+    found: list[list[torch.Tensor]] = []
+    for looked_at in (False, True):
+        model.zero_grad()
+        torch.manual_seed(5)
+        losses, correct = model(**{name: torch.from_numpy(array) for name, array in batch.inputs.items()})
+        if looked_at:
+            sums = sums_by_group(correct[EACH], sources, len(NAMES))
+            assert not sums.requires_grad
+        torch.stack([losses[term] * weight for term, weight in terms.items()]).sum().backward()
+        found.append([losses[term].detach() for term in terms])
+        found[-1] += [
+            parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None
+        ]
+    assert len(found[0]) > len(terms)
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
