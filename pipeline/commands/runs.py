@@ -2,37 +2,142 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.commands.output import Json, RunsDir, print_json, print_table
+from pipeline.commands.output import Json, RunsDir, print_json, print_table, shown
+
+if TYPE_CHECKING:
+    from pipeline.run_comparison import RunComparison
+
+Axis = Literal["step", "tokens"]
 
 
 def register(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
-    app.command()(runs)
+    app.add_typer(runs_app, name="runs")
     app.command()(checkpoints)
     app.command()(lineage)
 
 
-def runs(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
-    """List the pre-training runs with where they stand."""
+runs_app = typer.Typer(invoke_without_command=True)
+
+
+@runs_app.callback()
+def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
+    """List the pre-training runs with where they stand; or compare two of them."""
+    if context.invoked_subcommand is not None:
+        context.obj = runs_dir
+        return
     from pipeline.pretrain.launch import replay
     from pipeline.pretrain.run_directory import list_runs
 
     found = list_runs(runs_dir)
+    silent: set[str] = set()
     for run in found:
-        replay(run)
+        # A store that does not answer takes its time to say so; once is enough.
+        if (uri := run.info.tracking_uri) not in silent and not replay(run):
+            silent.add(uri)
     rows = [_summary(run) for run in found]
     if as_json:
         print_json(rows)
         return
-    columns = ("run", "step", "steps", "loss", "held_out_loss", "state", "mlflow_run")
+    columns = ("run", "state", "step", "steps", "loss", "held_out_loss", "mlflow_run")
     print_table(f"runs in {runs_dir}", columns, [[row[column] for column in columns] for row in rows])
+    for row in rows:
+        if row["state"] not in ("created", "finished") and row["detail"]:
+            typer.echo(f"{row['run']}: {row['state']}, {row['detail']}")
     if not rows:
         typer.echo("None yet. Start one: cloze pretrain configs/pretrain/roberta-small-cpu.yaml")
+
+
+@runs_app.command()
+def compare(
+    context: typer.Context,
+    left: Annotated[str, typer.Argument(help="A run: its name, directory or MLflow run id.")],
+    right: Annotated[str, typer.Argument(help="The run to compare it with.")],
+    by: Annotated[
+        Axis,
+        typer.Option(help="What curves are aligned by: a step may read more in one run than in the other."),
+    ] = "step",
+    html: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Also write one self-contained page with plots.")
+    ] = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Directory that holds the runs.", show_default="runs")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs, in whatever state they are: settings, data, loss curves, speeds, where they end."""
+    from cluster.errors import MissingInputError
+    from pipeline.pretrain.run_directory import find_run
+    from pipeline.run_comparison import compare as compare_runs
+
+    if html is not None and not html.absolute().parent.is_dir():
+        raise MissingInputError(
+            f"There is no directory {html.parent} to write {html.name} into.",
+            next_step=f"`mkdir -p {html.parent}`, or name another file",
+        )
+    place = runs_dir or context.obj
+    comparison = compare_runs(find_run(left, place), find_run(right, place), by)
+    if html is not None:
+        from cluster.storage import storage_errors
+        from pipeline.comparison_plots import page
+
+        with storage_errors(html):
+            html.write_text(page(comparison, _tables(comparison)), encoding="utf-8")
+    if as_json:
+        print_json(comparison.as_dict())
+        return
+    _print_comparison(comparison)
+    if html is not None:
+        typer.echo(f"\nwritten: {html}")
+
+
+def _print_comparison(comparison: RunComparison) -> None:
+    from shutil import get_terminal_size
+
+    from pipeline.comparison_plots import terminal_plot
+
+    names = [facts.name for facts in comparison.facts]
+    for title, rows in _tables(comparison):
+        if rows:
+            print_table(title, ("", *names), rows)
+        else:
+            typer.echo(f"{title}: none\n")
+    is_terminal = sys.stdout.isatty()
+    width = min(get_terminal_size().columns, 120) if is_terminal else 100
+    for curve in ("loss", "held_out_loss"):
+        typer.echo(terminal_plot(comparison, curve, width, 18, colors=is_terminal))
+
+
+def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
+    """What is said of two runs in words: (title, rows of a label and a cell for each)."""
+    common = comparison.common
+    plain = [asdict(facts) for facts in comparison.facts]
+    rows = [[key.replace("_", " "), *(own[key] for own in plain)] for key in plain[0] if key != "name"]
+    at = f"at the last {common.axis} of both, {common.place:,.0f}"
+    ends = [["loss", *common.loss], ["held-out loss", *common.held_out_loss]]
+    told = {
+        "settings that differ": [[key, *pair] for key, pair in comparison.settings.items()],
+        "data that differs": [[key, *pair] for key, pair in comparison.data.items()],
+        "where they stand": rows,
+        at: ends,
+    }
+    return [
+        (title, [[str(label), *(_cell(value) for value in values)] for label, *values in own])
+        for title, own in told.items()
+    ]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_cell, value)) or "-"
+    return shown(value) if not isinstance(value, float) or abs(value) >= 10 else f"{value:.5g}"
 
 
 def checkpoints(
@@ -110,16 +215,27 @@ def _checkpoint_row(run: str, path: Path, verify: bool) -> tuple[dict[str, Any],
 
 
 def _summary(run: Any) -> dict[str, Any]:
-    from pipeline.pretrain.run_log import read_metrics
+    from cluster.errors import ClozeError
+    from pipeline.pretrain.config import UNBOUNDED_STEPS
+    from pipeline.pretrain.run_history import last_logged
+    from pipeline.pretrain.run_state import state_of
 
-    train, held_out = read_metrics(run.path), read_metrics(run.path, "held_out")
-    events = run.events()
-    return {
-        "run": run.path.name,
-        "step": train[-1]["step"] if train else 0,
-        "steps": run.config().num_steps,
-        "loss": train[-1]["loss"] if train else None,
-        "held_out_loss": held_out[-1]["loss"] if held_out else None,
-        "state": events[-1]["event"] if events else "created",
+    step, data = last_logged(run) or (0, {})
+    _, held_out = last_logged(run, "held_out") or (0, {})
+    row: dict[str, Any] = {"run": run.path.name, "step": step}
+    try:
+        steps, state = run.config().num_steps, state_of(run)
+    except ClozeError as error:
+        # A run of another version of cloze must not hide the others.
+        row |= {"steps": None, "state": "unreadable", "detail": error.problem}
+    else:
+        row |= {
+            "steps": steps if steps < UNBOUNDED_STEPS else None,
+            "state": state.name,
+            "detail": state.detail,
+        }
+    return row | {
+        "loss": data.get("loss"),
+        "held_out_loss": held_out.get("loss"),
         "mlflow_run": run.info.run_id,
     }

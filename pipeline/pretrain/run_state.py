@@ -1,0 +1,82 @@
+"""Whether a run is running: what its history says last, and whether its workers give signs of life."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from pipeline.pretrain.heartbeat import ENDED, Beat, process_of, read_heartbeats
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_history import last_logged
+
+State = Literal["created", "running", "stalled", "lost", "finished", "preempted", "failed"]
+
+CHECKPOINT_KIND = "checkpoint"
+"""Kind of the log's entries about committed checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Where a run stands."""
+
+    name: State
+    """`created`: never started. `stalled`: a worker gives no sign of life any more, or too late. `lost`: all workers
+    of this machine are gone without a word. `preempted`: stopped as asked, and saved."""
+    detail: str = ""
+    """What an operator wants to know next; empty when there is nothing."""
+
+
+def state_of(run: RunDirectory, now_s: float | None = None) -> RunState:
+    """Where a run stands.
+
+    Args:
+        now_s: Unix time; None takes the clock's.
+    """
+    ends = [event for event in run.events() if event["event"] in ("started", "finished", "failed")]
+    if not ends:
+        return RunState("created")
+    last = ends[-1]
+    if last["event"] == "finished" or _made_last_step(run):
+        return RunState("finished")
+    if last["event"] == "failed":
+        name = str(last.get("error", ""))
+        message = (str(last.get("message", "")).splitlines() or [""])[0]
+        return RunState(
+            "preempted" if name == "PreemptedError" else "failed", f"{name}: {message}".strip(": ")
+        )
+    beats = [beat for beat in read_heartbeats(run.path) if beat.rank < int(last["world_size"])]
+    return _by_signs_of_life(beats, time.time() if now_s is None else now_s)
+
+
+def _made_last_step(run: RunDirectory) -> bool:
+    """Without a driver nobody records the end; whoever saved the last step's checkpoint has nothing left to do."""
+    logged = last_logged(run, CHECKPOINT_KIND)
+    return logged is not None and logged[0] >= run.config().num_steps
+
+
+def _by_signs_of_life(beats: list[Beat], now_s: float) -> RunState:
+    """Of a run that started and did not say that it ended."""
+    here = [beat for beat in beats if beat.host == platform.node()]
+    if here and not any(process_of(beat) for beat in here):
+        if all(beat.part == ENDED for beat in beats):
+            return RunState("lost", "its workers ended, and nobody wrote down why")
+        return RunState("lost", f"no worker is left on {platform.node()}; {_doing(_oldest(beats))}")
+    late = [beat for beat in beats if beat.part != ENDED and now_s > beat.time_s + beat.timeout_s]
+    if late:
+        return RunState("stalled", _doing(_oldest(late)))
+    return RunState("running", _doing(_oldest(beats)) if beats else "")
+
+
+def _oldest(beats: list[Beat]) -> Beat:
+    """Who is behind: the others wait for it."""
+    return min(beats, key=lambda beat: (beat.step, beat.time_s))
+
+
+def _doing(beat: Beat) -> str:
+    since = datetime.fromtimestamp(beat.time_s, UTC).isoformat(timespec="seconds")
+    return (
+        f"rank {beat.rank} (pid {beat.pid} on {beat.host}) in {beat.part} of update {beat.step} since {since}"
+    )

@@ -1,0 +1,125 @@
+"""What `cloze runs` says of a run follows from its history and from the signs of life of its workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.pretrain.heartbeat import Heartbeat
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_log import RunLog
+from pipeline.pretrain.run_state import state_of
+from tests.pipeline.ranks import make_run
+
+BEAT = """
+import sys
+from pathlib import Path
+from pipeline.pretrain.heartbeat import Heartbeat
+heartbeat = Heartbeat(Path(sys.argv[1]), int(sys.argv[2]), 900.0)
+heartbeat.beat(7, "forward")
+if sys.argv[3] == "killed":
+    import os
+    os._exit(1)
+heartbeat.close()
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: Path) -> RunDirectory:
+    return make_run(tmp_path, store, "some")
+
+
+def test_run_that_nobody_started_is_created(run: RunDirectory):
+    assert state_of(run).name == "created"
+
+
+def test_last_word_of_the_history_counts(run: RunDirectory):
+    run.record_event("started", step=0, world_size=1)
+    run.record_event("failed", error="PreemptedError", message="stopped at step 4, as asked\nmore")
+    assert state_of(run).name == "preempted"
+    run.record_event("started", step=4, world_size=1)
+    run.record_event("failed", error="NonFiniteError", message="no finite number\nmore")
+    found = state_of(run)
+    assert (found.name, found.detail) == ("failed", "NonFiniteError: no finite number")
+    run.record_event("started", step=4, world_size=1)
+    run.record_event("finished", step=12)
+    assert state_of(run).name == "finished"
+
+
+def test_run_whose_worker_beats_is_running_until_a_beat_is_late(run: RunDirectory):
+    run.record_event("started", step=0, world_size=1)
+    with Heartbeat(run.path, 0, 900.0) as heartbeat:
+        heartbeat.beat(3, "forward")
+        heartbeat.beat(4, "data")
+        found = state_of(run)
+        assert found.name == "running"
+        assert "rank 0" in found.detail
+        assert "data of update 4" in found.detail
+        assert state_of(run, time.time() + 899).name == "running"
+        assert state_of(run, time.time() + 901).name == "stalled"
+
+
+def test_heartbeat_of_a_rank_that_the_attempt_does_not_have_is_passed_over(run: RunDirectory):
+    run.record_event("started", step=0, world_size=1)
+    with Heartbeat(run.path, 0, 900.0):
+        beaten(run, "killed", rank=3)
+        assert state_of(run).name == "running"
+
+
+@pytest.mark.parametrize("end", ["killed", "closed"])
+def test_run_whose_workers_are_gone_without_a_word_is_lost(run: RunDirectory, end: str):
+    run.record_event("started", step=0, world_size=1)
+    beaten(run, end)
+    assert state_of(run).name == "lost"
+
+
+def test_run_without_a_driver_is_finished_with_its_last_checkpoint(run: RunDirectory):
+    run.record_event("started", step=0, world_size=1)
+    beaten(run, "closed")
+    log = RunLog(run.path)
+    log.write("checkpoint", 8, {"directory": "x"})
+    assert state_of(run).name == "lost"
+    log.write("checkpoint", 12, {"directory": "x"})
+    log.close()
+    assert state_of(run).name == "finished"
+
+
+def beaten(run: RunDirectory, end: str, rank: int = 0) -> None:
+    """The heartbeat of a process that is gone: `killed` in the middle of a step, or `closed` in good order."""
+    command = [sys.executable, "-c", BEAT, str(run.path), str(rank), end]
+    done = subprocess.run(command, check=False, timeout=120)
+    assert done.returncode == (end == "killed")
+
+
+def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_read(run: RunDirectory):
+    run.record_event("started", step=0, world_size=1)
+    run.record_event("failed", error="NonFiniteError", message="no finite number")
+    log = RunLog(run.path)
+    log.write("held_out", 0, {"loss": 6.0})
+    for step in (1, 2):
+        log.write("train", step, {"loss": 5.0 - step})
+    log.close()
+    other = RunDirectory(run.path.with_name("other"))
+    other.create(run.info, run.config())
+    (other.path / "config.yaml").write_text("name: other\nnews: 1\n")
+    rows = json.loads(cloze("runs", "--runs-dir", str(run.path.parent), "--json"))
+    assert [row["run"] for row in rows] == ["other", "some"]
+    assert [row["state"] for row in rows] == ["unreadable", "failed"]
+    assert (rows[1]["step"], rows[1]["steps"]) == (2, 12)
+    assert (rows[1]["loss"], rows[1]["held_out_loss"]) == (3.0, 6.0)
+    assert "some: failed, NonFiniteError: no finite number" in cloze(
+        "runs", "--runs-dir", str(run.path.parent)
+    )
+
+
+def cloze(*arguments: str) -> str:
+    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
