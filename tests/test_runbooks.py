@@ -30,10 +30,12 @@ from data_prep.selection import Selection
 from pipeline.config import load_config
 from pipeline.pretrain.checkpoint import checkpoint_name, list_checkpoints
 from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.heartbeat import HEARTBEATS, Beat, process_of, read_heartbeats
 from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.stall_watch import watching
 from tests.data_prep.download.publisher import Answer, serve
-from tests.pipeline.ranks import start_ranks
+from tests.pipeline.ranks import free_port, start_ranks
 
 ROOT = Path(__file__).parents[1]
 RUNBOOKS = ROOT / "runbooks"
@@ -237,6 +239,82 @@ def export_a_model(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> 
     return Situation(tmp_path, settings | {"OUT": tmp_path / "out"}, corpus.environment, expected)
 
 
+@pytest.fixture
+def loss_spike(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run whose threshold is so low that it calls healthy losses spikes."""
+    guards = ("guards.spike_score=0.1", "guards.spike_window=8", "guards.max_rollbacks=1")
+    run = failed_run(killed_run, tmp_path, 35, *guards)
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "SPIKE_SCORE": 1000, "MAX_ROLLBACKS": 3}
+    expected = (
+        '"event":"spike"',
+        "LossSpikeError",
+        '"data_step"',
+        '"event":"finished"',
+        f"{run.path.name}@60",
+    )
+    return Situation(tmp_path, settings, corpus.environment, expected)
+
+
+@pytest.fixture
+def not_a_number(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run whose learning rate takes the weights beyond all numbers."""
+    run = failed_run(killed_run, tmp_path, 36, "optimizer.lr=1e38", "guards.max_skipped_updates=2")
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "LR": 5e-4}
+    expected = ('"event":"skipped-update"', "NonFiniteError", '"event":"finished"')
+    return Situation(tmp_path, settings, corpus.environment, expected)
+
+
+@pytest.fixture
+def stalled_worker(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run of two workers of which one is stopped; the driver's watch looks on."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    run.reconfigure(run.config(("steps=100000", "guards.stall_timeout_s=3")))
+    with watching(run):
+        process = start_ranks(run, 2)
+        stopped = wait_for_beat(run, process, rank=1, num_steps=1)
+        os.kill(stopped.pid, signal.SIGSTOP)
+        process.communicate(timeout=PAGE_TIMEOUT_S)
+    assert process.returncode != 0
+    run.reconfigure(run.config(("steps=60",)))
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "TIMEOUT_S": 1800}
+    expected = ('"event":"stalled"', '"rank":1', '"state":"stopped"', "most recent call first", '"finished"')
+    return Situation(tmp_path, settings, corpus.environment, expected)
+
+
+@pytest.fixture
+def stop_and_preempt(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
+    """A run whose driver has just started its worker."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    shutil.rmtree(run.path / HEARTBEATS, ignore_errors=True)
+    command = ["cloze", "resume", run.path.name, "--runs-dir", str(run.path.parent)]
+    with (tmp_path / "driver.log").open("wb") as log:
+        driver = subprocess.Popen(command, env=dict(corpus.environment), stdout=log, stderr=log)
+    # A child that ended and is not waited for would still be there for `kill -0`.
+    waiting = threading.Thread(target=driver.wait)
+    waiting.start()
+    wait_for_beat(run, driver, rank=0)
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent}
+    try:
+        yield Situation(tmp_path, settings, corpus.environment, ("PreemptedError", '"event":"finished"'))
+    finally:
+        driver.kill()
+        waiting.join()
+    assert driver.returncode == 75
+    assert "cloze resume" in (tmp_path / "driver.log").read_text()
+
+
+@pytest.fixture
+def out_of_memory(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run whose network does not fit into any memory."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    shutil.rmtree(run.checkpoints)
+    run.checkpoints.mkdir()
+    run = failed_run(run, tmp_path / "large", 37, "model.hidden_size=16777216")
+    settings = {"CONFIG": killed_run.path.parents[1] / "run.yaml", "OPTIONS": "batch.micro_batch_size=2"}
+    settings |= {"RUN": run.path.name, "RUNS": run.path.parent}
+    return Situation(tmp_path, settings, corpus.environment, ("OutOfMemoryError", "allocate", run.path.name))
+
+
 # --- what the situations are made from --------------------------------------------------------------------------
 
 
@@ -333,6 +411,34 @@ def copy_run(run: RunDirectory, runs_dir: Path) -> RunDirectory:
     """A copy that a page may change, under another runs directory."""
     shutil.copytree(run.path, runs_dir / run.path.name)
     return RunDirectory(runs_dir / run.path.name)
+
+
+def failed_run(run: RunDirectory, directory: Path, exit_code: int, *settings: str) -> RunDirectory:
+    """A copy that went on with other settings, on one worker, until it ended with that exit code."""
+    failing = copy_run(run, directory / "runs")
+    failing.reconfigure(failing.config(settings))
+    command = [sys.executable, "-m", "pipeline.pretrain", str(failing.path)]
+    environment = os.environ | {"DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1"}
+    environment |= {"MASTER_PORT": str(free_port()), "RANK": "0", "WORLD_SIZE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PAGE_TIMEOUT_S)
+    assert done.returncode == exit_code, done.stderr[-3000:]
+    assert "Next: " in done.stderr
+    assert "Traceback" not in done.stderr
+    return failing
+
+
+def wait_for_beat(
+    run: RunDirectory, process: subprocess.Popen[bytes], *, rank: int, num_steps: int = 0
+) -> Beat:
+    """The first sign of life of a rank that has made so many updates since its start."""
+    deadline = time.monotonic() + PAGE_TIMEOUT_S
+    while True:
+        for beat in read_heartbeats(run.path):
+            if beat.rank == rank and beat.num_steps >= num_steps and process_of(beat) is not None:
+                return beat
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def flip_bit(path: Path) -> None:
