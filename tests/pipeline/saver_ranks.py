@@ -1,0 +1,204 @@
+"""Real ranks that train a tiny network and save it; run by `torchrun`, once for many cases.
+
+    python -m tests.pipeline.saver_ranks DIRECTORY PLACE
+
+What is found is written to DIRECTORY/rank-N.json. PLACE is a directory or URI for checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from cluster.train_group import Rank
+from models.config import TransformerConfig
+from models.initialization import init_weights
+from models.masked_language_model import MaskedLanguageModel
+from pipeline.pretrain.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE, TrainerState
+from pipeline.pretrain.checkpoint_store import CheckpointStore, open_store
+from pipeline.pretrain.engine import TrainingEngine
+from pipeline.pretrain.fragments import own_fragments
+from pipeline.pretrain.kept_checkpoints import Retention
+from pipeline.pretrain.saver import CheckpointSaver, Contents, Failed
+from tests.pipeline.ranks import make_config
+
+SHAPE = TransformerConfig(
+    vocab_size=101, num_layers=2, hidden_size=32, num_heads=2, intermediate_size=64, max_positions=32
+)
+CASES = ("0-fp32", "1-fp32", "2-fp32", "3-fp32", "2-bf16", "3-bf16")
+
+
+def make_engine(directory: Path, rank: Rank, stage: str, precision: str) -> TrainingEngine:
+    """A tiny network with an average of its weights."""
+    overrides = (f"zero.stage={stage}", f"precision={precision}", "ema={decay: 0.5}")
+    own = directory / f"config-{rank.rank}"
+    own.mkdir(exist_ok=True)
+    config = make_config(own, directory / "none", *overrides)
+    model = MaskedLanguageModel(SHAPE)
+    init_weights(model, 1)
+    return TrainingEngine(model, config, rank)
+
+
+def update(engine: TrainingEngine, number: int) -> None:
+    """One update on tokens that follow from its number and the rank."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    generator = torch.Generator().manual_seed(100 * number + rank)
+    ids = torch.randint(SHAPE.vocab_size, (4, 32), generator=generator)
+    positions = torch.arange(0, ids.numel(), 5)
+    losses, _ = engine(input_ids=ids, predicted_positions=positions, targets=ids.flatten()[positions])
+    engine.backward(torch.stack(list(losses.values())).sum() / len(positions), last=True)
+    engine.update(1e-2)
+
+
+def state_at(step: int, loss: float | None = None) -> TrainerState:
+    """What a trainer would say at a step."""
+    return TrainerState(
+        step=step,
+        samples=16 * step,
+        predicted_tokens=100 * step,
+        world_size=1,
+        zero_stage=2,
+        optimizer="AdamW",
+        data_fingerprint="d",
+        store_fingerprints=["s"],
+        identity={"seed": 1},
+        held_out_loss=loss,
+        run_id="r",
+        run_name="run",
+    )
+
+
+def make_saver(store: CheckpointStore, rank: Rank, **options: Any) -> CheckpointSaver:
+    """A saver that keeps two checkpoints."""
+    return CheckpointSaver(store, rank, Contents(SHAPE, "{}", [], ema=True), Retention(2), **options)
+
+
+def copies(engine: TrainingEngine) -> dict[str, torch.Tensor]:
+    """This rank's share of the weights and of their average, as they are now."""
+    return {
+        f"{key}/{fragment.name}/{fragment.start}": fragment.values.clone()
+        for key in ("fp32", "ema")
+        for fragment in own_fragments(engine, key)
+    }
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two contents of checkpoint files are equal, to the last bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return type(one) is type(other) and (hasattr(one, "__dict__") or one == other)
+
+
+def saved_as_it_was(directory: Path, store: CheckpointStore, rank: Rank, case: str) -> dict[str, Any]:
+    """Save, go on training while it is written, and compare what was written with what was there."""
+    engine = make_engine(directory, rank, *case.split("-"))
+    saver = make_saver(store, rank)
+    for number in range(2):
+        update(engine, number)
+    before = copies(engine)
+    reference = directory / f"reference-{case}"
+    engine.deepspeed.save_checkpoint(str(reference), tag=DEEPSPEED_DIRECTORY, save_latest=False)
+    saver.save(engine, state_at(2))
+    for number in range(2, 5):
+        update(engine, number)
+    moved = any(not torch.equal(before[name], now) for name, now in copies(engine).items())
+    saver.wait()
+    outcomes = saver.finished()
+    dist.barrier()
+    if rank.local_rank == 0:
+        store.fetch(2)
+    dist.barrier()
+    path = store.local(2)
+    whole = {"fp32": load_file(path / MODEL_FILE), "ema": load_file(path / EMA_FILE)}
+    shares = []
+    for name, values in before.items():
+        key, parameter, start = name.split("/")
+        flat = whole[key][parameter].flatten()[int(start) : int(start) + values.numel()]
+        shares.append(torch.equal(flat, values))
+    files = sorted(file.name for file in (reference / DEEPSPEED_DIRECTORY).glob("*.pt"))
+    equal = [
+        is_same(
+            *(
+                torch.load(place / name, weights_only=False)
+                for place in (reference / DEEPSPEED_DIRECTORY, path / DEEPSPEED_DIRECTORY)
+            )
+        )
+        for name in files
+    ]
+    fresh = make_engine(directory, rank, *case.split("-"))
+    fresh.load(path)
+    after = copies(fresh)
+    restored = all(torch.equal(values, after[name]) for name, values in before.items())
+    dist.barrier()
+    store_files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+    if rank.rank == 0:
+        store.delete(2)
+    dist.barrier()
+    return {
+        "outcomes": [type(outcome).__name__ for outcome in outcomes],
+        "moved": moved,
+        "shares": all(shares),
+        "files": files,
+        "equal": all(equal),
+        "restored": restored,
+        "all_files": store_files,
+    }
+
+
+def one_rank_fails(directory: Path, store: CheckpointStore, rank: Rank) -> dict[str, Any]:
+    """The last rank's disk is full for one save; the next one works."""
+    engine = make_engine(directory, rank, "2", "fp32")
+    update(engine, 0)
+    saver = make_saver(store, rank)
+    outcomes = []
+    full = rank.rank == rank.world_size - 1
+    for step in (1, 2, 3):
+        if step == 2 and full:
+            # Not even a mark can be written.
+            limit_files(1)
+        saver.save(engine, state_at(step))
+        saver.wait()
+        if full:
+            limit_files(resource.RLIM_INFINITY)
+        outcomes += saver.finished()
+    dist.barrier()
+    return {
+        "outcomes": [[type(outcome).__name__, outcome.step] for outcome in outcomes],
+        "problems": [outcome.error.problem for outcome in outcomes if isinstance(outcome, Failed)],
+        "steps": store.steps(),
+    }
+
+
+def limit_files(size_bytes: int) -> None:
+    """Let no file of this process grow beyond a size, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def main() -> None:
+    directory, place = Path(sys.argv[1]), sys.argv[2]
+    rank = Rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"]), 1)
+    dist.init_process_group("gloo")
+    found: dict[str, Any] = {}
+    cases = os.environ.get("CASES", " ".join(CASES)).split()
+    for case in cases:
+        found[case] = saved_as_it_was(directory, open_store(place, case), rank, case)
+    if "://" not in place:
+        found["full"] = one_rank_fails(directory, open_store(place, "full"), rank)
+    (directory / f"rank-{rank.rank}.json").write_bytes(orjson.dumps(found))
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    main()
