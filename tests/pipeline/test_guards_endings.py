@@ -1,0 +1,191 @@
+"""How runs end: memory that ran out, workers left behind by an earlier start, a directory in use."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import orjson
+import psutil
+import pytest
+import torch
+
+from cluster.errors import StorageError
+from cluster.storage import exclusive
+from pipeline.cli import app
+from pipeline.pretrain import leftovers
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.heartbeat import HEARTBEATS, heartbeat_path, process_of, read_heartbeats
+from pipeline.pretrain.out_of_memory import (
+    count_oom_kills,
+    explain_killed_worker,
+    explain_out_of_memory,
+    memory_explained,
+)
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.stall_watch import StallWatch
+from pipeline.submission import prepare
+from tests.pipeline.ranks import CONFIG, MASKED_LM, make_config, make_run
+
+BEATING = """
+import sys, time
+from pathlib import Path
+from pipeline.pretrain.heartbeat import Heartbeat
+heartbeat = Heartbeat(Path(sys.argv[1]), 0, timeout_s=900)
+heartbeat.beat(1, "data")
+heartbeat.beat(2, "data")
+if sys.argv[2] == "ended":
+    heartbeat.close()
+print(flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, store: Path) -> PretrainConfig:
+    return make_config(tmp_path, store)
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: Path) -> RunDirectory:
+    return make_run(tmp_path, store, "ending")
+
+
+def start_beating(run: RunDirectory, how: str = "runs") -> subprocess.Popen[str]:
+    """A process that gave signs of life for a run, and lives on."""
+    command = [sys.executable, "-c", BEATING, str(run.path), how]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+@pytest.mark.parametrize(
+    "ask_for_much",
+    [lambda: torch.empty(10**15), lambda: np.ones(10**15), lambda: bytearray(10**15)],
+    ids=["torch", "numpy", "python"],
+)
+def test_memory_that_runs_out_is_told_with_what_would_fit(ask_for_much, config: PretrainConfig):
+    with pytest.raises((RuntimeError, MemoryError)) as caught:
+        ask_for_much()
+    error = explain_out_of_memory(caught.value, config, lambda: "take two")
+    assert error is not None
+    assert error.exit_code == 37
+    assert "4 samples of 32 tokens" in error.problem
+    assert error.next_step == "take two"
+
+
+def test_other_errors_are_not_taken_for_it(config: PretrainConfig):
+    assert explain_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), config) is None
+    assert explain_out_of_memory(ValueError("out of memory"), config) is None
+    assert explain_killed_worker("Worker unexpectedly exits", 0, config) is None
+
+
+def test_an_estimate_that_fails_hides_nothing(config: PretrainConfig):
+    def estimate() -> str:
+        raise KeyError("a network without a size")
+
+    error = explain_out_of_memory(MemoryError(), config, estimate)
+    assert error is not None
+    assert "zero.stage 3" in error.next_step
+    assert "a network without a size" in error.next_step
+
+
+def test_in_the_first_update_it_is_final_and_later_it_costs_a_restart(run: RunDirectory):
+    from cluster.errors import OutOfMemoryError
+
+    with pytest.raises(OutOfMemoryError), memory_explained(run, 0):
+        torch.empty(10**15)
+    start_beating(run).kill()
+    assert read_heartbeats(run.path)[0].num_steps == 1
+    with pytest.raises(RuntimeError, match="allocate"), memory_explained(run, 0):
+        torch.empty(10**15)
+
+
+def test_killed_workers_are_explained_by_what_the_kernel_counts(config: PretrainConfig):
+    assert count_oom_kills() >= 0
+    error = explain_killed_worker("Worker unexpectedly exits", 2, config)
+    assert error is not None
+    assert "2 processes" in error.problem
+
+
+def test_a_worker_left_behind_is_ended_before_the_run_is_trained_again(run: RunDirectory, monkeypatch):
+    monkeypatch.setattr(leftovers, "_PATIENCE_S", 0.2)
+    process = start_beating(run)
+    leftovers.end_leftovers(run)
+    assert not psutil.pid_exists(process.pid)
+    assert [event["pid"] for event in run.events() if event["event"] == "leftover-killed"] == [process.pid]
+    assert read_heartbeats(run.path) == []
+
+
+def test_a_worker_that_came_to_its_end_is_left_alone(run: RunDirectory):
+    process = start_beating(run, "ended")
+    leftovers.end_leftovers(run)
+    assert process.poll() is None
+    process.kill()
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_worker_of_another_machine_is_in_the_way_only_while_it_beats(
+    run: RunDirectory, lives: bool, monkeypatch
+):
+    monkeypatch.setattr(leftovers, "_OBSERVATION_S", 1.0)
+    start_beating(run).kill()
+    (beat,) = read_heartbeats(run.path)
+    elsewhere = beat.model_dump() | {"host": "another", "time_s": time.time()}
+    path = heartbeat_path(run.path, 0)
+    path.write_bytes(orjson.dumps(elsewhere))
+    later = threading.Timer(0.2, path.write_bytes, [orjson.dumps(elsewhere | {"step": 3})])
+    if lives:
+        later.start()
+        with pytest.raises(StorageError, match=r"rank 0, process .* on another"):
+            leftovers.end_leftovers(run)
+    else:
+        leftovers.end_leftovers(run)
+        assert list((run.path / HEARTBEATS).iterdir()) == []
+
+
+def test_the_watch_names_a_silent_rank_once_and_ends_it_when_it_does_not_end_itself(run: RunDirectory):
+    process = start_beating(run)
+    watch = StallWatch(run)
+    for now in (0.0, 800.0):
+        watch.look(now)
+    assert watch.stalls == []
+    for now in (811.0, 850.0):
+        watch.look(now)
+    (stall,) = watch.stalls
+    assert (stall.beat.pid, stall.beat.step, stall.beat.part, stall.waiting) == (process.pid, 2, "data", ())
+    assert process.poll() is None
+    watch.look(1000.0)
+    assert process.wait(timeout=30) == -9
+    assert [event["event"] for event in run.events()] == ["stalled", "killed"]
+    assert watch.last_of(read_heartbeats(run.path)) == stall
+
+
+def test_a_directory_in_use_is_refused_without_a_word_in_its_history(run: RunDirectory):
+    command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
+    with exclusive(run.path, "the training of somebody else"):
+        done = subprocess.run(command, env=os.environ | {"WORLD_SIZE": "1"}, capture_output=True, text=True)
+    assert done.returncode == 33
+    assert "the training of somebody else" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert run.events() == []
+
+
+def test_a_job_that_trains_is_stopped_by_sigterm_and_gets_its_grace_time(tmp_path: Path, store: Path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(CONFIG.format(runs_dir=tmp_path, store=store, objective=MASKED_LM))
+    job = prepare(app, ["pretrain", str(path), "guards.grace_s=90"])
+    assert job.stopping() == {"stop_signal": "SIGTERM", "stop_grace_s": 120}
+    assert prepare(app, ["doctor"]).stopping() == {}
+
+
+def test_a_process_that_ended_is_no_process_of_a_beat(run: RunDirectory):
+    process = start_beating(run)
+    process.kill()
+    process.wait()
+    (beat,) = read_heartbeats(run.path)
+    assert process_of(beat) is None
