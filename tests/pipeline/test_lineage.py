@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
+from typer.testing import CliRunner
 
 from cluster.errors import ReferenceNotFoundError
-from cluster.manifest import InputEntry, hash_file
+from cluster.manifest import InputEntry, hash_file, read_manifest
 from cluster.storage import commit
+from models.config import TransformerConfig
+from pipeline.cli import app
 from pipeline.lineage import Node, trace
 from pipeline.pretrain import checkpoint as checkpoints
-from pipeline.pretrain.run_directory import RUN_FILE, RunInfo
+from pipeline.pretrain.checkpoint import TrainerState
+from pipeline.pretrain.config import PretrainConfig, identity_of
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_log import RunLog
+from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
+from tests.pipeline.ranks import make_config, make_run
 from tests.pipeline.test_checkpoint import save
 
 
@@ -33,12 +44,9 @@ def road(tmp_path: Path) -> Path:
     file = InputEntry(kind="source-file", uri=str(source), fingerprint=hash_file(source)[0])
     documents = make(tmp_path / "data" / "documents", "documents", file)
     tokens = make(tmp_path / "data" / "tokens", "tokens", documents)
-    run = tmp_path / "runs" / "run"
-    (run / "checkpoints").mkdir(parents=True)
-    info = RunInfo(name="run", run_id="0" * 32, tracking_uri="")
-    (run / RUN_FILE).write_text(info.model_dump_json())
+    run = make_run(tmp_path, tmp_path / "data" / "tokens", "run").path
     path = save(run / "checkpoints", 10, inputs=[tokens])
-    fingerprint = checkpoints.read_manifest(path).fingerprint
+    fingerprint = read_manifest(path).fingerprint
     make(
         tmp_path / "scores" / "run@10",
         "scores",
@@ -83,3 +91,142 @@ def test_data_and_runs_that_moved_together_are_found_again(
 def test_what_does_not_exist_is_refused_with_the_nearest_name(road: Path):
     with pytest.raises(ReferenceNotFoundError, match=r"Did you mean run\?"):
         trace("rum@10", road / "runs")
+
+
+# --- what else made the weights what they are -------------------------------------------------------------------
+
+
+def save_as_trainer(
+    run: RunDirectory, config: PretrainConfig, step: int, inputs: list[InputEntry], **state: Any
+) -> Path:
+    """Commit a checkpoint with the state of a run of this configuration."""
+    staging = checkpoints.prepare_staging(run.checkpoints, step)
+    for name in (checkpoints.MODEL_FILE, checkpoints.EMA_FILE) if config.ema else (checkpoints.MODEL_FILE,):
+        (staging / name).write_bytes(b"weights")
+    facts = {
+        "step": step,
+        "samples": config.batch_plan.samples_between(0, step),
+        "predicted_tokens": 100 * step,
+        "world_size": 1,
+        "zero_stage": config.zero.stage,
+        "optimizer": "DeepSpeedCPUAdam",
+        "data_fingerprint": "d",
+        "store_fingerprints": [entry.fingerprint for entry in inputs],
+        "identity": orjson.loads(orjson.dumps(identity_of(config))),
+        "held_out_loss": 2.5,
+        "run_id": run.info.run_id,
+        "run_name": run.info.name,
+    }
+    written = TrainerState.model_validate(facts | state)
+    network = TransformerConfig(vocab_size=100)
+    checkpoints.commit_checkpoint(staging, run.checkpoints, written, network, "{}", inputs)
+    return run.checkpoints / checkpoints.checkpoint_name(step)
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: Path) -> RunDirectory:
+    """A run with phases and an average, that left data out, was changed, and went on with other workers."""
+    stretches = (
+        "batch.warmup=[{steps: 2, samples: 8}]",
+        "batch.phases=[{steps: 5, sequence_length: 16, weights: [1]}]",
+    )
+    config = make_config(tmp_path, store, "ema={decay: 0.99}", *stretches)
+    made = make_run(tmp_path, store, "changed", "ema={decay: 0.99}", *stretches)
+    workers = [{"rank": 0, "host": "alpha", "pid": 1}, {"rank": 1, "host": "beta", "pid": 2}]
+    made.record_event("started", step=0, world_size=2, workers=workers, environment={"python": "3.11.9"})
+    SkipLedger(made.path).add(SkippedStep(at_update=3, data_step=3, loss=9.0, score=11.0))
+    made.record_event("spike", step=4, at_update=3, data_step=3, back_to=0)
+    made.record_event("changed", step=4, differences={"optimizer.lr": "was 0.001, is 0.002"})
+    made.record_event("started", step=4, world_size=1)
+    made.record_event("started", step=8, world_size=1)
+    entry = InputEntry(kind="tokens", uri=str(store), fingerprint=read_manifest(store).fingerprint)
+    change = {"step": 4, "differences": {"optimizer.lr": "was 0.001, is 0.002"}}
+    save_as_trainer(made, config, 8, [entry], skipped_data=[3], allowed_changes=[change])
+    log = RunLog(made.path)
+    log.write("train", 9, {"loss": 3.0})
+    log.close()
+    return made
+
+
+def test_checkpoint_says_how_training_went_until_it(run: RunDirectory):
+    node = trace("changed@8", run.path.parent)
+    facts = node.facts
+    assert facts["phases"] == [
+        {"from_step": 1, "tokens_per_sample": 16, "weights": [1.0]},
+        {"from_step": 6, "tokens_per_sample": 32},
+    ]
+    assert facts["batch_sizes"] == [{"from_step": 1, "samples": 8}, {"from_step": 3, "samples": 16}]
+    assert facts["mixture"] == [{"weight": 1.0}]
+    assert facts["ema"] == {"decay": 0.99, "file": "ema.safetensors"}
+    assert facts["left_out"] == [3]
+    assert facts["allowed_changes"][0]["differences"] == {"optimizer.lr": "was 0.001, is 0.002"}
+    created = read_manifest(run.checkpoints / "step-00000008").created_by
+    assert facts["saved_by"]["commit"] == created.commit
+    assert facts["saved_by"]["host"] == created.host
+    # The third attempt began with this very checkpoint.
+    assert [(own["from_step"], own["workers"]) for own in facts["attempts"]] == [(1, 2), (5, 1)]
+    assert facts["attempts"][0]["hosts"] == ["alpha", "beta"]
+    assert facts["attempts"][0]["environment"] == {"python": "3.11.9"}
+    assert [own["event"] for own in facts["events"]] == ["spike", "changed"]
+    assert [child.kind for child in node.inputs] == ["tokens"]
+    assert not node.inputs[0].problem
+
+
+def test_phases_that_a_checkpoint_did_not_reach_are_not_its_own(run: RunDirectory):
+    config = run.config()
+    save_as_trainer(run, config, 2, [])
+    facts = trace("changed@2", run.path.parent).facts
+    assert [own["from_step"] for own in facts["phases"]] == [1]
+    assert [own["samples"] for own in facts["batch_sizes"]] == [8]
+
+
+def test_checkpoint_that_was_copied_away_keeps_its_own_facts(run: RunDirectory, tmp_path: Path):
+    moved = tmp_path / "elsewhere" / "step-00000008"
+    moved.parent.mkdir()
+    (run.checkpoints / "step-00000008").rename(moved)
+    alone = trace(str(moved), tmp_path / "nothing").facts
+    assert alone["left_out"] == [3]
+    assert "attempts" not in alone
+    assert "attempts" in trace(str(moved), run.path.parent).facts
+
+
+def test_run_leads_to_its_newest_checkpoint_and_says_where_it_stands(run: RunDirectory):
+    for reference in ("changed", str(run.path)):
+        node = trace(reference, run.path.parent)
+        assert [each.kind for each in nodes(node)] == ["run", "checkpoint", "tokens"]
+        assert node.facts["step"] == 9
+        assert len(node.facts["attempts"]) == 3
+        assert node.facts["left_out"][0]["loss"] == 9.0
+
+
+def test_run_without_a_checkpoint_leads_to_its_stores(tmp_path: Path, store: Path):
+    made = make_run(tmp_path, store, "fresh")
+    node = trace("fresh", made.path.parent)
+    assert [each.kind for each in nodes(node)] == ["run", "tokens"]
+    assert node.inputs[0].fingerprint == read_manifest(store).fingerprint
+    assert node.facts["state"] == "created"
+
+
+def test_teacher_is_named_as_one(run: RunDirectory):
+    teacher = run.checkpoints / "step-00000008"
+    entry = InputEntry(kind="checkpoint", uri=str(teacher), fingerprint=read_manifest(teacher).fingerprint)
+    save_as_trainer(run, run.config(), 12, [entry])
+    (node,) = trace("changed@12", run.path.parent).inputs
+    assert node.note.startswith("teacher, step 8")
+    assert [child.kind for child in node.inputs] == ["tokens"]
+
+
+def test_command_prints_the_facts_and_json_has_them_all(run: RunDirectory):
+    arguments = ["lineage", "changed@8", "--runs-dir", str(run.path.parent)]
+    printed = CliRunner().invoke(app, arguments, catch_exceptions=False).output
+    for text in (
+        "left out: 3",
+        "decay 0.99",
+        "workers 2, hosts alpha, beta",
+        "event spike",
+        "was 0.001, is 0.002",
+    ):
+        assert text in printed
+    found = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
+    assert found == json.loads(json.dumps(trace("changed@8", run.path.parent).as_dict()))
+    assert found["inputs"][0]["facts"]["settings"]["vocab_size"] == 200
