@@ -1,0 +1,128 @@
+"""How fast a run is, in units that can be compared between runs, machines and papers; and how much memory it takes."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import torch
+from torch import nn
+
+from pipeline.plan.gpus import peak_flops
+from pipeline.pretrain.flops import Count, count_flops
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Turns the times of a step into speeds."""
+
+    flops_per_sample: float
+    """Model FLOPs of a sample, forward and backward; 0 where they are not known."""
+    num_devices: int
+    """Workers that share a step."""
+    peak_flops: float | None
+    """Peak FLOP/s of one device in the precision of the run; None where it is not known, as for CPUs."""
+
+    def speeds(self, *, tokens: int, samples: int, step_s: float, data_wait_s: float) -> dict[str, float]:
+        """The speeds of a step.
+
+        Args:
+            tokens: of text in the global batch.
+            samples: of the global batch.
+            step_s: seconds from the end of the step before to the end of this one.
+            data_wait_s: seconds of it in which the step waited for its data.
+
+        Returns:
+            `tokens_per_s`, `samples_per_s`, `step_s`, `data_wait_share`, `model_flops_per_s` (of one device), and
+            `mfu`, the share of its peak, where that is known. MFU is not given for CPUs, and for cards that are not in
+            the table of `pipeline/plan/gpus.py`: a share of what some product reached here is another number, and
+            would be taken for it.
+        """
+        found = {
+            "tokens_per_s": tokens / step_s,
+            "samples_per_s": samples / step_s,
+            "step_s": step_s,
+            "data_wait_share": data_wait_s / step_s,
+        }
+        if not self.flops_per_sample:
+            return found
+        per_device = self.flops_per_sample * samples / step_s / self.num_devices
+        found["model_flops_per_s"] = per_device
+        return found | ({} if self.peak_flops is None else {"mfu": per_device / self.peak_flops})
+
+
+class Meters:
+    """The meters of a run's phases: samples of other lengths take other numbers of operations."""
+
+    def __init__(
+        self, build: Callable[[], nn.Module], *, num_devices: int, device: torch.device, precision: str
+    ) -> None:
+        """
+        Args:
+            build: makes the network that is trained; called without storage, once for every phase.
+            precision: `fp32`, `bf16` or `fp16`.
+        """
+        self._build, self._num_devices = build, num_devices
+        self.peak_flops = device_peak(device, precision)
+        self._counts: dict[int, Count] = {}
+        self._meters: dict[int, Meter] = {}
+
+    def meter(self, inputs: Mapping[str, np.ndarray], samples: int, sequence_length: int) -> Meter:
+        """The meter of the steps with this sequence length.
+
+        The first micro-batch of a length is counted, in a second or two, and stands for all that follow: how many
+        documents share a row differs from one to the next, and what it changes is the attention's part alone.
+
+        Args:
+            inputs: the arguments of the network for a micro-batch.
+            samples: of the micro-batch.
+        """
+        if sequence_length not in self._meters:
+            count = count_flops(self._build, inputs)
+            self._counts[sequence_length] = count
+            self._meters[sequence_length] = Meter(count.total / samples, self._num_devices, self.peak_flops)
+        return self._meters[sequence_length]
+
+    @property
+    def description(self) -> dict[str, object]:
+        """For the run's history: by sequence length how the operations were counted, and the peak that they are
+        compared with."""
+        return {
+            "flops": {str(length): count.how for length, count in self._counts.items()},
+            "flops_per_sample": {
+                str(length): meter.flops_per_sample for length, meter in self._meters.items()
+            },
+            "peak_flops": self.peak_flops,
+        }
+
+
+def device_peak(device: torch.device, precision: str) -> float | None:
+    """Peak FLOP/s of a device; None for CPUs and unknown cards. `fp32` is the speed without TF32, or with it where it
+    is switched on: then that of half precision, halved."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    if precision == "fp32" and torch.backends.cuda.matmul.allow_tf32:
+        half = peak_flops(name, "bf16")
+        # From Ampere on, tensor cores take TF32 at half the rate of bfloat16; cards before have no TF32.
+        return peak_flops(name, precision) if half is None else half / 2
+    return peak_flops(name, precision)
+
+
+def memory(device: torch.device) -> dict[str, float]:
+    """Bytes of this rank: `peak_gpu_memory_bytes` since the last call, with what the allocator keeps for later as
+    `reserved_gpu_memory_bytes`, and `host_memory_bytes`, resident in the process now, with its peak."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    found = {
+        "host_memory_bytes": float(psutil.Process().memory_info().rss),
+        "peak_host_memory_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit),
+    }
+    if device.type == "cuda":
+        found["peak_gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated(device))
+        found["reserved_gpu_memory_bytes"] = float(torch.cuda.memory_reserved(device))
+        torch.cuda.reset_peak_memory_stats(device)
+    return found

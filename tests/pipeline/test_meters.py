@@ -1,0 +1,216 @@
+"""Operations are those that the real network makes; speeds follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models.causal_language_model import CausalLanguageModel
+from models.config import TransformerConfig
+from models.initialization import init_weights
+from pipeline.batches.batch_plan import BatchPlan
+from pipeline.batches.loader import StepLoader
+from pipeline.batches.noise import Noise
+from pipeline.objectives import OBJECTIVES
+from pipeline.plan.gpus import peak_flops
+from pipeline.pretrain.flops import count_flops, product_formula
+from pipeline.pretrain.inputs import open_inputs
+from pipeline.pretrain.meters import Meter, Meters, device_peak, memory
+from tests.pipeline.ranks import MASKED_LM, make_config
+
+VOCABULARY, HIDDEN, LAYERS, HEADS, LENGTH, ROWS = 512, 64, 3, 4, 32, 4
+CONFIG = TransformerConfig(
+    vocab_size=VOCABULARY,
+    hidden_size=HIDDEN,
+    num_layers=LAYERS,
+    num_heads=HEADS,
+    intermediate_size=4 * HIDDEN,
+    max_positions=LENGTH,
+)
+CPU = torch.device("cpu")
+OBJECTIVES_OF_TEXT = {
+    "mlm": MASKED_LM,
+    "clm": "{kind: clm}",
+    "rtd": "{kind: rtd}",
+}
+
+
+class RealProducts(TorchDispatchMode):
+    """Matrix products outside of attention that a network really makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        # With dropout, attention is a pair of batched products here, and a kernel on GPUs.
+        if func is not torch.ops.aten.bmm.default and (formula := product_formula(func)) is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=out)
+        return out
+
+
+def causal_inputs(boundaries: list[int] | None = None) -> dict[str, np.ndarray]:
+    ids = np.arange(ROWS * LENGTH).reshape(ROWS, LENGTH) % VOCABULARY
+    positions = np.arange(ROWS * LENGTH)
+    inputs = {"input_ids": ids, "predicted_positions": positions, "targets": ids.reshape(-1)}
+    return inputs | ({} if boundaries is None else {"cu_seqlens": np.asarray(boundaries, dtype=np.int32)})
+
+
+def causal_lm() -> nn.Module:
+    return CausalLanguageModel(replace(CONFIG, network="decoder"))
+
+
+def test_a_decoder_takes_what_the_papers_formula_says():
+    count = count_flops(causal_lm, causal_inputs())
+    tokens = ROWS * LENGTH
+    # Chowdhery et al. 2022, appendix B: 6 N + 12 L H Q T per token, where N are the weights of matrix products.
+    weights = LAYERS * 12 * HIDDEN**2 + VOCABULARY * HIDDEN
+    assert count.how == "counted"
+    assert count.products == 6 * weights * tokens
+    assert count.attention == 12 * LAYERS * HIDDEN * LENGTH * tokens
+
+
+def test_documents_that_do_not_see_each_other_take_less_attention():
+    boundaries = [row * LENGTH + start for row in range(ROWS) for start in (0, 8)] + [ROWS * LENGTH]
+    packed, whole = count_flops(causal_lm, causal_inputs(boundaries)), count_flops(causal_lm, causal_inputs())
+    assert packed.products == whole.products
+    assert packed.attention * LENGTH**2 == whole.attention * (8**2 + 24**2)
+
+
+@pytest.mark.parametrize("kind", OBJECTIVES_OF_TEXT)
+def test_counted_products_are_those_of_a_real_step(kind: str, tmp_path: Path, store: Path):
+    overrides = {"clm": ("model.network=decoder",)}.get(kind, ())
+    config = make_config(tmp_path, store, *overrides, objective=OBJECTIVES_OF_TEXT[kind])
+    inputs = open_inputs(config, verify=False)
+    noise = Noise.of("train", config.seed)
+    loader = StepLoader(
+        inputs.phases, BatchPlan(4, 4), lambda packed: inputs.corrupt(packed, noise), rank=0, world_size=1
+    )
+    arrays = loader.micro_batch(0, 0).data.inputs
+
+    def build() -> nn.Module:
+        return OBJECTIVES[kind].build_model(config.objective, inputs.model)
+
+    count = count_flops(build, arrays)
+    assert count.how == "counted"
+    assert count.products == real_products(build(), arrays)
+
+
+def real_products(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> int:
+    init_weights(model, 1)
+    real = RealProducts()
+    with real:
+        losses, _ = model.train()(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+        torch.stack(list(losses.values())).sum().backward()
+    return real.flops
+
+
+def test_a_network_of_any_size_is_counted_without_its_memory():
+    large = replace(CONFIG, network="decoder", hidden_size=12288, num_heads=96, intermediate_size=49152)
+    count = count_flops(lambda: CausalLanguageModel(large), causal_inputs())
+    assert count.products == 6 * (LAYERS * 12 * 12288**2 + VOCABULARY * 12288) * ROWS * LENGTH
+
+
+class ReadsNumbers(nn.Module):
+    """A network that computes how it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
+        self.linear = nn.Linear(HIDDEN, HIDDEN, bias=False)
+
+    def forward(self, input_ids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        hidden = self.linear(self.embedding(input_ids))
+        return {"loss": hidden.reshape(hidden[0, 0].topk(2).indices.numpy().sum(), -1).sum()}, {}
+
+
+def test_what_cannot_be_counted_is_estimated_and_says_so():
+    count = count_flops(ReadsNumbers, {"input_ids": np.zeros((ROWS, LENGTH), dtype=np.int64)})
+    assert count.how.startswith("6 per parameter and token")
+    assert count.total == 6 * HIDDEN**2 * ROWS * LENGTH
+
+
+def refuse() -> nn.Module:
+    raise KeyError("no such network")
+
+
+def test_what_cannot_even_be_built_has_no_operations_and_no_mfu():
+    meters = Meters(refuse, num_devices=1, device=CPU, precision="fp32")
+    found = meters.meter(causal_inputs(), ROWS, LENGTH).speeds(
+        tokens=1, samples=1, step_s=1.0, data_wait_s=0.0
+    )
+    assert found.keys() == {"tokens_per_s", "samples_per_s", "step_s", "data_wait_share"}
+    assert "no such network" in str(meters.description["flops"])
+
+
+def test_speeds_are_those_of_the_whole_group():
+    meter = Meter(flops_per_sample=1e12, num_devices=4, peak_flops=100e12)
+    found = meter.speeds(tokens=6400, samples=50, step_s=0.25, data_wait_s=0.05)
+    assert found == {
+        "tokens_per_s": 25600,
+        "samples_per_s": 200,
+        "step_s": 0.25,
+        "data_wait_share": pytest.approx(0.2),
+        "model_flops_per_s": 50e12,
+        "mfu": 0.5,
+    }
+
+
+def test_a_processor_has_no_mfu():
+    meters = Meters(causal_lm, num_devices=1, device=CPU, precision="bf16")
+    meter = meters.meter(causal_inputs(), samples=ROWS, sequence_length=LENGTH)
+    assert "mfu" not in meter.speeds(tokens=1, samples=1, step_s=1.0, data_wait_s=0.0)
+    assert meter.flops_per_sample == count_flops(causal_lm, causal_inputs()).total / ROWS
+    assert meters.description["flops"] == {str(LENGTH): "counted"}
+
+
+def test_each_sequence_length_has_a_meter_of_its_own_and_is_counted_once():
+    built = []
+
+    def build() -> nn.Module:
+        built.append(1)
+        return causal_lm()
+
+    meters = Meters(build, num_devices=1, device=CPU, precision="fp32")
+    first = meters.meter(causal_inputs(), ROWS, LENGTH)
+    assert meters.meter(causal_inputs([0, ROWS * LENGTH]), ROWS, LENGTH) is first
+    assert len(built) == 1
+    half = {name: array[..., : array.shape[-1] // 2] for name, array in causal_inputs().items()}
+    assert meters.meter(half, ROWS, LENGTH // 2).flops_per_sample < first.flops_per_sample / 2
+
+
+def test_memory_grows_with_what_is_held():
+    before = memory(CPU)
+    kept = np.ones(1 << 26, dtype=np.uint8)
+    after = memory(CPU)
+    assert after["host_memory_bytes"] - before["host_memory_bytes"] >= 0.9 * kept.nbytes
+    assert after["peak_host_memory_bytes"] >= 0.99 * after["host_memory_bytes"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_no_product_is_faster_than_the_peak_of_its_card():
+    device = torch.device("cuda", 0)
+    peak = device_peak(device, "bf16")
+    assert peak == peak_flops(torch.cuda.get_device_name(device), "bf16")
+    if peak is None:
+        pytest.skip("the card is not in the table")
+    side = 8192
+    left = torch.randn(side, side, dtype=torch.bfloat16, device=device)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for _ in range(5):
+        torch.mm(left, left)
+    start.record()
+    for _ in range(20):
+        torch.mm(left, left)
+    end.record()
+    torch.cuda.synchronize()
+    assert 0.3 < 20 * 2 * side**3 / (start.elapsed_time(end) / 1000) / peak < 1.0
