@@ -11,7 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Generic, TypeVar
@@ -82,7 +82,7 @@ class StepLoader(Generic[BatchT]):
 
     def steps(
         self, first: int, last: int, data_step_of: Callable[[int], int] = lambda update: update
-    ) -> Iterator[Step[BatchT]]:
+    ) -> Generator[Step[BatchT], None, None]:
         """What this rank reads for the updates `first <= update < last`; an error in the thread is raised here.
 
         Args:

@@ -1,55 +1,60 @@
-"""Sums of losses and right predictions over micro-batches and ranks, and their means."""
+"""Sums of losses and right predictions over micro-batches, and their means over the global batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 
 class Totals:
-    """What a step, or an evaluation, adds up, by loss term."""
+    """What a step, or an evaluation, adds up on a rank, by loss term; nothing leaves the device."""
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
+    def __init__(self, weights: Mapping[str, float], device: torch.device) -> None:
         """
         Args:
             weights: by loss term, its weight in the loss; the first term is the one that has an `accuracy`.
         """
         self._weights = weights
-        self.first = next(iter(weights))
-        """The term that evaluations are about."""
-        self._losses = dict.fromkeys(weights, 0.0)
-        self._correct = dict.fromkeys(weights, 0.0)
-        self._counts = dict.fromkeys(weights, 0.0)
+        self._losses = torch.zeros(len(weights), dtype=torch.float64, device=device)
+        self._correct = torch.zeros(len(weights), dtype=torch.float64, device=device)
         self._has_correct: list[str] = []
 
-    def add(
-        self, losses: Mapping[str, Tensor], correct: Mapping[str, Tensor], counts: Mapping[str, int]
-    ) -> None:
-        """Add a micro-batch."""
+    def add(self, losses: Mapping[str, Tensor], correct: Mapping[str, Tensor]) -> None:
+        """Add a micro-batch: by term, its summed loss and, where it applies, its right predictions."""
         self._has_correct = [term for term in self._weights if term in correct]
-        for term in self._weights:
-            self._losses[term] += losses[term].item()
-            self._counts[term] += counts[term]
-            if term in correct:
-                self._correct[term] += correct[term].item()
+        nothing = self._correct.new_zeros(())
+        self._losses += torch.stack([losses[term].detach() for term in self._weights])
+        self._correct += torch.stack([correct.get(term, nothing) for term in self._weights])
 
-    def means(self, add_up: Callable[[list[float]], list[float]]) -> dict[str, float]:
+    @property
+    def sums(self) -> Tensor:
+        """[2 x terms] float64: losses, then right predictions; to be added up over ranks."""
+        return torch.cat([self._losses, self._correct])
+
+    def means(self, sums: Sequence[float], counts: Mapping[str, float]) -> dict[str, float]:
         """`loss` (weighted), `accuracy` of the first term, and both by term where there are several.
 
         Args:
-            add_up: sums over ranks.
+            sums: `sums` of all ranks together.
+            counts: by term, the predictions of all ranks together.
         """
         terms = list(self._weights)
-        parts = (self._losses, self._correct, self._counts)
-        summed = iter(add_up([part[term] for part in parts for term in terms]))
-        losses, correct, counts = ({term: next(summed) for term in terms} for _ in parts)
+        losses = dict(zip(terms, sums, strict=False))
+        correct = dict(zip(terms, sums[len(terms) :], strict=True))
         means = {term: losses[term] / max(counts[term], 1.0) for term in terms}
         right = {term: correct[term] / max(counts[term], 1.0) for term in self._has_correct}
         found = {"loss": sum(weight * means[term] for term, weight in self._weights.items())}
-        if self.first in right:
-            found["accuracy"] = right[self.first]
+        if terms[0] in right:
+            found["accuracy"] = right[terms[0]]
         if len(terms) > 1:
             found |= {f"{term}_loss": means[term] for term in terms}
             found |= {f"{term}_accuracy": share for term, share in right.items()}
         return found
+
+
+def perplexity(loss: float) -> float:
+    """exp of a loss in nats per token; infinite where that is no number of the machine."""
+    return math.exp(loss) if loss < 700 else math.inf

@@ -2,343 +2,353 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import time
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from safetensors.torch import save_file
 
-from cluster.errors import ConfigError
-from cluster.manifest import read_manifest
-from cluster.storage import storage_errors
+from cluster.stopping import StopFile
 from cluster.train_group import Rank
-from models.initialization import init_weights
-from pipeline.batches.loader import MicroBatch, StepLoader
-from pipeline.batches.noise import Noise
-from pipeline.batches.token_dataset import TokenDataset
-from pipeline.objectives import OBJECTIVES
-from pipeline.objectives.base import Batch
-from pipeline.pretrain import checkpoint as checkpoints
-from pipeline.pretrain import engine as engines
+from pipeline.batches.loader import Step
+from pipeline.pretrain import endings
+from pipeline.pretrain.assembly import assemble, seed_dropout, this_process
+from pipeline.pretrain.checkpoint import TrainerState
+from pipeline.pretrain.clock import StepClock
+from pipeline.pretrain.collectives import from_rank_zero, gathered, summed
 from pipeline.pretrain.config import PretrainConfig, identity_of
-from pipeline.pretrain.inputs import open_inputs
+from pipeline.pretrain.device_batches import HostBatch
+from pipeline.pretrain.engine import Update
+from pipeline.pretrain.heartbeat import Heartbeat
+from pipeline.pretrain.loss_window import LossWindow
+from pipeline.pretrain.measurements import Measurements
+from pipeline.pretrain.profiling import StepProfiler
+from pipeline.pretrain.progress import Progress
+from pipeline.pretrain.reporter import Reporter
+from pipeline.pretrain.run_checkpoints import RunCheckpoints, Start
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_log import RunLog, Sender
 from pipeline.pretrain.schedule import Schedule
+from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
 from pipeline.pretrain.totals import Totals
-from pipeline.pretrain.universal import convert_on_rank_zero, discard_scratch, universal_info
-
-_CLOSE_TIMEOUT_S = 30.0
 
 
-@dataclass(slots=True)
-class Progress:
-    """Where the run stands; all that changes from step to step outside the engine."""
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the ranks tell each other once a step."""
 
-    step: int = 0
-    predicted_tokens: int = 0
-    held_out_loss: float | None = None
+    sums: list[float]
+    """Of the step's losses and right predictions, as `Totals` orders them."""
+    counts: dict[str, float]
+    """By loss term, the predictions of the next step's global batch."""
+    elapsed_s: float
+    """Seconds of training before the next step, by rank 0's clock."""
+    stop: bool
+    """Whether the run was asked to stop."""
+    saving_fails: bool
+    """Whether too many checkpoints in a row could not be written."""
 
 
 class Trainer:
     """One rank of one attempt at a run."""
 
     def __init__(self, run: RunDirectory, config: PretrainConfig, rank: Rank) -> None:
-        _require_even_share(config, rank.world_size)
         self.run, self.config, self.rank = run, config, rank
-        self.info = run.info
-        self.inputs = open_inputs(config, verify=False)
-        self.objective = OBJECTIVES[config.objective.kind]
-        self.optimizer_name = engines.optimizer_name()
-        self.progress = Progress()
-        self.device = _device(rank)
-        self.workers = _gather_workers(rank)
-        start = self._choose_checkpoint()
-        model = self.objective.build_model(config.objective, self.inputs.model)
-        init_weights(model, config.seed)
-        self.attention = engines.prepare_network(model, self.inputs.model, config, self.device)
-        self.weights = self.objective.weights(config.objective)
-        self.optimizer = engines.make_optimizer(self.optimizer_name, model, config.optimizer)
-        self.engine = engines.initialize(
-            model, config, rank.world_size, self.optimizer, universal=_is_universal(start, rank)
-        )
-        if start is not None:
-            self._load(start)
+        self.heartbeat = Heartbeat(run.path, rank.rank, config.guards.stall_timeout_s)
         self.schedule = Schedule(config)
-        self.plan = config.batch_plan
-        self.loader = self._loader(self.inputs.phases, Noise.of("train", config.seed))
-        held_out = [(0, self.inputs.held_out)]
-        self.evaluation_loader = self._loader(held_out, Noise.of("evaluation", config.seed))
-        self.log: RunLog | None = None
-        self.sender: Sender | None = None
+        self.stop_file = StopFile(run.path)
+        self.checkpoints = RunCheckpoints(run, config, rank)
+        start = self.checkpoints.newest()
+        resized = start is not None and start.state.world_size != rank.world_size
+        parts = assemble(config, rank, universal=resized)
+        self.inputs, self.engine, self.weights = parts.inputs, parts.engine, parts.weights
+        self.loader, self.evaluation = parts.loader, parts.evaluation
+        self.progress, self.losses = Progress(), self._window()
+        if start is not None:
+            self._take_over(start)
+        self.ledger = SkipLedger(run.path)
+        self.skipped = self.ledger.data
+        self.reporter = Reporter(run, since=self.progress.step, speaks=rank.rank == 0)
+        self.profiler = StepProfiler(config.profile, run.path / "profile", rank.rank, self.reporter.history)
+        self.clock = StepClock(self.engine.device)
+        self.checkpoints.begin(self.inputs, self.reporter, lambda: self._beat("saving"))
+        workers = gathered(this_process(rank))
+        self.measurements = Measurements(config, parts, rank, workers, self.reporter)
+        self.reporter.history(
+            "started",
+            step=self.progress.step,
+            world_size=rank.world_size,
+            optimizer=self.engine.optimizer_name,
+            device=str(self.engine.device),
+            attention=parts.attention._asdict(),
+            workers=workers,
+            attempt=self.checkpoints.attempt,
+        )
 
     def train(self) -> None:
-        """Run from the newest checkpoint to the last step."""
-        self._open_log()
+        """Run from the newest checkpoint to the end."""
         try:
             if self.progress.step == 0:
                 self._evaluate()
-            waiting_since = time.perf_counter()
-            for step in self.loader.steps(self.progress.step, self.config.num_steps):
-                started = time.perf_counter()
-                metrics = self._update(step.update, step.micro_batches)
-                now = time.perf_counter()
-                self._report(metrics, data_wait_s=started - waiting_since, step_s=now - waiting_since)
-                self._evaluate_and_save_when_due()
-                waiting_since = time.perf_counter()
+                if self.config.guards.spike_score is not None:
+                    # Somewhere to go back to.
+                    self._save()
+            while not self._is_over():
+                self._stretch()
+            self.checkpoints.wait()
         finally:
-            self._close_log()
+            self.profiler.close()
+            self.heartbeat.close()
+            self.reporter.close()
 
-    def _update(self, step: int, micro_batches: list[MicroBatch[Batch]]) -> dict[str, float]:
-        """One update: forward and backward of this rank's micro-batches, then the optimizer."""
-        own = [sum(batch.data.counts[term] for batch in micro_batches) for term in self.weights]
-        counts = dict(zip(self.weights, self._sum(own), strict=True))
+    def _stretch(self) -> None:
+        """Update after update, until the run ends or a loss spike sends it back."""
+        first, last = self.progress.step, self.config.num_steps
+        self.clock.since_last()
+        with closing(self.loader.steps(first, last, self.skipped.data_step)) as steps:
+            following: Step[HostBatch] | None = next(steps)
+            shared = self._share(self._totals(), following)
+            while following is not None:
+                step, counts, elapsed_s = following, shared.counts, shared.elapsed_s
+                self.profiler.step(step.update)
+                self.clock.start_step()
+                totals = self._forward_and_backward(step, counts)
+                with self.clock.waiting(), self.profiler.part("data"):
+                    following = next(steps, None)
+                shared = self._share(totals, following)
+                metrics = totals.means(shared.sums, counts)
+                if self._goes_back(step, metrics["loss"]):
+                    return
+                rate = self.schedule.learning_rate(step.update, elapsed_s)
+                update = self._update(step, metrics["loss"], rate)
+                self.progress.predicted_tokens += int(counts[next(iter(self.weights))])
+                self.progress.elapsed_s = shared.elapsed_s
+                with self.profiler.part("logging"):
+                    self._report(step, metrics | {"lr": rate, "elapsed_s": elapsed_s}, counts, update)
+                self._evaluate_and_save()
+                self._stop_if_asked(shared)
+                if self._is_over():
+                    return
+
+    def _forward_and_backward(self, step: Step[HostBatch], counts: Mapping[str, float]) -> Totals:
+        """Add up the gradients of this rank's micro-batches."""
         # The engine averages over ranks and knows nothing of tokens: this turns its average of sums into the
         # sum over the global batch divided by the predictions of each term.
         scales = {
             term: weight * self.rank.world_size / max(counts[term], 1.0)
             for term, weight in self.weights.items()
         }
-        rate = self.schedule.learning_rate(step)
-        for group in self.engine.optimizer.param_groups:
-            group["lr"] = rate
-        engines.forget_beta_powers(self.optimizer)
-        totals = Totals(self.weights)
-        self.engine.set_train_batch_size(self.plan.samples_at(step))
-        for batch in micro_batches:
-            _seed_dropout(self.config.seed, step, batch.number)
-            losses, correct = self.engine(**self._tensors(batch.data))
-            loss = torch.stack([losses[term] * scale for term, scale in scales.items()]).sum()
-            self.engine.backward(loss, scale_wrt_gas=False)
-            self.engine.step()
-            totals.add(losses, correct, batch.data.counts)
-        predicted = int(counts[totals.first])
-        self.progress.step = step + 1
-        self.progress.predicted_tokens += predicted
-        return {
-            **totals.means(self._sum),
-            "lr": rate,
-            "grad_norm": float(self.engine.get_global_grad_norm() or 0.0),
-            "predicted_tokens": predicted,
+        totals = self._totals()
+        for batch in step.micro_batches:
+            self._beat("forward")
+            seed_dropout(self.config.seed, step.update, batch.number)
+            with self.clock.forward(), self.profiler.part("forward"):
+                losses, correct = self.engine(**batch.data.on(self.engine.device))
+                loss = torch.stack([losses[term] * scale for term, scale in scales.items()]).sum()
+            with self.profiler.part("backward"):
+                self.engine.backward(loss, last=batch is step.micro_batches[-1])
+            totals.add(losses, correct)
+        return totals
+
+    def _share(self, totals: Totals, following: Step[HostBatch] | None) -> Shared:
+        """Tell the other ranks of this step, and of the next one's batch."""
+        self._beat("exchange")
+        batches = [] if following is None else following.micro_batches
+        counts = [sum(batch.data.counts[term] for batch in batches) for term in self.weights]
+        of_rank_zero = [0.0, 0.0, 0.0]
+        if self.rank.rank == 0:
+            fails = self.checkpoints.tell()
+            of_rank_zero = [self._elapsed_s(following), float(self.stop_file.requested()), float(fails)]
+        with self.profiler.part("exchange"):
+            sums, others = summed(totals.sums, [*counts, *of_rank_zero])
+        all_counts = dict(zip(self.weights, others, strict=False))
+        elapsed_s, stop, fails = others[len(counts) :]
+        return Shared(sums, all_counts, elapsed_s, stop > 0, fails > 0)
+
+    def _elapsed_s(self, following: Step[HostBatch] | None) -> float:
+        """Seconds of training before the next update. One that is repeated takes what was logged, because the learning
+        rate of a run with a time budget depends on it."""
+        passed_s = self.progress.elapsed_s + self.clock.since_last()
+        recorded = None if following is None else self.reporter.recorded(following.update + 1)
+        return passed_s if recorded is None else recorded["elapsed_s"]
+
+    def _update(self, step: Step[HostBatch], loss: float, rate: float) -> Update:
+        """Change the weights, unless something is no finite number."""
+        self._beat("update")
+        is_finite = math.isfinite(loss)
+        with self.profiler.part("optimizer"):
+            update = self.engine.update(rate, discard=not is_finite)
+        self.progress.step = step.update + 1
+        if is_finite:
+            self.losses.add(loss)
+        if update.applied:
+            self.progress.skipped_updates = 0
+        elif self.config.precision != "fp16" or not is_finite:
+            # Dynamic loss scaling skips updates on its way to the right scale.
+            self._note_skipped(step, loss, update)
+        return update
+
+    def _note_skipped(self, step: Step[HostBatch], loss: float, update: Update) -> None:
+        """An update was not made. All ranks are here: all of them know the same loss and norm."""
+        self.progress.skipped_updates += 1
+        mine = [sample for batch in step.micro_batches for sample in batch.data.sample_ids.tolist()]
+        samples = gathered(mine)
+        self.reporter.event(
+            "skipped-update",
+            step.update + 1,
+            data_step=step.data_step,
+            why="the loss" if not math.isfinite(loss) else "the gradient",
+            loss=str(loss),
+            grad_norm=str(update.grad_norm),
+            samples={f"rank {rank}": own for rank, own in enumerate(samples)},
+        )
+        if self.progress.skipped_updates > self.config.guards.max_skipped_updates:
+            raise endings.not_finite(
+                self.run,
+                self.config,
+                step.update,
+                self.progress.skipped_updates,
+                [],
+                [
+                    self.skipped.data_step(number)
+                    for number in range(step.update + 1 - self.progress.skipped_updates, step.update + 1)
+                ],
+                from_rank_zero(self.checkpoints.newest_place),
+            )
+
+    def _goes_back(self, step: Step[HostBatch], loss: float) -> bool:
+        """Whether the loss is a spike; the run then stands where its last checkpoint does, without the step's data."""
+        if not self.losses.is_spike(loss) or not math.isfinite(loss):
+            return False
+        score = self.losses.score(loss)
+        spike = SkippedStep(
+            at_update=step.update,
+            data_step=step.data_step,
+            loss=loss,
+            score=None if score is None or math.isinf(score) else score,
+        )
+        self.checkpoints.wait()
+        start = self.checkpoints.newest()
+        place = None if start is None else start.directory
+        if len(self.ledger.entries) >= self.config.guards.max_rollbacks or start is None:
+            raise endings.loss_spike(self.run, self.config, spike, self.ledger.entries, place)
+        if self.rank.rank == 0:
+            self.ledger.add(spike)
+        from_rank_zero(None)
+        self.ledger = SkipLedger(self.run.path)
+        self.skipped = self.ledger.data
+        self.reporter.event(
+            "spike", step.update + 1, **spike.model_dump(mode="json"), back_to=start.state.step
+        )
+        self.engine.update(0.0, discard=True)
+        self._take_over(start)
+        return True
+
+    def _take_over(self, start: Start) -> None:
+        """Stand where a checkpoint does."""
+        self.checkpoints.load(self.engine, start)
+        state = start.state
+        self.progress = Progress(
+            step=state.step,
+            predicted_tokens=state.predicted_tokens,
+            elapsed_s=state.elapsed_s,
+            held_out_loss=state.held_out_loss,
+            best_loss=state.best_loss,
+            evaluations_since_best=state.evaluations_since_best,
+        )
+        self.losses = self._window(state.losses)
+
+    def _report(
+        self, step: Step[HostBatch], metrics: Mapping[str, float], counts: Mapping[str, float], update: Update
+    ) -> None:
+        """Log the step, and compare the ranks now and then."""
+        values = dict(metrics) | {
+            "grad_norm": update.grad_norm,
+            "predicted_tokens": int(counts[next(iter(self.weights))]),
         }
+        if update.loss_scale is not None:
+            values["loss_scale"] = update.loss_scale
+        self.measurements.report(self.progress.step, step, values, self.clock.end_step())
 
-    @torch.no_grad()
-    def _evaluate(self) -> None:
-        """Loss on a fixed list of held-out samples, shared out over ranks, every sample counted once."""
-        count = -(-self.config.evaluation.samples // self.config.batch.micro_batch_size)
-        rank, world_size = self.rank.rank, self.rank.world_size
-        self.engine.eval()
-        totals = Totals(self.weights)
-        for turn in range(-(-count // world_size)):
-            number = turn * world_size + rank
-            # All ranks run equally many passes (ZeRO-3 gathers weights in each); surplus ones are not counted.
-            batch = self.evaluation_loader.micro_batch(0, min(number, count - 1))
-            _seed_dropout(self.config.seed, 0, batch.number)
-            losses, correct = self.engine(**self._tensors(batch.data))
-            if number < count:
-                totals.add(losses, correct, batch.data.counts)
-        self.engine.train()
-        metrics = totals.means(self._sum)
-        self.progress.held_out_loss = metrics["loss"]
-        if self.log is not None:
-            self.log.write("held_out", self.progress.step, metrics)
-
-    def _evaluate_and_save_when_due(self) -> None:
-        step, last = self.progress.step, self.progress.step == self.config.num_steps
+    def _evaluate_and_save(self) -> None:
+        """What is due after an update."""
+        step, last = self.progress.step, self._is_over()
         if last or step % self.config.evaluation.every_steps == 0:
             self._evaluate()
+            last = self._is_over()
         if last or step % self.config.checkpoint.every_steps == 0:
             self._save()
 
-    def _report(self, metrics: dict[str, float], *, data_wait_s: float, step_s: float) -> None:
-        if self.log is None:
-            return
-        tokens = self.config.tokens_before(self.progress.step) - self.config.tokens_before(
-            self.progress.step - 1
-        )
-        speeds = {
-            "tokens_per_s": tokens / step_s,
-            "step_s": step_s,
-            "data_wait_share": data_wait_s / step_s,
-        }
-        self.log.write("train", self.progress.step, metrics | speeds)
-        if self.sender is not None:
-            self.sender.notify()
+    def _evaluate(self) -> None:
+        self._beat("evaluation")
+        metrics = self.evaluation.measure(self.engine, self.rank.rank, self.rank.world_size)
+        self.progress.note_evaluation(metrics["loss"], self.config.evaluation.min_improvement)
+        self.reporter.write("held_out", self.progress.step, metrics)
 
     def _save(self) -> None:
-        directory, step = self.run.checkpoints, self.progress.step
-        if self.rank.rank == 0:
-            checkpoints.prepare_staging(directory, step)
-        dist.barrier()
-        staging = checkpoints.staging_path(directory, step)
-        self.engine.save_checkpoint(
-            str(staging),
-            tag=checkpoints.DEEPSPEED_DIRECTORY,
-            client_state=universal_info(),
-            save_latest=False,
-        )
-        weights = engines.consolidated_weights(self.engine)
-        dist.barrier()
-        if weights is not None:
-            with storage_errors(staging):
-                save_file(weights, staging / checkpoints.MODEL_FILE)
-            self._commit(staging)
-        dist.barrier()
+        self._beat("saving")
+        self.checkpoints.save(self.engine, self._state())
 
-    def _commit(self, staging: Path) -> None:
-        """Rank 0: commit the checkpoint, tell the log, delete what retention lets go."""
-        directory = self.run.checkpoints
-        manifest = checkpoints.commit_checkpoint(
-            staging,
-            directory,
-            self._state(),
-            self.inputs.model,
-            self.inputs.vocabulary.tokenizer_json,
-            self.inputs.entries,
-        )
-        assert self.log is not None
-        self._log_checkpoint(
-            directory / checkpoints.checkpoint_name(self.progress.step), manifest.fingerprint
-        )
-        if deleted := checkpoints.apply_retention(directory, self.config.checkpoint.keep_last):
-            self.log.write("forget", self.progress.step, {"steps": deleted})
+    def _is_over(self) -> bool:
+        """Whether the run has made its last update: by its steps, its budget, or because it learns nothing more."""
+        patience = self.config.evaluation.patience
+        if patience is not None and self.progress.evaluations_since_best >= patience:
+            return True
+        return self.schedule.is_over(self.progress.step, self.progress.elapsed_s)
 
-    def _log_checkpoint(self, path: Path, fingerprint: str) -> None:
-        state = checkpoints.read_trainer_state(path)
-        loss = state.held_out_loss
-        assert self.log is not None
-        self.log.write(
-            "checkpoint",
-            state.step,
-            {
-                "directory": str(path.resolve()),
-                "fingerprint": fingerprint,
-                "metrics": {} if loss is None else {"held_out_loss": loss},
-                "best": checkpoints.best_checkpoint(self.run.checkpoints) == path,
-            },
-        )
+    def _stop_if_asked(self, shared: Shared) -> None:
+        """Save and end, when the run was asked to; or end, when it cannot be saved.
 
-    def _state(self) -> checkpoints.TrainerState:
-        return checkpoints.TrainerState(
-            step=self.progress.step,
-            samples=self.plan.samples_between(0, self.progress.step),
-            predicted_tokens=self.progress.predicted_tokens,
+        Raises:
+            PreemptedError: it was asked to.
+            StorageError: its checkpoints cannot be written.
+        """
+        if shared.saving_fails:
+            raise self.checkpoints.failure()
+        if not shared.stop or self._is_over():
+            return
+        self._save()
+        self.checkpoints.wait()
+        step = self.progress.step
+        self.reporter.history("preempted", step=step, reason=self.stop_file.reason)
+        raise endings.preempted(self.run, step, self.stop_file.reason)
+
+    def _state(self) -> TrainerState:
+        """What the checkpoint of this moment says."""
+        progress, config, info = self.progress, self.config, self.run.info
+        return TrainerState(
+            step=progress.step,
+            samples=config.batch_plan.samples_between(0, progress.step),
+            predicted_tokens=progress.predicted_tokens,
             world_size=self.rank.world_size,
-            zero_stage=self.config.zero.stage,
-            optimizer=self.optimizer_name,
+            zero_stage=config.zero.stage,
+            optimizer=self.engine.optimizer_name,
             data_fingerprint=self.inputs.data_fingerprint,
             store_fingerprints=[store.fingerprint for store in self.inputs.stores],
-            identity=identity_of(self.config),
-            held_out_loss=self.progress.held_out_loss,
-            run_id=self.info.run_id,
-            run_name=self.info.name,
+            identity=identity_of(config),
+            held_out_loss=progress.held_out_loss,
+            run_id=info.run_id,
+            run_name=info.name,
+            elapsed_s=progress.elapsed_s,
+            tokens=config.tokens_before(progress.step),
+            best_loss=progress.best_loss,
+            evaluations_since_best=progress.evaluations_since_best,
+            losses=self.losses.losses,
+            skipped_data=list(self.skipped.steps),
+            attempt=self.checkpoints.attempt,
         )
 
-    def _choose_checkpoint(self) -> Path | None:
-        """The newest good checkpoint, chosen and verified by rank 0 for all."""
-        choice: list[Any] = [None]
-        if self.rank.rank == 0:
-            path, messages = checkpoints.newest_good(self.run.checkpoints)
-            for message in messages:
-                self.run.record_event("checkpoint-set-aside", message=message)
-            choice = [path]
-        dist.broadcast_object_list(choice, src=0)
-        return choice[0]
+    def _window(self, losses: list[float] | None = None) -> LossWindow:
+        guards = self.config.guards
+        return LossWindow(guards.spike_window, guards.spike_score, losses or ())
 
-    def _load(self, path: Path) -> None:
-        state = checkpoints.read_trainer_state(path)
-        resized = state.world_size != self.rank.world_size
-        source = convert_on_rank_zero(path) if resized else path
-        self.engine.load_checkpoint(str(source), tag=checkpoints.DEEPSPEED_DIRECTORY)
-        if resized:
-            discard_scratch(path)
-        self.progress = Progress(state.step, state.predicted_tokens, state.held_out_loss)
+    def _totals(self) -> Totals:
+        return Totals(self.weights, self.engine.device)
 
-    def _open_log(self) -> None:
-        if self.rank.rank != 0:
-            return
-        self.log = RunLog(self.run.path)
-        self.run.record_event(
-            "started",
-            step=self.progress.step,
-            world_size=self.rank.world_size,
-            optimizer=self.optimizer_name,
-            device=str(self.device),
-            attention=self.attention._asdict(),
-            workers=self.workers,
-        )
-        newest = self.run.checkpoints / checkpoints.checkpoint_name(self.progress.step)
-        if self.progress.step > max(0, self.log.last_step("checkpoint")):
-            # It was committed just before the process died.
-            self._log_checkpoint(newest, read_manifest(newest).fingerprint)
-        self.sender = Sender(
-            self.run.path, uri=self.info.tracking_uri, run_id=self.info.run_id, model_name=self.info.name
-        )
-
-    def _close_log(self) -> None:
-        if self.log is None or self.sender is None:
-            return
-        self.log.close()
-        if unsent := self.sender.close(_CLOSE_TIMEOUT_S):
-            self.run.record_event("tracking-behind", message=unsent)
-
-    def _loader(self, phases: Sequence[tuple[int, TokenDataset]], noise: Noise) -> StepLoader[Batch]:
-        return StepLoader(
-            phases,
-            self.plan,
-            lambda packed: self.inputs.corrupt(packed, noise),
-            rank=self.rank.rank,
-            world_size=self.rank.world_size,
-        )
-
-    def _tensors(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """The network's arguments on this rank's device."""
-        return {name: torch.from_numpy(array).to(self.device) for name, array in batch.inputs.items()}
-
-    def _sum(self, values: Sequence[float]) -> list[float]:
-        """Sums over ranks, in float64."""
-        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor)
-        return tensor.tolist()
-
-
-def _require_even_share(config: PretrainConfig, world_size: int) -> None:
-    """Raise ConfigError unless every rank gets equally many micro-batches."""
-    num_micro_batches = config.batch.samples // config.batch.micro_batch_size
-    if num_micro_batches % world_size:
-        raise ConfigError(
-            f"The {num_micro_batches} micro-batches of a step cannot be shared out evenly over {world_size} workers.",
-            next_step="choose a number of workers that divides batch.samples / batch.micro_batch_size",
-        )
-
-
-def _gather_workers(rank: Rank) -> list[dict[str, Any]]:
-    """Where every rank runs: what an operator needs to look at it, or to kill it."""
-    mine = {"rank": rank.rank, "host": platform.node(), "pid": os.getpid()}
-    workers: list[Any] = [None] * rank.world_size
-    dist.all_gather_object(workers, mine)
-    return workers
-
-
-def _is_universal(start: Path | None, rank: Rank) -> bool:
-    return start is not None and checkpoints.read_trainer_state(start).world_size != rank.world_size
-
-
-def _device(rank: Rank) -> torch.device:
-    if torch.cuda.is_available():
-        return torch.device("cuda", rank.local_rank)
-    return torch.device("cpu")
-
-
-def _seed_dropout(seed: int, step: int, micro_batch: int) -> None:
-    """Make dropout a function of (seed, step, micro-batch), on whichever rank the micro-batch runs."""
-    torch.manual_seed(Noise.of("dropout", seed, step, micro_batch).seed())
+    def _beat(self, part: str) -> None:
+        self.heartbeat.beat(self.progress.step, part)
 
 
 def run_rank(argument: Mapping[str, Any], rank: Rank) -> None:

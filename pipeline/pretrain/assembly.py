@@ -1,0 +1,108 @@
+"""The parts of a rank's attempt at a run, put together from its configuration."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cluster.errors import ConfigError
+from cluster.train_group import Rank
+from models.backends import Choice
+from models.initialization import init_weights
+from pipeline.batches.loader import StepLoader
+from pipeline.batches.noise import Noise
+from pipeline.batches.packing import Packed
+from pipeline.batches.token_dataset import TokenDataset
+from pipeline.objectives import OBJECTIVES
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.device_batches import HostBatch, host_batch
+from pipeline.pretrain.engine import TrainingEngine, prepare_network
+from pipeline.pretrain.evaluation import Evaluation
+from pipeline.pretrain.inputs import Inputs, open_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a rank trains with."""
+
+    inputs: Inputs
+    engine: TrainingEngine
+    attention: Choice
+    """The kernel of the attention, and why."""
+    weights: Mapping[str, float]
+    """By loss term, its weight in the loss."""
+    loader: StepLoader[HostBatch]
+    evaluation: Evaluation
+
+
+def assemble(config: PretrainConfig, rank: Rank, *, universal: bool) -> Parts:
+    """Open the data, build the network and its engine.
+
+    Args:
+        universal: the checkpoint that will be loaded was converted for this number of workers.
+
+    Raises:
+        ConfigError: the configuration does not fit this group, or this machine.
+    """
+    require_even_share(config, rank.world_size)
+    inputs = open_inputs(config, verify=False)
+    objective = OBJECTIVES[config.objective.kind]
+    device = device_of(rank)
+    model = objective.build_model(config.objective, inputs.model)
+    init_weights(model, config.seed)
+    attention = prepare_network(model, inputs.model, config, device)
+    engine = TrainingEngine(model, config, rank, universal=universal)
+    weights = objective.weights(config.objective)
+
+    def make_loader(phases: list[tuple[int, TokenDataset]], noise: Noise) -> StepLoader[HostBatch]:
+        def prepare(packed: Packed) -> HostBatch:
+            return host_batch(packed, inputs.corrupt(packed, noise), device)
+
+        return StepLoader(phases, config.batch_plan, prepare, rank=rank.rank, world_size=rank.world_size)
+
+    held_out = {"": inputs.held_out}
+    if config.evaluation.per_source:
+        held_out |= inputs.held_out_by_source
+    noise = Noise.of("evaluation", config.seed)
+    evaluation = Evaluation(
+        {source: make_loader([(0, dataset)], noise) for source, dataset in held_out.items()},
+        weights,
+        micro_batches=-(-config.evaluation.samples // config.batch.micro_batch_size),
+        before_batch=lambda number: seed_dropout(config.seed, 0, number),
+    )
+    loader = make_loader(inputs.phases, Noise.of("train", config.seed))
+    return Parts(inputs, engine, attention, weights, loader, evaluation)
+
+
+def require_even_share(config: PretrainConfig, world_size: int) -> None:
+    """Raise ConfigError unless every rank gets equally many micro-batches of every step."""
+    batch = config.batch
+    for samples in (*(stage.samples for stage in batch.warmup), batch.samples):
+        if (samples // batch.micro_batch_size) % world_size:
+            raise ConfigError(
+                f"The {samples // batch.micro_batch_size} micro-batches of a step cannot be shared out evenly over"
+                f" {world_size} workers.",
+                next_step="choose a number of workers that divides batch.samples / batch.micro_batch_size",
+            )
+
+
+def device_of(rank: Rank) -> torch.device:
+    """The device that a rank computes on."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", rank.local_rank)
+    return torch.device("cpu")
+
+
+def seed_dropout(seed: int, step: int, micro_batch: int) -> None:
+    """Make dropout a function of (seed, step, micro-batch), on whichever rank the micro-batch runs."""
+    torch.manual_seed(Noise.of("dropout", seed, step, micro_batch).seed())
+
+
+def this_process(rank: Rank) -> dict[str, Any]:
+    """Where a rank runs: what an operator needs to look at it, or to kill it."""
+    return {"rank": rank.rank, "host": platform.node(), "pid": os.getpid()}

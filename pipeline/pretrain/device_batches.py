@@ -1,0 +1,38 @@
+"""Micro-batches as tensors, made in the loader's thread so that the step does not wait for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.batches.packing import Packed
+from pipeline.objectives.base import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class HostBatch:
+    """A corrupted micro-batch in host memory, pinned where a GPU is to fetch it."""
+
+    inputs: dict[str, Tensor]
+    """The network's arguments."""
+    counts: dict[str, int]
+    """By loss term, its predictions."""
+    sample_ids: np.ndarray
+    """[batch] uint64 numbers of the samples in their epochs."""
+    epochs: np.ndarray
+    """[batch] uint64."""
+
+    def on(self, device: torch.device) -> dict[str, Tensor]:
+        """The network's arguments on a device; the copy overlaps with what the device is doing."""
+        return {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
+
+
+def host_batch(packed: Packed, batch: Batch, device: torch.device) -> HostBatch:
+    """The tensors of a micro-batch; they share memory with its arrays on a CPU."""
+    inputs = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
+    if device.type == "cuda":
+        inputs = {name: tensor.pin_memory() for name, tensor in inputs.items()}
+    return HostBatch(inputs, batch.counts, packed.sample_ids, packed.epochs)

@@ -1,0 +1,69 @@
+"""Loss on held-out samples: a fixed list of them, shared out over ranks, every one counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from pipeline.batches.loader import StepLoader
+from pipeline.pretrain.collectives import summed
+from pipeline.pretrain.device_batches import HostBatch
+from pipeline.pretrain.engine import TrainingEngine
+from pipeline.pretrain.totals import Totals, perplexity
+
+
+class Evaluation:
+    """The held-out samples of a run, together and by source."""
+
+    def __init__(
+        self,
+        loaders: Mapping[str, StepLoader[HostBatch]],
+        weights: Mapping[str, float],
+        *,
+        micro_batches: int,
+        before_batch: Callable[[int], None],
+    ) -> None:
+        """
+        Args:
+            loaders: the samples of everything under the name "", and of each source under its own.
+            weights: by loss term, its weight in the loss.
+            micro_batches: how many are read of each, over all ranks.
+            before_batch: called with the number of every micro-batch.
+        """
+        self._loaders = loaders
+        self._weights = weights
+        self._micro_batches = micro_batches
+        self._before_batch = before_batch
+
+    @torch.no_grad()
+    def measure(self, engine: TrainingEngine, rank: int, world_size: int) -> dict[str, float]:
+        """`loss`, `perplexity`, `accuracy` and the terms' own, and `loss/SOURCE` of every source.
+
+        All ranks must call it.
+        """
+        engine.eval()
+        found = {}
+        for source, loader in self._loaders.items():
+            metrics = self._mean(engine, loader, rank, world_size)
+            metrics["perplexity"] = perplexity(metrics["loss"])
+            found |= {f"{name}/{source}" if source else name: value for name, value in metrics.items()}
+        engine.train()
+        return found
+
+    def _mean(
+        self, engine: TrainingEngine, loader: StepLoader[HostBatch], rank: int, world_size: int
+    ) -> dict[str, float]:
+        totals = Totals(self._weights, engine.device)
+        counts = dict.fromkeys(self._weights, 0.0)
+        for turn in range(-(-self._micro_batches // world_size)):
+            number = turn * world_size + rank
+            # All ranks run equally many passes (ZeRO-3 gathers weights in each); surplus ones are not counted.
+            batch = loader.micro_batch(0, min(number, self._micro_batches - 1))
+            self._before_batch(batch.number)
+            losses, correct = engine(**batch.data.on(engine.device))
+            if number < self._micro_batches:
+                totals.add(losses, correct)
+                counts = {term: counts[term] + batch.data.counts[term] for term in counts}
+        sums, all_counts = summed(totals.sums, list(counts.values()))
+        return totals.means(sums, dict(zip(counts, all_counts, strict=True)))

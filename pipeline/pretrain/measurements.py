@@ -1,0 +1,81 @@
+"""What every step is measured by: speeds, memory, and now and then how the ranks and their machines do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cluster.train_group import Rank
+from pipeline.batches.loader import Step
+from pipeline.objectives import OBJECTIVES
+from pipeline.pretrain.assembly import Parts
+from pipeline.pretrain.clock import StepTime
+from pipeline.pretrain.collectives import gathered
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.device_batches import HostBatch
+from pipeline.pretrain.meters import Meters, memory
+from pipeline.pretrain.reporter import Reporter
+from pipeline.pretrain.stragglers import StepTimes, compare
+
+
+class Measurements:
+    """Measures a run; all ranks make one, and call `report` for every step."""
+
+    def __init__(
+        self,
+        config: PretrainConfig,
+        parts: Parts,
+        rank: Rank,
+        workers: Sequence[dict[str, Any]],
+        reporter: Reporter,
+    ) -> None:
+        """
+        Args:
+            workers: by rank, where it runs.
+        """
+        self._config, self._rank, self._workers, self._reporter = config, rank, workers, reporter
+        self._device = parts.engine.device
+        self._times = StepTimes(config.guards.straggler_every_steps)
+        objective = OBJECTIVES[config.objective.kind]
+        self._meters = Meters(
+            lambda: objective.build_model(config.objective, parts.inputs.model),
+            num_devices=rank.world_size,
+            device=self._device,
+            precision=config.precision,
+        )
+
+    def report(self, number: int, step: Step[HostBatch], values: Mapping[str, float], time: StepTime) -> None:
+        """Log a step.
+
+        Args:
+            number: of the step in the log; 1 is the first.
+            values: what it computed.
+        """
+        self._times.add(time.busy_s)
+        if self._rank.rank == 0:
+            self._reporter.write(
+                "train", number, {**values, **self._speeds(step, time), **memory(self._device)}
+            )
+        if number % self._config.guards.straggler_every_steps == 0:
+            self._compare_ranks(number)
+
+    def _speeds(self, step: Step[HostBatch], time: StepTime) -> dict[str, float]:
+        length = self._config.sequence_length_at(step.data_step)
+        samples = self._config.batch_plan.samples_at(step.data_step)
+        first = step.micro_batches[0].data
+        inputs = {name: tensor.numpy() for name, tensor in first.inputs.items()}
+        meter = self._meters.meter(inputs, self._config.batch.micro_batch_size, length)
+        return meter.speeds(
+            tokens=samples * length, samples=samples, step_s=time.whole_s, data_wait_s=time.waiting_s
+        )
+
+    def _compare_ranks(self, number: int) -> None:
+        """Times of all ranks since the last comparison, and memory; who is slow is named in the run's history."""
+        mine = {"busy_s": self._times.busy_s, "memory": memory(self._device)}
+        self._times.clear()
+        everyone = gathered(mine)
+        comparison = compare([one["busy_s"] for one in everyone], self._config.guards.straggler_ratio)
+        most = {f"max_{name}": max(one["memory"][name] for one in everyone) for name in everyone[0]["memory"]}
+        self._reporter.write("ranks", number, {**comparison.metrics, **most})
+        if comparison.stragglers:
+            self._reporter.history("straggler", step=number, **comparison.event(self._workers))

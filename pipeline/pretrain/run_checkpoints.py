@@ -1,0 +1,166 @@
+"""The checkpoints of a run as its trainer sees them: where to go on from, saving, and telling of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from cluster.errors import StorageError
+from cluster.train_group import Rank
+from pipeline.pretrain.checkpoint import TrainerState, read_trainer_state, step_of
+from pipeline.pretrain.checkpoint_store import store_of
+from pipeline.pretrain.collectives import from_rank_zero
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.engine import TrainingEngine
+from pipeline.pretrain.inputs import Inputs
+from pipeline.pretrain.kept_checkpoints import Retention, best_step, newest_good
+from pipeline.pretrain.reporter import Reporter
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.saver import CheckpointSaver, Committed, Contents
+from pipeline.pretrain.universal import convert_on_rank_zero, discard_scratch, universal_info
+
+MAX_FAILED_SAVES = 3
+"""Saves in a row that may fail; the last of them ends the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A checkpoint to go on from."""
+
+    directory: Path
+    """On this machine."""
+    state: TrainerState
+
+
+class RunCheckpoints:
+    """All ranks make one, and call its methods at the same steps."""
+
+    def __init__(self, run: RunDirectory, config: PretrainConfig, rank: Rank) -> None:
+        self._run, self._config, self._rank = run, config, rank
+        self._store = store_of(run)
+        self._failed: list[StorageError] = []
+
+    def newest(self) -> Start | None:
+        """The newest good checkpoint, chosen and verified by rank 0 for all; None before the first.
+
+        Raises:
+            CorruptCheckpointError: there are checkpoints and none verifies.
+        """
+        chosen: tuple[int, list[str]] | None = None
+        if self._rank.rank == 0:
+            path, messages = newest_good(self._store)
+            for message in messages:
+                self._run.record_event("checkpoint-set-aside", message=message)
+            chosen = None if path is None else (step_of(path), messages)
+        chosen = from_rank_zero(chosen)
+        if chosen is None:
+            return None
+        directory = self._store.local(chosen[0])
+        if self._rank.local_rank == 0 and not directory.exists():
+            self._store.fetch(chosen[0])
+        dist.barrier()
+        return Start(directory, read_trainer_state(directory))
+
+    def load(self, engine: TrainingEngine, start: Start) -> None:
+        """Take over a checkpoint's state, converted where it is from another number of workers."""
+        resized = start.state.world_size != self._rank.world_size
+        source = convert_on_rank_zero(start.directory) if resized else start.directory
+        engine.load(source)
+        if resized:
+            discard_scratch(start.directory)
+
+    def begin(self, inputs: Inputs, reporter: Reporter, while_waiting: Callable[[], None]) -> None:
+        """Get ready to save; logs a checkpoint that was committed just before the attempt before ended.
+
+        Args:
+            while_waiting: called again and again while a save is waited for.
+        """
+        self._reporter = reporter
+        settings = self._config.checkpoint
+        self._saver = CheckpointSaver(
+            self._store,
+            self._rank,
+            Contents(
+                model=inputs.model,
+                tokenizer_json=inputs.vocabulary.tokenizer_json,
+                inputs=inputs.entries,
+                ema=self._config.ema is not None,
+            ),
+            Retention(settings.keep_last, settings.keep_every_steps),
+            asynchronous=settings.asynchronous,
+            while_waiting=while_waiting,
+        )
+        steps = self._store.steps() if self._rank.rank == 0 else []
+        if steps and steps[-1] > max(0, reporter.last_step("checkpoint")):
+            manifest = self._store.manifest(steps[-1])
+            loss = manifest.stats.get("held_out_loss")
+            best = best_step(self._store) == steps[-1]
+            self._log(steps[-1], self._store.place(steps[-1]), manifest.fingerprint, loss, best)
+
+    @property
+    def attempt(self) -> str:
+        """Names this start of the run's processes."""
+        return self._saver.attempt
+
+    @property
+    def newest_place(self) -> Path | None:
+        """Where the newest checkpoint lies; None before the first."""
+        steps = self._store.steps()
+        return Path(self._store.place(steps[-1])) if steps else None
+
+    def save(self, engine: TrainingEngine, state: TrainerState) -> None:
+        """Copy the state and have it written."""
+        # What the checkpoint says was logged must be there after a power failure, too.
+        self._reporter.sync()
+        self._saver.save(engine, state, universal_info())
+
+    def wait(self) -> None:
+        """Return when nothing is being written any more."""
+        self._saver.wait()
+        self.tell()
+
+    def tell(self) -> bool:
+        """Log what became of saves; whether too many of them failed, on rank 0."""
+        for outcome in self._saver.finished():
+            if isinstance(outcome, Committed):
+                self._failed.clear()
+                self._tell_of(outcome)
+            else:
+                self._failed.append(outcome.error)
+                self._reporter.history(
+                    "checkpoint-failed", step=outcome.step, message=str(outcome.error)[:2000]
+                )
+        return len(self._failed) >= MAX_FAILED_SAVES
+
+    def failure(self) -> StorageError:
+        """The error of a run whose saves keep failing."""
+        last = self._failed[-1] if self._failed else None
+        return StorageError(
+            f"{MAX_FAILED_SAVES} checkpoints in a row could not be saved; of the last one: "
+            f"{last.problem if last else 'see the history of the run (events.jsonl)'}",
+            kept="the checkpoints before them",
+            next_step=(last.next_step if last else "")
+            or f"make room, then: cloze resume {self._run.path.name}",
+        )
+
+    def _tell_of(self, saved: Committed) -> None:
+        self._log(saved.step, saved.place, saved.fingerprint, saved.held_out_loss, saved.best)
+        if saved.deleted:
+            self._reporter.write("forget", saved.step, {"steps": list(saved.deleted)})
+        if saved.warning:
+            self._reporter.history("retention-failed", step=saved.step, message=saved.warning)
+        times = {"checkpoint_waited_s": saved.waited_s, "checkpoint_s": saved.seconds}
+        self._reporter.write("saving", saved.step, times | {"checkpoint_bytes": saved.size_bytes})
+
+    def _log(self, step: int, place: str, fingerprint: str, loss: float | None, best: bool) -> None:
+        local = Path(place)
+        entry = {
+            "directory": str(local.resolve()) if local.is_dir() else place,
+            "fingerprint": fingerprint,
+            "metrics": {} if loss is None else {"held_out_loss": loss},
+            "best": best,
+        }
+        self._reporter.write("checkpoint", step, entry)

@@ -1,0 +1,202 @@
+"""The whole trainer, from the token store to the logged step, against Hugging Face's Trainer and a bare loop.
+
+Masked language modelling, 4 layers x 256, 32 x 128 tokens a step, fp32, one process with two threads. Hugging Face's
+Trainer trains RobertaForMaskedLM on blocks of as many tokens with its own collator, as its examples do; the bare loop
+trains our network with torch's fused AdamW and clipping on our batches, made beforehand. Every contender is a process
+of its own, in turn; the first steps are not counted.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.benchmarks.compare import Comparison, compare_all, peer_name
+
+SAMPLES, LENGTH, VOCAB_SIZE, MASKED_SHARE = 32, 128, 8192, 0.15
+STEPS, WARM_UP = 60, 15
+ROUNDS = 3
+CONFIG = """
+name: benchmark
+runs_dir: {directory}/runs
+data: {{stores: [{{path: {directory}/tokens}}], held_out: 0.01}}
+model: {{num_layers: 4, hidden_size: 256, num_heads: 4, intermediate_size: 1024, max_positions: 512,
+  attention_dropout: 0.0}}
+objective: {{kind: mlm, rate: 0.15}}
+batch: {{sequence_length: 128, samples: 32, micro_batch_size: 32, format: contiguous, attention: full}}
+steps: {steps}
+optimizer: {{lr: 1e-4}}
+schedule: {{kind: constant, warmup_steps: 2}}
+evaluation: {{every_steps: 100000, samples: 32}}
+checkpoint: {{every_steps: 100000}}
+zero: {{stage: {stage}}}
+cluster: {{cpus_per_worker: 2}}
+guards: {{spike_score: 50.0}}
+"""
+
+
+def run() -> Iterator[Comparison]:
+    """Tokens per second behind the first steps."""
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        _write_store(directory / "tokens")
+        ours = {
+            f"trainer, masked LM, 4 layers x 256, {SAMPLES} x {LENGTH}, ZeRO {stage}": _ours(directory, stage)
+            for stage in (0, 1)
+        }
+        theirs = {
+            peer_name("transformers", "Trainer"): _process("hugging_face", directory),
+            peer_name("torch", "bare loop"): _process("bare_loop", directory),
+        }
+        yield from compare_all(ours, theirs, "tokens", SAMPLES * LENGTH, ROUNDS)
+
+
+def _write_store(path: Path) -> None:
+    from tests.conftest import write_store
+
+    write_store(path, num_documents=20_000, vocab_size=VOCAB_SIZE)
+
+
+def _ours(directory: Path, stage: int) -> Callable[[], float]:
+    """Seconds of a step: a real run with tracking, guards and its log."""
+
+    def measure() -> float:
+        from pipeline.pretrain.launch import create_run
+        from pipeline.pretrain.run_log import read_log
+
+        run = create_run(_config(directory, stage))
+        command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
+        subprocess.run(command, env=_environment(), check=True, capture_output=True)
+        entries = [entry for entry in read_log(run.path) if entry["kind"] == "train"]
+        waits = [entry["data"]["data_wait_share"] for entry in entries[WARM_UP:]]
+        print(f"share of waiting for data: median {statistics.median(waits):.4f}", flush=True)
+        return _median_step([entry["time_ms"] / 1000 for entry in entries])
+
+    return measure
+
+
+def _config(directory: Path, stage: int = 1) -> Any:
+    from pipeline.config import load_config
+    from pipeline.pretrain.config import PretrainConfig
+
+    path = directory / "benchmark.yaml"
+    path.write_text(CONFIG.format(directory=directory, steps=STEPS, stage=stage))
+    return load_config(PretrainConfig, path)
+
+
+def _process(contender: str, directory: Path) -> Callable[[], float]:
+    def measure() -> float:
+        code = f"from tests.benchmarks import trainer; trainer.{contender}({str(directory)!r})"
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=_environment(), check=True, capture_output=True, text=True)
+        return float(done.stdout.splitlines()[-1])
+
+    return measure
+
+
+def hugging_face(directory: str) -> None:
+    """Train as Hugging Face's language modelling example does; print the seconds of a step."""
+    import torch
+    from datasets import Dataset
+    from tokenizers import Tokenizer
+    from transformers import (
+        DataCollatorForLanguageModeling,
+        PreTrainedTokenizerFast,
+        RobertaConfig,
+        RobertaForMaskedLM,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
+
+    from data_prep.token_store import TokenStore
+
+    class Times(TrainerCallback):
+        """Notes when every step ends."""
+
+        def __init__(self) -> None:
+            self.ends: list[float] = []
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            self.ends.append(time.perf_counter())
+
+    torch.set_num_threads(2)
+    store = TokenStore.open(Path(directory) / "tokens", verify=False)
+    flat = np.concatenate([store.tokens(number) for number in range(store.num_documents)]).astype(np.int64)
+    blocks = flat[: len(flat) // LENGTH * LENGTH].reshape(-1, LENGTH)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_file(str(store.tokenizer_path)), mask_token="<mask>", pad_token="<pad>"
+    )
+    shape = RobertaConfig(
+        vocab_size=VOCAB_SIZE,
+        num_hidden_layers=4,
+        hidden_size=256,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        attention_probs_dropout_prob=0.0,
+    )
+    times = Times()
+    Trainer(
+        model=RobertaForMaskedLM(shape),
+        args=TrainingArguments(
+            output_dir=f"{directory}/hugging-face",
+            per_device_train_batch_size=SAMPLES,
+            max_steps=STEPS,
+            learning_rate=1e-4,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+        ),
+        train_dataset=Dataset.from_dict({"input_ids": blocks}),
+        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASKED_SHARE),
+        callbacks=[times],
+    ).train()
+    print(_median_step(times.ends))
+
+
+def bare_loop(directory: str) -> None:
+    """Train our network on our batches with nothing around it; print the seconds of a step."""
+    import torch
+
+    from models.initialization import init_weights
+    from pipeline.batches.noise import Noise
+    from pipeline.objectives import OBJECTIVES
+    from pipeline.pretrain.inputs import open_inputs
+
+    torch.set_num_threads(2)
+    config = _config(Path(directory))
+    inputs = open_inputs(config, verify=False)
+    model = OBJECTIVES["mlm"].build_model(config.objective, inputs.model)
+    init_weights(model, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    noise, numbers = Noise.of("train", 1), np.arange(STEPS * SAMPLES).reshape(STEPS, SAMPLES)
+    batches = [inputs.corrupt(inputs.train.batch(own), noise) for own in numbers]
+    ends = []
+    for batch in batches:
+        losses, _ = model(**{name: torch.from_numpy(array) for name, array in batch.inputs.items()})
+        (sum(losses.values()) / batch.counts["mlm"]).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        ends.append(time.perf_counter())
+    print(_median_step(ends))
+
+
+def _median_step(ends: list[float]) -> float:
+    return statistics.median(np.diff(ends[WARM_UP:]).tolist())
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "2", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
