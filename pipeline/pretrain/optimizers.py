@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from cluster.errors import ConfigError
-from cluster.operators import compile_lock, has_compiler
+from cluster.operators import compile_lock, has_compiler, operator_directory
 from models.weights import decay_groups
 from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.processor import known_processor
 from pipeline.pretrain.settings import OptimizerConfig
 
 _UNREACHED_STEP = 2**31
@@ -70,7 +71,7 @@ def make_optimizer(name: str, model: nn.Module, config: OptimizerConfig) -> torc
     groups = decay_groups(model, config.weight_decay, config.layer_decay)
     for group in groups:
         group["sizes"] = [(names[parameter], parameter.numel()) for parameter in group["params"]]
-    with compile_lock():
+    with compile_lock(), known_processor(operator_directory()):
         return _CLASSES[name](groups, lr=0.0, **KINDS[config.kind].settings(config))
 
 
