@@ -18,10 +18,18 @@ from pipeline.pretrain.leftovers import end_leftovers
 from pipeline.pretrain.out_of_memory import memory_explained
 from pipeline.pretrain.run_directory import RunDirectory
 
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+"""What torchrun would say to a group of one."""
+
 
 def main() -> None:
-    """Join the group that torchrun started and train the run to its end; ends with the exit code of a ClozeError."""
+    """Join the group that torchrun started, or be a group of one, and train the run to its end.
+
+    A ClozeError ends the process with its message and its exit code.
+    """
     (directory,) = sys.argv[1:]
+    if "RANK" not in os.environ:
+        os.environ |= _ALONE
     run, rank = RunDirectory(Path(directory)), rank_from_environment()
     try:
         with ExitStack() as held:

@@ -96,10 +96,10 @@ def not_finite(
     Args:
         update: the last one of them.
         num_skipped: how many were skipped in a row, with it.
-        ranks: ranks whose own losses were not finite in it; empty where only the gradients were not.
+        ranks: ranks whose own losses were not finite in it, where that is known.
         data_steps: the global batches of the last skipped updates.
     """
-    whose = f"the losses of rank {', '.join(map(str, ranks))}" if ranks else "the gradients, not the losses,"
+    whose = f"the losses of rank {', '.join(map(str, ranks))}" if ranks else "their losses or gradients"
     listed = "\n".join(f"  global batch {step}, {samples_of(config, step)}" for step in data_steps)
     fp16 = " or precision=bf16" if config.precision == "fp16" else ""
     return NonFiniteError(
