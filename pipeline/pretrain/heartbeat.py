@@ -95,7 +95,8 @@ class Heartbeat:
         """
         if self._first_step is None:
             self._first_step = step
-        first = step == self._first_step
+        # A run that goes back after a loss spike may come to earlier steps than it began with.
+        first = step <= self._first_step
         self._write(step, part, self._timeout_s * (FIRST_TIMES_AS_LONG if first else 1.0))
 
     def close(self) -> None:
@@ -130,7 +131,7 @@ class Heartbeat:
         record = {
             **self._who,
             "step": step,
-            "num_steps": 0 if self._first_step is None else step - self._first_step,
+            "num_steps": 0 if self._first_step is None else max(0, step - self._first_step),
             "part": part,
             "time_s": time.time(),
             "timeout_s": timeout_s,

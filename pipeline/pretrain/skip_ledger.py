@@ -33,7 +33,7 @@ class SkippedStep(BaseModel):
 
 
 class SkipLedger:
-    """Reads and writes `skipped.json`. Rank 0 alone adds."""
+    """Reads and writes `skipped.json`. Rank 0 adds; the others note the same."""
 
     def __init__(self, run_directory: Path) -> None:
         """
@@ -60,6 +60,10 @@ class SkipLedger:
         with storage_errors(self._path):
             write_durably(self._path, orjson.dumps(contents, option=orjson.OPT_INDENT_2))
         self.entries = entries
+
+    def note(self, entry: SkippedStep) -> None:
+        """Leave one more out that rank 0 writes down: what other machines would read may be a moment old."""
+        self.entries = (*self.entries, entry)
 
     def _read(self) -> tuple[SkippedStep, ...]:
         if not self._path.exists():

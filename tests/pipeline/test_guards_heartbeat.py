@@ -39,7 +39,7 @@ def test_a_beat_says_where_the_rank_stands_and_which_process_it_is(tmp_path: Pat
 
 def test_the_first_step_has_ten_times_as_long(tmp_path: Path):
     wait = "print(flush=True); input()"
-    body = f"heartbeat.beat(5, 'data'); {wait}; heartbeat.beat(6, 'data'); {wait}"
+    body = f"heartbeat.beat(5, 'data'); heartbeat.beat(4, 'data'); {wait}; heartbeat.beat(6, 'data'); {wait}"
     process = start(tmp_path, 100.0, body)
     assert process.stdout is not None
     assert process.stdin is not None
