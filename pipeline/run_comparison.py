@@ -11,10 +11,9 @@ import numpy as np
 from cluster.errors import ClozeError
 from cluster.manifest import read_manifest
 from pipeline.config import to_plain
-from pipeline.pretrain.checkpoint import list_checkpoints, read_trainer_state
 from pipeline.pretrain.config import UNBOUNDED_STEPS
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_history import list_attempts
+from pipeline.pretrain.run_history import list_attempts, newest_state
 from pipeline.pretrain.run_state import state_of
 from pipeline.pretrain.skip_ledger import SkipLedger
 from pipeline.run_curves import Curve, read_curves
@@ -142,19 +141,10 @@ def _data(run: RunDirectory) -> dict[str, Any]:
         found[f"stores.{number}.documents"] = manifest.stats.get("rows")
         found[f"stores.{number}.tokens"] = manifest.stats.get("tokens")
     found["left out"] = [entry.data_step for entry in SkipLedger(run.path).entries]
-    if fingerprint := _data_fingerprint(run):
+    if state := newest_state(run):
         # Of the samples: stores, mixture, lengths, seed and what is held out.
-        found["samples"] = fingerprint
+        found["samples"] = state.data_fingerprint
     return found
-
-
-def _data_fingerprint(run: RunDirectory) -> str | None:
-    for checkpoint in reversed(list_checkpoints(run.checkpoints)):
-        try:
-            return read_trainer_state(checkpoint).data_fingerprint
-        except (OSError, ValueError):
-            continue
-    return None
 
 
 def _facts(run: RunDirectory, curves: Mapping[str, Curve]) -> RunFacts:

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import orjson
 
 from cluster.errors import MismatchError, ReferenceNotFoundError
 from pipeline.batches.loader import StepLoader
@@ -22,7 +21,6 @@ from pipeline.batches.token_dataset import SampleOrigin, TokenDataset
 from pipeline.inspection import InspectedPiece, SampleReader, Stretch, documents_of, stretch_of
 from pipeline.objectives.base import Batch
 from pipeline.pretrain import run_history
-from pipeline.pretrain.checkpoint import TRAINER_FILE, list_checkpoints
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.inputs import Inputs, open_inputs
 from pipeline.pretrain.run_directory import RunDirectory
@@ -80,6 +78,8 @@ class RebuiltStep:
     """The step that the update made; 1 is the first."""
     data_step: int
     """Number of the global batch, from 0; `step - 1` where nothing was left out before it."""
+    spike: SkippedStep | None
+    """Of a global batch that was left out, why; the update that read it was taken back."""
     skipped: tuple[SkippedStep, ...]
     """The entries of the ledger for global batches before this one."""
     attempts: tuple[Attempt, ...]
@@ -177,22 +177,53 @@ def rebuild_step(run: RunDirectory, step: int, overrides: Sequence[str] = ()) ->
         raise ReferenceNotFoundError(
             f"Steps are numbered from 1, as they are logged; there is no step {step}."
         )
-    events = run.events()
-    attempts = run_history.attempts_at(run_history.list_attempts(events), step)
+    ledger = SkipLedger(run.path)
+    metrics = run_history.logged(run, step)
+    return _rebuild(run, step, ledger.data.data_step(step - 1), ledger, metrics, overrides)
+
+
+def rebuild_data_step(run: RunDirectory, data_step: int, overrides: Sequence[str] = ()) -> RebuiltStep:
+    """The same for a global batch given by its number, also one that was left out after a loss spike.
+
+    Its step is that of the update that read it; of one that was left out, of the update that was taken back.
+
+    Raises:
+        As `rebuild_step` does.
+    """
+    if data_step < 0:
+        raise ReferenceNotFoundError(
+            f"Global batches are numbered from 0; there is no global batch {data_step}."
+        )
+    ledger = SkipLedger(run.path)
+    spikes = [entry for entry in ledger.entries if entry.data_step == data_step]
+    if spikes:
+        return _rebuild(run, spikes[-1].at_update + 1, data_step, ledger, None, overrides)
+    step = data_step + 1 - sum(entry.data_step < data_step for entry in ledger.entries)
+    return _rebuild(run, step, data_step, ledger, run_history.logged(run, step), overrides)
+
+
+def _rebuild(
+    run: RunDirectory,
+    step: int,
+    data_step: int,
+    ledger: SkipLedger,
+    metrics: Mapping[str, Any] | None,
+    overrides: Sequence[str],
+) -> RebuiltStep:
+    attempts = run_history.attempts_at(run_history.list_attempts(run.events()), step)
     config = run_history.config_of(run, attempts[-1] if attempts else None, tuple(overrides))
     if step > config.num_steps:
         raise ReferenceNotFoundError(
             f"{run.path.name} has {config.num_steps} steps; there is no step {step}."
         )
-    ledger = SkipLedger(run.path)
-    data_step = ledger.data.data_step(step - 1)
     rebuilt = RebuiltStep(
         run=run,
         step=step,
         data_step=data_step,
+        spike=next((entry for entry in ledger.entries if entry.data_step == data_step), None),
         skipped=tuple(entry for entry in ledger.entries if entry.data_step < data_step),
         attempts=tuple(attempts),
-        metrics=run_history.logged(run, step),
+        metrics=metrics,
         config=config,
         inputs=open_inputs(config, verify=False),
     )
@@ -279,9 +310,5 @@ def _fingerprints_used(rebuilt: RebuiltStep) -> list[str] | None:
     named = rebuilt.attempts[-1].event.get("store_fingerprints") if rebuilt.attempts else None
     if named is not None:
         return list(named)
-    for checkpoint in reversed(list_checkpoints(rebuilt.run.checkpoints)):
-        try:
-            return list(orjson.loads((checkpoint / TRAINER_FILE).read_bytes())["store_fingerprints"])
-        except (OSError, ValueError, KeyError):
-            continue
-    return None
+    state = run_history.newest_state(rebuilt.run)
+    return None if state is None else state.store_fingerprints

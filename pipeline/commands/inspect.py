@@ -42,6 +42,12 @@ def inspect(
         int | None,
         typer.Option(help="The update that made this step, numbered as in the log; step 1 is the first."),
     ] = None,
+    data_step: Annotated[
+        int | None,
+        typer.Option(
+            help="In place of --step: the global batch of this number, as in skipped.json; 0 is the first."
+        ),
+    ] = None,
     rank: Annotated[int | None, typer.Option(help="Only what this rank read; 0 is the first.")] = None,
     micro_batch: Annotated[
         int | None, typer.Option(help="Only this micro-batch of the update, over all ranks; 0 is the first.")
@@ -61,11 +67,13 @@ def inspect(
     Of an update, the documents are listed, and with --texts everything is shown. Nothing but the run's directory and
     its stores is needed: no checkpoint, no log.
     """
-    if run is not None or step is not None:
+    if run is not None:
+        if (step is None) == (data_step is None):
+            raise typer.BadParameter("an update is named by --run RUN with --step N or --data-step N")
         changed = (*([] if store is None else [str(store)]), *(overrides or ()))
-        _show_step(run, step, changed, (rank, micro_batch), texts, runs_dir, as_json)
+        _show_step(run, step, data_step, changed, (rank, micro_batch), texts, runs_dir, as_json)
         return
-    if store is None or rank is not None or micro_batch is not None or texts:
+    if store is None or texts or any(one is not None for one in (step, data_step, rank, micro_batch)):
         raise typer.BadParameter("name a store or a YAML; or an update, with --run RUN --step N")
     if document is not None:
         _show_document(store, document, as_json)
@@ -88,27 +96,37 @@ def inspect(
 
 
 def _show_step(
-    run: str | None,
+    name: str,
     step: int | None,
+    data_step: int | None,
     overrides: tuple[str, ...],
     part: tuple[int | None, int | None],
     texts: bool,
     runs_dir: Path,
     as_json: bool,
 ) -> None:
-    if run is None or step is None:
-        raise typer.BadParameter("an update is named by both --run RUN and --step N")
     from pipeline.pretrain.run_directory import find_run
-    from pipeline.step_inspection import Selection, inspect_step, inspect_texts, rebuild_step
+    from pipeline.step_inspection import (
+        Selection,
+        inspect_step,
+        inspect_texts,
+        rebuild_data_step,
+        rebuild_step,
+    )
 
-    rebuilt = rebuild_step(find_run(run, runs_dir), step, overrides)
+    run = find_run(name, runs_dir)
+    if step is not None:
+        rebuilt = rebuild_step(run, step, overrides)
+    else:
+        assert data_step is not None
+        rebuilt = rebuild_data_step(run, data_step, overrides)
     selection = Selection(*part)
     samples, uses = inspect_step(rebuilt, selection)
     if as_json:
         shown_texts = {(m, s): pieces for m, s, pieces in inspect_texts(rebuilt, selection)} if texts else {}
         print_json(_step_as_dict(rebuilt, samples, uses, shown_texts))
         return
-    print_mapping(f"{rebuilt.run.path.name}, step {step}", dict(_facts(rebuilt, samples)))
+    print_mapping(f"{rebuilt.run.path.name}, step {rebuilt.step}", dict(_facts(rebuilt, samples)))
     columns = ("document", "title", "source", "uri", "bytes", "tokens", "samples")
     chosen = "" if selection == Selection() else " (only the selected part)"
     print_table(
@@ -140,7 +158,10 @@ def _facts(rebuilt: RebuiltStep, samples: list[InspectedSample]) -> Iterator[tup
     plan = config.batch_plan
     first, phase = rebuilt.inputs.phases[number][0], config.phases[number]
     kind = config.objective.kind
-    yield "update", f"{rebuilt.step} of {config.num_steps}" if rebuilt.metrics else "not made yet"
+    made = "" if rebuilt.metrics else ", not made yet"
+    if (spike := rebuilt.spike) is not None:
+        made = f", taken back: its loss of {shown(spike.loss)} was a spike, and this global batch is left out"
+    yield "update", f"{rebuilt.step} of {config.num_steps}{made}"
     left_out = ", ".join(str(entry.data_step) for entry in rebuilt.skipped)
     yield (
         "global batch",
@@ -195,6 +216,7 @@ def _step_as_dict(
         "step": rebuilt.step,
         "metrics": rebuilt.metrics,
         "data_step": rebuilt.data_step,
+        "left_out": None if rebuilt.spike is None else rebuilt.spike.model_dump(mode="json"),
         "left_out_before": [entry.model_dump(mode="json") for entry in rebuilt.skipped],
         "phase": {
             "number": rebuilt.phase,

@@ -7,10 +7,14 @@ checkpoint that an earlier attempt had made are made again; the run stands on th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.errors import ClozeError
 from pipeline.config import load_config
+from pipeline.pretrain.checkpoint import DESCRIPTION_FILES, TrainerState, read_trainer_state
+from pipeline.pretrain.checkpoint_store import store_of
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.log_lines import LOG_NAME, decode, entries_backwards
 from pipeline.pretrain.run_directory import CONFIG_FILE, RunDirectory
@@ -88,4 +92,17 @@ def last_logged(run: RunDirectory, kind: str = STEP_KIND) -> tuple[int, dict[str
     for entry in entries_backwards(run.path):
         if entry["kind"] == kind:
             return entry["step"], entry["data"]
+    return None
+
+
+def newest_state(run: RunDirectory) -> TrainerState | None:
+    """What the newest checkpoint that can be read says of the run; None when there is none."""
+    try:
+        store = store_of(run)
+        steps = store.steps()
+    except (ClozeError, OSError):
+        return None
+    for step in reversed(steps):
+        with suppress(ClozeError, OSError, ValueError):
+            return read_trainer_state(store.fetch(step, DESCRIPTION_FILES))
     return None

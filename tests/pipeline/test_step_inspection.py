@@ -22,7 +22,14 @@ from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import list_attempts
 from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
-from pipeline.step_inspection import RebuiltStep, Selection, inspect_step, inspect_texts, rebuild_step
+from pipeline.step_inspection import (
+    RebuiltStep,
+    Selection,
+    inspect_step,
+    inspect_texts,
+    rebuild_data_step,
+    rebuild_step,
+)
 from tests.conftest import write_store
 from tests.pipeline.ranks import free_port, make_config, make_run
 from tests.pipeline.recording_ranks import VARIABLE, recorded_path
@@ -141,6 +148,21 @@ def test_what_was_left_out_moves_the_data_of_later_updates(recorded: Recorded, t
     assert_same(rebuild_step(run, 5).batch(0).inputs, before[6].inputs)
     assert [entry.data_step for entry in rebuild_step(run, 5).skipped] == [4]
     assert rebuild_step(run, 4).skipped == ()
+
+
+def test_global_batch_that_was_left_out_can_still_be_looked_at(tmp_path: Path, store: Path):
+    run = make_run(tmp_path, store, "skipping")
+    before = rebuild_step(run, 5)
+    SkipLedger(run.path).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
+    left_out = rebuild_data_step(run, 4)
+    assert (left_out.step, left_out.spike is not None, left_out.metrics) == (5, True, None)
+    assert_same(left_out.batch(0).inputs, before.batch(0).inputs)
+    for step in (4, 5, 6):
+        again = rebuild_data_step(run, rebuild_step(run, step).data_step)
+        assert (again.step, again.spike) == (step, None)
+    arguments = ["data", "inspect", "--run", str(run.path), "--data-step", "4"]
+    assert "was a spike" in invoke(*arguments)
+    assert json.loads(invoke(*arguments, "--json"))["left_out"]["loss"] == 9.0
 
 
 def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
