@@ -27,7 +27,9 @@ NAMED_AFTER = 0.9
 """Share of the timeout after which a silent rank is named: before any of them has ended itself."""
 _KILLED_AFTER = 1.1
 _KILL_DELAY_S = 3.0
-_POLL_S = 1.0
+_POLL_SHARE = 0.05
+"""Share of the timeout between two looks: so that the naming is not missed."""
+_LONGEST_POLL_S = 15.0
 _PY_SPY_TIMEOUT_S = 20.0
 
 
@@ -141,9 +143,10 @@ class StallWatch:
 def watching(run: RunDirectory) -> Iterator[StallWatch]:
     """Watch a run from a thread for the time of the block."""
     watch, stop = StallWatch(run), threading.Event()
+    poll_s = min(_LONGEST_POLL_S, _POLL_SHARE * run.config().guards.stall_timeout_s)
 
     def follow() -> None:
-        while not stop.wait(_POLL_S):
+        while not stop.wait(poll_s):
             # A file system that refuses for a moment must not end the watching.
             with suppress(OSError):
                 watch.look(time.monotonic())

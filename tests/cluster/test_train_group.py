@@ -1,0 +1,79 @@
+"""A group of workers under Ray Train: what one of them says ends it, whatever the others wait for."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.errors import PreemptedError, StorageError, WorkersLostError
+from cluster.runtime import ray_runtime
+from cluster.train_group import GroupSize, Rank, run_group
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray() -> Iterator[None]:
+    with ray_runtime("local", num_cpus=2):
+        yield
+
+
+def run(function: Any, directory: Path, workers: int, max_failures: int) -> None:
+    size = GroupSize(workers, cpus_per_worker=1, gpus_per_worker=0)
+    argument = {"starts": str(directory / "starts")}
+    run_group(function, argument, size, name="group", storage=directory, max_failures=max_failures)
+
+
+def note_start(argument: Mapping[str, Any]) -> int:
+    """Count a start; returns which it is."""
+    with Path(argument["starts"]).open("a+") as stream:
+        stream.write("x")
+        return stream.tell()
+
+
+def disk_full_on_rank_one(argument: Mapping[str, Any], rank: Rank) -> None:
+    import torch.distributed as dist
+
+    note_start(argument)
+    if rank.rank == 1:
+        raise StorageError("the disk of rank 1 is full", next_step="free some")
+    dist.barrier()
+
+
+def stopped_everywhere(argument: Mapping[str, Any], rank: Rank) -> None:
+    note_start(argument)
+    raise PreemptedError("asked to stop")
+
+
+def dies_once(argument: Mapping[str, Any], rank: Rank) -> None:
+    if note_start(argument) == 1:
+        os.kill(os.getpid(), 9)
+
+
+def dies(argument: Mapping[str, Any], rank: Rank) -> None:
+    note_start(argument)
+    os.kill(os.getpid(), 9)
+
+
+def test_what_one_rank_says_ends_the_group_while_the_others_wait_for_it(tmp_path: Path):
+    with pytest.raises(StorageError, match="the disk of rank 1 is full") as caught:
+        run(disk_full_on_rank_one, tmp_path, workers=2, max_failures=2)
+    assert caught.value.next_step == "free some"
+    assert (tmp_path / "starts").read_text() == "xx"
+
+
+def test_what_all_ranks_say_ends_the_group_and_costs_no_restart(tmp_path: Path):
+    with pytest.raises(PreemptedError, match="asked to stop"):
+        run(stopped_everywhere, tmp_path, workers=1, max_failures=2)
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_a_killed_worker_is_started_again(tmp_path: Path):
+    run(dies_once, tmp_path, workers=1, max_failures=1)
+    assert (tmp_path / "starts").read_text() == "xx"
+
+
+def test_workers_that_keep_dying_are_given_up(tmp_path: Path):
+    with pytest.raises(WorkersLostError, match="1 restarts are spent"):
+        run(dies, tmp_path, workers=1, max_failures=1)
+    assert (tmp_path / "starts").read_text() == "xx"
