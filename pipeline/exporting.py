@@ -23,7 +23,7 @@ from models.config import ElmoConfig, NetworkConfig, TransformerConfig
 from pipeline.finetune.finished import load_finetuned
 from pipeline.finetune.scores import CHECKPOINT_KIND
 from pipeline.finetune.scores import KIND as SCORES_KIND
-from pipeline.references import PretrainedModel, resolve_model
+from pipeline.references import PretrainedModel, Weights, resolve_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,6 +91,7 @@ def export(
     part: str | None = None,
     trial: str | None = None,
     family: str | None = None,
+    weights: Weights = "model",
     verify: bool = True,
 ) -> Export:
     """Write a network so that others read it.
@@ -101,6 +102,7 @@ def export(
         part: `generator` or `discriminator` of an ELECTRA; None takes the discriminator.
         trial: `TASK-INITIAL-SEED` among the trainings of scores; None where there is only one.
         family: architecture to write; None takes the first that can carry the network.
+        weights: `ema` takes the moving average of a run that keeps one.
         verify: read the directory back with `transformers` and compare logits before it is committed.
 
     Raises:
@@ -108,8 +110,8 @@ def export(
         ReferenceNotFoundError, CorruptCheckpointError, CorruptArtefactError: as reading the reference raises them.
         StorageError: `directory` holds something else.
     """
-    source, notes = _open(reference, runs_dir, part, trial)
-    key = hash_json([KIND, source.input.fingerprint, part, trial, family])
+    source, notes = _open(reference, runs_dir, part, trial, weights)
+    key = hash_json([KIND, source.input.fingerprint, part, trial, family, weights])
     _refuse_other(directory, source)
     writer: Callable[..., tuple[str, str, float | None]] = (
         _write_elmo if isinstance(source.config, ElmoConfig) else _write_hugging_face
@@ -125,7 +127,13 @@ def export(
             staging,
             directory,
             KIND,
-            config={"family": name, "part": part, "trial": trial, "network": asdict(source.config)},
+            config={
+                "family": name,
+                "part": part,
+                "trial": trial,
+                "network": asdict(source.config),
+                **({} if weights == "model" else {"weights": weights}),
+            },
             inputs=[source.input],
             stats={"largest_difference": difference},
         )
@@ -146,11 +154,16 @@ def _staged(directory: Path, key: str) -> Iterator[Path]:
 
 
 def _open(
-    reference: str, runs_dir: Path, part: str | None, trial: str | None
+    reference: str, runs_dir: Path, part: str | None, trial: str | None, weights: Weights
 ) -> tuple[Source, tuple[str, ...]]:
     path = Path(reference)
     if _holds(path, SCORES_KIND):
         _refuse_option("part", part, f"{path} holds scores, and their networks have no parts", "leave it out")
+        if weights != "model":
+            raise MismatchError(
+                f"--ema has no meaning here: {path} holds scores, and fine-tuning keeps no average.",
+                next_step="leave it out",
+            )
         tuned = load_finetuned(path, trial)
         entry = InputEntry(kind=SCORES_KIND, uri=str(path), fingerprint=read_manifest(path).fingerprint)
         if isinstance(tuned.config, ElmoConfig):
@@ -168,7 +181,7 @@ def _open(
         f"{reference} is no directory of scores",
         "leave it out, or name the scores of a fine-tuning",
     )
-    model = resolve_model(reference, runs_dir)
+    model = resolve_model(reference, runs_dir, weights)
     entry = InputEntry(kind=CHECKPOINT_KIND, uri=model.reference, fingerprint=model.fingerprint)
     return _pretrained(model, part, entry)
 

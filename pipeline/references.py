@@ -1,15 +1,16 @@
 """What a user may write where a model is wanted, and what it stands for.
 
-`RUN`, `RUN@STEP`, `RUN@latest`, `RUN@best`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, a checkpoint
-directory, or a Hugging Face directory. RUN is a run's name, its directory or its MLflow run id.
+`RUN`, `RUN@STEP`, `RUN@latest`, `RUN@best`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, a checkpoint's directory
+or URI, or a Hugging Face directory. RUN is a run's name, its directory or its MLflow run id.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cluster.errors import (
     CorruptArtefactError,
@@ -20,6 +21,8 @@ from cluster.errors import (
 from cluster.manifest import hash_file, read_manifest
 from cluster.storage import is_committed, open_artefact
 from pipeline.pretrain import checkpoint as checkpoints
+from pipeline.pretrain.checkpoint_store import CheckpointStore, DirectoryStore, open_store, store_of
+from pipeline.pretrain.kept_checkpoints import best_step
 from pipeline.pretrain.run_directory import RUN_FILE, find_run
 
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from models.config import NetworkConfig
     from models.hf.family import Head
 
+Weights = Literal["model", "ema"]
+"""The weights as training left them, or their moving average."""
+WEIGHT_FILES = {"model": checkpoints.MODEL_FILE, "ema": checkpoints.EMA_FILE}
 _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>.+)|/(?P<version>\d+|latest))$")
 
 
@@ -48,29 +54,66 @@ class PretrainedModel:
     tokenizer_path: Path
     head: Head | None = None
     """What a Hugging Face directory says is on top; None for a checkpoint, whose tensors tell."""
+    weights: Weights = "model"
 
     def state_dict(self) -> dict[str, Tensor]:
         """float32 weights by the names of cloze's networks."""
         from safetensors.torch import load_file
 
         if self.step is not None:
-            return load_file(self.directory / checkpoints.MODEL_FILE)
+            return load_file(self.directory / WEIGHT_FILES[self.weights])
         from models.hf.directory import load_hf_directory
 
         return load_hf_directory(self.directory)[0]
 
 
-def resolve_checkpoint(reference: str, runs_dir: Path) -> Path:
-    """The checkpoint directory that a reference (other than a Hugging Face directory) stands for.
+@dataclass(frozen=True, slots=True)
+class CheckpointReference:
+    """A checkpoint, wherever it is kept."""
+
+    store: CheckpointStore
+    step: int
+    directory: Path | None = None
+    """Of a checkpoint that was named by its directory, whatever that is called."""
+
+    @property
+    def place(self) -> str:
+        """Path or URI."""
+        return self.store.place(self.step) if self.directory is None else str(self.directory)
+
+    def fetch(self, files: Collection[str] | None = None) -> Path:
+        """`CheckpointStore.fetch`, with the way out in the message.
+
+        Raises:
+            CorruptCheckpointError: the checkpoint's bytes changed.
+        """
+        try:
+            if self.directory is not None:
+                open_artefact(self.directory, kind=checkpoints.KIND, only=files)
+                return self.directory
+            return self.store.fetch(self.step, files)
+        except CorruptArtefactError as error:
+            run = Path(self.place).parent.parent.name
+            raise CorruptCheckpointError(
+                error.problem,
+                kept=error.kept,
+                next_step=f"use another checkpoint: cloze checkpoints {run} --verify",
+            ) from None
+
+
+def find_checkpoint(reference: str, runs_dir: Path) -> CheckpointReference:
+    """The checkpoint that a reference (other than a Hugging Face directory) stands for; its bytes are not read.
 
     Raises:
         ReferenceNotFoundError: names what exists instead.
     """
     if matched := _MODELS_URI.match(reference):
         return _registered(reference, matched, runs_dir)
+    if "://" in reference:
+        return _at_uri(reference)
     directory = Path(reference)
     if (directory / checkpoints.TRAINER_FILE).is_file() or _was_checkpoint(directory):
-        return directory
+        return _in_directory(directory)
     if directory.is_dir() and not (directory / RUN_FILE).is_file() and directory.name != reference:
         raise ReferenceNotFoundError(
             f"{directory} is no model: it has neither {checkpoints.TRAINER_FILE}, as a checkpoint, nor config.json, as"
@@ -78,38 +121,54 @@ def resolve_checkpoint(reference: str, runs_dir: Path) -> Path:
             next_step="name one of those, or a run: cloze runs",
         )
     name, _, selector = reference.partition("@")
-    run = find_run(name, runs_dir)
-    available = checkpoints.list_checkpoints(run.checkpoints)
-    chosen = _select(selector or "latest", available, run.checkpoints)
+    store = store_of(find_run(name, runs_dir))
+    available = store.steps()
+    chosen = _select(selector or "latest", available, store)
     if chosen is None:
-        steps = ", ".join(str(checkpoints.step_of(path)) for path in available) or "none yet"
+        steps = ", ".join(map(str, available)) or "none yet"
         raise ReferenceNotFoundError(
             f"{name} has no checkpoint {selector or 'latest'}; its checkpoints: {steps}.",
             next_step=f"cloze checkpoints {name}",
         )
-    return chosen
+    return CheckpointReference(store, chosen)
 
 
-def resolve_model(reference: str, runs_dir: Path) -> PretrainedModel:
+def resolve_checkpoint(reference: str, runs_dir: Path) -> Path:
+    """A local directory with the checkpoint that a reference stands for, or with the copy of its small files where
+    checkpoints are kept in an object store.
+
+    Raises:
+        ReferenceNotFoundError: names what exists instead.
+    """
+    found = find_checkpoint(reference, runs_dir)
+    if isinstance(found.store, DirectoryStore):
+        return found.directory or found.store.local(found.step)
+    return found.fetch(checkpoints.DESCRIPTION_FILES)
+
+
+def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") -> PretrainedModel:
     """The model that a reference stands for, verified.
+
+    Args:
+        weights: `ema` takes the moving average of a run that keeps one.
 
     Raises:
         ReferenceNotFoundError: there is no such run, step, alias or directory.
         CorruptCheckpointError: the checkpoint's bytes changed.
-        MismatchError: a Hugging Face directory holds what these networks cannot carry, or is damaged.
+        MismatchError: a Hugging Face directory holds what these networks cannot carry, or is damaged; or an average
+            is wanted where there is none.
     """
     directory = Path(reference)
     if (directory / "config.json").is_file():
+        if weights == "ema":
+            raise _no_average(str(directory))
         return _hugging_face(directory)
-    path = resolve_checkpoint(reference, runs_dir)
-    try:
-        manifest = open_artefact(path, kind=checkpoints.KIND)
-    except CorruptArtefactError as error:
-        raise CorruptCheckpointError(
-            error.problem,
-            kept=error.kept,
-            next_step=f"use another checkpoint: cloze checkpoints {path.parent.parent.name} --verify",
-        ) from None
+    found = find_checkpoint(reference, runs_dir)
+    wanted = {*checkpoints.DESCRIPTION_FILES, WEIGHT_FILES[weights]}
+    path = found.fetch(wanted)
+    manifest = read_manifest(path)
+    if WEIGHT_FILES[weights] not in {entry.path for entry in manifest.files}:
+        raise _no_average(found.place)
     state = checkpoints.read_trainer_state(path)
     return PretrainedModel(
         directory=path,
@@ -120,7 +179,39 @@ def resolve_model(reference: str, runs_dir: Path) -> PretrainedModel:
         fingerprint=manifest.fingerprint,
         model=checkpoints.read_model_config(path),
         tokenizer_path=path / checkpoints.TOKENIZER_FILE,
+        weights=weights,
     )
+
+
+def _no_average(place: str) -> MismatchError:
+    return MismatchError(
+        f"{place} holds no moving average of the weights.",
+        next_step="leave out --ema, or train with ema.decay set",
+    )
+
+
+def _at_uri(uri: str) -> CheckpointReference:
+    place, _, name = uri.rstrip("/").rpartition("/")
+    try:
+        step = checkpoints.step_of(Path(name))
+    except AssertionError:
+        raise ReferenceNotFoundError(
+            f"{uri} is no checkpoint: those are named step-00000100.", next_step="name one of them, or a run"
+        ) from None
+    base, _, run = place.rpartition("/")
+    store = open_store(base, run)
+    if step not in store.steps():
+        raise ReferenceNotFoundError(f"{uri} holds no checkpoint.")
+    return CheckpointReference(store, step)
+
+
+def _in_directory(directory: Path) -> CheckpointReference:
+    """A checkpoint by its directory, which may have been copied under another name."""
+    try:
+        step = int(read_manifest(directory).config["step"])
+    except (CorruptArtefactError, KeyError):
+        step = -1  # `fetch` says what is wrong with it
+    return CheckpointReference(DirectoryStore(directory.parent), step, directory)
 
 
 def _was_checkpoint(directory: Path) -> bool:
@@ -131,15 +222,15 @@ def _was_checkpoint(directory: Path) -> bool:
         return False
 
 
-def _select(selector: str, available: list[Path], directory: Path) -> Path | None:
+def _select(selector: str, available: list[int], store: CheckpointStore) -> int | None:
     if selector == "latest":
         return available[-1] if available else None
     if selector == "best":
-        return checkpoints.best_checkpoint(directory)
-    return next((path for path in available if str(checkpoints.step_of(path)) == selector), None)
+        return best_step(store)
+    return next((step for step in available if str(step) == selector), None)
 
 
-def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> Path:
+def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> CheckpointReference:
     from mlflow.exceptions import MlflowException
 
     from pipeline.tracking import CHECKPOINT_TAG, connect, tracking_uri
@@ -160,10 +251,13 @@ def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> Path:
             f"The registry {tracking_uri(runs_dir)} has no {reference}: {error}",
             next_step=f"cloze runs --runs-dir {runs_dir}",
         ) from None
-    directory = Path(version.tags.get(CHECKPOINT_TAG) or str(version.source).removeprefix("file://"))
+    place = version.tags.get(CHECKPOINT_TAG) or str(version.source)
+    if "://" in place and not place.startswith("file://"):
+        return _at_uri(place)
+    directory = Path(place.removeprefix("file://"))
     if not (directory / checkpoints.TRAINER_FILE).is_file():
         raise ReferenceNotFoundError(f"{reference} points to {directory}, where there is no checkpoint.")
-    return directory
+    return _in_directory(directory)
 
 
 def _model_id(name: str, step: int, runs_dir: Path) -> str | None:

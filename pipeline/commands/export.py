@@ -28,6 +28,9 @@ def export(
     family: Annotated[
         str | None, typer.Option(help="Architecture to write, such as BERT; the first that fits unless said.")
     ] = None,
+    ema: Annotated[
+        bool, typer.Option("--ema", help="The moving average of the weights, of a run that keeps one.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare logits with transformers before committing.")
     ] = True,
@@ -38,7 +41,14 @@ def export(
     from pipeline.exporting import export as write_export
 
     made = write_export(
-        reference, directory, runs_dir=runs_dir, part=part, trial=trial, family=family, verify=verify
+        reference,
+        directory,
+        runs_dir=runs_dir,
+        part=part,
+        trial=trial,
+        family=family,
+        weights="ema" if ema else "model",
+        verify=verify,
     )
     if as_json:
         print_json(made.as_dict())

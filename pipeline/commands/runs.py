@@ -1,4 +1,4 @@
-"""`cloze runs`, `cloze checkpoints` and `cloze lineage`: what there is, and where it came from."""
+"""`cloze runs` and `cloze lineage`: what there is, and where it came from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ Axis = Literal["step", "tokens"]
 def register(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
     app.add_typer(runs_app, name="runs")
-    app.command()(checkpoints)
     app.command()(lineage)
 
 
@@ -140,41 +139,6 @@ def _cell(value: Any) -> str:
     return shown(value) if not isinstance(value, float) or abs(value) >= 10 else f"{value:.5g}"
 
 
-def checkpoints(
-    reference: Annotated[str, typer.Argument(help="The run: its name, directory or MLflow run id.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Hash every file.")] = False,
-    runs_dir: RunsDir = Path("runs"),
-    as_json: Json = False,
-) -> None:
-    """List a run's checkpoints; exit code 21 when one is damaged (with --verify)."""
-    from cluster.errors import CorruptCheckpointError
-    from pipeline.pretrain.checkpoint import best_checkpoint, list_checkpoints
-    from pipeline.pretrain.run_directory import find_run
-
-    run = find_run(reference, runs_dir)
-    found = list_checkpoints(run.checkpoints)
-    best = best_checkpoint(run.checkpoints)
-    rows, damaged = [], []
-    for path in found:
-        row, damages = _checkpoint_row(run.path.name, path, verify)
-        chosen = {"latest": found[-1], "best": best}
-        rows.append(row | {"alias": " ".join(alias for alias, it in chosen.items() if it == path)})
-        damaged += damages
-    if as_json:
-        print_json(rows)
-    else:
-        columns = ("reference", "held_out_loss", "alias", "size_bytes", "state", "directory")
-        print_table(
-            f"checkpoints of {run.path.name}", columns, [[row[column] for column in columns] for row in rows]
-        )
-    if damaged:
-        raise CorruptCheckpointError(
-            "Damaged files:\n" + "\n".join(damaged),
-            kept=f"{sum(row['state'] != 'damaged' for row in rows)} of {len(rows)} checkpoints",
-            next_step=f"cloze resume {run.path.name}  (sets damaged ones aside and takes the newest good one)",
-        )
-
-
 def lineage(
     reference: Annotated[
         str, typer.Argument(help="A run, RUN@STEP, model URI, or any artefact's directory.")
@@ -190,28 +154,6 @@ def lineage(
         print_json(tree.as_dict())
     else:
         render(tree)
-
-
-def _checkpoint_row(run: str, path: Path, verify: bool) -> tuple[dict[str, Any], list[str]]:
-    """A line of the listing, and a line for each damaged file."""
-    from cluster.errors import CorruptArtefactError
-    from cluster.manifest import read_manifest
-    from cluster.storage import find_damage
-    from pipeline.pretrain.checkpoint import step_of
-
-    row: dict[str, Any] = {"reference": f"{run}@{step_of(path)}", "directory": str(path)}
-    try:
-        manifest = read_manifest(path)
-    except CorruptArtefactError as error:
-        return row | {"held_out_loss": None, "size_bytes": None, "state": "damaged"}, [f"  {error.problem}"]
-    damages = [f"  {path}/{damage}" for damage in find_damage(path, manifest, deep=verify)]
-    state = "damaged" if damages else ("verified" if verify else "committed")
-    size_bytes = sum(entry.size_bytes for entry in manifest.files)
-    return row | {
-        "held_out_loss": manifest.stats["held_out_loss"],
-        "size_bytes": size_bytes,
-        "state": state,
-    }, damages
 
 
 def _summary(run: Any) -> dict[str, Any]:

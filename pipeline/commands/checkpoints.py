@@ -1,0 +1,81 @@
+"""`cloze checkpoints`: what a run has saved, wherever that is kept, and whether it is still good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.commands.output import Json, RunsDir, print_json, print_table
+
+if TYPE_CHECKING:
+    from pipeline.pretrain.checkpoint_store import CheckpointStore
+
+_COLUMNS = ("reference", "held_out_loss", "alias", "size_bytes", "state", "directory")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's verb to the command line."""
+    app.command()(checkpoints)
+
+
+def checkpoints(
+    reference: Annotated[str, typer.Argument(help="The run: its name, directory or MLflow run id.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Hash every file.")] = False,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List a run's checkpoints; exit code 21 when one is damaged (with --verify)."""
+    from cluster.errors import CorruptCheckpointError
+    from pipeline.pretrain.checkpoint_store import store_of
+    from pipeline.pretrain.kept_checkpoints import best_step
+    from pipeline.pretrain.run_directory import find_run
+
+    run = find_run(reference, runs_dir)
+    store = store_of(run)
+    steps, best = store.steps(), best_step(store)
+    rows, damaged = [], []
+    for step in steps:
+        row, damages = _row(store, step, verify)
+        chosen = {"latest": steps[-1], "best": best}
+        rows.append(
+            {
+                "reference": f"{run.path.name}@{step}",
+                "alias": " ".join(alias for alias, it in chosen.items() if it == step),
+            }
+            | row
+        )
+        damaged += damages
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(
+            f"checkpoints of {run.path.name}",
+            _COLUMNS,
+            [[row[column] for column in _COLUMNS] for row in rows],
+        )
+    if damaged:
+        raise CorruptCheckpointError(
+            "Damaged files:\n" + "\n".join(damaged),
+            kept=f"{sum(row['state'] != 'damaged' for row in rows)} of {len(rows)} checkpoints",
+            next_step=f"cloze resume {run.path.name}  (sets damaged ones aside and takes the newest good one)",
+        )
+
+
+def _row(store: CheckpointStore, step: int, verify: bool) -> tuple[dict[str, Any], list[str]]:
+    """What the listing says of a checkpoint, and a line for each damaged file."""
+    from cluster.errors import CorruptArtefactError
+
+    place = store.place(step)
+    row: dict[str, Any] = {"directory": place}
+    try:
+        manifest = store.manifest(step)
+    except CorruptArtefactError as error:
+        return row | {"held_out_loss": None, "size_bytes": None, "state": "damaged"}, [f"  {error.problem}"]
+    damages = [f"  {place}/{damage}" for damage in store.damage(step, deep=verify)]
+    return row | {
+        "held_out_loss": manifest.stats["held_out_loss"],
+        "size_bytes": sum(entry.size_bytes for entry in manifest.files),
+        "state": "damaged" if damages else ("verified" if verify else "committed"),
+    }, damages
