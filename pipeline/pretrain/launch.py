@@ -22,9 +22,11 @@ from cluster.train_group import GroupSize, run_group
 from pipeline.config import to_plain
 from pipeline.objectives.distill import Distillation, pinned
 from pipeline.pretrain import checkpoint as checkpoints
+from pipeline.pretrain.checkpoint_store import DirectoryStore, open_store, store_of
 from pipeline.pretrain.config import PretrainConfig, identity_of
 from pipeline.pretrain.endings import record_end, record_failure, stalled, typed
 from pipeline.pretrain.heartbeat import STACKS, read_heartbeats
+from pipeline.pretrain.kept_checkpoints import newest_good
 from pipeline.pretrain.leftovers import end_leftovers
 from pipeline.pretrain.log_sender import send_log, want_status
 from pipeline.pretrain.out_of_memory import (
@@ -102,7 +104,10 @@ def check_resume(
     from pipeline.pretrain.engine import optimizer_name
     from pipeline.pretrain.inputs import open_inputs
 
-    start, messages = checkpoints.newest_good(run.checkpoints, look_only=look_only)
+    _require_same_checkpoints(run, config)
+    # From a store elsewhere, the driver's machine does not get the weights: the workers' machines verify them.
+    files = None if config.checkpoint.directory is None else checkpoints.DESCRIPTION_FILES
+    start, messages = newest_good(store_of(run), look_only=look_only, files=files)
     for message in messages:
         print(f"A damaged checkpoint is passed over: {message}", file=sys.stderr)
         if not look_only:
@@ -139,6 +144,21 @@ def check_resume(
     if allowed and not look_only:
         run.record_event("changed", step=state.step, differences=allowed)
     return start
+
+
+def _require_same_checkpoints(run: RunDirectory, config: PretrainConfig) -> None:
+    """Refuse a `checkpoint.directory` that leaves the checkpoints behind: the run would start from nothing."""
+    before, after = run.config().checkpoint.directory, config.checkpoint.directory
+    if before == after:
+        return
+    old = store_of(run)
+    new = DirectoryStore(run.checkpoints) if after is None else open_store(after, run.info.name)
+    if (steps := old.steps()) and new.steps()[-1:] != steps[-1:]:
+        raise ResumeRefusedError(
+            f"checkpoint.directory is to change, and the newest checkpoint {old.place(steps[-1])} is not there.",
+            kept="the run and its checkpoints",
+            next_step=f"copy the checkpoints to {Path(new.place(steps[-1])).parent} first, or leave the setting",
+        )
 
 
 def execute(run: RunDirectory) -> None:
@@ -221,7 +241,7 @@ def _cause_of(
 
 
 def _newest_step(run: RunDirectory) -> int:
-    return max(map(checkpoints.step_of, checkpoints.list_checkpoints(run.checkpoints)), default=-1)
+    return max(store_of(run).steps(), default=-1)
 
 
 def replay(run: RunDirectory) -> bool:

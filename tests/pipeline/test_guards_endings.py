@@ -12,12 +12,15 @@ import psutil
 import pytest
 import torch
 
-from cluster.errors import StorageError
+from cluster.errors import ResumeRefusedError, StorageError
+from cluster.manifest import MANIFEST_NAME
 from cluster.storage import exclusive
 from pipeline.cli import app
 from pipeline.pretrain import leftovers
+from pipeline.pretrain.checkpoint import checkpoint_name
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.heartbeat import HEARTBEATS, heartbeat_path, process_of, read_heartbeats
+from pipeline.pretrain.launch import check_resume
 from pipeline.pretrain.out_of_memory import (
     count_oom_kills,
     explain_killed_worker,
@@ -180,6 +183,17 @@ def test_a_job_that_trains_is_stopped_by_sigterm_and_gets_its_grace_time(tmp_pat
     job = prepare(app, ["pretrain", str(path), "guards.grace_s=90"])
     assert job.stopping() == {"stop_signal": "SIGTERM", "stop_grace_s": 120}
     assert prepare(app, ["doctor"]).stopping() == {}
+
+
+def test_checkpoints_are_not_left_behind_by_a_change_of_their_directory(run: RunDirectory, tmp_path: Path):
+    elsewhere = run.config((f"checkpoint.directory={tmp_path / 'elsewhere'}",))
+    assert check_resume(run, elsewhere) is None
+    newest = run.checkpoints / checkpoint_name(4)
+    newest.mkdir()
+    (newest / MANIFEST_NAME).write_text("{}")
+    with pytest.raises(ResumeRefusedError, match="is not there") as caught:
+        check_resume(run, elsewhere)
+    assert str(tmp_path / "elsewhere") in caught.value.next_step
 
 
 def test_a_process_that_ended_is_no_process_of_a_beat(run: RunDirectory):
