@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,12 @@ from pipeline.config import to_plain
 from pipeline.objectives.distill import Distillation, pinned
 from pipeline.pretrain import checkpoint as checkpoints
 from pipeline.pretrain.checkpoint_store import DirectoryStore, open_store, store_of
-from pipeline.pretrain.config import PretrainConfig, identity_of
+from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig, identity_of
 from pipeline.pretrain.endings import record_end, record_failure, stalled, typed
 from pipeline.pretrain.heartbeat import STACKS, read_heartbeats
 from pipeline.pretrain.kept_checkpoints import newest_good
 from pipeline.pretrain.leftovers import end_leftovers
+from pipeline.pretrain.log_lines import log_size, read_new
 from pipeline.pretrain.log_sender import send_log, want_status
 from pipeline.pretrain.out_of_memory import (
     count_oom_kills,
@@ -36,7 +37,8 @@ from pipeline.pretrain.out_of_memory import (
     what_fits,
 )
 from pipeline.pretrain.run_directory import RunDirectory, RunInfo
-from pipeline.pretrain.run_log import read_new
+from pipeline.pretrain.run_history import last_logged
+from pipeline.pretrain.run_log import STEP_KIND
 from pipeline.pretrain.stall_watch import StallWatch, watching
 
 _POLL_S = 0.5
@@ -188,7 +190,7 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
     try:
         with (
             ray_runtime(config.cluster.address, num_cpus=num_cpus),
-            _shown_progress(run, config.num_steps),
+            _shown_progress(run, config),
             stop_on_sigterm(run.path, grace_s=config.guards.grace_s, next_step=f"cloze resume {typed(run)}"),
             watching(run) as watch,
         ):
@@ -278,22 +280,35 @@ def _is_allowed(key: str, allow_changed: Sequence[str]) -> bool:
 
 
 @contextmanager
-def _shown_progress(run: RunDirectory, total: int) -> Iterator[None]:
-    """Follow the run's log from the driver and show it; the workers themselves print nothing."""
+def _shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]:
+    """Follow the run's log from the driver and show it; the workers themselves print nothing.
+
+    A run that only its time ends is shown in seconds, others in updates.
+    """
     stop = threading.Event()
+    budget_s = config.budget.time_s if config.budget is not None else None
+    in_seconds = config.num_steps == UNBOUNDED_STEPS
+    total = int(budget_s or 0) if in_seconds else config.num_steps
+
+    def done(step: int, data: Mapping[str, Any]) -> int:
+        return min(int(data.get("elapsed_s", 0)), total) if in_seconds else step
 
     def follow() -> None:
-        shown = offset = 0
+        last = last_logged(run)
+        shown, offset = 0, log_size(run.path)
         with progress(f"pretrain {run.path.name}", total) as advance:
             while True:
                 stopping = stop.wait(_POLL_S)
                 entries, offset = read_new(run.path, offset)
-                steps = [entry for entry in entries if entry["kind"] == "train"]
+                steps = [(entry["step"], entry["data"]) for entry in entries if entry["kind"] == STEP_KIND]
+                if last is not None and not shown and steps:
+                    shown = done(*last)
+                    advance(shown)
                 if steps:
-                    data = steps[-1]["data"]
-                    text = f"loss {data['loss']:.3f}  {data['tokens_per_s']:,.0f} tokens/s"
-                    advance(steps[-1]["step"] - shown, text)
-                    shown = steps[-1]["step"]
+                    step, data = steps[-1]
+                    text = f"step {step}  loss {data['loss']:.3f}  {data['tokens_per_s']:,.0f} tokens/s"
+                    advance(done(step, data) - shown, text)
+                    shown = done(step, data)
                 if stopping:
                     return
 
