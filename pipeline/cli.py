@@ -8,7 +8,19 @@ import typer
 
 from cluster.errors import ClozeError
 from cluster.start_directory import enter_start_directory
-from pipeline.commands import checkpoints, data, demo, doctor, evaluate, export, jobs, runs, tokenizer, train
+from pipeline.commands import (
+    checkpoints,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    jobs,
+    plan,
+    runs,
+    tokenizer,
+    train,
+)
 
 app = typer.Typer(
     name="cloze",
@@ -19,7 +31,7 @@ app = typer.Typer(
 )
 app.add_typer(data.data_app, name="data")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
-for module in (demo, train, evaluate, export, runs, checkpoints, jobs, doctor):
+for module in (demo, plan, train, evaluate, export, runs, checkpoints, jobs, doctor):
     module.register(app)
 
 

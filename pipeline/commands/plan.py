@@ -1,0 +1,144 @@
+"""`cloze plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.commands.output import ConfigPath, Json, Overrides, print_json, print_mapping, print_table
+
+if TYPE_CHECKING:
+    from pipeline.plan.choices import Option
+    from pipeline.plan.plan import Plan
+
+_GIB = 1 << 30
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's verb to the command line."""
+    app.command()(plan)
+
+
+def plan(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    gpus_per_node: Annotated[
+        int, typer.Option(min=1, help="GPUs of each machine; with `--gpu cpu`, workers.")
+    ] = 1,
+    gpu: Annotated[str, typer.Option(help="The GPU, such as h100 or a100-40gb; or cpu.")] = "h100",
+    memory_gib: Annotated[
+        float | None, typer.Option(min=0.1, help="Memory of one GPU or worker, in place of the usual.")
+    ] = None,
+    mfu: Annotated[
+        float | None, typer.Option(min=0.001, max=1.0, help="Share of the GPU's peak to be expected.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Work out memory, disk and hours of a pre-training run, and what to choose, before anything is started."""
+    from pipeline.config import load_config
+    from pipeline.plan.gpus import require_gpu
+    from pipeline.plan.plan import make_plan, to_json
+    from pipeline.pretrain.config import PretrainConfig
+
+    card = require_gpu(gpu)
+    # The plan is for the machines of the command line; one worker shares out any batch.
+    settings = load_config(PretrainConfig, config, (*(overrides or ()), "cluster.workers=1"))
+    memory = None if memory_gib is None else round(memory_gib * _GIB)
+    found = make_plan(settings, card, nodes, gpus_per_node, memory_bytes=memory, mfu=mfu)
+    if as_json:
+        print_json(to_json(found))
+    else:
+        _show(found)
+
+
+def _show(plan: Plan) -> None:
+    machines = plan.machines
+    workers = f"{machines.nodes} x {machines.devices_per_node} {plan.gpu}"
+    room = "unknown" if machines.device_bytes is None else _gib(machines.device_bytes)
+    print_mapping(
+        f"{plan.name} on {workers}",
+        {
+            "network": f"{plan.network}, {plan.objective}",
+            "parameters": plan.parameters,
+            "vocabulary": f"{plan.vocabulary:,}"
+            + (f" ({plan.vocabulary_note})" if plan.vocabulary_note else ""),
+            "attention": f"{plan.attention} ({plan.attention_reason})",
+            "memory of a device": room,
+        },
+    )
+    _show_memory(plan.chosen)
+    columns = ["spread", "GiB per device", "fits", "largest micro-batch", "traffic", "host GiB per node"]
+    print_table("ways to spread the state", columns, [_row(option) for option in plan.options])
+    _show_needs(plan)
+    for warning in plan.warnings:
+        typer.echo(f"! {warning}")
+    if plan.cheapest is not None:
+        typer.echo(f"Least communication that fits: {plan.cheapest}")
+
+
+def _show_memory(option: Option) -> None:
+    memory, host = option.memory, option.host
+    parts = {
+        "weights": memory.weights,
+        "master weights": memory.master_weights,
+        "optimizer state": memory.optimizer_state,
+        "average of weights": memory.average,
+        "gradients and buckets": memory.gradients,
+        "activations": memory.activations,
+        "inputs": memory.inputs,
+        "process or context": memory.context,
+        "fragmentation": memory.fragmentation,
+        "in all": memory.total,
+    }
+    rows = [(name, _gib(size)) for name, size in parts.items() if size]
+    print_table(f"memory of a device, at its peak ({memory.moment}), {option.name}", (), rows)
+    parts = {
+        "processes": host.processes,
+        "offloaded": host.offloaded,
+        "copies for checkpoints": host.checkpoint_copies,
+        "at the start": host.start,
+        "at most": host.total,
+    }
+    rows = [(name, _gib(size)) for name, size in parts.items() if size]
+    print_table("memory of a node", (), rows)
+
+
+def _row(option: Option) -> Sequence[Any]:
+    fits = {True: "yes", False: "no", None: "-"}[option.fits]
+    return (
+        option.name,
+        round(option.memory.total / _GIB, 2),
+        fits,
+        option.micro_batch_size,
+        f"{option.traffic:g} x",
+        round(option.host.total / _GIB, 1),
+    )
+
+
+def _show_needs(plan: Plan) -> None:
+    duration, disk = plan.duration, plan.disk
+    speed = "unknown" if duration.speed is None else f"{duration.speed.mfu:.0%} ({duration.speed.source})"
+    print_mapping(
+        "the whole run",
+        {
+            "steps": duration.steps,
+            "tokens": duration.tokens,
+            "operations": None if duration.flops is None else f"{duration.flops:.3g}",
+            "share of the peak": speed,
+            "hours": duration.hours,
+            "device hours": duration.device_hours,
+            "one checkpoint": _gib(disk.checkpoint),
+            "checkpoints kept": disk.kept,
+            "disk for checkpoints": None if disk.total is None else _gib(disk.total),
+            "disk that is free": None if disk.free is None else _gib(disk.free),
+        },
+    )
+    rows = [(store.path, store.tokens, store.read, store.epochs) for store in plan.stores]
+    print_table("text", ["store", "tokens", "tokens read", "epochs"], rows)
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.2f} GiB" if size >= _GIB // 10 else f"{size / (1 << 20):.1f} MiB"

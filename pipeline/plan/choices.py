@@ -1,0 +1,173 @@
+"""What could be chosen instead: how the state is spread, and the largest micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.plan.memory import DeviceMemory, HostMemory, device_memory, host_memory
+from pipeline.plan.network import Network
+from pipeline.plan.sharding import Sharding
+from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.settings import OffloadConfig, ZeroConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """What a run is planned for."""
+
+    nodes: int
+    devices_per_node: int
+    """GPUs, or workers on a CPU."""
+    device_bytes: int | None
+    """Memory of one device; None where workers share the memory of their machine, and it is not known."""
+    on_cuda: bool
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.devices_per_node
+
+    def fits(self, memory: DeviceMemory) -> bool | None:
+        """Whether a rank's device has room; None where that is not known."""
+        return None if self.device_bytes is None else memory.total <= self.device_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A way to spread the state of training."""
+
+    name: str
+    """As people say it: `stage 2`, `stage 3, optimizer on the host`."""
+    settings: tuple[str, ...]
+    """What to type to get it."""
+    zero: ZeroConfig
+    memory: DeviceMemory
+    host: HostMemory
+    fits: bool | None
+    traffic: float
+    """Bytes over the network per rank, step and byte of weights, next to those of plain data parallelism (Rajbhandari
+    et al. 2020, section 7)."""
+    micro_batch_size: int | None
+    """Largest that fits and divides a rank's samples; None where none fits, or where memory is not known."""
+
+
+def sharding_of(config: PretrainConfig, network: Network, machines: Machines) -> Sharding:
+    """How a configuration spreads the network over the machines."""
+    return Sharding(config, network.groups, machines.world_size, machines.on_cuda)
+
+
+def longest_phase(config: PretrainConfig) -> int:
+    """The longest sequence length of the run."""
+    return max(config.length_of(phase) for phase in config.phases)
+
+
+def memory_of(config: PretrainConfig, network: Network, machines: Machines) -> DeviceMemory:
+    """What a rank's device holds at the worst moment."""
+    trace = network.trace(config.batch.micro_batch_size, longest_phase(config))
+    return device_memory(config, network, sharding_of(config, network, machines), trace)
+
+
+def chosen_option(config: PretrainConfig, network: Network, machines: Machines) -> Option:
+    """What the configuration itself says."""
+    return _option(_name(config.zero), (), config, network, machines, 1.5 if config.zero.stage == 3 else 1.0)
+
+
+def _name(zero: ZeroConfig) -> str:
+    places = [
+        name
+        for name, place in (("optimizer", zero.offload_optimizer), ("weights", zero.offload_parameters))
+        if place is not None
+    ]
+    return f"stage {zero.stage}" + (f", {' and '.join(places)} on the host" if places else "")
+
+
+def _option(
+    name: str,
+    settings: tuple[str, ...],
+    way: PretrainConfig,
+    network: Network,
+    machines: Machines,
+    traffic: float,
+) -> Option:
+    memory = memory_of(way, network, machines)
+    host = host_memory(way, sharding_of(way, network, machines), machines.devices_per_node)
+    largest = largest_micro_batch(way, network, machines)
+    return Option(name, settings, way.zero, memory, host, machines.fits(memory), traffic, largest)
+
+
+def options(config: PretrainConfig, network: Network, machines: Machines) -> list[Option]:
+    """All ways to spread the state that the optimizer allows, from the least communication to the most."""
+    return [
+        _option(name, settings, config.model_copy(update={"zero": zero}), network, machines, traffic)
+        for name, settings, zero, traffic in _ways(config, machines)
+    ]
+
+
+def _ways(
+    config: PretrainConfig, machines: Machines
+) -> Iterator[tuple[str, tuple[str, ...], ZeroConfig, float]]:
+    kind, before = config.optimizer.kind, config.zero
+    on_host = OffloadConfig(device="cpu")
+    alone = machines.world_size == 1
+    stages = (0,) if kind == "lamb" else (0, 1, 2, 3) if alone else (1, 0, 2, 3)
+    for stage in stages:
+        zero = ZeroConfig(stage=stage, reduce_bucket_elements=before.reduce_bucket_elements)
+        settings = (f"zero.stage={stage}", *_without_offload(before))
+        yield f"stage {stage}", settings, zero, 1.5 if stage == 3 else 1.0
+    if kind not in ("adamw", "lion") or not machines.on_cuda:
+        return
+    for stage in (1, 2, 3):
+        zero = ZeroConfig(
+            stage=stage, offload_optimizer=on_host, reduce_bucket_elements=before.reduce_bucket_elements
+        )
+        settings = (f"zero.stage={stage}", "zero.offload_optimizer.device=cpu")
+        yield f"stage {stage}, optimizer on the host", settings, zero, 1.5 if stage == 3 else 1.0
+    zero = zero.model_copy(update={"offload_parameters": on_host})
+    settings = (*settings, "zero.offload_parameters.device=cpu")
+    yield "stage 3, optimizer and weights on the host", settings, zero, 1.5
+
+
+def _without_offload(zero: ZeroConfig) -> tuple[str, ...]:
+    return tuple(
+        f"zero.{name}=null" for name in ("offload_optimizer", "offload_parameters") if getattr(zero, name)
+    )
+
+
+def cheapest(found: list[Option]) -> Option | None:
+    """The first that fits; None where nothing does."""
+    return next((option for option in found if option.fits), None)
+
+
+def largest_micro_batch(config: PretrainConfig, network: Network, machines: Machines) -> int | None:
+    """The largest micro-batch that fits and divides what every rank gets of all global batches.
+
+    Memory grows with a straight line in the samples, but for the chunks of the loss; the line is drawn through two
+    traces, and where it ends is traced too.
+    """
+    if machines.device_bytes is None:
+        return None
+    able = _divisors(config, machines.world_size)
+    if not able:
+        return None
+
+    def total(rows: int) -> int:
+        batch = config.batch.model_copy(update={"micro_batch_size": rows})
+        return memory_of(config.model_copy(update={"batch": batch}), network, machines).total
+
+    size = config.batch.micro_batch_size
+    low, high = (1, 2) if size == 1 else (size // 2, size)
+    slope = max((total(high) - total(low)) / (high - low), 1.0)
+    reach = high + (machines.device_bytes - total(high)) / slope
+    for rows in reversed([size for size in able if size <= reach * 1.1]):
+        if total(rows) <= machines.device_bytes:
+            return rows
+    return None
+
+
+def _divisors(config: PretrainConfig, world_size: int) -> list[int]:
+    """Sizes of micro-batches that share out every global batch evenly, ascending."""
+    sizes = [config.batch.samples, *(stage.samples for stage in config.batch.warmup)]
+    if any(size % world_size for size in sizes):
+        return []
+    shares = [size // world_size for size in sizes]
+    return [size for size in range(1, min(shares) + 1) if not any(share % size for share in shares)]

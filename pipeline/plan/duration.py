@@ -1,0 +1,165 @@
+"""How long a run takes: operations of all its steps at the speed that is expected."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.plan.gpus import Gpu, find_gpu
+from pipeline.plan.network import Network
+from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig
+
+_DEFAULT_MFU = {"encoder": 0.35, "decoder": 0.35, "encoder_decoder": 0.30, "elmo": 0.05}
+"""Shares of a GPU's peak to be expected, below what is published: 52% of a V100's for BERT large (Rasley et al. 2020,
+DeepSpeed), 44% to 52% of an A100's for GPTs (Narayanan et al. 2021, table 1), 46% of a TPU v4's for PaLM (Chowdhery
+et al. 2022, table 3), 33% to 39% of an H100's for an 8B decoder (Liang et al. 2024, TorchTitan). LSTMs go word by word,
+and their share is a guess."""
+
+
+_GPU_NAME = re.compile(r'"gpu": ?"([^"]+)"')
+"""In the tags of a run, which say what its workers ran on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The expected share of the peak."""
+
+    mfu: float
+    source: str
+    """Where it is from, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """How long it takes."""
+
+    steps: int | None
+    """None where only time ends the run, and the speed is not known."""
+    tokens: int | None
+    flops: float | None
+    """Model FLOPs of the whole run."""
+    speed: Speed | None
+    """None where the peak is not known."""
+    hours: float | None
+    """Within the budget."""
+    unlimited_hours: float | None
+    """For all steps."""
+    device_hours: float | None
+
+
+def duration_of(
+    config: PretrainConfig, network: Network, gpu: Gpu, world_size: int, mfu: float | None = None
+) -> Duration:
+    """Steps, tokens and hours of a run.
+
+    Args:
+        mfu: to be expected; None looks for measured runs, and takes a usual one where there are none.
+    """
+    peak = gpu.flops.get(config.precision)
+    speed = None
+    if peak is not None:
+        speed = Speed(mfu, "as given") if mfu is not None else measured(config, gpu) or _usual(config)
+    rate = None if peak is None or speed is None else peak * speed.mfu * world_size
+    limit = None if config.budget is None else config.budget.time_s
+    steps: int | None = config.num_steps
+    if config.num_steps >= UNBOUNDED_STEPS:
+        assert limit is not None
+        steps = None if rate is None else _steps_within(config, network, rate * limit)
+    flops = None if steps is None else operations(config, network, steps)
+    seconds = unlimited = None if rate is None or flops is None else flops / rate
+    if (
+        seconds is not None
+        and limit is not None
+        and config.budget is not None
+        and not config.budget.min_steps
+    ):
+        seconds = min(seconds, limit)
+    hours = None if seconds is None else seconds / 3600
+    return Duration(
+        steps=steps,
+        tokens=None if steps is None else config.tokens_before(steps),
+        flops=flops,
+        speed=speed,
+        hours=hours,
+        unlimited_hours=None if unlimited is None else unlimited / 3600,
+        device_hours=None if hours is None else hours * world_size,
+    )
+
+
+def operations(config: PretrainConfig, network: Network, steps: int) -> float:
+    """Model FLOPs of the first `steps` steps."""
+    plan = config.batch_plan
+    return sum(
+        network.flops_per_sample(length) * plan.samples_between(first, last)
+        for first, last, length in _stretches(config, steps)
+    )
+
+
+def _stretches(config: PretrainConfig, steps: int) -> Iterator[tuple[int, int, int]]:
+    """First step, one past the last, and sequence length of every phase that begins before `steps`."""
+    first = 0
+    for phase in config.batch.phases:
+        if first < min(steps, first + phase.steps):
+            yield first, min(steps, first + phase.steps), config.length_of(phase)
+        first += phase.steps
+    if first < steps:
+        yield first, steps, config.batch.sequence_length
+
+
+def _steps_within(config: PretrainConfig, network: Network, flops: float) -> int:
+    """Most steps that so many operations are enough for."""
+    low, high = 0, 1
+    while operations(config, network, high) <= flops:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if operations(config, network, middle) <= flops else (low, middle)
+    return max(low, 1)
+
+
+def _usual(config: PretrainConfig) -> Speed:
+    family = config.model.network
+    return Speed(_DEFAULT_MFU[family], f"usual for {family.replace('_', '-')} networks, not measured here")
+
+
+def measured(config: PretrainConfig, gpu: Gpu) -> Speed | None:
+    """The median MFU of finished runs with the same kind of network, objective and precision on such a GPU; None where
+    there is none, or no tracking store that can be asked."""
+    from pipeline.tracking import connect, tracking_uri
+
+    uri = tracking_uri(config.runs_dir)
+    if uri.startswith("sqlite:///") and not (config.runs_dir / "mlflow.db").is_file():
+        return None
+    try:
+        client = connect(uri)
+        experiments = [each.experiment_id for each in client.search_experiments()]
+        runs = client.search_runs(
+            experiments, "metrics.mfu > 0 AND attributes.status = 'FINISHED'", max_results=200
+        )
+    except Exception:
+        # A store that is down, or of another version, must not stop a plan.
+        return None
+    like = [run for run in runs if _is_like(run, config, gpu)]
+    if not like:
+        return None
+    shares = [float(run.data.metrics["mfu"]) for run in like]
+    return Speed(statistics.median(shares), f"median of {len(like)} finished runs like this one")
+
+
+def _is_like(run: Any, config: PretrainConfig, gpu: Gpu) -> bool:
+    found = run.data.params
+    wanted = {
+        "model.network": config.model.network,
+        "objective.kind": config.objective.kind,
+        "precision": config.precision,
+    }
+    if (
+        any(found.get(name, value) != value for name, value in wanted.items())
+        or "objective.kind" not in found
+    ):
+        return False
+    names = {name for value in run.data.tags.values() for name in _GPU_NAME.findall(value)}
+    return any(find_gpu(name) == gpu for name in names)

@@ -1,0 +1,160 @@
+"""A micro-batch of no text at all, in the shapes that a run's objective makes: what is planned with before any data is
+there.
+
+Rows are laid out as packing does: pieces of text that fill the row, or a pair and its padding. The tokens are drawn at
+random, the corruption is the objective's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cluster.errors import ClozeError
+from pipeline.batches.noise import Noise
+from pipeline.batches.packing import Packed
+from pipeline.objectives import OBJECTIVES
+from pipeline.objectives.base import PAIR_FORMATS, Batch
+from pipeline.objectives.distill import Distillation
+from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.pretrain.config import PretrainConfig
+
+PIECES_PER_ROW = 4
+"""Documents that are taken to share a row."""
+TOKENS_PER_SENTENCE = 24
+_ROLES = ("bos", "pad", "eos", "unk", "mask")
+_ASSUMED_VOCABULARY = {"encoder": 30_522, "decoder": 50_257, "encoder_decoder": 32_128, "elmo": 100_000}
+"""By kind of network, the vocabulary that is taken where neither tokens nor the configuration say: those of BERT, GPT-2
+and T5."""
+_WORDS = 4_000
+"""Words of the lexicon that ELMo's example is spelled with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What texts are read with: the vocabulary, and how sure its size is."""
+
+    vocabulary: Vocabulary
+    note: str
+    """Empty where the size is that of the tokens."""
+
+
+def reader_of(config: PretrainConfig) -> Reader:
+    """The vocabulary of the run's tokens; where they are not prepared yet, one of the configured or of a usual size."""
+    try:
+        from data_prep.token_store import TokenStore
+        from pipeline.pretrain.inputs import open_vocabulary
+
+        stores = [TokenStore.open(store.path, verify=False) for store in config.data.stores]
+        return Reader(open_vocabulary(config, stores), "")
+    except (ClozeError, OSError):
+        size = config.model.vocab_size
+        note = "" if size else "the tokens are not there: a usual size of the vocabulary is taken"
+        return Reader(_invented(config, size or _ASSUMED_VOCABULARY[config.model.network]), note)
+
+
+def _invented(config: PretrainConfig, size: int) -> Vocabulary:
+    """A vocabulary of `size` ids without texts."""
+    extra = OBJECTIVES[config.objective.kind].extra_tokens(config.objective, ["en"])
+    names = [*_ROLES, *(text for text in extra if text not in ("<mask>", "<pad>"))]
+    size = max(size, len(names) + 64)
+    is_special = np.zeros(size, dtype=bool)
+    is_special[: len(names)] = True
+    return Vocabulary(
+        size=size,
+        roles={name: number for number, name in enumerate(names)},
+        is_special=is_special,
+        starts_word=np.ones(size, dtype=bool),
+        tokenizer_json="{}",
+    )
+
+
+def example_batch(config: PretrainConfig, vocabulary: Vocabulary, rows: int, sequence_length: int) -> Batch:
+    """The objective's arguments for the network, for so many samples of a phase with this sequence length."""
+    packed = _packed(config, vocabulary, rows, sequence_length)
+    settings, noise = config.objective, Noise.of("plan", 0)
+    if isinstance(settings, Distillation):
+        # The teacher's tokens are compared when the run starts; here there may be none to compare.
+        from pipeline.objectives import mlm
+
+        batch = mlm.corrupt(packed, noise, settings.masking, vocabulary)
+        everywhere = np.arange(packed.input_ids.size)
+        soft = everywhere if settings.soft_targets == "all" else batch.inputs["predicted_positions"]
+        return Batch({**batch.inputs, "soft_positions": soft}, batch.counts)
+    if settings.kind == "bilm":
+        vocabulary = replace(vocabulary, tokenizer_json=_lexicon())
+    return OBJECTIVES[settings.kind].corrupt(packed, noise, settings, vocabulary)
+
+
+def _packed(config: PretrainConfig, vocabulary: Vocabulary, rows: int, sequence_length: int) -> Packed:
+    wanted = config.reading_at(sequence_length)
+    length = wanted.length
+    random = np.random.Generator(np.random.Philox(0))
+    pair = wanted.relation is not None or config.format in PAIR_FORMATS
+    ids = _texts(config, vocabulary, random, (rows, length))
+    starts = _piece_starts(config, length, pair)
+    for start in starts:
+        ids[:, start] = vocabulary["bos"]
+        ids[:, start - 1] = vocabulary["eos"]
+    optional: dict[str, Any] = {}
+    if pair:
+        ids[:, starts[-1] :] = vocabulary["pad"]
+        halves = (np.arange(length) >= length // 2).astype(np.uint8)
+        optional["segment_ids"] = np.tile(halves, (rows, 1))
+        optional["pair_labels"] = np.arange(rows, dtype=np.int64) % 2
+    if wanted.sentence_starts:
+        sentences = np.unique(np.concatenate([starts + 1, np.arange(2, length - 1, TOKENS_PER_SENTENCE)]))
+        optional["sentence_starts"] = _in_all_rows(sentences, rows, length)
+    if wanted.langs:
+        optional["langs"] = np.zeros(rows, dtype=np.int64)
+    whole_rows = config.batch.attention == "full" or len(starts) == 1
+    boundaries = np.zeros(1, dtype=np.int64) if whole_rows else starts
+    return Packed(
+        input_ids=ids,
+        cu_seqlens=np.append(_in_all_rows(boundaries, rows, length), np.int32(rows * length)),
+        sample_ids=np.arange(rows, dtype=np.uint64),
+        epochs=np.zeros(rows, dtype=np.uint64),
+        **optional,
+    )
+
+
+def _piece_starts(config: PretrainConfig, length: int, pair: bool) -> np.ndarray:
+    """int64 columns where pieces begin."""
+    if pair:
+        return np.asarray([0, max(1, length - length // 16)])
+    count = max(1, min(PIECES_PER_ROW, length // 8))
+    return np.arange(count) * length // count
+
+
+def _in_all_rows(columns: np.ndarray, rows: int, length: int) -> np.ndarray:
+    return (np.arange(rows)[:, None] * length + columns[None, :]).reshape(-1).astype(np.int32)
+
+
+def _texts(
+    config: PretrainConfig, vocabulary: Vocabulary, random: np.random.Generator, shape: tuple[int, int]
+) -> np.ndarray:
+    """Ids of ordinary tokens; of words as frequent as in texts where each is computed once (Zipf)."""
+    if config.objective.kind == "bilm":
+        ranks = np.exp(random.random(shape) * np.log(_WORDS)).astype(np.int64)
+        return _FIRST_WORD + np.minimum(ranks, _WORDS - 1)
+    return vocabulary.ordinary[random.integers(0, len(vocabulary.ordinary), shape)].astype(np.int64)
+
+
+_FIRST_WORD = 5 + 2 * 256
+"""A lexicon begins with special tokens and bytes."""
+
+
+@lru_cache(maxsize=1)
+def _lexicon() -> str:
+    """A `tokenizer.json` of invented words."""
+    from data_prep.tokenizers.word_lexicon import assemble
+
+    letters = "etaoinshrdlu"
+    words = [
+        "".join(letters[number // len(letters) ** place % len(letters)] for place in range(5))
+        for number in range(_WORDS)
+    ]
+    return assemble(words).to_str()

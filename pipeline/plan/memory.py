@@ -1,0 +1,157 @@
+"""Memory of a rank: what each part of a step takes, and when it takes most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.plan.network import Network
+from pipeline.plan.sharding import ITEM_BYTES, Sharding
+from pipeline.plan.trace import Trace
+from pipeline.pretrain.config import PretrainConfig
+
+_MIB, _GIB = 1 << 20, 1 << 30
+CONTEXT_BYTES = 600 * _MIB
+"""CUDA's context with PyTorch's, cuBLAS's and DeepSpeed's kernels on one GPU, and cuBLAS's workspace."""
+COLLECTIVES_BYTES = 500 * _MIB
+"""NCCL's buffers, where there is more than one rank."""
+FRAGMENTATION = 0.05
+"""Share of the allocated memory that the allocator holds besides, because blocks do not fit together."""
+PROCESS_BYTES = 800 * _MIB
+"""A worker's interpreter with torch, DeepSpeed, Ray and MLflow, in host memory."""
+CUDA_PROCESS_BYTES = 2_500 * _MIB
+"""The same with CUDA's libraries."""
+PREFETCHED_BATCHES = 2
+"""Micro-batches that wait on the device."""
+
+Moment = Literal["forward and backward", "reduction", "update", "start"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes on a rank's device when most of it is taken."""
+
+    moment: Moment
+    weights: int
+    master_weights: int
+    optimizer_state: int
+    average: int
+    gradients: int
+    """With the buckets and copies that they go through."""
+    activations: int
+    """With temporary results."""
+    inputs: int
+    context: int
+    """What CUDA and NCCL take outside PyTorch's allocator; on a CPU, the process."""
+    fragmentation: int
+
+    @property
+    def allocated(self) -> int:
+        """What PyTorch's allocator hands out: `torch.cuda.max_memory_allocated`."""
+        return self.total - self.context - self.fragmentation
+
+    @property
+    def total(self) -> int:
+        """All that must fit."""
+        return (
+            self.weights
+            + self.master_weights
+            + self.optimizer_state
+            + self.average
+            + self.gradients
+            + self.activations
+            + self.inputs
+            + self.context
+            + self.fragmentation
+        )
+
+
+def device_memory(config: PretrainConfig, network: Network, sharding: Sharding, trace: Trace) -> DeviceMemory:
+    """What a rank's device holds at the worst moment of a step.
+
+    Args:
+        config: may differ from the network's in how training is spread and cut.
+        trace: of the run's longest micro-batch.
+    """
+    shards = sharding.shards()
+    num_micro_batches = config.batch.samples // (config.batch.micro_batch_size * sharding.world_size)
+    finished = [done for done, _ in trace.peaks]
+    held = sharding.held(finished, accumulates=num_micro_batches > 1)
+    alive, gradients = max(
+        ((alive, taken) for (_, alive), taken in zip(trace.peaks, held, strict=True)), key=sum
+    )
+    moments: dict[Moment, tuple[int, int]] = {
+        "forward and backward": (alive, gradients),
+        "reduction": (0, sharding.reduction()),
+        "update": (0, sharding.update()),
+        "start": (0, max(0, sharding.start() - shards.device)),
+    }
+    moment = max(moments, key=lambda name: sum(moments[name]))
+    alive, gradients = moments[moment]
+    inputs = PREFETCHED_BATCHES * trace.inputs_bytes if sharding.on_cuda else trace.inputs_bytes
+    teacher = ITEM_BYTES[config.precision] * network.teacher_elements
+    allocated = shards.device + teacher + inputs + alive + gradients
+    return DeviceMemory(
+        moment=moment,
+        weights=shards.weights + teacher,
+        master_weights=shards.master_weights,
+        optimizer_state=shards.optimizer_state,
+        average=shards.average,
+        gradients=gradients + shards.gradients + shards.buffers,
+        activations=alive,
+        inputs=inputs,
+        context=_context(sharding),
+        fragmentation=int(FRAGMENTATION * allocated) if sharding.on_cuda else 0,
+    )
+
+
+def _context(sharding: Sharding) -> int:
+    if not sharding.on_cuda:
+        return PROCESS_BYTES
+    return CONTEXT_BYTES + (COLLECTIVES_BYTES if sharding.world_size > 1 else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Bytes in the memory of one machine, all its ranks together."""
+
+    processes: int
+    offloaded: int
+    checkpoint_copies: int
+    """Of the state that is written while training goes on."""
+    start: int
+    """The network in float32, in every rank, before it moves to its device; gone when training begins."""
+
+    @property
+    def total(self) -> int:
+        """The larger of start and training."""
+        return self.processes + max(self.start, self.offloaded + self.checkpoint_copies)
+
+
+def host_memory(config: PretrainConfig, sharding: Sharding, ranks_per_node: int) -> HostMemory:
+    """What the ranks of one machine take of its memory, besides what a CPU rank has as its device."""
+    copies = saved_bytes(config, sharding) if config.checkpoint.asynchronous else 0
+    return HostMemory(
+        processes=ranks_per_node * (CUDA_PROCESS_BYTES if sharding.on_cuda else PROCESS_BYTES),
+        offloaded=ranks_per_node * sharding.shards().host,
+        checkpoint_copies=ranks_per_node * copies,
+        start=ranks_per_node * 4 * sharding.num_parameters,
+    )
+
+
+def saved_bytes(config: PretrainConfig, sharding: Sharding) -> int:
+    """What one rank adds to a checkpoint in DeepSpeed's files: the float32 shard, its moments and average, and the
+    weights, of which stage 3 saves shards and the other stages one copy."""
+    shard = sharding.shard
+    weights = sharding.item * (shard if config.zero.stage == 3 else sharding.num_parameters)
+    if config.zero.stage == 0:
+        whole = (0 if sharding.item == 4 else 4 * shard) + optimizer_bytes(config, shard)
+        return weights + whole
+    return 4 * shard + optimizer_bytes(config, shard) + (weights if config.zero.stage == 3 else 0)
+
+
+def optimizer_bytes(config: PretrainConfig, elements: int) -> int:
+    """Moments and average of so many elements."""
+    from pipeline.plan.sharding import MOMENTS_BYTES
+
+    return (MOMENTS_BYTES[config.optimizer.kind] + (4 if config.ema else 0)) * elements

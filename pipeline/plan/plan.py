@@ -1,0 +1,104 @@
+"""A plan: everything that `cloze plan` says of a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipeline.plan.choices import Machines, Option, cheapest, chosen_option, options, sharding_of
+from pipeline.plan.disk import Disk, disk_of
+from pipeline.plan.duration import Duration, duration_of
+from pipeline.plan.findings import StoreUse, findings, store_uses
+from pipeline.plan.gpus import CPU, Gpu
+from pipeline.plan.network import make_network
+from pipeline.pretrain.config import PretrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run will need, and what could be chosen."""
+
+    name: str
+    objective: str
+    network: str
+    parameters: int
+    vocabulary: int
+    vocabulary_note: str
+    """Empty where its size is that of the tokens."""
+    gpu: str
+    machines: Machines
+    attention: str
+    attention_reason: str
+    chosen: Option
+    options: list[Option]
+    """Ways to spread the state, from the least communication to the most."""
+    cheapest: str | None
+    """The first of them that fits."""
+    duration: Duration
+    disk: Disk
+    stores: list[StoreUse]
+    warnings: list[str]
+
+
+def make_plan(
+    config: PretrainConfig,
+    gpu: Gpu,
+    nodes: int,
+    devices_per_node: int,
+    *,
+    memory_bytes: int | None = None,
+    mfu: float | None = None,
+) -> Plan:
+    """Plan a run on machines that need not be there.
+
+    Args:
+        config: its `cluster.workers` is not looked at.
+        memory_bytes: of one device, in place of the card's own.
+        mfu: share of the peak to be expected; None takes that of runs before, or a usual one.
+
+    Raises:
+        ConfigError, MismatchError, ReferenceNotFoundError: objective, network and tokens do not fit.
+    """
+    on_cuda = gpu is not CPU
+    machines = Machines(nodes, devices_per_node, memory_bytes or gpu.memory_bytes or None, on_cuda)
+    cluster = config.cluster.model_copy(
+        update={"workers": machines.world_size, "gpus_per_worker": int(on_cuda)}
+    )
+    config = config.model_copy(update={"cluster": cluster})
+    network = make_network(config, "cuda" if on_cuda else "cpu")
+    chosen = chosen_option(config, network, machines)
+    others = options(config, network, machines)
+    duration = duration_of(config, network, gpu, machines.world_size, mfu)
+    disk = disk_of(config, sharding_of(config, network, machines))
+    stores = store_uses(config, duration)
+    best = cheapest(others)
+    return Plan(
+        name=config.name,
+        objective=config.objective.kind,
+        network=config.model.network,
+        parameters=network.num_parameters,
+        vocabulary=network.reader.vocabulary.size,
+        vocabulary_note=network.reader.note,
+        gpu=gpu.name,
+        machines=machines,
+        attention=network.attention.backend,
+        attention_reason=network.attention.reason,
+        chosen=chosen,
+        options=others,
+        cheapest=None if best is None else best.name,
+        duration=duration,
+        disk=disk,
+        stores=stores,
+        warnings=list(findings(config, machines, chosen, others, duration, disk, stores)),
+    )
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """The plan in plain values, with sums."""
+    plain = asdict(plan)
+    for option, value in [(plan.chosen, plain["chosen"]), *zip(plan.options, plain["options"], strict=True)]:
+        value["zero"] = option.zero.model_dump(mode="json")
+        value["memory"] |= {"allocated": option.memory.allocated, "total": option.memory.total}
+        value["host"]["total"] = option.host.total
+    plain["machines"]["world_size"] = plan.machines.world_size
+    return plain

@@ -1,0 +1,227 @@
+"""What DeepSpeed allocates on every rank, read off its optimizers (`runtime/zero/stage_1_and_2.py`, `stage3.py`,
+`runtime/fp16/fused_optimizer.py` of 0.19.8) and checked against measurements (tests/benchmarks/plan_memory.py).
+
+Weights have the run's precision; master weights, moments and the average are float32. What is read off:
+
+- Stage 0 in float32 has no copies. In half precision flat master weights lie beside the weights, and an update
+  flattens all gradients into float32.
+- Stages 1 and 2 keep flat weights and a float32 shard, also of float32 weights. Gradients go through a bucket that
+  exists from a step's first gradient to its last. Stage 1 keeps whole gradients until then; stage 2 keeps those of
+  the parameters that its shard touches, whole. An update flattens them, and copies them into float32.
+- Stage 3 keeps shards of weights, of master weights and of gradients, and its bucket, all the time. Weights that were
+  gathered for a layer stay until a step's end, up to 10^9 elements (`stage3_max_live_parameters`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.pretrain.config import PretrainConfig
+
+ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+MOMENTS_BYTES = {"adamw": 8, "lion": 4, "lamb": 8, "adagrad": 4}
+"""Optimizer state per element of a shard."""
+_UPDATE_BYTES = {"adagrad": 12}
+"""Per element, what an update allocates on CUDA for a while: torch's Adagrad works on lists of whole tensors."""
+_MAX_GATHERED = 1_000_000_000 + 50_000_000
+"""Elements that stage 3 keeps gathered, with those fetched ahead."""
+_STAGE_0_BUCKET = 500_000_000
+"""Gradient elements that are flattened and reduced at a time without ZeRO."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Bytes that a rank holds all the time, by what they are."""
+
+    weights: int
+    master_weights: int
+    optimizer_state: int
+    average: int
+    gradients: int
+    """Buffers that exist even between steps."""
+    buffers: int
+    """For communication, and between device and host."""
+    host: int
+    """In the memory of the machine: what is offloaded."""
+
+    @property
+    def device(self) -> int:
+        """All on the device."""
+        return (
+            self.weights
+            + self.master_weights
+            + self.optimizer_state
+            + self.average
+            + self.gradients
+            + self.buffers
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a run's state is spread, and the arithmetic of it."""
+
+    config: PretrainConfig
+    groups: tuple[tuple[int, ...], ...]
+    """Elements of each parameter, by optimizer group."""
+    world_size: int
+    on_cuda: bool
+
+    @property
+    def item(self) -> int:
+        """Bytes of a weight."""
+        return ITEM_BYTES[self.config.precision]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(map(sum, self.groups))
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest parameter."""
+        return max(max(group) for group in self.groups)
+
+    @property
+    def shard(self) -> int:
+        """Elements of a rank's shard of master weights."""
+        ranks = self.world_size
+        if self.config.zero.stage == 0:
+            return self.num_parameters
+        if self.config.zero.stage == 3:
+            return sum(-(-size // ranks) for group in self.groups for size in group)
+        return sum(-(-sum(group) // (2 * ranks)) * 2 for group in self.groups)
+
+    @property
+    def touched(self) -> int:
+        """Elements of all parameters of which the busiest rank of stage 1 or 2 has some."""
+        totals = np.zeros(self.world_size, dtype=np.int64)
+        for group in self.groups:
+            share = -(-sum(group) // self.world_size)
+            sizes = np.asarray(group, dtype=np.int64)
+            stops = np.cumsum(sizes)
+            first, last = (stops - sizes) // share, (stops - 1) // share
+            changes = np.zeros(self.world_size + 1, dtype=np.int64)
+            np.add.at(changes, first, sizes)
+            np.add.at(changes, last + 1, -sizes)
+            totals += np.cumsum(changes)[:-1]
+        return int(totals.max())
+
+    @property
+    def bucket(self) -> int:
+        """Elements of the bucket through which gradients go."""
+        return self.config.zero.reduce_bucket_elements
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        return self.config.zero.offload_optimizer is not None
+
+    def shards(self) -> Shards:
+        """What is held all the time, once the first update is made."""
+        zero, shard, item = self.config.zero, self.shard, self.item
+        moments = MOMENTS_BYTES[self.config.optimizer.kind] * shard
+        average = 4 * shard if self.config.ema else 0
+        # Without ZeRO, float32 weights are their own masters.
+        master = 0 if zero.stage == 0 and item == 4 else 4 * shard
+        weights = item * (shard if zero.stage == 3 else self.num_parameters)
+        gradients = item * shard if zero.stage == 3 else 0
+        buffers = item * self.bucket if zero.stage == 3 else 0
+        host = 0
+        if self.offloads_optimizer:
+            host += sum(map(self._in_host, (master, moments, average)))
+            host += self._in_host(4 * shard) + self._in_host(gradients)
+            gradients = master = moments = average = 0
+            if zero.stage in (1, 2):
+                host += self._in_host(item * shard) + self._in_host(item * self.largest)
+                host += item * self.touched
+                buffers += item * self.largest
+        if zero.offload_parameters is not None:
+            host += self._in_host(weights)
+            weights = 0
+        return Shards(weights, master, moments, average, gradients, buffers + self._retained(), host)
+
+    def held(self, finished: Sequence[int], accumulates: bool) -> list[int]:
+        """Bytes of gradients, buckets and gathered weights in each stretch of the backward pass.
+
+        Args:
+            finished: gradient elements finished before each stretch, ascending; the first is 0.
+            accumulates: there are gradients of an earlier micro-batch.
+        """
+        stage, item = self.config.zero.stage, self.item
+        if stage == 0:
+            return [item * (self.num_parameters if accumulates else done) for done in finished]
+        if stage == 1:
+            bucket = item * self.bucket
+            if accumulates:
+                return [bucket + item * self.num_parameters] * len(finished)
+            return [item * done + (bucket if done else 0) for done in finished]
+        constant = item * min(self.num_parameters, _MAX_GATHERED) if stage == 3 else 0
+        return [constant + each for each in self._through_bucket(finished, accumulates)]
+
+    def _through_bucket(self, finished: Sequence[int], accumulates: bool) -> list[int]:
+        """Stages 2 and 3: gradients wait in the bucket, and leave it when the next has no room in it."""
+        item, partitions = self.item, self.config.zero.stage == 2
+        kept = item * self.touched if partitions and not self.offloads_optimizer else 0
+        bucket = item * self.bucket if partitions else 0
+        before = kept if accumulates else 0
+        waiting = outside = 0
+        flushed = False
+        found = [before]
+        for size in np.diff(np.asarray(finished, dtype=np.int64)).tolist():
+            copied = 0
+            if waiting + size > self.bucket:
+                # Reduced from a flat copy; what is left of larger gradients goes with it.
+                copied = (waiting + outside) if self.world_size > 1 else 0
+                flushed, waiting, outside = True, 0, 0
+            if size > self.bucket:
+                outside = size
+            else:
+                waiting += size
+            found.append(before + bucket + item * (copied + outside) + (kept if flushed else 0))
+        last = (waiting + outside) if self.world_size > 1 else 0
+        found[-1] = max(found[-1], before + bucket + item * (last + outside) + kept)
+        return found
+
+    def reduction(self) -> int:
+        """Most bytes of gradients and buckets while stage 1, or none, adds up gradients after the backward pass."""
+        stage, item, whole = self.config.zero.stage, self.item, self.num_parameters
+        if stage == 0:
+            return item * (whole + (min(whole, _STAGE_0_BUCKET) if self.world_size > 1 else 0))
+        if stage == 1:
+            kept = 0 if self.offloads_optimizer else self.touched
+            copied = min(self.bucket, whole) if self.world_size > 1 else 0
+            return item * (max(whole, self.bucket) + kept + copied)
+        return 0
+
+    def update(self) -> int:
+        """Bytes that an update takes besides what is held all the time."""
+        stage, item, shard = self.config.zero.stage, self.item, self.shard
+        if self.offloads_optimizer:
+            return 0
+        scratch = _UPDATE_BYTES.get(self.config.optimizer.kind, 0) * shard if self.on_cuda else 0
+        if self.config.optimizer.kind == "lamb" and not self.on_cuda:
+            scratch = 12 * self.largest
+        half = item < 4
+        if stage == 0:
+            return item * shard + (4 * shard if half else 0) + scratch
+        flat = item * shard + (4 * shard if half else 0)
+        return flat + scratch + (item * self.touched if stage < 3 else 0)
+
+    def start(self) -> int:
+        """Most bytes on the device while DeepSpeed takes the network over."""
+        whole = self.item * self.num_parameters
+        return whole + (self.shards().device if self.config.zero.stage == 3 else whole)
+
+    def _in_host(self, size: int) -> int:
+        """Of pinned memory, torch's allocator gives out powers of two."""
+        return 1 << (size - 1).bit_length() if self.on_cuda and size > 0 else size
+
+    def _retained(self) -> int:
+        """Gloo's two threads keep what they reduced last, until they get something else."""
+        stage = self.config.zero.stage
+        if self.on_cuda or self.world_size == 1 or stage == 0:
+            return 0
+        last = self.largest if stage == 3 else min(self.bucket, self.num_parameters)
+        return 2 * self.item * last
