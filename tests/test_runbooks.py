@@ -33,6 +33,7 @@ from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.heartbeat import HEARTBEATS, Beat, process_of, read_heartbeats
 from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
 from pipeline.pretrain.stall_watch import watching
 from tests.data_prep.download.publisher import Answer, serve
 from tests.pipeline.ranks import start_ranks
@@ -268,14 +269,16 @@ def not_a_number(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Si
 def stalled_worker(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run of two workers of which one is stopped; the driver's watch looks on."""
     run = copy_run(killed_run, tmp_path / "runs")
-    run.reconfigure(run.config(("steps=100000", "guards.stall_timeout_s=3")))
+    # Without checkpoints of its own, so that it can go on as the run that it was.
+    endless = ("steps=100000", "checkpoint.every_steps=100000", "guards.stall_timeout_s=3")
+    run.reconfigure(run.config(endless))
     with watching(run):
         process = start_ranks(run, 2)
         stopped = wait_for_beat(run, process, rank=1, num_steps=1)
         os.kill(stopped.pid, signal.SIGSTOP)
         process.communicate(timeout=PAGE_TIMEOUT_S)
     assert process.returncode != 0
-    run.reconfigure(run.config(("steps=60",)))
+    run.reconfigure(run.config(("steps=60", "checkpoint.every_steps=10")))
     settings = {"RUN": run.path.name, "RUNS": run.path.parent, "TIMEOUT_S": 1800}
     expected = ('"event":"stalled"', '"rank":1', '"state":"stopped"', "most recent call first", '"finished"')
     return Situation(tmp_path, settings, corpus.environment, expected)
@@ -311,8 +314,29 @@ def out_of_memory(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> S
     run.checkpoints.mkdir()
     run = failed_run(run, tmp_path / "large", 37, "model.hidden_size=16777216")
     settings = {"CONFIG": killed_run.path.parents[1] / "run.yaml", "OPTIONS": "batch.micro_batch_size=2"}
-    settings |= {"RUN": run.path.name, "RUNS": run.path.parent}
-    return Situation(tmp_path, settings, corpus.environment, ("OutOfMemoryError", "allocate", run.path.name))
+    settings |= {"RUN": run.path.name, "RUNS": run.path.parent, "GPU": "cpu"}
+    return Situation(
+        tmp_path,
+        settings,
+        corpus.environment,
+        ("OutOfMemoryError", "allocate", "GiB per device", run.path.name),
+    )
+
+
+@pytest.fixture
+def trace_a_batch(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run of which some steps stand out, and one global batch was left out."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    SkipLedger(run.path).add(SkippedStep(at_update=8, data_step=8, loss=9.5, score=12.0))
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "STEP": 7}
+    expected = (
+        "workers",
+        "target:",
+        "tokens, a line for each sentence",
+        "was a spike",
+        "left out: at_update 8",
+    )
+    return Situation(tmp_path, settings, corpus.environment, expected)
 
 
 # --- what the situations are made from --------------------------------------------------------------------------
