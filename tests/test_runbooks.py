@@ -334,7 +334,7 @@ def trace_a_batch(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> S
         "target:",
         "tokens, a line for each sentence",
         "was a spike",
-        "left out: at_update 8",
+        "at_update 8, data_step 8",
     )
     return Situation(tmp_path, settings, corpus.environment, expected)
 
