@@ -14,6 +14,8 @@ from pipeline.pretrain.run_history import last_logged
 
 State = Literal["created", "running", "stalled", "lost", "finished", "preempted", "failed"]
 
+_STATIONS = ("started", "finished", "failed", "preempted")
+"""Events after which a run is in another state."""
 CHECKPOINT_KIND = "checkpoint"
 """Kind of the log's entries about committed checkpoints."""
 
@@ -35,12 +37,14 @@ def state_of(run: RunDirectory, now_s: float | None = None) -> RunState:
     Args:
         now_s: Unix time; None takes the clock's.
     """
-    ends = [event for event in run.events() if event["event"] in ("started", "finished", "failed")]
+    ends = [event for event in run.events() if event["event"] in _STATIONS]
     if not ends:
         return RunState("created")
     last = ends[-1]
     if last["event"] == "finished" or _made_last_step(run):
         return RunState("finished")
+    if last["event"] == "preempted":
+        return RunState("preempted", f"at step {last.get('step')}: {last.get('reason')}")
     if last["event"] == "failed":
         name = str(last.get("error", ""))
         message = (str(last.get("message", "")).splitlines() or [""])[0]

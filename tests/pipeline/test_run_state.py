@@ -42,6 +42,8 @@ def test_run_that_nobody_started_is_created(run: RunDirectory):
 
 def test_last_word_of_the_history_counts(run: RunDirectory):
     run.record_event("started", step=0, world_size=1)
+    run.record_event("preempted", step=4, reason="SIGTERM")
+    assert state_of(run).detail == "at step 4: SIGTERM"
     run.record_event("failed", error="PreemptedError", message="stopped at step 4, as asked\nmore")
     assert state_of(run).name == "preempted"
     run.record_event("started", step=4, world_size=1)
