@@ -40,20 +40,33 @@ class HashingWriter:
         self._stream = stream
         self._digest = xxhash.xxh3_128()
         self._size_bytes = 0
+        self._error: Exception | None = None
 
     def write(self, data: bytes | memoryview) -> int:
         """Write all of `data`."""
         view = memoryview(data).cast("B")
-        for start in range(0, len(view), _BLOCK_BYTES):
-            block = view[start : start + _BLOCK_BYTES]
-            self._stream.write(block)
-            self._digest.update(block)
+        try:
+            for start in range(0, len(view), _BLOCK_BYTES):
+                block = view[start : start + _BLOCK_BYTES]
+                self._stream.write(block)
+                self._digest.update(block)
+        except Exception as error:
+            self._error = error
+            raise
         self._size_bytes += len(view)
         return len(view)
 
     def flush(self) -> None:
         """Pass on what the stream holds back."""
         self._stream.flush()
+
+    @contextmanager
+    def own_errors(self) -> Iterator[None]:
+        """Raise what the stream raised, whatever a library that wrote to it makes of that."""
+        try:
+            yield
+        except Exception as error:
+            raise self._error or error from error
 
     def entry(self, path: str) -> FileEntry:
         """What a manifest says of the bytes written."""
@@ -105,6 +118,11 @@ class Staging(Protocol):
 
 class CheckpointStore(Protocol):
     """The checkpoints of one run."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether `fetch` copies, so that every machine has to; otherwise all machines read the same files."""
+        ...
 
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, ascending; their bytes are not checked."""
@@ -161,6 +179,7 @@ class DirectoryStore:
     """Checkpoints in a directory of a file system that all ranks share."""
 
     directory: Path
+    copies: bool = False
 
     def steps(self) -> list[int]:
         """See CheckpointStore."""
@@ -234,7 +253,9 @@ class DirectoryStaging:
         with storage_errors(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("wb") as stream:
-                yield HashingWriter(stream)
+                writer = HashingWriter(stream)
+                with writer.own_errors():
+                    yield writer
                 stream.flush()
                 os.fsync(stream.fileno())
 

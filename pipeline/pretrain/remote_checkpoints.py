@@ -60,6 +60,7 @@ class RemoteStore:
     """The same with the scheme."""
     cache: Path
     """Directory on this machine for copies."""
+    copies: bool = True
 
     @classmethod
     def open(cls, uri: str) -> RemoteStore:
@@ -293,8 +294,10 @@ class RemoteStaging:
         place = self._place_of(path)
         with remote_errors(f"{self.store.place(self.step)}/{path}", "write"):
             stream = self.store.filesystem.open(place, "wb", block_size=_BLOCK_BYTES)
+            writer = HashingWriter(stream)
             try:
-                yield HashingWriter(stream)
+                with writer.own_errors():
+                    yield writer
             except BaseException:
                 with suppress(Exception):
                     stream.discard()  # what was sent of it costs money until it is taken back

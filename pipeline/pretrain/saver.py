@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 _NICENESS = 19
 _INVISIBLE_AFTER_S = 120.0
 """Seconds after all ranks have written by which rank 0 must see their marks; a shared file system may be slow."""
-_OWN_SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
-"""What DeepSpeed puts beside its files; model.safetensors makes them needless."""
+_NOWHERE = Path("nowhere")
+"""Names of captured files are relative to it; nothing is written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,8 @@ class CheckpointSaver:
         while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
-            scratch: directory on this machine for what DeepSpeed copies from NVMe while the loop waits; None takes
-                the one for temporary files.
+            scratch: directory on this machine for what DeepSpeed copies from NVMe while the loop waits; needed
+                where the optimizer is offloaded there, as `zero.offload_optimizer.path`.
             while_waiting: called again and again while `save` or `wait` waits, for a heartbeat.
 
         Raises:
@@ -212,7 +212,9 @@ class CheckpointSaver:
         self._count += 1
         step, snapshot = state.step, Snapshot(self._buffers)
         staging = self._store.staging(step, f"{self.attempt}-{self._count:04d}")
-        scratch = Path(tempfile.mkdtemp(prefix="cloze-save-", dir=self._scratch))
+        scratch = _NOWHERE
+        if self._scratch is not None:
+            scratch = Path(tempfile.mkdtemp(prefix="cloze-save-", dir=self._scratch))
         job = _Job(state, staging, snapshot, scratch, began)
         if step in self._known:
             # Before the collective below, behind which the other ranks begin to write.
@@ -273,7 +275,8 @@ class CheckpointSaver:
                 with suppress(Exception):
                     job.staging.mark(_failed(number), _explained(error, job.state.step).problem.encode())
         finally:
-            shutil.rmtree(job.scratch, ignore_errors=True)
+            if job.scratch != _NOWHERE:
+                shutil.rmtree(job.scratch, ignore_errors=True)
             if number != 0:
                 job.snapshot.release()
             job.files.clear()
@@ -416,8 +419,8 @@ def _shapes(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 def _left_behind(scratch: Path) -> Iterator[tuple[str, Path]]:
     """What DeepSpeed wrote by itself: tensors from NVMe."""
-    for file in sorted(scratch.rglob("*")):
-        if file.is_file() and file.name not in _OWN_SCRIPTS:
+    for file in sorted(scratch.rglob("*")) if scratch != _NOWHERE else ():
+        if file.is_file():
             yield file.relative_to(scratch).as_posix(), file
 
 

@@ -127,16 +127,19 @@ def capture(
 
     Args:
         engine: the DeepSpeed engine.
-        root: an existing empty directory for the little that DeepSpeed copies by itself.
+        root: where DeepSpeed copies what it keeps on NVMe; without that it need not exist.
         tag: name of the directory of its files.
     """
     captured = Capture(snapshot, root)
     own = engine.checkpoint_engine
     engine.checkpoint_engine = captured
+    # A script that puts weights together, which model.safetensors makes needless; it would be written at once.
+    engine._copy_recovery_script = lambda save_path: None
     try:
         engine.save_checkpoint(str(root), tag=tag, client_state=dict(client_state), save_latest=False)
     finally:
         engine.checkpoint_engine = own
+        del engine._copy_recovery_script
     return captured
 
 

@@ -76,9 +76,11 @@ def state_at(step: int, loss: float | None = None) -> TrainerState:
     )
 
 
-def make_saver(store: CheckpointStore, rank: Rank, **options: Any) -> CheckpointSaver:
+def make_saver(
+    store: CheckpointStore, rank: Rank, retention: Retention = Retention(2), **options: Any
+) -> CheckpointSaver:
     """A saver that keeps two checkpoints."""
-    return CheckpointSaver(store, rank, Contents(SHAPE, "{}", [], ema=True), Retention(2), **options)
+    return CheckpointSaver(store, rank, Contents(SHAPE, "{}", [], ema=True), retention, **options)
 
 
 def copies(engine: TrainingEngine) -> dict[str, torch.Tensor]:

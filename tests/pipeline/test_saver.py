@@ -1,0 +1,352 @@
+"""Saving goes on behind training: what is written is what was there, and a save that fails harms nothing."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from cluster.train_group import Rank
+from pipeline.pretrain.checkpoint import (
+    DEEPSPEED_DIRECTORY,
+    EMA_FILE,
+    MODEL_FILE,
+    TrainerState,
+    read_trainer_state,
+)
+from pipeline.pretrain.checkpoint_store import DirectoryStore, store_of
+from pipeline.pretrain.engine import TrainingEngine
+from pipeline.pretrain.kept_checkpoints import Retention, newest_good
+from pipeline.pretrain.saver import CheckpointSaver, Committed, Failed
+from pipeline.pretrain.snapshot import HostBuffers, Snapshot
+from pipeline.pretrain.weights_file import (
+    IncompleteWeightsError,
+    array_piece,
+    read_pieces,
+    write_pieces,
+    write_weights,
+)
+from tests.pipeline.ranks import free_port, make_config
+from tests.pipeline.saver_ranks import CASES, copies, is_same, make_engine, make_saver, state_at, update
+
+ALONE = Rank(0, 1, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingEngine]:
+    """A tiny network under ZeRO-2 in this very process, the only rank."""
+    directory = tmp_path_factory.mktemp("engine")
+    os.environ["LOCAL_RANK"] = "0"
+    dist.init_process_group("gloo", init_method=f"file://{directory}/rendezvous", rank=0, world_size=1)
+    made = make_engine(directory, ALONE, "2", "fp32")
+    update(made, 0)
+    yield made
+    dist.destroy_process_group()
+    del os.environ["LOCAL_RANK"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "checkpoints")
+
+
+def save(saver: CheckpointSaver, engine: TrainingEngine, step: int, loss: float | None = None) -> Any:
+    """Save, wait, and return what became of it."""
+    saver.save(engine, state_at(step, loss))
+    saver.wait()
+    (outcome,) = saver.finished()
+    return outcome
+
+
+def test_every_zero_stage_is_saved_as_it_was_while_two_ranks_go_on_training(tmp_path: Path):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command += [f"--master-port={free_port()}", "-m", "tests.pipeline.saver_ranks"]
+    command += [str(tmp_path), str(tmp_path / "store")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (orjson.loads((tmp_path / f"rank-{rank}.json").read_bytes()) for rank in range(2))
+    for case in CASES:
+        assert first[case]["outcomes"] == ["Committed"], case
+        assert second[case]["outcomes"] == [], case
+        assert first[case]["moved"], case
+        # The same files with the same contents as DeepSpeed writes itself, and nothing of what ranks told each other.
+        deepspeed = [f"{DEEPSPEED_DIRECTORY}/{name}" for name in first[case]["files"]]
+        others = [EMA_FILE, "manifest.json", "model.json", MODEL_FILE, "tokenizer.json", "trainer.json"]
+        assert first[case]["all_files"] == [*deepspeed, *others], case
+        for found in (first[case], second[case]):
+            assert found["equal"], case
+            assert found["shares"], case
+            assert found["restored"], case
+    # A rank that cannot even write down that it failed does not stop the others, nor the next save.
+    assert first["full"]["outcomes"] == [["Committed", 1], ["Failed", 2], ["Committed", 3]]
+    assert "[1]" in first["full"]["problems"][0]
+    assert first["full"]["steps"] == [1, 3]
+    assert not list((tmp_path / "store" / "full").glob(".*"))
+
+
+def test_what_is_saved_does_not_change_with_the_weights(engine: TrainingEngine, store: DirectoryStore):
+    before = copies(engine)
+    saver = make_saver(store, ALONE)
+    saver.save(engine, state_at(1))
+    for number in range(3):
+        update(engine, number)
+    saver.wait()
+    assert [type(outcome) for outcome in saver.finished()] == [Committed]
+    saved = {"fp32": load_file(store.local(1) / MODEL_FILE), "ema": load_file(store.local(1) / EMA_FILE)}
+    assert all(
+        torch.equal(saved[name.split("/")[0]][name.split("/")[1]].flatten(), values)
+        for name, values in before.items()
+    )
+    now = copies(engine)
+    assert any(not torch.equal(now[name], values) for name, values in before.items())
+
+
+def test_a_save_without_a_thread_writes_the_same(engine: TrainingEngine, tmp_path: Path):
+    stores = [DirectoryStore(tmp_path / name) for name in ("one", "two")]
+    for asynchronous, store in zip((True, False), stores, strict=True):
+        assert isinstance(save(make_saver(store, ALONE, asynchronous=asynchronous), engine, 1), Committed)
+    files = sorted((stores[0].local(1) / DEEPSPEED_DIRECTORY).iterdir())
+    assert len(files) == 2
+    for file in files:
+        other = stores[1].local(1) / DEEPSPEED_DIRECTORY / file.name
+        assert is_same(torch.load(file, weights_only=False), torch.load(other, weights_only=False))
+    for name in (MODEL_FILE, EMA_FILE):
+        assert (stores[0].local(1) / name).read_bytes() == (stores[1].local(1) / name).read_bytes()
+
+
+def test_a_disk_that_fills_up_costs_that_save_alone(engine: TrainingEngine, store: DirectoryStore):
+    saver = make_saver(store, ALONE)
+    assert isinstance(save(saver, engine, 1), Committed)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        outcome = save(saver, engine, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert isinstance(outcome, Failed)
+    assert outcome.step == 2
+    assert outcome.error.exit_code == 33
+    assert "ulimit" in outcome.error.next_step
+    # What it wrote is gone again, and nothing half-written is there to be read.
+    assert [path.name for path in store.directory.iterdir()] == ["step-00000001"]
+    assert isinstance(save(saver, engine, 3), Committed)
+    assert store.steps() == [1, 3]
+
+
+def test_a_place_that_cannot_be_written_is_reported_and_training_goes_on(
+    engine: TrainingEngine, store: DirectoryStore
+):
+    saver = make_saver(store, ALONE)
+    store.directory.write_text("a file stands here")
+    outcome = save(saver, engine, 1)
+    assert isinstance(outcome, Failed)
+    assert str(store.directory) in outcome.error.problem
+    store.directory.unlink()
+    assert isinstance(save(saver, engine, 2), Committed)
+
+
+def test_memory_that_cannot_be_had_is_a_failed_save(
+    engine: TrainingEngine, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: Any, **__: Any) -> torch.Tensor:
+        raise MemoryError("cannot allocate 1 TiB")
+
+    saver = make_saver(store, ALONE)
+    with monkeypatch.context() as patched:
+        patched.setattr(HostBuffers, "take", refuse)
+        outcome = save(saver, engine, 1)
+    assert isinstance(outcome, Failed)
+    assert "MemoryError" in outcome.error.problem
+    assert isinstance(save(saver, engine, 2), Committed)
+
+
+def test_retention_runs_after_each_save_and_keeps_the_best(engine: TrainingEngine, store: DirectoryStore):
+    saver = make_saver(store, ALONE)
+    outcomes = [save(saver, engine, step, loss) for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0), (4, 0.5))]
+    assert [outcome.deleted for outcome in outcomes] == [(), (), (), (1, 2)]
+    assert [outcome.best for outcome in outcomes] == [True, False, False, True]
+    assert store.steps() == [3, 4]
+
+
+def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: TrainingEngine, store: DirectoryStore):
+    saver = make_saver(store, ALONE, Retention(keep_last=1, keep_every_steps=20))
+    for step in (10, 15, 20, 25, 30, 35):
+        assert isinstance(save(saver, engine, step), Committed)
+    assert store.steps() == [20, 35]
+
+
+def test_what_a_killed_save_left_is_removed_at_the_next_start_and_never_counts(
+    engine: TrainingEngine, store: DirectoryStore
+):
+    old = store.staging(7, "0ld-0001")
+    with old.create("deepspeed/half.pt") as stream:
+        stream.write(b"half")
+    old.mark("rank-00000.done", b"[]")
+    assert store.staging(7, "new-0001").marks() == {}
+    assert store.steps() == []
+    saver = make_saver(store, ALONE)
+    assert list(store.directory.iterdir()) == []
+    assert isinstance(save(saver, engine, 7), Committed)
+
+
+def test_a_state_written_before_these_fields_existed_is_read(store: DirectoryStore):
+    old = state_at(5).model_dump(
+        include=set(TrainerState.model_fields)
+        - {
+            "elapsed_s",
+            "tokens",
+            "best_loss",
+            "evaluations_since_best",
+            "losses",
+            "skipped_data",
+            "allowed_changes",
+            "attempt",
+        }
+    )
+    assert TrainerState.model_validate(old) == state_at(5)
+
+
+def test_the_configuration_says_where_checkpoints_are(tmp_path: Path):
+    from pipeline.pretrain.run_directory import RunDirectory, RunInfo
+
+    places = {
+        "null": tmp_path / "runs" / "here" / "checkpoints",
+        str(tmp_path / "elsewhere"): tmp_path / "elsewhere" / "here",
+    }
+    for place, expected in places.items():
+        config = make_config(tmp_path, tmp_path / "none", f"checkpoint.directory={place}")
+        run = RunDirectory(config.runs_dir / "here")
+        if not run.path.exists():
+            run.create(RunInfo(name="here", run_id="0" * 32, tracking_uri="none"), config)
+        else:
+            run.reconfigure(config)
+        assert store_of(run) == DirectoryStore(expected)
+
+
+def test_copies_share_memory_where_originals_do():
+    flat = torch.arange(10.0)
+    state = {
+        "whole": flat,
+        "view": flat[2:6],
+        "again": [flat.view(2, 5).t()],
+        "step": 3,
+        "flag": torch.ones((), dtype=torch.bool),
+    }
+    state["parameter"] = torch.nn.Parameter(torch.zeros(3))
+    snapshot = Snapshot(HostBuffers())
+    copy = snapshot.tree(state)
+    snapshot.wait()
+    flat += 100
+    assert copy["whole"].tolist() == list(range(10))
+    assert copy["view"].untyped_storage().data_ptr() == copy["whole"].untyped_storage().data_ptr()
+    assert copy["again"][0].tolist() == [[0, 5], [1, 6], [2, 7], [3, 8], [4, 9]]
+    assert copy["again"][0].stride() == (1, 5)
+    assert copy["parameter"].requires_grad
+    assert (copy["step"], copy["flag"].item()) == (3, True)
+    # 10 floats once, 3 floats, one bool.
+    assert snapshot.size_bytes == 40 + 12 + 1
+
+
+def test_memory_of_copies_is_used_again():
+    buffers, tensor = HostBuffers(), torch.zeros(1000)
+    places = []
+    for _ in range(3):
+        snapshot = Snapshot(buffers)
+        places.append(snapshot.tensor(tensor).data_ptr())
+        snapshot.release()
+    assert len(set(places)) == 1
+
+
+@given(st.data())
+def test_weights_are_put_together_from_any_shares(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+):
+    directory = tmp_path_factory.mktemp("weights")
+    shapes = data.draw(
+        st.dictionaries(
+            st.text("ab.:é", min_size=1, max_size=5),
+            st.lists(st.integers(0, 5), max_size=3),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    generator = np.random.default_rng(0)
+    whole = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    ranks = data.draw(st.integers(1, 3))
+    shares: list[list[Any]] = [[] for _ in range(ranks)]
+    for name, values in whole.items():
+        cuts = sorted(data.draw(st.lists(st.integers(0, values.size), max_size=4)))
+        for start, end in zip([0, *cuts], [*cuts, values.size], strict=True):
+            if end > start:
+                piece = array_piece(name, start, values.ravel()[start:end])
+                shares[data.draw(st.integers(0, ranks - 1))].append(piece)
+    pieces = list(shares[0])
+    for number, share in enumerate(shares[1:]):
+        with (directory / str(number)).open("wb") as stream:
+            write_pieces(stream, share)
+        pieces += read_pieces((directory / str(number)).open("rb"))
+    with (directory / "model").open("wb") as stream:
+        write_weights(stream, shapes, pieces)
+    with safe_open(directory / "model", framework="np") as found:
+        assert set(found.keys()) == set(whole)
+        for name, values in whole.items():
+            np.testing.assert_array_equal(found.get_tensor(name), values)
+
+
+@pytest.mark.parametrize("spans", [[(0, 4)], [(0, 4), (3, 6)], [(0, 4), (5, 6)], [(0, 6), (0, 6)]])
+def test_weights_with_a_hole_or_an_overlap_are_refused(tmp_path: Path, spans: list[tuple[int, int]]):
+    values = np.arange(6, dtype=np.float32)
+    pieces = [array_piece("w", start, values[start:end]) for start, end in spans]
+    with (tmp_path / "model").open("wb") as stream, pytest.raises(IncompleteWeightsError, match="w: "):
+        write_weights(stream, {"w": (2, 3)}, pieces)
+
+
+def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):
+    store = DirectoryStore(tmp_path / "run")
+    program = (
+        "import sys; from pathlib import Path; import torch.distributed as dist\n"
+        "from cluster.train_group import Rank\n"
+        "from tests.pipeline.saver_ranks import *\n"
+        "directory = Path(sys.argv[1]); rank = Rank(0, 1, 0, 1)\n"
+        "dist.init_process_group('gloo', init_method=f'file://{directory}/{sys.argv[2]}', rank=0, world_size=1)\n"
+        "engine = make_engine(directory, rank, '2', 'fp32')\n"
+        "saver = make_saver(open_store(str(directory), 'run'), rank)\n"
+        "for step in range(1 + max(saver._known, default=0), 10**6):\n"
+        "    saver.save(engine, state_at(step))\n"
+    )
+    seen = 0
+    for attempt in range(3):
+        command = [sys.executable, "-c", program, str(tmp_path), str(attempt)]
+        environment = os.environ | {"LOCAL_RANK": "0", "DS_ACCELERATOR": "cpu"}
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 120
+        while (store.steps() or [0])[-1] < seen + 5:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005 + 0.007 * attempt)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        newest, messages = newest_good(store)
+        assert messages == []
+        assert newest is not None
+        seen = read_trainer_state(newest).step
+        assert seen == store.steps()[-1]
