@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -40,11 +37,8 @@ class Parts:
     evaluation: Evaluation
 
 
-def assemble(config: PretrainConfig, rank: Rank, *, universal: bool) -> Parts:
+def assemble(config: PretrainConfig, rank: Rank) -> Parts:
     """Open the data, build the network and its engine.
-
-    Args:
-        universal: the checkpoint that will be loaded was converted for this number of workers.
 
     Raises:
         ConfigError: the configuration does not fit this group, or this machine.
@@ -56,7 +50,7 @@ def assemble(config: PretrainConfig, rank: Rank, *, universal: bool) -> Parts:
     model = objective.build_model(config.objective, inputs.model)
     init_weights(model, config.seed)
     attention = prepare_network(model, inputs.model, config, device)
-    engine = TrainingEngine(model, config, rank, universal=universal)
+    engine = TrainingEngine(model, config, rank)
     weights = objective.weights(config.objective)
 
     def make_loader(phases: list[tuple[int, TokenDataset]], noise: Noise) -> StepLoader[HostBatch]:
@@ -72,6 +66,7 @@ def assemble(config: PretrainConfig, rank: Rank, *, universal: bool) -> Parts:
     evaluation = Evaluation(
         {source: make_loader([(0, dataset)], noise) for source, dataset in held_out.items()},
         weights,
+        inputs.source_names,
         micro_batches=-(-config.evaluation.samples // config.batch.micro_batch_size),
         before_batch=lambda number: seed_dropout(config.seed, 0, number),
     )
@@ -101,8 +96,3 @@ def device_of(rank: Rank) -> torch.device:
 def seed_dropout(seed: int, step: int, micro_batch: int) -> None:
     """Make dropout a function of (seed, step, micro-batch), on whichever rank the micro-batch runs."""
     torch.manual_seed(Noise.of("dropout", seed, step, micro_batch).seed())
-
-
-def this_process(rank: Rank) -> dict[str, Any]:
-    """Where a rank runs: what an operator needs to look at it, or to kill it."""
-    return {"rank": rank.rank, "host": platform.node(), "pid": os.getpid()}

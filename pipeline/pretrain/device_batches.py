@@ -24,15 +24,23 @@ class HostBatch:
     """[batch] uint64 numbers of the samples in their epochs."""
     epochs: np.ndarray
     """[batch] uint64."""
+    sources: Tensor | None
+    """[predictions of the first term] int64 numbers of their sources; None where these are not told apart."""
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
         """The network's arguments on a device; the copy overlaps with what the device is doing."""
         return {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
 
+    def sources_on(self, device: torch.device) -> Tensor | None:
+        """The same of `sources`."""
+        return None if self.sources is None else self.sources.to(device, non_blocking=True)
+
 
 def host_batch(packed: Packed, batch: Batch, device: torch.device) -> HostBatch:
     """The tensors of a micro-batch; they share memory with its arrays on a CPU."""
     inputs = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
+    sources = None if batch.sources is None else torch.from_numpy(batch.sources)
     if device.type == "cuda":
         inputs = {name: tensor.pin_memory() for name, tensor in inputs.items()}
-    return HostBatch(inputs, batch.counts, packed.sample_ids, packed.epochs)
+        sources = None if sources is None else sources.pin_memory()
+    return HostBatch(inputs, batch.counts, packed.sample_ids, packed.epochs, sources)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -20,6 +20,7 @@ class Evaluation:
         self,
         loaders: Mapping[str, StepLoader[HostBatch]],
         weights: Mapping[str, float],
+        sources: Sequence[str],
         *,
         micro_batches: int,
         before_batch: Callable[[int], None],
@@ -28,11 +29,13 @@ class Evaluation:
         Args:
             loaders: the samples of everything under the name "", and of each source under its own.
             weights: by loss term, its weight in the loss.
+            sources: names of the sources that are told apart among the samples of everything.
             micro_batches: how many are read of each, over all ranks.
             before_batch: called with the number of every micro-batch.
         """
         self._loaders = loaders
         self._weights = weights
+        self._sources = sources
         self._micro_batches = micro_batches
         self._before_batch = before_batch
 
@@ -47,14 +50,16 @@ class Evaluation:
         for source, loader in self._loaders.items():
             metrics = self._mean(engine, loader, rank, world_size)
             metrics["perplexity"] = perplexity(metrics["loss"])
-            found |= {f"{name}/{source}" if source else name: value for name, value in metrics.items()}
+            if source:
+                metrics = {f"{name}/{source}": value for name, value in metrics.items() if "/" not in name}
+            found |= metrics
         engine.train()
         return found
 
     def _mean(
         self, engine: TrainingEngine, loader: StepLoader[HostBatch], rank: int, world_size: int
     ) -> dict[str, float]:
-        totals = Totals(self._weights, engine.device)
+        totals = Totals(self._weights, self._sources, engine.device)
         counts = dict.fromkeys(self._weights, 0.0)
         for turn in range(-(-self._micro_batches // world_size)):
             number = turn * world_size + rank
@@ -63,7 +68,7 @@ class Evaluation:
             self._before_batch(batch.number)
             losses, correct = engine(**batch.data.on(engine.device))
             if number < self._micro_batches:
-                totals.add(losses, correct)
+                totals.add(losses, correct, batch.data.sources_on(engine.device))
                 counts = {term: counts[term] + batch.data.counts[term] for term in counts}
         sums, all_counts = summed(totals.sums, list(counts.values()))
         return totals.means(sums, dict(zip(counts, all_counts, strict=True)))

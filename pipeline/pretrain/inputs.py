@@ -58,6 +58,17 @@ class Inputs:
                 found[source] = self._dataset(self.config.batch.sequence_length, "held_out", source=source)
         return found
 
+    @cached_property
+    def source_names(self) -> list[str]:
+        """The sources whose losses are told apart: all that are read, by alphabet; none where there is only one."""
+        found = {
+            name
+            for store, one in zip(self.stores, self.config.data.stores, strict=True)
+            for name in store.sources()[1]
+            if one.sources is None or name in one.sources
+        }
+        return sorted(found) if len(found) > 1 else []
+
     @property
     def data_fingerprint(self) -> str:
         """Of all training samples."""
@@ -109,6 +120,7 @@ class Inputs:
             with_sentence_starts=wanted.sentence_starts,
             with_langs=wanted.langs,
             language_temperature=config.data.language_temperature,
+            source_names=self.source_names or None,
         )
 
     def _ingredients(self, weights: Sequence[float] | None, source: str | None) -> list[Ingredient]:

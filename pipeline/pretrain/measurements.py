@@ -13,8 +13,10 @@ from pipeline.pretrain.clock import StepTime
 from pipeline.pretrain.collectives import gathered
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.device_batches import HostBatch
+from pipeline.pretrain.machine import MachineMetrics, by_host
 from pipeline.pretrain.meters import Meters, memory
 from pipeline.pretrain.reporter import Reporter
+from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.stragglers import StepTimes, compare
 
 
@@ -23,6 +25,7 @@ class Measurements:
 
     def __init__(
         self,
+        run: RunDirectory,
         config: PretrainConfig,
         parts: Parts,
         rank: Rank,
@@ -36,6 +39,7 @@ class Measurements:
         self._config, self._rank, self._workers, self._reporter = config, rank, workers, reporter
         self._device = parts.engine.device
         self._times = StepTimes(config.guards.straggler_every_steps)
+        self._machine = MachineMetrics(run.path, self._device) if rank.local_rank == 0 else None
         objective = OBJECTIVES[config.objective.kind]
         self._meters = Meters(
             lambda: objective.build_model(config.objective, parts.inputs.model),
@@ -70,12 +74,15 @@ class Measurements:
         )
 
     def _compare_ranks(self, number: int) -> None:
-        """Times of all ranks since the last comparison, and memory; who is slow is named in the run's history."""
-        mine = {"busy_s": self._times.busy_s, "memory": memory(self._device)}
+        """Times and memory of all ranks since the last comparison, and what their machines do; who is slow is named in
+        the run's history."""
+        machine = None if self._machine is None else (self._machine.host, self._machine.sample())
+        mine = {"busy_s": self._times.busy_s, "memory": memory(self._device), "machine": machine}
         self._times.clear()
         everyone = gathered(mine)
         comparison = compare([one["busy_s"] for one in everyone], self._config.guards.straggler_ratio)
         most = {f"max_{name}": max(one["memory"][name] for one in everyone) for name in everyone[0]["memory"]}
         self._reporter.write("ranks", number, {**comparison.metrics, **most})
+        self._reporter.write("system", number, by_host(one["machine"] for one in everyone))
         if comparison.stragglers:
             self._reporter.history("straggler", step=number, **comparison.event(self._workers))

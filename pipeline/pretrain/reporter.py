@@ -22,9 +22,11 @@ class Reporter:
         self._run = run
         self._log: RunLog | None = None
         self._sender: Sender | None = None
-        if speaks:
-            info = run.info
-            self._log = RunLog(run.path, since=since)
+        if not speaks:
+            return
+        info = run.info
+        self._log = RunLog(run.path, since=since)
+        if info.tracking_uri:
             self._sender = Sender(run.path, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
 
     def history(self, event: str, **details: Any) -> None:
@@ -58,9 +60,10 @@ class Reporter:
 
     def close(self) -> None:
         """Send what is left, within reason."""
-        if self._log is None or self._sender is None:
+        if self._log is not None:
+            self._log.close()
+        if self._sender is None:
             return
-        self._log.close()
         if unsent := self._sender.close(_CLOSE_TIMEOUT_S):
             self._run.record_event("tracking-behind", message=unsent)
 

@@ -20,7 +20,7 @@ from pipeline.pretrain.kept_checkpoints import Retention, best_step, newest_good
 from pipeline.pretrain.reporter import Reporter
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.saver import CheckpointSaver, Committed, Contents
-from pipeline.pretrain.universal import convert_on_rank_zero, discard_scratch, universal_info
+from pipeline.pretrain.universal import universal_info
 
 MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""
@@ -63,14 +63,6 @@ class RunCheckpoints:
             self._store.fetch(chosen[0])
         dist.barrier()
         return Start(directory, read_trainer_state(directory))
-
-    def load(self, engine: TrainingEngine, start: Start) -> None:
-        """Take over a checkpoint's state, converted where it is from another number of workers."""
-        resized = start.state.world_size != self._rank.world_size
-        source = convert_on_rank_zero(start.directory) if resized else start.directory
-        engine.load(source)
-        if resized:
-            discard_scratch(start.directory)
 
     def begin(self, inputs: Inputs, reporter: Reporter, while_waiting: Callable[[], None]) -> None:
         """Get ready to save; logs a checkpoint that was committed just before the attempt before ended.

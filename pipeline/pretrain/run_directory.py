@@ -36,6 +36,7 @@ class RunInfo(BaseModel):
     run_id: str
     """MLflow run id; the same for all resumptions."""
     tracking_uri: str
+    """MLflow's tracking store; empty for a run that is in none."""
     submission_id: str | None = None
     """The Ray job that started it, if one did."""
 

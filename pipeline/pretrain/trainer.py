@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from cluster.stopping import StopFile
 from cluster.train_group import Rank
 from pipeline.batches.loader import Step
 from pipeline.pretrain import endings
-from pipeline.pretrain.assembly import assemble, seed_dropout, this_process
+from pipeline.pretrain.assembly import assemble, seed_dropout
 from pipeline.pretrain.checkpoint import TrainerState
 from pipeline.pretrain.clock import StepClock
 from pipeline.pretrain.collectives import from_rank_zero, gathered, summed
@@ -24,6 +25,7 @@ from pipeline.pretrain.device_batches import HostBatch
 from pipeline.pretrain.engine import Update
 from pipeline.pretrain.heartbeat import Heartbeat
 from pipeline.pretrain.loss_window import LossWindow
+from pipeline.pretrain.machine import describe
 from pipeline.pretrain.measurements import Measurements
 from pipeline.pretrain.profiling import StepProfiler
 from pipeline.pretrain.progress import Progress
@@ -61,8 +63,7 @@ class Trainer:
         self.stop_file = StopFile(run.path)
         self.checkpoints = RunCheckpoints(run, config, rank)
         start = self.checkpoints.newest()
-        resized = start is not None and start.state.world_size != rank.world_size
-        parts = assemble(config, rank, universal=resized)
+        parts = assemble(config, rank)
         self.inputs, self.engine, self.weights = parts.inputs, parts.engine, parts.weights
         self.loader, self.evaluation = parts.loader, parts.evaluation
         self.progress, self.losses = Progress(), self._window()
@@ -74,8 +75,8 @@ class Trainer:
         self.profiler = StepProfiler(config.profile, run.path / "profile", rank.rank, self.reporter.history)
         self.clock = StepClock(self.engine.device)
         self.checkpoints.begin(self.inputs, self.reporter, lambda: self._beat("saving"))
-        workers = gathered(this_process(rank))
-        self.measurements = Measurements(config, parts, rank, workers, self.reporter)
+        workers = gathered({"rank": rank.rank, **describe(self.engine.device)})
+        self.measurements = Measurements(run, config, parts, rank, workers, self.reporter)
         self.reporter.history(
             "started",
             step=self.progress.step,
@@ -149,7 +150,7 @@ class Trainer:
                 loss = torch.stack([losses[term] * scale for term, scale in scales.items()]).sum()
             with self.profiler.part("backward"):
                 self.engine.backward(loss, last=batch is step.micro_batches[-1])
-            totals.add(losses, correct)
+            totals.add(losses, correct, batch.data.sources_on(self.engine.device))
         return totals
 
     def _share(self, totals: Totals, following: Step[HostBatch] | None) -> Shared:
@@ -248,7 +249,7 @@ class Trainer:
 
     def _take_over(self, start: Start) -> None:
         """Stand where a checkpoint does."""
-        self.checkpoints.load(self.engine, start)
+        self.engine.load(start.directory)
         state = start.state
         self.progress = Progress(
             step=state.step,
@@ -345,7 +346,7 @@ class Trainer:
         return LossWindow(guards.spike_window, guards.spike_score, losses or ())
 
     def _totals(self) -> Totals:
-        return Totals(self.weights, self.engine.device)
+        return Totals(self.weights, self.inputs.source_names, self.engine.device)
 
     def _beat(self, part: str) -> None:
         self.heartbeat.beat(self.progress.step, part)
@@ -354,5 +355,7 @@ class Trainer:
 def run_rank(argument: Mapping[str, Any], rank: Rank) -> None:
     """Body of every worker; `argument` holds `run`, its directory."""
     torch.set_num_threads(rank.num_threads)
+    # DeepSpeed calls torch by names that torch is about to change, thousands of times.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     run = RunDirectory(Path(argument["run"]))
     Trainer(run, run.config(), rank).train()

@@ -42,10 +42,10 @@ def make_config(directory: Path, store: Path, *overrides: str, objective: str = 
 def make_run(
     directory: Path, store: Path, name: str, *overrides: str, objective: str = MASKED_LM
 ) -> RunDirectory:
-    """A run without MLflow behind it: its tracking store is a file that cannot be a database."""
+    """A run that no tracking store knows."""
     config = make_config(directory, store, *overrides, objective=objective)
     run = RunDirectory(config.runs_dir / name)
-    run.create(RunInfo(name=name, run_id="0" * 32, tracking_uri="http://127.0.0.1:9"), config)
+    run.create(RunInfo(name=name, run_id="0" * 32, tracking_uri=""), config)
     return run
 
 
