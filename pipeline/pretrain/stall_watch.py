@@ -102,9 +102,8 @@ class StallWatch:
                 self._end(beat)
 
     def last_of(self, beats: Sequence[Beat]) -> Stall | None:
-        """The last stall, if it is what ended the attempt that left these heartbeats behind."""
-        attempts = {_key(beat) for beat in beats}
-        return next((one for one in reversed(self.stalls) if _key(one.beat) in attempts), None)
+        """The last stall, if it ended the attempt that left these heartbeats behind: a rank gave no sign after it."""
+        return next((one for one in reversed(self.stalls) if one.beat in beats), None)
 
     def _take_in(self, now: float) -> None:
         for beat in read_heartbeats(self._run.path):

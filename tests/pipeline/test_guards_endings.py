@@ -164,7 +164,9 @@ def test_the_watch_names_a_silent_rank_once_and_ends_it_when_it_does_not_end_its
     watch.look(1000.0)
     assert process.wait(timeout=30) == -9
     assert [event["event"] for event in run.events()] == ["stalled", "killed"]
-    assert watch.last_of(read_heartbeats(run.path)) == stall
+    (last,) = read_heartbeats(run.path)
+    assert watch.last_of([last]) == stall
+    assert watch.last_of([last.model_copy(update={"step": 3})]) is None
 
 
 def test_a_directory_in_use_is_refused_without_a_word_in_its_history(run: RunDirectory):
