@@ -233,6 +233,17 @@ def corrupt_checkpoint(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path)
 
 
 @pytest.fixture
+def plan_a_run(tmp_path: Path) -> Situation:
+    """A configuration whose tokens are not there, on a machine without a GPU."""
+    config = ROOT / "configs" / "pretrain" / "roberta-tiny.yaml"
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    settings = {"CONFIG": config, "NODES": 1, "GPUS": 2, "GPU": "l4"}
+    return Situation(
+        tmp_path, settings, environment, ("ways to spread the state", "fits: True", "is not known")
+    )
+
+
+@pytest.fixture
 def export_a_model(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run with checkpoints."""
     settings = {"RUN": killed_run.path.name, "RUNS": killed_run.path.parent, "FAMILY": "GPT-2"}

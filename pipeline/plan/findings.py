@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from cluster.errors import ClozeError
 from data_prep.token_store import TokenStore
 from pipeline.plan.choices import Machines, Option, cheapest
 from pipeline.plan.disk import Disk
@@ -23,7 +26,7 @@ class StoreUse:
 
     path: str
     tokens: int | None
-    """Of the store; None where it is not there."""
+    """Of its documents that are trained on; None where it is not there."""
     read: int | None
     """By the run, by the weights of the stores; None where the run's length is not known."""
     epochs: float | None
@@ -41,14 +44,17 @@ def store_uses(config: PretrainConfig, duration: Duration) -> list[StoreUse]:
 
 
 def _tokens_of(config: PretrainConfig, number: int) -> int | None:
-    from cluster.errors import ClozeError
-
+    """Tokens of the documents of a store that are trained on; None where it is not there."""
+    wanted = config.data.stores[number]
     try:
-        store = TokenStore.open(config.data.stores[number].path, verify=False)
+        store = TokenStore.open(wanted.path, verify=False)
     except (ClozeError, OSError):
         return None
-    whole = sum(file.tokens or 0 for file in store.manifest.files)
-    return round(whole * (1 - config.data.held_out))
+    chosen = ~store.held_out(config.data.held_out)
+    for names, (numbers, known) in ((wanted.sources, store.sources()), (wanted.langs, store.langs())):
+        if names is not None:
+            chosen &= np.isin(numbers, [known.index(name) for name in names if name in known])
+    return int(store.lengths[chosen].sum())
 
 
 def _read_from(config: PretrainConfig, number: int, steps: int) -> float:

@@ -13,6 +13,7 @@ from tests.benchmarks import (
     near_duplicates,
     noising,
     packing,
+    plan_memory,
     reading,
     stage_memory,
     training_step,
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "near_duplicates": near_duplicates,
     "web_archive": web_archive,
     "stage_memory": stage_memory,
+    "plan_memory": plan_memory,
 }
 
 for name in sys.argv[1:] or BENCHMARKS:
