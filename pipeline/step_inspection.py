@@ -231,14 +231,35 @@ def _rebuild(
     return rebuilt
 
 
-def inspect_step(
-    rebuilt: RebuiltStep, selection: Selection | None = None
-) -> tuple[list[InspectedSample], list[DocumentUse]]:
-    """The selected samples, and their documents with those of the most tokens first."""
+@dataclass(frozen=True, slots=True)
+class InspectedStep:
+    """The selected part of a global batch."""
+
+    rebuilt: RebuiltStep
+    samples: tuple[InspectedSample, ...]
+    documents: tuple[DocumentUse, ...]
+    """Those of the most tokens first."""
+    _origins: tuple[SampleOrigin, ...]
+    """Of each of the samples."""
+    _whereabouts: Mapping[tuple[int, int], Whereabouts]
+
+    def texts(self) -> Iterator[tuple[InspectedSample, list[InspectedPiece]]]:
+        """Every sample with its text and what is predicted of it."""
+        reader = SampleReader(self.rebuilt.inputs, self.rebuilt.dataset)
+        for one, origin in zip(self.samples, self._origins, strict=True):
+            yield one, reader.read(one.sample, origin, self._whereabouts)
+
+
+def inspect_step(rebuilt: RebuiltStep, selection: Selection | None = None) -> InspectedStep:
+    """Find out what the samples of an update are made of.
+
+    Raises:
+        ReferenceNotFoundError: there is no such rank or micro-batch.
+    """
     drawn = list(_drawn(rebuilt, selection or Selection()))
     dataset = rebuilt.dataset
     documents = find_documents(dataset.stores, (key for *_, origin in drawn for key in documents_of(origin)))
-    samples = [
+    samples = tuple(
         InspectedSample(
             sample=sample,
             micro_batch=micro_batch,
@@ -248,18 +269,9 @@ def inspect_step(
             stretches=tuple(stretch_of(origin, piece, documents) for piece in origin.pieces),
         )
         for micro_batch, sample, origin in drawn
-    ]
-    return samples, _uses(dataset, drawn, documents)
-
-
-def inspect_texts(
-    rebuilt: RebuiltStep, selection: Selection | None = None
-) -> Iterator[tuple[int, int, list[InspectedPiece]]]:
-    """(micro-batch, sample, its text and what is predicted of it) of every selected sample."""
-    reader = SampleReader(rebuilt.inputs, rebuilt.dataset)
-    for micro_batch, sample, origin in _drawn(rebuilt, selection or Selection()):
-        documents = find_documents(rebuilt.dataset.stores, documents_of(origin))
-        yield micro_batch, sample, reader.read(sample, origin, documents)
+    )
+    uses = tuple(_uses(dataset, drawn, documents))
+    return InspectedStep(rebuilt, samples, uses, tuple(origin for *_, origin in drawn), documents)
 
 
 def _drawn(rebuilt: RebuiltStep, selection: Selection) -> Iterator[tuple[int, int, SampleOrigin]]:

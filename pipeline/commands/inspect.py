@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pipeline.inspection import InspectedPiece, Stretch
-    from pipeline.step_inspection import DocumentUse, InspectedSample, RebuiltStep, Selection
+    from pipeline.step_inspection import DocumentUse, InspectedStep
 
 _MAX_SHOWN_DOCUMENTS = 60
 """Documents of a batch listed on a terminal; `--json` has all."""
@@ -109,7 +109,6 @@ def _show_step(
     from pipeline.step_inspection import (
         Selection,
         inspect_step,
-        inspect_texts,
         rebuild_data_step,
         rebuild_step,
     )
@@ -121,39 +120,37 @@ def _show_step(
         assert data_step is not None
         rebuilt = rebuild_data_step(run, data_step, overrides)
     selection = Selection(*part)
-    samples, uses = inspect_step(rebuilt, selection)
+    found = inspect_step(rebuilt, selection)
     if as_json:
-        shown_texts = {(m, s): pieces for m, s, pieces in inspect_texts(rebuilt, selection)} if texts else {}
-        print_json(_step_as_dict(rebuilt, samples, uses, shown_texts))
+        print_json(_step_as_dict(found, texts))
         return
-    print_mapping(f"{rebuilt.run.path.name}, step {rebuilt.step}", dict(_facts(rebuilt, samples)))
+    print_mapping(f"{rebuilt.run.path.name}, step {rebuilt.step}", dict(_facts(found)))
     columns = ("document", "title", "source", "uri", "bytes", "tokens", "samples")
     chosen = "" if selection == Selection() else " (only the selected part)"
     print_table(
-        f"{len(uses)} documents{chosen}, those of the most tokens first",
+        f"{len(found.documents)} documents{chosen}, those of the most tokens first",
         columns,
-        [_use_row(use) for use in uses[:_MAX_SHOWN_DOCUMENTS]],
+        [_use_row(use) for use in found.documents[:_MAX_SHOWN_DOCUMENTS]],
     )
-    if len(uses) > _MAX_SHOWN_DOCUMENTS:
-        typer.echo(f"... and {len(uses) - _MAX_SHOWN_DOCUMENTS} more (--json lists all)")
-    if not texts:
+    if len(found.documents) > _MAX_SHOWN_DOCUMENTS:
+        typer.echo(f"... and {len(found.documents) - _MAX_SHOWN_DOCUMENTS} more (--json lists all)")
+    if texts:
+        _print_texts(found)
+    else:
         typer.echo("\nTheir texts, and what was predicted: the same command with --texts")
-        return
-    _print_texts(rebuilt, selection)
 
 
-def _print_texts(rebuilt: RebuiltStep, selection: Selection) -> None:
-    from pipeline.step_inspection import inspect_texts
-
+def _print_texts(found: InspectedStep) -> None:
     console = _console()
-    for micro_batch, sample, pieces in inspect_texts(rebuilt, selection):
-        owner = f"micro-batch {micro_batch} (rank {rebuilt.rank_of(micro_batch)})"
-        console.rule(f"sample {sample}, {owner}", characters="=", align="left")
+    for one, pieces in found.texts():
+        owner = f"micro-batch {one.micro_batch} (rank {one.rank})"
+        console.rule(f"sample {one.sample}, {owner}", characters="=", align="left")
         _print_pieces(console, pieces)
 
 
-def _facts(rebuilt: RebuiltStep, samples: list[InspectedSample]) -> Iterator[tuple[str, Any]]:
+def _facts(found: InspectedStep) -> Iterator[tuple[str, Any]]:
     """What is said above the table of documents."""
+    rebuilt, samples = found.rebuilt, found.samples
     config, number = rebuilt.config, rebuilt.phase
     plan = config.batch_plan
     first, phase = rebuilt.inputs.phases[number][0], config.phases[number]
@@ -203,14 +200,14 @@ def _use_row(use: DocumentUse) -> list[Any]:
     return [document.doc_id, title, document.source, document.uri or "-", place, use.tokens, samples]
 
 
-def _step_as_dict(
-    rebuilt: RebuiltStep,
-    samples: list[InspectedSample],
-    uses: list[DocumentUse],
-    texts: dict[tuple[int, int], list[InspectedPiece]],
-) -> dict[str, Any]:
+def _step_as_dict(found: InspectedStep, texts: bool) -> dict[str, Any]:
+    rebuilt = found.rebuilt
     config, first = rebuilt.config, rebuilt.inputs.phases[rebuilt.phase][0]
     phase = config.phases[rebuilt.phase]
+    samples = [asdict(one) for one in found.samples]
+    if texts:
+        for own, (_, pieces) in zip(samples, found.texts(), strict=True):
+            own["pieces"] = [_piece_as_dict(piece) for piece in pieces]
     return {
         "run": rebuilt.run.path.name,
         "step": rebuilt.step,
@@ -236,19 +233,11 @@ def _step_as_dict(
             }
             for attempt in rebuilt.attempts
         ],
-        "samples": [
-            asdict(one)
-            | (
-                {"pieces": [_piece_as_dict(piece) for piece in texts[one.micro_batch, one.sample]]}
-                if texts
-                else {}
-            )
-            for one in samples
-        ],
+        "samples": samples,
         "documents": [
             asdict(use.document)
             | {"store": use.store, "number": use.number, "tokens": use.tokens, "samples": use.samples}
-            for use in uses
+            for use in found.documents
         ],
     }
 

@@ -22,14 +22,7 @@ from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import list_attempts
 from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
-from pipeline.step_inspection import (
-    RebuiltStep,
-    Selection,
-    inspect_step,
-    inspect_texts,
-    rebuild_data_step,
-    rebuild_step,
-)
+from pipeline.step_inspection import RebuiltStep, Selection, inspect_step, rebuild_data_step, rebuild_step
 from tests.conftest import write_store
 from tests.pipeline.ranks import free_port, make_config, make_run
 from tests.pipeline.recording_ranks import VARIABLE, recorded_path
@@ -110,7 +103,7 @@ def test_every_micro_batch_is_made_again_bit_for_bit(recorded: Recorded):
 
 
 def test_epochs_go_on_and_mixtures_change_with_the_phase(recorded: Recorded):
-    found = {step: inspect_step(rebuild_step(recorded.run, step))[0] for step in (1, 5, 6, STEPS)}
+    found = {step: inspect_step(rebuild_step(recorded.run, step)).samples for step in (1, 5, 6, STEPS)}
     assert {Path(one.store).parent.name for one in found[1] + found[5]} == {"a"}
     assert {Path(one.store).parent.name for one in found[6]} == {"a", "b"}
     assert max(one.epoch for one in found[STEPS]) > 0
@@ -172,12 +165,13 @@ def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> No
 
 def test_rank_and_micro_batch_choose_their_part(recorded: Recorded):
     step = rebuild_step(recorded.run, 4)
-    whole, _ = inspect_step(step)
+    whole = inspect_step(step).samples
     assert [one.sample for one in whole] == list(range(32, 48))
-    of_rank, _ = inspect_step(step, Selection(rank=1))
+    of_rank = inspect_step(step, Selection(rank=1)).samples
     assert [one.sample for one in of_rank] == [*range(36, 40), *range(44, 48)]
     assert {one.rank for one in of_rank} == {1}
-    of_micro_batch, uses = inspect_step(step, Selection(rank=1, micro_batch=3))
+    part = inspect_step(step, Selection(rank=1, micro_batch=3))
+    of_micro_batch, uses = part.samples, part.documents
     assert [one.sample for one in of_micro_batch] == [*range(44, 48)]
     read = sum(stop - start for one in of_micro_batch for start, stop in (s.tokens for s in one.stretches))
     assert sum(use.tokens for use in uses) == read
@@ -204,12 +198,11 @@ def test_a_sample_shown_alone_is_what_its_micro_batch_holds(kind: str, tmp_path:
 
 def test_texts_are_those_of_the_documents_that_are_listed(recorded: Recorded):
     step = rebuild_step(recorded.run, 7)
-    samples, uses = inspect_step(step)
-    by_sample = {(one.micro_batch, one.sample): one for one in samples}
-    for micro_batch, sample, pieces in inspect_texts(step):
-        stretches = [stretch for piece in pieces for stretch in piece.stretches]
-        assert tuple(stretches) == by_sample[micro_batch, sample].stretches
-        origin = step.dataset.origin(sample)
+    found = inspect_step(step)
+    assert [one for one, _ in found.texts()] == list(found.samples)
+    for one, pieces in found.texts():
+        assert one.stretches == tuple(stretch for piece in pieces for stretch in piece.stretches)
+        origin = step.dataset.origin(one.sample)
         words = [
             f"w{token}"
             for (number, document), piece in zip(documents_of(origin), origin.pieces, strict=True)
@@ -217,7 +210,8 @@ def test_texts_are_those_of_the_documents_that_are_listed(recorded: Recorded):
         ]
         shown = " ".join(piece.original for piece in pieces).replace("<s>", " ").replace("</s>", " ")
         assert shown.replace("w", " w").split() == words
-    assert {use.document.doc_id for use in uses} == {s.doc_id for one in samples for s in one.stretches}
+    listed = {use.document.doc_id for use in found.documents}
+    assert listed == {stretch.doc_id for one in found.samples for stretch in one.stretches}
 
 
 def test_command_says_the_same_to_people_and_programs(recorded: Recorded):
