@@ -152,7 +152,7 @@ class RemoteStore:
                 suffix = f".corrupt.{number}"
             target = f"{self._path(step)}{suffix}"
             for path in self.filesystem.find(self._path(step)):
-                self.filesystem.copy(path, target + path.removeprefix(self._path(step)))
+                self.filesystem.cp_file(path, target + path.removeprefix(self._path(step)))
             self._remove_all(step)
         return f"{self.place(step)}{suffix}"
 
@@ -173,7 +173,17 @@ class RemoteStore:
                 for path in self.filesystem.ls(self.root, detail=False):
                     match = _STEP.search(path.rstrip("/"))
                     if match and int(match[1]) not in committed:
-                        self.filesystem.rm(path, recursive=True)
+                        self.remove(self.filesystem.find(path))
+
+    def remove(self, paths: Collection[str]) -> None:
+        """Delete files by their full names, one by one: `rm` would take a bracket in a name for a pattern."""
+
+        def remove_one(path: str) -> None:
+            with suppress(FileNotFoundError):
+                self.filesystem.rm_file(path)
+
+        with ThreadPoolExecutor(_TRANSFERS) as pool:
+            list(pool.map(remove_one, paths))
 
     def _path(self, step: int) -> str:
         return f"{self.root}/{checkpoint_name(step)}"
@@ -188,14 +198,12 @@ class RemoteStore:
                 ) from None
 
     def _remove_manifest(self, step: int) -> None:
-        with suppress(FileNotFoundError):
-            self.filesystem.rm_file(f"{self._path(step)}/{MANIFEST_NAME}")
+        self.remove([f"{self._path(step)}/{MANIFEST_NAME}"])
 
     def _remove_all(self, step: int) -> None:
         # First what makes it a checkpoint: half of one must never look like one.
         self._remove_manifest(step)
-        with suppress(FileNotFoundError):
-            self.filesystem.rm(self._path(step), recursive=True)
+        self.remove(self.filesystem.find(self._path(step)))
 
     def _wrong_sizes(self, step: int, manifest: Manifest) -> list[Damage]:
         with remote_errors(self.place(step), "read"):
@@ -320,9 +328,7 @@ class RemoteStaging:
     def remove(self, paths: Collection[str]) -> None:
         """See Staging."""
         with remote_errors(self.store.place(self.step), "delete"):
-            for path in paths:
-                with suppress(FileNotFoundError):
-                    self.store.filesystem.rm_file(self._place_of(path))
+            self.store.remove([self._place_of(path) for path in paths])
 
     def mark(self, name: str, data: bytes) -> None:
         """See Staging."""
@@ -351,8 +357,7 @@ class RemoteStaging:
         filesystem = self.store.filesystem
         known = {f"{self._path}/{entry.path}" for entry in files}
         with remote_errors(self.store.place(self.step), "write"):
-            if foreign := [path for path in filesystem.find(self._path) if path not in known]:
-                filesystem.rm(foreign)
+            self.store.remove([path for path in filesystem.find(self._path) if path not in known])
         if damages := self.store._wrong_sizes(self.step, manifest):
             raise StorageError(
                 f"{self.store.place(self.step)} does not hold what was written: {damages[0]}.",
@@ -369,12 +374,14 @@ class RemoteStaging:
 
 @contextmanager
 def remote_errors(place: str, what: str) -> Iterator[None]:
-    """Turn whatever a store's client raises into a StorageError; a missing file is left to the caller."""
+    """Turn whatever a store's client raises into a StorageError; a file that is missing is left to the reader."""
     try:
         yield
-    except (FileNotFoundError, StorageError, CorruptArtefactError, GeneratorExit):
+    except (StorageError, CorruptArtefactError):
         raise
     except Exception as error:
+        if isinstance(error, FileNotFoundError) and what != "write":
+            raise
         raise StorageError(
             f"Cannot {what} {place}: {str(error) or type(error).__name__}",
             next_step="check the store's address, credentials and permissions, then run the same command again",
