@@ -72,6 +72,34 @@ def test_hours_are_operations_over_peak_and_share() -> None:
     assert plan.duration.device_hours == pytest.approx(8 * (plan.duration.hours or 0))
 
 
+def test_hours_follow_the_share_that_finished_runs_like_this_one_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.config import to_plain
+    from pipeline.tracking import connect, start_run
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    config = Case("", ("batch.samples=64", "precision=bf16", f"runs_dir={tmp_path}")).config()
+    for share, precision in ((0.2, "bf16"), (0.4, "bf16"), (0.3, "bf16"), (0.9, "fp32")):
+        tracked = start_run(
+            "pretrain",
+            "before",
+            config=to_plain(config) | {"precision": precision},
+            tags={"cloze.event.started": '{"workers":[{"gpu":"NVIDIA H100 80GB HBM3"}]}'},
+            runs_dir=tmp_path,
+        )
+        client = connect(tracked.uri)
+        client.log_metric(tracked.run_id, "mfu", share)
+        client.set_terminated(tracked.run_id)
+    speed = make_plan(config, GPUS["h100"], 1, 8).duration.speed
+    assert speed is not None
+    assert speed.mfu == pytest.approx(0.3)
+    assert "3 finished runs" in speed.source
+    elsewhere = make_plan(config, GPUS["a100"], 1, 8).duration.speed
+    assert elsewhere is not None
+    assert "not measured" in elsewhere.source
+
+
 def test_operations_are_about_six_for_each_weight_and_token() -> None:
     plan = planned("model.network=decoder", "objective.kind=clm", "model.vocab_size=64", "steps=7")
     flops, tokens = plan.duration.flops, plan.duration.tokens
