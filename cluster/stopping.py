@@ -92,10 +92,18 @@ def stop_on_sigterm(
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    ending = _Ending(request, grace_s, next_step, speaks)
+    ending = _Ending(request, grace_s, speaks)
     before = signal.signal(signal.SIGTERM, ending.on_signal)
     try:
         yield request
+    except KeyboardInterrupt as interrupt:
+        if ending.why is None:
+            raise
+        raise PreemptedError(
+            f"Ended at once, without another checkpoint: {ending.why}.",
+            kept="all committed checkpoints",
+            next_step=next_step,
+        ) from interrupt
     finally:
         ending.disarm()
         signal.signal(signal.SIGTERM, before)
@@ -104,20 +112,18 @@ def stop_on_sigterm(
 class _Ending:
     """What SIGTERM does: first ask, then end."""
 
-    def __init__(self, request: StopFile, grace_s: float, next_step: str, speaks: bool) -> None:
-        self._request, self._grace_s, self._next_step = request, grace_s, next_step
-        self._speaks = speaks
+    def __init__(self, request: StopFile, grace_s: float, speaks: bool) -> None:
+        self._request, self._grace_s, self._speaks = request, grace_s, speaks
+        self.why: str | None = None
+        """Why it is to end at once; None as long as it is not."""
         self._alarm: threading.Timer | None = None
         self._time_is_over = False
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._alarm is not None:
-            why = f"{self._grace_s:g} s were not enough" if self._time_is_over else "SIGTERM came again"
-            raise PreemptedError(
-                f"Ended at once, without another checkpoint: {why}.",
-                kept="all committed checkpoints",
-                next_step=self._next_step,
-            )
+            self.why = f"{self._grace_s:g} s were not enough" if self._time_is_over else "SIGTERM came again"
+            # The one exception that everybody lets through; Ray's waiting swallows others.
+            raise KeyboardInterrupt
         self._alarm = threading.Timer(self._grace_s, self._end)
         self._alarm.daemon = True
         self._alarm.start()

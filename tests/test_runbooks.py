@@ -300,7 +300,9 @@ def stop_and_preempt(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -
     """A run whose driver has just started its worker."""
     run = copy_run(killed_run, tmp_path / "runs")
     shutil.rmtree(run.path / HEARTBEATS, ignore_errors=True)
-    command = ["cloze", "resume", run.path.name, "--runs-dir", str(run.path.parent)]
+    # The signal comes while the worker still loads and builds, which takes long where many tests run.
+    grace = f"guards.grace_s={PAGE_TIMEOUT_S}"
+    command = ["cloze", "resume", run.path.name, grace, "--runs-dir", str(run.path.parent)]
     with (tmp_path / "driver.log").open("wb") as log:
         driver = subprocess.Popen(command, env=dict(corpus.environment), stdout=log, stderr=log)
     # A child that ended and is not waited for would still be there for `kill -0`.
