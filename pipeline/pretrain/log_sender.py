@@ -46,10 +46,12 @@ FINAL_STATUSES = ("FINISHED", "FAILED", "KILLED")
 _MAX_METRICS_PER_BATCH = 1000
 _GATHER_S = 1.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-_LAST_TRIES = 3
+_LAST_TRIES = 2
 """How often the process tries to send what is left when the run has ended and the store does not answer."""
 _ORPHAN_S = 30
 """Seconds that the process takes to send what is left after rank 0 was killed."""
+_NEWS, _GOODBYE = b".", b"!"
+"""What rank 0 says: there is something to send; this is the end. When its pipe closes without the latter, it died."""
 _NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
 
 
@@ -60,39 +62,61 @@ class Sender:
         self._directory, self._uri = run_directory, uri
         command = [sys.executable, "-m", "pipeline.pretrain.log_sender", str(run_directory.resolve())]
         command += ["--uri", uri, "--run-id", run_id, "--model-name", model_name]
-        with (run_directory / ERRORS_NAME).open("wb") as errors:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=_environment(),
-                # Signals for the training's process group (Ctrl-C, a scheduler's SIGTERM) are not for it: it ends
-                # when rank 0 has nothing more to say.
-                start_new_session=True,
-            )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._problem = ""
+        try:
+            want_status(run_directory, "RUNNING")
+            with (run_directory / ERRORS_NAME).open("wb") as errors:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=_environment(),
+                    # Signals for the training's process group (Ctrl-C, a scheduler's SIGTERM) are not for it: it ends
+                    # when rank 0 has nothing more to say.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            # No process, no memory, no room: training does without, and `close` tells.
+            self._problem = str(error)
+            return
         assert self._process.stdin is not None
-        self._wake = self._process.stdin.fileno()
-        os.set_blocking(self._wake, False)
+        os.set_blocking(self._process.stdin.fileno(), False)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that sends; None when it could not be started."""
+        return None if self._process is None else self._process.pid
 
     def notify(self) -> None:
         """Say that there is something to send. It goes on its way within about a second, with what comes until then."""
-        # A full pipe has said it already; a broken one is reported by `close`.
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            os.write(self._wake, b".")
+        self._say(_NEWS)
 
     def close(self, timeout_s: float = 30.0) -> str:
         """Send what is left, for at most `timeout_s`. Returns why entries stay unsent, or an empty string."""
-        try:
-            output, _ = self._process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
-            output = b"it is slow"
+        output = b""
+        if self._process is not None:
+            self._say(_GOODBYE)
+            try:
+                output, _ = self._process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
+                output = b"it is slow"
         if unsent_bytes(self._directory) == 0:
             return ""
-        reason = output.decode(errors="replace").strip() or f"see {self._directory / ERRORS_NAME}"
+        reason = (
+            output.decode(errors="replace").strip() or self._problem or f"see {self._directory / ERRORS_NAME}"
+        )
         return f"{self._uri} did not take everything ({reason})"
+
+    def _say(self, word: bytes) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        # A full pipe has said it already; a broken one is reported by `close`.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ValueError):
+            os.write(self._process.stdin.fileno(), word)
 
 
 def unsent_bytes(run_directory: Path) -> int:
@@ -172,7 +196,9 @@ class _Sending:
         return path.read_text() if path.exists() else ""
 
     def _set_status(self, status: str) -> None:
-        if status in FINAL_STATUSES:
+        if status == "KILLED" and self._client.get_run(self._run_id).info.status != "RUNNING":
+            pass  # Somebody who knew more has said how it ended.
+        elif status in FINAL_STATUSES:
             self._client.set_terminated(self._run_id, status)
         else:
             self._client.update_run(self._run_id, status=status)
@@ -269,14 +295,19 @@ def main() -> None:
     arguments = parser.parse_args()
     with contextlib.suppress(OSError):
         os.nice(10)
-    keep_sending(
-        arguments.directory, uri=arguments.uri, run_id=arguments.run_id, model_name=arguments.model_name
-    )
+    with contextlib.redirect_stdout(sys.stderr):
+        reason = keep_sending(
+            arguments.directory, uri=arguments.uri, run_id=arguments.run_id, model_name=arguments.model_name
+        )
+    with contextlib.suppress(OSError):
+        sys.stdout.write(reason[:1000])
+        sys.stdout.flush()
 
 
-def keep_sending(run_directory: Path, *, uri: str, run_id: str, model_name: str) -> None:
-    """Send whenever standard input says so, again and again until it works; end when standard input does."""
-    failures, ended = 0, False
+def keep_sending(run_directory: Path, *, uri: str, run_id: str, model_name: str) -> str:
+    """Send whenever standard input says so, again and again until it works; end when standard input does. Returns why
+    something stays unsent, or an empty string."""
+    failures, heard = 0, _NEWS
     last_tries = _LAST_TRIES
     while True:
         reason = ""
@@ -286,31 +317,36 @@ def keep_sending(run_directory: Path, *, uri: str, run_id: str, model_name: str)
         except Exception as error:
             # Whatever it is, the entries stay in the log, and it is tried again.
             failures, reason = failures + 1, f"{type(error).__name__}: {error}"
-        if not ended:
-            ended = _wait(_RETRY_S[min(failures, len(_RETRY_S)) - 1] if failures else None)
+        if heard == _NEWS:
+            heard = _listen(_RETRY_S[min(failures, len(_RETRY_S)) - 1] if failures else None)
+            if not heard:
+                # Whoever starts it again makes it running again.
+                want_status(run_directory, "KILLED")
             continue
         last_tries -= 1
-        if not failures or not last_tries:
-            break
+        # Nobody waits for the process when rank 0 is dead: it tries until its time is over.
+        if not failures or (heard == _GOODBYE and not last_tries):
+            return reason
         time.sleep(_GATHER_S)
-    with contextlib.suppress(OSError):
-        sys.stdout.write(reason[:1000])
-        sys.stdout.flush()
 
 
-def _wait(retry_s: float | None) -> bool:
-    """Wait for news, or for the time to try again; gather what follows. True when standard input has ended."""
+def _listen(retry_s: float | None) -> bytes:
+    """Wait for news, or for the time to try again; gather what follows. Returns `_NEWS`, `_GOODBYE`, or nothing when
+    rank 0 died."""
     if retry_s is None:
         select.select([0], [], [])
         retry_s = _GATHER_S
     deadline = time.monotonic() + retry_s
-    while (left := deadline - time.monotonic()) > 0:
+    heard = _NEWS
+    while heard == _NEWS and (left := deadline - time.monotonic()) > 0:
         readable, _, _ = select.select([0], [], [], left)
-        if readable and not os.read(0, 1 << 16):
-            # Rank 0 closed it, or is dead: this process outlives it by so much at most.
-            signal.alarm(_ORPHAN_S)
-            return True
-    return False
+        if readable:
+            words = os.read(0, 1 << 16)
+            heard = _GOODBYE if _GOODBYE in words else words[:1]
+    if heard != _NEWS:
+        # This process outlives rank 0 by so much at most.
+        signal.alarm(_ORPHAN_S)
+    return heard
 
 
 if __name__ == "__main__":

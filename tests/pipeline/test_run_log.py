@@ -297,3 +297,16 @@ def test_the_last_status_is_set_after_everything_else_arrived(tmp_path: Path):
     send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="status")
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "KILLED"
     assert history(tracked, "loss") == [(1, 1.0)]
+
+
+def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    log = RunLog(tmp_path)
+    sender = Sender(tmp_path, uri="http://127.0.0.1:9", run_id="0" * 32, model_name="none")
+    log.write("train", 1, {"loss": 1.0})
+    sender.notify()
+    log.close()
+    assert sender.pid is None
+    assert "no-python" in sender.close()

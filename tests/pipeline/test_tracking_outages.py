@@ -85,9 +85,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def tracked(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrackedRun:
-    """A run on the server. Requests are given up after a second: the server carries out some of them all the same."""
+    """A run on the server. Requests are given up after two seconds; the server carries out some of them later."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     return start_run("test", tmp_path.name, config={"a": 1}, tags={}, runs_dir=tmp_path / "runs")
 
 
@@ -196,7 +196,7 @@ from pipeline.pretrain.run_log import RunLog, Sender
 directory, uri, run_id = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 log = RunLog(directory)
 sender = Sender(directory, uri=uri, run_id=run_id, model_name="killed")
-print(sender._process.pid, flush=True)
+print(sender.pid, flush=True)
 for step in range(1, 101):
     log.write("train", step, {"killed": step})
     sender.notify()
@@ -204,7 +204,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_run_leaves_a_sender_that_sends_the_rest_and_ends(
+def test_a_killed_run_leaves_a_sender_that_sends_the_rest_says_so_and_ends(
     server: Server, tracked: TrackedRun, tmp_path: Path
 ):
     command = [sys.executable, "-c", KILLED, str(tmp_path), tracked.uri, tracked.run_id]
@@ -215,11 +215,20 @@ def test_a_killed_run_leaves_a_sender_that_sends_the_rest_and_ends(
         lambda: not psutil.pid_exists(sender) or psutil.Process(sender).status() == psutil.STATUS_ZOMBIE
     )
     assert server.metric_rows(tracked.run_id)["killed"] == [(step, step) for step in range(1, 101)]
+    client = connect(tracked.uri)
+    info = client.get_run(tracked.run_id).info
+    assert info.status == "KILLED"
+    assert info.end_time is not None
+
+    resumed = Sender(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="killed")
+    wait_until(lambda: client.get_run(tracked.run_id).info.status == "RUNNING")
+    assert resumed.close() == ""
+    assert client.get_run(tracked.run_id).info.status == "RUNNING", "how it ended is for its driver to say"
 
 
-def test_a_resumption_makes_a_failed_run_running_again(tracked: TrackedRun, tmp_path: Path):
+def test_a_run_that_failed_is_not_said_to_be_killed(tracked: TrackedRun, tmp_path: Path):
     client = connect(tracked.uri)
     client.set_terminated(tracked.run_id, "FAILED")
-    want_status(tmp_path, "RUNNING")
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="again")
-    assert client.get_run(tracked.run_id).info.status == "RUNNING"
+    want_status(tmp_path, "KILLED")
+    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="failed")
+    assert client.get_run(tracked.run_id).info.status == "FAILED"
