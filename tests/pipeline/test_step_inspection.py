@@ -132,6 +132,25 @@ def test_attempts_of_a_history_have_the_configuration_that_was_replaced_after_th
     assert files == ["config.yaml.1", "config.yaml.1", "config.yaml.3", "config.yaml"]
 
 
+def test_run_that_went_back_read_what_is_made_again_and_what_was_left_out(tmp_path: Path, store: Path):
+    guards = (
+        "guards.spike_score=1.2",
+        "guards.spike_window=8",
+        "guards.max_rollbacks=30",
+        "optimizer.lr=1e-7",
+    )
+    run = make_run(tmp_path, store, "back", "steps=16", "checkpoint.every_steps=4", *guards)
+    train_recorded(run, 1, tmp_path / "fed")
+    spike = [event for event in run.events() if event["event"] == "spike"][-1]
+    fed = sorted((tmp_path / "fed").iterdir())
+    after = [rebuild_step(run, step) for step in range(spike["back_to"] + 1, 17)]
+    taken_back = rebuild_data_step(run, spike["data_step"])
+    assert taken_back.step == spike["step"]
+    made = [step.batch(number) for step in (taken_back, *after) for number in range(4)]
+    for batch, path in zip(made, fed[-len(made) :], strict=True):
+        assert_same(batch.inputs, dict(np.load(path)))
+
+
 def test_what_was_left_out_moves_the_data_of_later_updates(recorded: Recorded, tmp_path: Path, store: Path):
     run = make_run(tmp_path, store, "skipping")
     before = {step: rebuild_step(run, step).batch(0) for step in (4, 5, 6)}
