@@ -55,7 +55,7 @@ class TrainingEngine:
         """
         Args:
             model: with its initial weights, the same on every rank.
-            universal: the checkpoint to be loaded was converted for another number of workers.
+            universal: has no effect: `load` sees by itself how a checkpoint was saved.
 
         Raises:
             ConfigError: the precision, optimizer or offload cannot work on this machine.
@@ -63,7 +63,7 @@ class TrainingEngine:
         require_hardware(config)
         self.optimizer_name = optimizer_name(config)
         self._optimizer = make_optimizer(self.optimizer_name, model, config.optimizer)
-        self.deepspeed = initialize(model, config, rank.world_size, self._optimizer, universal=universal)
+        self.deepspeed = initialize(model, config, rank.world_size, self._optimizer)
         self.device: torch.device = self.deepspeed.device
         self._clip = config.optimizer.clip
         without_zero = config.zero.stage == 0
@@ -181,7 +181,18 @@ def clear_gradients(engine: Any) -> None:
 
 
 def require_hardware(config: PretrainConfig) -> None:
-    """Raise ConfigError unless this machine can compute in the run's precision."""
+    """Raise ConfigError unless this machine can compute in the run's precision and keep its state."""
+    zero = config.zero
+    for name, place in (
+        ("offload_optimizer", zero.offload_optimizer),
+        ("offload_parameters", zero.offload_parameters),
+    ):
+        if place is not None and place.device == "nvme":
+            raise ConfigError(
+                f"zero.{name}.device nvme is not supported: checkpoints are written from memory, and DeepSpeed keeps"
+                " state on disks in files of its own.",
+                next_step=f"set zero.{name}.device=cpu, or more workers: each then holds a smaller share",
+            )
     if config.precision == "fp16" and not torch.cuda.is_available():
         raise ConfigError(
             "precision fp16 needs CUDA: CPUs have no kernels for it.",
@@ -189,12 +200,8 @@ def require_hardware(config: PretrainConfig) -> None:
         )
 
 
-def deepspeed_config(config: PretrainConfig, world_size: int, *, universal: bool = False) -> dict[str, Any]:
-    """DeepSpeed's configuration in concrete numbers; nothing is left to `auto`.
-
-    Args:
-        universal: the checkpoint to be loaded was converted for another number of workers.
-    """
+def deepspeed_config(config: PretrainConfig, world_size: int) -> dict[str, Any]:
+    """DeepSpeed's configuration in concrete numbers; nothing is left to `auto`."""
     batch, zero = config.batch, config.zero
     offload = {
         name: offload_section(place)
@@ -226,7 +233,6 @@ def deepspeed_config(config: PretrainConfig, world_size: int, *, universal: bool
         # Offloaded optimizers may be torch's own, where there is no compiler.
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
-        "checkpoint": {"load_universal": universal},
         "steps_per_print": _QUIET,
         "wall_clock_breakdown": False,
     }
@@ -243,8 +249,6 @@ def initialize(
     config: PretrainConfig,
     world_size: int,
     optimizer: torch.optim.Optimizer,
-    *,
-    universal: bool,
 ) -> Any:
     """`deepspeed.initialize` for this rank; returns the engine."""
     import deepspeed
@@ -254,7 +258,7 @@ def initialize(
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=optimizer,
-        config=deepspeed_config(config, world_size, universal=universal),
+        config=deepspeed_config(config, world_size),
         dist_init_required=False,
     )
     return engine
@@ -282,15 +286,3 @@ def prepare_network(
     if compute.compile:
         model.compile()
     return choice
-
-
-def consolidated_weights(engine: Any) -> dict[str, torch.Tensor] | None:
-    """float32 weights of the whole network on rank 0, None elsewhere. All ranks must call it."""
-    if engine.zero_optimization_stage() == 3:
-        state = engine._zero3_consolidated_16bit_state_dict()
-    else:
-        state = engine.module.state_dict()
-    if torch.distributed.get_rank() != 0:
-        return None
-    assert state is not None
-    return {name: tensor.detach().float().cpu().contiguous() for name, tensor in state.items()}

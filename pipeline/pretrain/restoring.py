@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,23 @@ from torch import Tensor
 from cluster.errors import ResumeRefusedError
 from pipeline.pretrain.saved_state import SavedMaster, SavedState
 from pipeline.pretrain.shards import Piece, Shard, own_shards
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Elements that a master takes over from a saved one."""
+
+    source: SavedMaster
+    first: int
+    """In the source."""
+    offset: int
+    """In the own master."""
+    size: int
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Copy them between tensors laid out as the masters are."""
+        values = source.detach().view(-1).narrow(0, self.first, self.size)
+        target.detach().view(-1).narrow(0, self.offset, self.size).copy_(values)
 
 
 @torch.no_grad()
@@ -70,50 +88,38 @@ def _require_all(shards: list[Shard], saved: SavedState) -> None:
 
 def _restore_shard(shard: Shard, states: Any, saved: SavedState, leave_out: Collection[str]) -> None:
     """Fill a master and its state; what the checkpoint does not know of is removed."""
-    stretches = [
-        (piece, offset, source, first, size)
-        for piece in shard.pieces
-        for offset, source, first, size in _overlaps(piece, saved)
-    ]
+    stretches = [stretch for piece in shard.pieces for stretch in _overlaps(piece, saved)]
     # A share that is all padding has no stretch, but numbers such as the step: they are the same everywhere.
-    some = stretches[0][2] if stretches else saved.masters(0)[shard.group]
+    some = stretches[0].source if stretches else saved.masters(0)[0]
     keys = [key for key in some.state if key not in leave_out]
     state = states[shard.master]
     for key in [key for key in state if key not in keys]:
         del state[key]
     for key in keys:
         value = some.state[key]
-        if not _is_sharded(value):
+        if not is_sharded(value):
             state[key] = value.clone() if torch.is_tensor(value) else value
         elif not torch.is_tensor(state.get(key)):
             state[key] = torch.zeros_like(shard.master, requires_grad=False)
-    for _, offset, source, first, size in stretches:
-        _copy(shard.master, offset, source.weights, first, size)
+    for stretch in stretches:
+        stretch.copy(stretch.source.weights, shard.master)
         for key in keys:
-            if _is_sharded(source.state[key]):
-                _copy(state[key], offset, source.state[key], first, size)
+            if is_sharded(value := stretch.source.state[key]):
+                stretch.copy(value, state[key])
 
 
-def _overlaps(piece: Piece, saved: SavedState) -> Iterator[tuple[int, SavedMaster, int, int]]:
-    """Where a stretch comes from: offset in the own master, the source, the offset in it, elements."""
-    for found, source in saved.holders(piece.name):
+def _overlaps(piece: Piece, saved: SavedState) -> Iterator[_Stretch]:
+    """Where the elements of a piece come from."""
+    stop = piece.start + piece.size
+    for found, source in saved.holders(piece.name, piece.start, stop):
         start = max(piece.start, found.start)
-        stop = min(piece.start + piece.size, found.start + found.size)
-        if start < stop:
-            yield (
-                piece.offset + start - piece.start,
-                source,
-                found.offset + start - found.start,
-                stop - start,
-            )
+        size = min(stop, found.start + found.size) - start
+        yield _Stretch(source, found.offset + start - found.start, piece.offset + start - piece.start, size)
 
 
-def _is_sharded(value: Any) -> bool:
+def is_sharded(value: Any) -> bool:
+    """Whether a value of an optimizer's state has an element for every element of its master."""
     return torch.is_tensor(value) and value.dim() > 0
-
-
-def _copy(target: Tensor, offset: int, source: Tensor, first: int, size: int) -> None:
-    target.detach().view(-1).narrow(0, offset, size).copy_(source.detach().view(-1).narrow(0, first, size))
 
 
 def _restore_loss_scale(optimizer: Any, saved: SavedState) -> None:

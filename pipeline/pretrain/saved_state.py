@@ -30,7 +30,6 @@ class SavedMaster:
     """Flat; without the padding at its end."""
     state: Mapping[str, Any]
     """By key: a tensor of as many elements (or more: padding), or a number that is the same for all elements."""
-    pieces: tuple[Piece, ...]
 
 
 class SavedState:
@@ -73,13 +72,11 @@ class SavedState:
             return sizes
         return [[size] for group in sizes for size in group]
 
-    def holders(self, name: str) -> Iterator[tuple[Piece, SavedMaster]]:
-        """Everyone who holds a stretch of a parameter, from its first element to its last."""
-        for rank, number in self._places.get(name, ()):
-            master = self.masters(rank)[number]
-            for piece in master.pieces:
-                if piece.name == name:
-                    yield piece, master
+    def holders(self, name: str, start: int, stop: int) -> Iterator[tuple[Piece, SavedMaster]]:
+        """Everyone who holds some of a parameter's elements from `start` to `stop`; no other files are opened."""
+        for piece, rank, number in self._places.get(name, ()):
+            if piece.start < stop and start < piece.start + piece.size:
+                yield piece, self.masters(rank)[number]
 
     def masters(self, rank: int) -> list[SavedMaster]:
         """The masters of a rank."""
@@ -95,19 +92,19 @@ class SavedState:
         return {name: value for name, value in self.model["optimizer"].items() if name in _SCALING}
 
     @cached_property
-    def _places(self) -> dict[str, list[tuple[int, int]]]:
-        places: dict[str, list[tuple[int, int]]] = {}
+    def _places(self) -> dict[str, list[tuple[Piece, int, int]]]:
+        """By parameter: its pieces, with the rank and the number of the master that has each."""
+        places: dict[str, list[tuple[Piece, int, int]]] = {}
         for rank in range(self.world_size):
             for number, row in enumerate(self.rows):
                 for piece in pieces_of(row, self.stage, self.world_size, rank):
-                    places.setdefault(piece.name, []).append((rank, number))
+                    places.setdefault(piece.name, []).append((piece, rank, number))
         return places
 
     def _read(self, rank: int) -> Iterator[SavedMaster]:
         state = self._states(rank)
-        for number, (row, tensor) in enumerate(zip(self.rows, self._weights(rank), strict=True)):
-            pieces = pieces_of(row, self.stage, self.world_size, rank)
-            yield SavedMaster(tensor.view(-1), state.get(number, {}), pieces)
+        for number, tensor in enumerate(self._weights(rank)):
+            yield SavedMaster(tensor.view(-1), state.get(number, {}))
 
     def _weights(self, rank: int) -> list[Tensor]:
         if self.stage:

@@ -1,0 +1,261 @@
+"""Real ranks that train a tiny network in every way the engine knows; run by `torchrun`, once for many cases.
+
+    python -m tests.pipeline.engine_ranks DIRECTORY PART
+
+Rank 0 writes what is found to DIRECTORY/PART.json: for each case, names of claims with what came out.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cluster.train_group import Rank
+from pipeline.pretrain import engine as engines
+from pipeline.pretrain import optimizers
+from pipeline.pretrain.engine import DEEPSPEED_DIRECTORY, TrainingEngine
+from pipeline.pretrain.fragments import own_fragments
+from pipeline.pretrain.restoring import is_sharded
+from pipeline.pretrain.shards import own_shards
+from tests.pipeline.ranks import make_config
+
+CPU = "{device: cpu}"
+PRECISIONS = [f"{stage}-{precision}" for stage in range(4) for precision in ("fp32", "bf16")]
+CASES: dict[str, tuple[str, ...]] = {
+    **{name: (f"zero.stage={name[0]}", f"precision={name[2:]}") for name in PRECISIONS},
+    **{f"{stage}-fp16": (f"zero.stage={stage}", "precision=fp16") for stage in (0, 2, 3)},
+    **{f"{stage}-lion": (f"zero.stage={stage}", "optimizer.kind=lion") for stage in (1, 3)},
+    **{f"{stage}-adagrad": (f"zero.stage={stage}", "optimizer.kind=adagrad") for stage in (2, 3)},
+    "0-lamb": ("zero.stage=0", "optimizer.kind=lamb"),
+    "2-plain": ("zero.stage=2",),
+    "3-layers": ("zero.stage=3", "optimizer.layer_decay=0.5"),
+    "1-offload": ("zero.stage=1", f"zero.offload_optimizer={CPU}"),
+    "2-offload": ("zero.stage=2", f"zero.offload_optimizer={CPU}"),
+    "3-offload": ("zero.stage=3", f"zero.offload_optimizer={CPU}", f"zero.offload_parameters={CPU}"),
+}
+"""By name, overrides of the tiny configuration. `plain` has no compiler."""
+MOVES = {name: name for name in CASES} | {
+    "0-fp32": "3-fp32",
+    "1-fp32": "2-offload",
+    "2-fp32": "0-fp32",
+    "3-fp32": "1-fp32",
+    "3-bf16": "2-bf16",
+}
+"""In which case one rank goes on from what two have saved."""
+SAVED, TURNED, LAST = 5, 7, 10
+"""Updates made when two ranks save, when one rank saves, and at the end."""
+
+
+class Network(nn.Module):
+    """Small, with sizes that no number of ranks divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 5)
+        self.dense = nn.Linear(5, 7)
+        self.norm = nn.LayerNorm(7)
+        self.output = nn.Linear(7, 3)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, None]:
+        hidden = self.norm(torch.tanh(self.dense(self.embedding(ids))))
+        return nn.functional.cross_entropy(self.output(hidden).float(), targets, reduction="sum"), None
+
+
+def make_engine(directory: Path, rank: Rank, case: str) -> TrainingEngine:
+    """The engine of a case, with an average of the weights."""
+    own = directory / f"config-{rank.rank}"
+    own.mkdir(exist_ok=True)
+    config = make_config(own, directory / "none", *CASES[case], "ema={decay: 0.8}")
+    optimizers.has_compiler = lambda: not case.endswith("plain")
+    torch.manual_seed(1)
+    return TrainingEngine(Network(), config, rank)
+
+
+def add_gradients(engine: TrainingEngine, number: int, poison: float = 1.0) -> None:
+    """Forward and backward of this rank's micro-batches of an update; there are 4 or 8 in all."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    own = range(rank, 4 + 4 * (number % 2), world_size)
+    for micro_batch in own:
+        generator = torch.Generator().manual_seed(100 * number + micro_batch)
+        ids, targets = (torch.randint(size, (6,), generator=generator) for size in (11, 3))
+        loss, _ = engine(ids=ids, targets=targets)
+        factor = poison if micro_batch == 0 else 1.0
+        engine.backward(loss * factor * world_size / 24, last=micro_batch == own[-1])
+
+
+def run(engine: TrainingEngine, first: int, last: int) -> list[engines.Update]:
+    """Updates, of which each fourth in five is discarded and each fifth has a gradient that is no number."""
+    made = []
+    for number in range(first, last):
+        add_gradients(engine, number, math.nan if number % 5 == 4 else 1.0)
+        made.append(engine.update(1e-2, discard=number % 5 == 3))
+    return made
+
+
+def gather(engine: TrainingEngine) -> dict[str, Tensor]:
+    """All masters, their whole state and the network's weights, put together from all ranks."""
+    deepspeed, own = engine.deepspeed, []
+    for shard in own_shards(deepspeed):
+        state = deepspeed.optimizer.state.get(shard.master, {})
+        for key, value in {"fp32": shard.master, **state}.items():
+            if is_sharded(value):
+                flat = value.detach().view(-1)
+                own += [
+                    (f"{key} {p.name}", p.start, flat[p.offset : p.offset + p.size].clone())
+                    for p in shard.pieces
+                ]
+            else:
+                own += [(f"{key} {p.name}", 0, torch.tensor([float(value)])) for p in shard.pieces]
+    return _join(own)
+
+
+def fragments(engine: TrainingEngine, key: Any) -> dict[str, Tensor]:
+    """What `own_fragments` of all ranks gives; every element must be there exactly once."""
+    own = [(one.name, one.start, one.values.clone()) for one in own_fragments(engine, key)]
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, own)
+    everything = sorted((piece for pieces in ranks for piece in pieces), key=lambda piece: piece[:2])
+    whole: dict[str, list[Tensor]] = {}
+    for name, start, values in everything:
+        assert start == sum(map(len, whole.setdefault(name, []))), (name, start)
+        whole[name].append(values)
+    return {name: torch.cat(values) for name, values in whole.items()}
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    """Whether two gathered states are equal, bit for bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def save(engine: TrainingEngine, directory: Path) -> None:
+    """DeepSpeed's own files."""
+    engine.deepspeed.save_checkpoint(str(directory), tag=DEEPSPEED_DIRECTORY, save_latest=False)
+
+
+def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
+    """Two ranks: updates, a checkpoint, the way on, the way back, and a fresh start."""
+    engine = make_engine(directory, rank, case)
+    initial = fragments(engine, "ema")
+    weights = fragments(engine, "fp32")
+    updates = run(engine, 0, 3)
+    before = gather(engine)
+    skipped = run(engine, 3, 5)
+    found: dict[str, Any] = {
+        "applied": [update.applied for update in updates + skipped],
+        "norms": [update.grad_norm for update in updates],
+        "loss_scales": [update.loss_scale for update in updates + skipped],
+        "average begins as the weights": same(initial, weights),
+        "nothing changed": same(before, gather(engine)),
+        "optimizer": engine.optimizer_name,
+    }
+    save(engine, directory / case)
+    saved = gather(engine)
+    if rank.rank == 0:
+        torch.save(saved, directory / f"{case}.pt")
+    run(engine, SAVED, LAST)
+    last = gather(engine)
+    if rank.rank == 0:
+        torch.save(last, directory / f"{case}-last.pt")
+    found["fragments are the weights"] = _are_weights(engine)
+    found["moved on"] = not same(saved, last)
+    # What a spike leaves behind: half an update.
+    loss, _ = engine(ids=torch.arange(6), targets=torch.zeros(6, dtype=torch.long))
+    engine.backward(loss, last=False)
+    engine.load(directory / case)
+    found["went back"] = same(saved, gather(engine))
+    run(engine, SAVED, LAST)
+    found["same after going back"] = same(last, gather(engine))
+    fresh = make_engine(directory, rank, case)
+    fresh.load(directory / case)
+    run(fresh, SAVED, LAST)
+    found["same after a start"] = same(last, gather(fresh))
+    return found
+
+
+def reshard(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
+    """One rank goes on from what two saved."""
+    engine = make_engine(directory, rank, MOVES[case])
+    engine.load(directory / case)
+    taken_over = same(torch.load(directory / f"{case}.pt"), gather(engine))
+    run(engine, SAVED, TURNED)
+    save(engine, directory / f"{case}-one")
+    torch.save(gather(engine), directory / f"{case}-one.pt")
+    return {"taken over": taken_over}
+
+
+def return_to_two(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
+    """Two ranks go on from what one saved, to where two came without it."""
+    engine = make_engine(directory, rank, case)
+    engine.load(directory / f"{case}-one")
+    taken_over = same(torch.load(directory / f"{case}-one.pt"), gather(engine))
+    run(engine, TURNED, LAST)
+    reference, arrived = torch.load(directory / f"{case}-last.pt"), gather(engine)
+    distances = [
+        float((arrived[name] - reference[name]).abs().max()) for name in reference if name.startswith("fp32")
+    ]
+    return {"taken over": taken_over, "distance": max(distances)}
+
+
+PARTS: dict[str, Callable[[Path, Rank, str], dict[str, Any]]] = {
+    "explore": explore,
+    "reshard": reshard,
+    "return": return_to_two,
+}
+
+
+def main(directory: Path, part: str) -> None:
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = Rank(dist.get_rank(), dist.get_world_size(), dist.get_rank(), 1)
+    _allow_fp16()
+    found = {case: PARTS[part](directory, rank, case) for case in CASES}
+    if rank.rank == 0:
+        (directory / f"{part}.json").write_bytes(orjson.dumps(found))
+
+
+def _are_weights(engine: TrainingEngine) -> bool:
+    """Whether fragments are the network's own weights, rounded to its precision."""
+    from deepspeed.runtime.zero.partition_parameters import GatheredParameters
+
+    whole, module = fragments(engine, "fp32"), engine.deepspeed.module
+    with GatheredParameters(
+        list(module.parameters()), enabled=engine.deepspeed.zero_optimization_stage() == 3
+    ):
+        weights = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    return whole.keys() == weights.keys() and all(
+        torch.equal(whole[name].to(value.dtype), value.view(-1)) for name, value in weights.items()
+    )
+
+
+def _join(own: list[tuple[str, int, Tensor]]) -> dict[str, Tensor]:
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, own)
+    unique = {(name, start): values for pieces in ranks for name, start, values in pieces}
+    whole: dict[str, list[Tensor]] = {}
+    for (name, _), values in sorted(unique.items(), key=lambda item: item[0]):
+        whole.setdefault(name, []).append(values)
+    return {name: torch.cat(values) for name, values in whole.items()}
+
+
+def _allow_fp16() -> None:
+    """CPUs are too slow for fp16, not unable: its scaling of losses can be watched on them."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    assert accelerator is not None
+    accelerator.is_fp16_supported = lambda: True
+    engines.require_hardware = lambda config: None
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,207 @@
+"""The optimizers of pre-training, their groups, and what a machine without them is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cluster.errors import ConfigError
+from models.config import TransformerConfig
+from models.elmo.config import ElmoConfig
+from models.elmo.language_model import ElmoLanguageModel
+from models.masked_language_model import MaskedLanguageModel
+from models.sequence_to_sequence import SequenceToSequence
+from models.weights import decay_groups, layer_scales
+from pipeline.pretrain import optimizers
+from pipeline.pretrain.engine import deepspeed_config, require_hardware
+from pipeline.pretrain.optimizers import KINDS, make_optimizer, optimizer_name
+from pipeline.pretrain.settings import OptimizerConfig
+from pipeline.pretrain.shards import pieces_of
+from pipeline.pretrain.torch_optimizers import Adagrad, Lamb
+from tests.pipeline.ranks import make_config
+
+SHAPE = TransformerConfig(
+    vocab_size=50, num_layers=2, hidden_size=8, num_heads=2, intermediate_size=16, max_positions=16
+)
+
+
+def _trained(
+    optimizer: torch.optim.Optimizer, weights: Sequence[Tensor], gradients: list[list[Tensor]]
+) -> list[Tensor]:
+    for step in gradients:
+        for weight, gradient in zip(weights, step, strict=True):
+            weight.grad = gradient.clone()
+        optimizer.step()
+    return [weight.detach() for weight in weights]
+
+
+def _problem() -> tuple[list[nn.Parameter], list[list[Tensor]]]:
+    generator = torch.Generator().manual_seed(3)
+    shapes = [(4, 3), (5,), (2, 2)]
+    weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+    weights[1].data.zero_()
+    return weights, [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(5)]
+
+
+def test_lamb_is_algorithm_2_of_the_paper() -> None:
+    weights, gradients = _problem()
+    expected = [weight.detach().double() for weight in weights]
+    means, squares = ([torch.zeros_like(weight) for weight in expected] for _ in range(2))
+    for step, of_step in enumerate(gradients, 1):
+        for i, gradient in enumerate(of_step):
+            means[i] = 0.9 * means[i] + 0.1 * gradient.double()
+            squares[i] = 0.95 * squares[i] + 0.05 * gradient.double() ** 2
+            ratio = (means[i] / (1 - 0.9**step)) / ((squares[i] / (1 - 0.95**step)).sqrt() + 1e-6)
+            update = ratio + 0.1 * expected[i]
+            trust = float(expected[i].norm() / update.norm()) if expected[i].any() else 1.0
+            expected[i] = expected[i] - 0.01 * min(max(trust, 0.01), 10.0) * update
+    optimizer = Lamb(weights, lr=0.01, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
+    for found, wanted in zip(_trained(optimizer, weights, gradients), expected, strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_adagrad_is_torchs_bit_for_bit() -> None:
+    weights, gradients = _problem()
+    others = [nn.Parameter(weight.detach().clone()) for weight in weights]
+    ours = _trained(Adagrad(weights, lr=0.1, eps=1e-6, weight_decay=0.1), weights, gradients)
+    reference = torch.optim.Adagrad(others, lr=0.1, eps=1e-6, weight_decay=0.1)
+    for found, wanted in zip(ours, _trained(reference, others, gradients), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_every_parameter_is_in_one_group_and_only_matrices_decay() -> None:
+    model = MaskedLanguageModel(SHAPE)
+    groups = decay_groups(model, 0.1, layer_decay=0.8)
+    found = [id(parameter) for group in groups for parameter in group["params"]]
+    assert sorted(found) == sorted(map(id, model.parameters()))
+    for group in groups:
+        assert {parameter.dim() > 1 for parameter in group["params"]} == {group["weight_decay"] > 0}
+
+
+def test_layers_learn_slower_the_lower_they_are() -> None:
+    scales = layer_scales(MaskedLanguageModel(SHAPE), 0.5)
+    assert scales["encoder.embeddings.tokens.weight"] == 0.5**3
+    assert scales["encoder.transformer.layers.0.feed_forward.up.weight"] == 0.5**2
+    assert scales["encoder.transformer.layers.1.attention_norm.bias"] == 0.5
+    assert scales["head.dense.weight"] == 1.0
+
+
+def test_a_decoder_stands_on_its_encoder() -> None:
+    shape = TransformerConfig(
+        network="encoder_decoder",
+        vocab_size=50,
+        num_layers=2,
+        hidden_size=8,
+        num_heads=2,
+        intermediate_size=16,
+        max_positions=16,
+    )
+    scales = layer_scales(SequenceToSequence(shape), 0.5)
+    order = ["encoder.transformer.layers.0", "encoder.transformer.layers.1"]
+    order += ["decoder.transformer.layers.0", "decoder.transformer.layers.1"]
+    assert [scales[f"{name}.attention.qkv.weight"] for name in order] == [0.5**4, 0.5**3, 0.5**2, 0.5]
+    assert scales["encoder.embeddings.tokens.weight"] == 0.5**5
+
+
+def test_elmos_directions_learn_side_by_side() -> None:
+    shape = ElmoConfig(vocab_size=20, projection_size=8, cell_size=8)
+    scales = layer_scales(ElmoLanguageModel(shape), 0.5)
+    assert scales["encoder.tokens.projection.weight"] == 0.5**3
+    for direction in ("forward", "backward"):
+        assert scales[f"encoder.{direction}_layers.0.input_weight"] == 0.5**2
+        assert scales[f"encoder.{direction}_layers.1.input_weight"] == 0.5
+    assert scales["softmax.weight"] == 1.0
+
+
+def test_groups_know_their_parameters_by_name_and_size() -> None:
+    model = MaskedLanguageModel(SHAPE)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    optimizer = make_optimizer("AdamW", model, _optimizer("adamw"))
+    for group in optimizer.param_groups:
+        assert [sizes[name] for name, _ in group["sizes"]] == [size for _, size in group["sizes"]]
+        assert len(group["sizes"]) == len(group["params"])
+        assert group["lr_scale"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "with_compiler", "without"),
+    [
+        ("adamw", "DeepSpeedCPUAdam", "AdamW"),
+        ("lamb", "Lamb", "Lamb"),
+        ("adagrad", "DeepSpeedCPUAdagrad", "Adagrad"),
+    ],
+)
+def test_a_machine_without_a_compiler_gets_torchs_optimizers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, with_compiler: str, without: str
+) -> None:
+    config = make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.stage=0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(optimizers, "has_compiler", lambda: True)
+    assert optimizer_name(config) == with_compiler
+    monkeypatch.setattr(optimizers, "has_compiler", lambda: False)
+    assert optimizer_name(config) == without
+
+
+def test_lion_without_a_compiler_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(tmp_path, tmp_path, "optimizer.kind=lion")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(optimizers, "has_compiler", lambda: False)
+    with pytest.raises(ConfigError) as caught:
+        optimizer_name(config)
+    assert "g++" in caught.value.next_step
+
+
+def test_a_gpus_optimizer_is_fused_unless_it_is_offloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(optimizers, "has_compiler", lambda: True)
+    for kind, one in KINDS.items():
+        config = make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.stage=0")
+        assert optimizer_name(config) == one.cuda
+    offloaded = make_config(tmp_path, tmp_path, "zero.offload_optimizer={device: cpu}")
+    assert optimizer_name(offloaded) == "DeepSpeedCPUAdam"
+
+
+def test_fp16_on_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="CUDA") as caught:
+        require_hardware(make_config(tmp_path, tmp_path, "precision=fp16"))
+    assert "bf16" in caught.value.next_step
+
+
+def test_offload_to_disks_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    nvme = "{device: nvme, path: /local}"
+    for key in ("offload_optimizer", "offload_parameters"):
+        with pytest.raises(ConfigError, match=key) as caught:
+            require_hardware(make_config(tmp_path, tmp_path, "zero.stage=3", f"zero.{key}={nvme}"))
+        assert "cpu" in caught.value.next_step
+
+
+def test_buckets_are_as_large_as_the_settings_say(tmp_path: Path) -> None:
+    config = make_config(tmp_path, tmp_path, "zero.reduce_bucket_elements=1000")
+    assert deepspeed_config(config, 2)["zero_optimization"]["reduce_bucket_size"] == 1000
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+def test_the_pieces_of_all_ranks_are_every_parameter_once(stage: int, world_size: int) -> None:
+    sizes = [("a", 11), ("b", 1), ("c", 64), ("d", 5)]
+    covered: dict[str, list[int]] = {name: [] for name, _ in sizes}
+    for rank in range(world_size):
+        end = 0
+        for piece in pieces_of(sizes, stage, world_size, rank):
+            assert piece.offset >= end
+            end = piece.offset + piece.size
+            covered[piece.name] += range(piece.start, piece.start + piece.size)
+    assert covered == {name: list(range(size)) for name, size in sizes}
+
+
+def _optimizer(kind: str) -> OptimizerConfig:
+    return OptimizerConfig.model_validate({"kind": kind, "lr": 1e-3})
