@@ -1,0 +1,80 @@
+"""A real group of two workers under Ray: one is stopped, named and replaced; then the driver is asked to stop."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.storage import is_committed
+from pipeline.pretrain.checkpoint import list_checkpoints, step_of
+from pipeline.pretrain.heartbeat import Beat, process_of, read_heartbeats
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_state import state_of
+from tests.pipeline.ranks import make_run
+
+TIMEOUT_S = 240
+SETTINGS = (
+    "steps=1000000",
+    "cluster.workers=2",
+    "checkpoint.every_steps=20",
+    "evaluation.every_steps=1000000",
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: Path) -> RunDirectory:
+    return make_run(tmp_path, store, "guarded", *SETTINGS, "guards.stall_timeout_s=5", "guards.grace_s=120")
+
+
+def start_driver(run: RunDirectory, log: Path) -> subprocess.Popen[bytes]:
+    removed = ("RAY_", "CLOZE_", "MLFLOW_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+    command = [str(Path(sys.executable).with_name("cloze")), "resume", str(run.path)]
+    with log.open("wb") as stream:
+        return subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
+
+
+def wait_for_steps(
+    run: RunDirectory, driver: subprocess.Popen[bytes], log: Path, other_than: int = 0
+) -> Beat:
+    """Rank 1, once it has made some updates, in a process other than that."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        for beat in read_heartbeats(run.path):
+            if beat.rank == 1 and beat.num_steps > 30 and beat.pid != other_than and process_of(beat):
+                return beat
+        assert driver.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.1)
+
+
+def test_a_stopped_rank_is_named_and_replaced_and_a_driver_asked_to_stop_saves_first(
+    run: RunDirectory, tmp_path: Path
+):
+    log = tmp_path / "driver.log"
+    driver = start_driver(run, log)
+    try:
+        stopped = wait_for_steps(run, driver, log)
+        os.kill(stopped.pid, signal.SIGSTOP)
+        again = wait_for_steps(run, driver, log, other_than=stopped.pid)
+        assert process_of(stopped) is None
+        (stall,) = (event for event in run.events() if event["event"] == "stalled")
+        assert (stall["rank"], stall["pid"], stall["state"]) == (1, stopped.pid, "stopped")
+        starts = [event for event in run.events() if event["event"] == "started"]
+        assert len(starts) == 2
+        assert starts[1]["step"] % 20 == 0
+        assert starts[1]["step"] > 0
+        driver.send_signal(signal.SIGTERM)
+        assert driver.wait(timeout=TIMEOUT_S) == 75, log.read_text()[-3000:]
+    finally:
+        driver.kill()
+    assert process_of(again) is None
+    newest = max(list_checkpoints(run.checkpoints), key=step_of)
+    assert is_committed(newest)
+    assert f"stopped at step {step_of(newest)}, as asked" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert state_of(run).name == "preempted"
