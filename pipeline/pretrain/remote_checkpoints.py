@@ -12,10 +12,8 @@ hash are not copied again.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
-import uuid
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -31,7 +29,6 @@ from cluster.manifest import (
     FileEntry,
     InputEntry,
     Manifest,
-    hash_file,
     make_manifest,
     manifest_bytes,
     parse_manifest,
@@ -40,11 +37,9 @@ from cluster.manifest import (
 from cluster.storage import Damage, storage_errors
 from pipeline.pretrain.checkpoint import KIND, checkpoint_name
 from pipeline.pretrain.checkpoint_store import PARTS_DIRECTORY, HashingWriter, Staging
+from pipeline.pretrain.remote_files import BLOCK_BYTES, cache_directory, read_files, remote_errors
 
-CACHE_VARIABLE = "CLOZE_CACHE"
-"""Environment variable that names the directory for copies; ~/.cache/cloze where it is not set."""
-_BLOCK_BYTES = 1 << 26
-_TRANSFERS = 4
+_DELETIONS = 8
 _STEP = re.compile(r"/step-(\d{8,})$")
 
 
@@ -80,7 +75,7 @@ class RemoteStore:
                 next_step="install the store's library (s3fs for s3://, gcsfs for gs://), or name another place",
             ) from None
         name = xxhash.xxh3_64_hexdigest(uri.encode())
-        return cls(filesystem, root.rstrip("/"), uri.rstrip("/"), _cache_directory() / "checkpoints" / name)
+        return cls(filesystem, root.rstrip("/"), uri.rstrip("/"), cache_directory() / "checkpoints" / name)
 
     def steps(self) -> list[int]:
         """See CheckpointStore."""
@@ -112,7 +107,7 @@ class RemoteStore:
         found = {damage.path: damage for damage in self._wrong_sizes(step, manifest)}
         if deep:
             rest = [entry for entry in manifest.files if entry.path not in found]
-            for entry, damage in zip(rest, self._transfer(step, rest, keep=False), strict=True):
+            for entry, damage in zip(rest, self._read(step, rest, None), strict=True):
                 if damage is not None:
                     found[entry.path] = damage
         return list(found.values())
@@ -127,7 +122,8 @@ class RemoteStore:
         wanted = [entry for entry in manifest.files if files is None or entry.path in files]
         damages = self._wrong_sizes(step, manifest)
         if not damages:
-            damages = [damage for damage in self._transfer(step, wanted, keep=True) if damage is not None]
+            read = self._read(step, wanted, self.local(step))
+            damages = [damage for damage in read if damage is not None]
         if damages:
             listed = "\n".join(f"  {damage}" for damage in damages)
             raise CorruptArtefactError(
@@ -182,7 +178,7 @@ class RemoteStore:
             with suppress(FileNotFoundError):
                 self.filesystem.rm_file(path)
 
-        with ThreadPoolExecutor(_TRANSFERS) as pool:
+        with ThreadPoolExecutor(_DELETIONS) as pool:
             list(pool.map(remove_one, paths))
 
     def _path(self, step: int) -> str:
@@ -222,49 +218,11 @@ class RemoteStore:
             if sizes.get(entry.path) != entry.size_bytes
         ]
 
-    def _transfer(self, step: int, entries: Sequence[FileEntry], *, keep: bool) -> list[Damage | None]:
-        """Read files, hash them and, with `keep`, put them into the cache; what is wrong with each."""
-        with ThreadPoolExecutor(_TRANSFERS) as pool:
-            return list(pool.map(lambda entry: self._transfer_one(step, entry, keep), entries))
-
-    def _transfer_one(self, step: int, entry: FileEntry, keep: bool) -> Damage | None:
-        target = self.local(step) / entry.path
-        if keep and target.is_file() and hash_file(target) == (entry.xxh3_128, entry.size_bytes):
-            return None
-        if keep:
-            with storage_errors(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp") if keep else Path(os.devnull)
-        digest = xxhash.xxh3_128()
-        try:
-            with storage_errors(temporary), temporary.open("wb") as copy:
-                for block in self._blocks(step, entry.path):
-                    digest.update(block)
-                    copy.write(block)
-            if (found := digest.hexdigest()) != entry.xxh3_128:
-                return Damage(entry.path, f"xxh3_128 is {found} instead of {entry.xxh3_128}")
-            if keep:
-                os.replace(temporary, target)
-        except FileNotFoundError:
-            return Damage(entry.path, "missing")
-        finally:
-            if keep:
-                temporary.unlink(missing_ok=True)
-        return None
-
-    def _blocks(self, step: int, path: str) -> Iterator[bytes]:
-        place = f"{self._path(step)}/{path}"
-        with (
-            remote_errors(f"{self.place(step)}/{path}", "read"),
-            self.filesystem.open(place, "rb", block_size=_BLOCK_BYTES, cache_type="none") as stream,
-        ):
-            while block := stream.read(_BLOCK_BYTES):
-                yield block
+    def _read(self, step: int, entries: Sequence[FileEntry], target: Path | None) -> list[Damage | None]:
+        return read_files(self.filesystem, self._path(step), self.place(step), entries, target)
 
     def _forget_deleted(self) -> None:
         """Delete copies of checkpoints that are no longer there: the copies follow the run's retention."""
-        import shutil
-
         if self.cache.is_dir():
             there = {checkpoint_name(step) for step in self.steps()}
             for copy in self.cache.glob("step-*"):
@@ -301,7 +259,7 @@ class RemoteStaging:
         """See Staging."""
         place = self._place_of(path)
         with remote_errors(f"{self.store.place(self.step)}/{path}", "write"):
-            stream = self.store.filesystem.open(place, "wb", block_size=_BLOCK_BYTES)
+            stream = self.store.filesystem.open(place, "wb", block_size=BLOCK_BYTES)
             writer = HashingWriter(stream)
             try:
                 with writer.own_errors():
@@ -320,7 +278,7 @@ class RemoteStaging:
         with (
             remote_errors(place, "read"),
             self.store.filesystem.open(
-                self._place_of(path), "rb", block_size=_BLOCK_BYTES, cache_type="readahead"
+                self._place_of(path), "rb", block_size=BLOCK_BYTES, cache_type="readahead"
             ) as stream,
         ):
             yield stream
@@ -370,32 +328,3 @@ class RemoteStaging:
     def discard(self) -> None:
         """See Staging."""
         self.store.delete(self.step)
-
-
-@contextmanager
-def remote_errors(place: str, what: str) -> Iterator[None]:
-    """Turn whatever a store's client raises into a StorageError; a file that is missing is left to the reader."""
-    try:
-        yield
-    except (StorageError, CorruptArtefactError):
-        raise
-    except Exception as error:
-        if isinstance(error, FileNotFoundError) and what != "write":
-            raise
-        raise StorageError(
-            f"Cannot {what} {place}: {str(error) or type(error).__name__}",
-            next_step="check the store's address, credentials and permissions, then run the same command again",
-        ) from error
-
-
-def _cache_directory() -> Path:
-    """CLOZE_CACHE, else ~/.cache/cloze, else a directory for temporary files."""
-    if chosen := os.environ.get(CACHE_VARIABLE):
-        return Path(chosen)
-    try:
-        usual = Path.home() / ".cache" / "cloze"
-        usual.mkdir(parents=True, exist_ok=True)
-        writable = os.access(usual, os.W_OK)
-    except (OSError, RuntimeError):
-        writable = False
-    return usual if writable else Path(tempfile.gettempdir()) / f"cloze-{os.getuid()}"

@@ -6,6 +6,7 @@ import sys
 
 from tests.benchmarks import (
     bpe_training,
+    checkpointing,
     denoising,
     elmo_layer,
     encoding,
@@ -33,6 +34,7 @@ BENCHMARKS = {
     "near_duplicates": near_duplicates,
     "web_archive": web_archive,
     "stage_memory": stage_memory,
+    "checkpointing": checkpointing,
     "plan_memory": plan_memory,
 }
 
