@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import platform
 import re
 import select
 import signal
@@ -37,11 +38,19 @@ STATUS_NAME = "log.status"
 """The status that the run is to have in MLflow, as long as MLflow has not been told."""
 ERRORS_NAME = "log.errors"
 """What the sending process printed; empty when all is well."""
-METRIC_PREFIXES = {"train": "", "held_out": "held_out_", "system": "system/"}
+METRIC_PREFIXES = {
+    "train": "",
+    "held_out": "held_out_",
+    "system": "system/",
+    "ranks": "ranks/",
+    "saving": "saving/",
+}
 """Kinds of entries that are metrics, with what stands before their names in MLflow. `system/` is MLflow's own name for
 them: its pages show those apart."""
 EVENT_TAG = "cloze.last_{kind}"
 """Tag of a run: the newest event of a kind, such as `cloze.last_spike`, as JSON."""
+OWNER_NAME = ".log.sender"
+"""Which process sends for the newest attempt at the run."""
 FINAL_STATUSES = ("FINISHED", "FAILED", "KILLED")
 _MAX_METRICS_PER_BATCH = 1000
 _GATHER_S = 1.0
@@ -82,6 +91,8 @@ class Sender:
             self._problem = str(error)
             return
         assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            write_durably(run_directory / OWNER_NAME, _owner(self._process.pid))
         os.set_blocking(self._process.stdin.fileno(), False)
 
     @property
@@ -319,8 +330,7 @@ def keep_sending(run_directory: Path, *, uri: str, run_id: str, model_name: str)
             failures, reason = failures + 1, f"{type(error).__name__}: {error}"
         if heard == _NEWS:
             heard = _listen(_RETRY_S[min(failures, len(_RETRY_S)) - 1] if failures else None)
-            if not heard:
-                # Whoever starts it again makes it running again.
+            if not heard and _is_newest(run_directory):
                 want_status(run_directory, "KILLED")
             continue
         last_tries -= 1
@@ -328,6 +338,16 @@ def keep_sending(run_directory: Path, *, uri: str, run_id: str, model_name: str)
         if not failures or (heard == _GOODBYE and not last_tries):
             return reason
         time.sleep(_GATHER_S)
+
+
+def _is_newest(run_directory: Path) -> bool:
+    """Whether nobody has started the run again and said how it stands."""
+    owner = run_directory / OWNER_NAME
+    return owner.exists() and owner.read_bytes() == _owner(os.getpid())
+
+
+def _owner(pid: int) -> bytes:
+    return f"{platform.node()} {pid}".encode()
 
 
 def _listen(retry_s: float | None) -> bytes:

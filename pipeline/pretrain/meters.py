@@ -114,8 +114,9 @@ def device_peak(device: torch.device, precision: str) -> float | None:
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Bytes of this rank: `peak_gpu_memory_bytes` since the last call, with what the allocator keeps for later as
-    `reserved_gpu_memory_bytes`, and `host_memory_bytes`, resident in the process now, with its peak."""
+    """Bytes of this rank: `host_memory_bytes`, resident in the process now; and since it was started
+    `peak_host_memory_bytes`, `peak_gpu_memory_bytes` in tensors, and `reserved_gpu_memory_bytes` with what the
+    allocator keeps for later."""
     unit = 1 if sys.platform == "darwin" else 1024
     found = {
         "host_memory_bytes": float(psutil.Process().memory_info().rss),
@@ -123,6 +124,5 @@ def memory(device: torch.device) -> dict[str, float]:
     }
     if device.type == "cuda":
         found["peak_gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated(device))
-        found["reserved_gpu_memory_bytes"] = float(torch.cuda.memory_reserved(device))
-        torch.cuda.reset_peak_memory_stats(device)
+        found["reserved_gpu_memory_bytes"] = float(torch.cuda.max_memory_reserved(device))
     return found

@@ -310,3 +310,17 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
     log.close()
     assert sender.pid is None
     assert "no-python" in sender.close()
+
+
+def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(tmp_path: Path):
+    tracked = start_run("test", "replaced", config={}, tags={}, runs_dir=tmp_path / "runs")
+    replaced, newest = (
+        Sender(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="replaced") for _ in range(2)
+    )
+    # As when its rank 0 is killed.
+    process = replaced._process
+    assert process is not None
+    process.communicate(timeout=60)
+    assert newest.close() == ""
+    assert not (tmp_path / "log.status").exists()
+    assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"
