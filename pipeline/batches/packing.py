@@ -51,10 +51,10 @@ class Packed:
     sources: PieceSources | None = None
     """Numbers among `TokenDataset.source_names`; None unless asked for."""
 
-    def sources_at(self, positions: np.ndarray) -> np.ndarray | None:
-        """[positions] int64 number of the source at each of some ascending positions in the flattened batch; None where
-        sources were not asked for."""
-        return None if self.sources is None else self.sources.at(positions)
+    def sources_at(self, positions: np.ndarray, *, ahead: int = 0) -> np.ndarray | None:
+        """[positions] int16 number of the source at each of some ascending positions in the flattened batch, or so many
+        places ahead of them; None where sources were not asked for."""
+        return None if self.sources is None else self.sources.at(positions, ahead)
 
 
 class Piece(NamedTuple):

@@ -10,6 +10,7 @@ from numba import njit
 
 from data_prep.token_store import TokenStore
 from pipeline.batches.spans import Spans
+from pipeline.batches.text import count_up_to
 
 NO_SOURCE = -1
 """Number of what is of no document: padding."""
@@ -24,9 +25,10 @@ class PieceSources(NamedTuple):
     numbers: np.ndarray
     """[stretches] int16 number of each stretch's source, or `NO_SOURCE`."""
 
-    def at(self, positions: np.ndarray) -> np.ndarray:
-        """The int64 numbers of the sources at positions of the flattened batch, which must be ascending."""
-        return _look_up(self.begins, self.numbers, positions)
+    def at(self, positions: np.ndarray, ahead: int = 0) -> np.ndarray:
+        """The int16 numbers of the sources `ahead` places ahead of positions of the flattened batch, which must be
+        ascending."""
+        return _look_up(self.begins, self.numbers, positions, ahead)
 
     @classmethod
     def merge(cls, parts: Sequence[PieceSources]) -> PieceSources:
@@ -82,12 +84,14 @@ def find_sources(
 
 
 @njit(cache=True, nogil=True)
-def _look_up(begins: np.ndarray, numbers: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Both are ascending, so one walk along them finds all."""
-    found = np.empty(len(positions), dtype=np.int64)
-    stretch = 0
-    for i in range(len(positions)):
-        while stretch + 1 < len(begins) and begins[stretch + 1] <= positions[i]:
-            stretch += 1
-        found[i] = numbers[stretch]
+def _look_up(begins: np.ndarray, numbers: np.ndarray, positions: np.ndarray, ahead: int) -> np.ndarray:
+    """`PieceSources.at`: the positions of each stretch are found by halving, and filled in together."""
+    found = np.empty(len(positions), dtype=np.int16)
+    start = 0
+    for stretch in range(len(begins)):
+        stop = len(positions)
+        if stretch + 1 < len(begins):
+            stop = start + count_up_to(positions[start:], begins[stretch + 1] - 1 - ahead)
+        found[start:stop] = numbers[stretch]
+        start = stop
     return found

@@ -70,7 +70,7 @@ class Batch:
     """By loss term, how many predictions it sums over. The trainer divides each term's sum by the count of the
     global batch."""
     sources: np.ndarray | None = None
-    """[predictions of the first term] int64, in their order: the number of the source whose document has what is
+    """[predictions of the first term] int16, in their order: the number of the source whose document has what is
     predicted; None unless `Packed.sources` was filled in."""
 
 

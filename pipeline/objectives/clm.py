@@ -42,16 +42,15 @@ def corrupt(packed: Packed, noise: Noise, settings: CausalLM, vocabulary: Vocabu
     has_next = np.append(ids[1:] != vocabulary["pad"], False)
     has_next[packed.cu_seqlens[1:] - 1] = False
     predicted = np.flatnonzero(has_next)
-    following = predicted + 1
     return Batch(
         inputs={
             "input_ids": packed.input_ids.astype(np.int64),
             "predicted_positions": predicted,
-            "targets": ids[following].astype(np.int64),
+            "targets": ids[predicted + 1].astype(np.int64),
             **boundaries(packed),
         },
         counts={"clm": len(predicted)},
-        sources=packed.sources_at(following),
+        sources=packed.sources_at(predicted, ahead=1),
     )
 
 

@@ -59,17 +59,16 @@ def corrupt(packed: Packed, noise: Noise, settings: PrefixLM, vocabulary: Vocabu
     change[(starts + lengths - 1)[has_rest]] -= 1
     is_predicted = np.cumsum(change[:-1]) > 0
     predicted = np.flatnonzero(is_predicted)
-    following = predicted + 1
     return Batch(
         inputs={
             "input_ids": packed.input_ids.astype(np.int64),
             "predicted_positions": predicted,
-            "targets": ids[following].astype(np.int64),
+            "targets": ids[predicted + 1].astype(np.int64),
             "cu_seqlens": packed.cu_seqlens,
             "prefix_lengths": prefix_lengths.astype(np.int32),
         },
         counts={"clm": len(predicted)},
-        sources=packed.sources_at(following),
+        sources=packed.sources_at(predicted, ahead=1),
     )
 
 

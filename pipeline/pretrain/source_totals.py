@@ -28,7 +28,7 @@ class SourceTotals:
 
         Args:
             each: [predictions] losses of the first term, one by one (`models.losses.EACH`).
-            sources: [predictions] int64 numbers of their sources (`Batch.sources`).
+            sources: [predictions] integer numbers of their sources (`Batch.sources`).
         """
         self._sums += sums_by_group(each, sources, len(self._keys))
 

@@ -201,7 +201,7 @@ def mixed(stores: list[TokenStore]) -> list[Ingredient]:
 
 def require_sources(batch: Batch) -> np.ndarray:
     assert batch.sources is not None
-    assert batch.sources.dtype == np.int64
+    assert batch.sources.dtype == np.int16
     return batch.sources
 
 

@@ -74,10 +74,11 @@ def denoising_pairs(
         target_lengths[found] = _framed(text, opened, closed, tags[row], frame, targets[written:])
         rows[found] = row
         if with_origins:
-            first = start if opened else begin
-            for place in range(target_lengths[found]):
+            own = origins[written : written + target_lengths[found]]
+            own[:] = np.arange(len(own)) + (start if opened else begin)
+            if tags[row] >= 0:
                 # The tag comes from nowhere, and is of the document that it ends.
-                origins[written + place] = min(first + place, stop - 1)
+                own[-1] = stop - 1
         read += source_lengths[found]
         written += target_lengths[found]
         found += 1
