@@ -53,7 +53,7 @@ def count_flops(build: Callable[[], nn.Module], inputs: Mapping[str, np.ndarray]
         (Kaplan et al. 2020, section 2.1), embeddings left out; 0 where it cannot even be built. `how` tells.
     """
     why, estimate = "", 0
-    for place in (torch.device("meta"), FakeTensorMode()):
+    for place in (torch.device("meta"), FakeTensorMode(allow_non_fake_inputs=True)):
         on_meta = isinstance(place, torch.device)
         # Both have no storage. Code for accelerators runs on the first, which knows nothing of autocast; code that
         # reads numbers runs on the second, which cannot select by a mask.

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
+from models.distillation import DistilledLanguageModel
 from models.initialization import init_weights
 from pipeline.batches.batch_plan import BatchPlan
 from pipeline.batches.loader import StepLoader
@@ -118,6 +119,20 @@ def test_a_network_of_any_size_is_counted_without_its_memory():
     large = replace(CONFIG, network="decoder", hidden_size=12288, num_heads=96, intermediate_size=49152)
     count = count_flops(lambda: CausalLanguageModel(large), causal_inputs())
     assert count.products == 6 * (LAYERS * 12 * 12288**2 + VOCABULARY * 12288) * ROWS * LENGTH
+
+
+def test_a_teacher_counts_for_its_forward_pass_alone():
+    inputs = causal_inputs()
+    teacher = MaskedLanguageModel(replace(CONFIG, num_layers=2 * LAYERS))
+
+    def distilled() -> nn.Module:
+        return DistilledLanguageModel(CONFIG, teacher, temperature=2.0, hidden_loss=False)
+
+    student = count_flops(lambda: MaskedLanguageModel(CONFIG), inputs)
+    both = count_flops(distilled, inputs | {"soft_positions": inputs["predicted_positions"]})
+    assert (student.how, both.how) == ("counted", "counted")
+    # Twice the layers, and a third of forward and backward.
+    assert both.attention * 3 == student.attention * 5
 
 
 class ReadsNumbers(nn.Module):
