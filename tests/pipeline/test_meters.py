@@ -17,6 +17,7 @@ from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.distillation import DistilledLanguageModel
 from models.initialization import init_weights
+from models.masked_language_model import MaskedLanguageModel
 from pipeline.batches.batch_plan import BatchPlan
 from pipeline.batches.loader import StepLoader
 from pipeline.batches.noise import Noise
