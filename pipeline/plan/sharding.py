@@ -140,7 +140,7 @@ class Sharding:
         if zero.offload_parameters is not None:
             host += self._in_host(weights)
             weights = 0
-        return Shards(weights, master, moments, average, gradients, buffers + self._retained(), host)
+        return Shards(weights, master, moments, average, gradients, buffers, host)
 
     def held(self, finished: Sequence[int], accumulates: bool) -> list[int]:
         """Bytes of gradients, buckets and gathered weights in each stretch of the backward pass.
@@ -217,11 +217,3 @@ class Sharding:
     def _in_host(self, size: int) -> int:
         """Of pinned memory, torch's allocator gives out powers of two."""
         return 1 << (size - 1).bit_length() if self.on_cuda and size > 0 else size
-
-    def _retained(self) -> int:
-        """Gloo's two threads keep what they reduced last, until they get something else."""
-        stage = self.config.zero.stage
-        if self.on_cuda or self.world_size == 1 or stage == 0:
-            return 0
-        last = self.largest if stage == 3 else min(self.bucket, self.num_parameters)
-        return 2 * self.item * last

@@ -1,7 +1,7 @@
 """One micro-batch of a network, run without numbers: which memory lives when.
 
 Tensors have shapes and no storage, so that a network of any size is run in a second on any machine. Every operation is
-seen by `_Watch`, which counts the bytes that come to life and, through weak references, those that die.
+seen by `Watch`, which counts the bytes that come to life and, through weak references, those that die.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def trace(
         place: where model and inputs were made.
         lists: by number of elements, what `tolist` gives for tensors whose numbers a network reads.
     """
-    watch = _Watch(_ROUNDING[device])
+    watch = Watch(_ROUNDING[device], has_no_numbers=True)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     given = [*model.parameters(), *model.buffers(), *inputs.values()]
     watch.ignore(given)
@@ -107,11 +107,12 @@ def without_storage(place: Place) -> AbstractContextManager[Any]:
 _FAKE = FakeTensorMode(allow_non_fake_inputs=True)
 
 
-class _Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):
     """Counts the bytes of storages from the operation that makes them to their end."""
 
-    def __init__(self, rounding: int) -> None:
+    def __init__(self, rounding: int, *, has_no_numbers: bool = False) -> None:
         super().__init__()
+        self.has_no_numbers = has_no_numbers
         self.rounding = rounding
         self.alive = self.peak = 0
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -128,10 +129,11 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _DATA_DEPENDENT:
-            return _DATA_DEPENDENT[func](*args)
-        if func is _aten.index.Tensor:
-            args = (args[0], _as_numbers(args[1]), *args[2:])
+        if self.has_no_numbers:
+            if func in _DATA_DEPENDENT:
+                return _DATA_DEPENDENT[func](*args)
+            if func is _aten.index.Tensor:
+                args = (args[0], _as_numbers(args[1]), *args[2:])
         out = func(*args, **kwargs)
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
