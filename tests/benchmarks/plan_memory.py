@@ -1,8 +1,8 @@
 """The memory that `cloze plan` predicts, beside what real DeepSpeed steps allocate: networks, objectives, ZeRO stages.
 
 On CUDA the measure is `torch.cuda.max_memory_allocated`. On a CPU it is the highest sum of allocations minus frees that
-PyTorch's profiler reports. It follows one thread, and takes what gloo's threads free for alive: with several ranks on a
-CPU the measure is an upper bound. Several updates are made, because the optimizer's state is there only after the first.
+PyTorch's profiler reports. It follows one thread, and takes what gloo's threads free for alive: with several ranks on
+a CPU the measure is an upper bound. Several updates are made: the optimizer's state is there only after the first.
 """
 
 from __future__ import annotations
