@@ -16,7 +16,7 @@ CONFIG = """
 name: tiny
 runs_dir: {runs_dir}
 data: {{stores: [{{path: {store}}}], held_out: 0.1}}
-model: {{num_layers: 2, hidden_size: 32, num_heads: 2, intermediate_size: 64, max_positions: 32, norm: pre}}
+model: {model}
 objective: {objective}
 batch: {{sequence_length: 32, samples: 16, micro_batch_size: 4}}
 steps: 12
@@ -30,20 +30,31 @@ cluster: {{workers: 1}}
 
 
 MASKED_LM = "{kind: mlm, rate: 0.3}"
+TRANSFORMER = (
+    "{num_layers: 2, hidden_size: 32, num_heads: 2, intermediate_size: 64, max_positions: 32, norm: pre}"
+)
 
 
-def make_config(directory: Path, store: Path, *overrides: str, objective: str = MASKED_LM) -> PretrainConfig:
-    """The tiny configuration, with runs under `directory`; `objective` is YAML."""
+def make_config(
+    directory: Path, store: Path, *overrides: str, objective: str = MASKED_LM, model: str = TRANSFORMER
+) -> PretrainConfig:
+    """The tiny configuration, with runs under `directory`; `objective` and `model` are YAML."""
     path = directory / "tiny.yaml"
-    path.write_text(CONFIG.format(runs_dir=directory / "runs", store=store, objective=objective))
+    text = CONFIG.format(runs_dir=directory / "runs", store=store, objective=objective, model=model)
+    path.write_text(text)
     return load_config(PretrainConfig, path, overrides)
 
 
 def make_run(
-    directory: Path, store: Path, name: str, *overrides: str, objective: str = MASKED_LM
+    directory: Path,
+    store: Path,
+    name: str,
+    *overrides: str,
+    objective: str = MASKED_LM,
+    model: str = TRANSFORMER,
 ) -> RunDirectory:
     """A run that no tracking store knows."""
-    config = make_config(directory, store, *overrides, objective=objective)
+    config = make_config(directory, store, *overrides, objective=objective, model=model)
     run = RunDirectory(config.runs_dir / name)
     run.create(RunInfo(name=name, run_id="0" * 32, tracking_uri=""), config)
     return run

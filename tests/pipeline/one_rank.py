@@ -1,0 +1,47 @@
+"""Many short runs in one process, a group of one rank: `python -m tests.pipeline.one_rank RUN ...`.
+
+Prints for every run how it ended: `ended`, or the class of the error. A process takes many times as long to start as
+such a run takes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.pretrain.run_directory import RunDirectory
+
+
+def train_alone(runs: Sequence[RunDirectory]) -> list[str]:
+    """Train every run as far as it goes, one after the other; returns how each ended."""
+    command = [sys.executable, "-m", "tests.pipeline.one_rank", *(str(run.path) for run in runs)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [line.removeprefix("END ") for line in done.stdout.splitlines() if line.startswith("END ")]
+
+
+def main() -> None:
+    """Train the runs named on the command line."""
+    import torch.distributed as dist
+
+    from cluster.errors import ClozeError
+    from cluster.train_group import Rank
+    from pipeline.pretrain.trainer import run_rank
+
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    rank = Rank(rank=0, world_size=1, local_rank=0, num_threads=1)
+    for path in sys.argv[1:]:
+        try:
+            run_rank({"run": str(Path(path))}, rank)
+            print("END ended", flush=True)
+        except ClozeError as error:
+            print("END", type(error).__name__, flush=True)
+
+
+if __name__ == "__main__":
+    main()

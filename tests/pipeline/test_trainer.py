@@ -1,0 +1,181 @@
+"""What a run does on its way: phases, sizes of batches, budgets, averages, spikes, numbers that are none."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.pretrain.checkpoint import EMA_FILE, MODEL_FILE, list_checkpoints, read_trainer_state, step_of
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_log import read_metrics
+from pipeline.pretrain.schedule import Schedule
+from tests.conftest import write_store
+from tests.pipeline.one_rank import train_alone
+from tests.pipeline.ranks import make_run
+
+CAUSAL = "{kind: clm}"
+DECODER = ("model.network=decoder", "optimizer.lr=1e-2", "schedule.kind=constant")
+NOISE_AT = 40
+"""The data step that reads documents of another language."""
+SPIKE = (
+    *DECODER,
+    "steps=60",
+    f"batch.phases=[{{steps: {NOISE_AT}, weights: [1, 0]}}, {{steps: 1, weights: [0, 1]}},"
+    " {steps: 18, weights: [1, 0]}]",
+    "checkpoint.every_steps=16",
+    "guards={spike_score: 6, spike_window: 16}",
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, store: Path) -> dict[str, RunDirectory]:
+    directory = tmp_path_factory.mktemp("runs")
+    other = write_store(directory / "other", seed=9)
+    mixed = f"data.stores=[{{path: {store}}}, {{path: {other}, weight: 1e-9}}]"
+    overrides: dict[str, tuple[str, ...]] = {
+        "plain": (),
+        "average": ("ema.decay=0.5",),
+        "growing": (
+            "batch.warmup=[{steps: 3, samples: 4}, {steps: 2, samples: 8}]",
+            "batch.phases=[{steps: 4, sequence_length: 16}]",
+            "evaluation.per_source=true",
+        ),
+        "impatient": ("optimizer.lr=1e-12", "evaluation={every_steps: 2, patience: 2, min_improvement: 0.1}"),
+        "timed": ("steps=null", "budget={time_s: 0.05, min_steps: 7}"),
+        "tokens": ("steps=null", "budget={tokens: 5120}"),
+        "exploding": (
+            "optimizer.lr=1e30",
+            "schedule.warmup_steps=0",
+            "guards.max_skipped_updates=2",
+            "steps=40",
+        ),
+        "spiking": (mixed, *SPIKE),
+        "warned": (mixed, *SPIKE),
+        "hopeless": (mixed, *SPIKE, "guards.max_rollbacks=0"),
+        "profiled": ("profile.steps=[3, 5]",),
+    }
+    found = {}
+    for name, own in overrides.items():
+        objective = CAUSAL if "model.network=decoder" in own else "{kind: mlm, rate: 0.3}"
+        found[name] = make_run(directory, store, name, *own, objective=objective)
+    # One is told beforehand what another one finds out.
+    endings: dict[str, str] = {}
+    others = [name for name in found if name != "warned"]
+    endings |= dict(zip(others, train_alone([found[name] for name in others]), strict=True))
+    shutil.copy(found["spiking"].path / "skipped.json", found["warned"].path)
+    endings |= {"warned": train_alone([found["warned"]])[0]}
+    for name, run in found.items():
+        (run.path / "ending").write_text(endings[name])
+    return found
+
+
+def ending(run: RunDirectory) -> str:
+    return (run.path / "ending").read_text()
+
+
+def column(run: RunDirectory, name: str) -> list[float]:
+    return [step[name] for step in read_metrics(run.path)]
+
+
+def test_a_run_logs_every_step_with_what_operators_look_at(runs: dict[str, RunDirectory]):
+    steps = read_metrics(runs["plain"].path)
+    assert [step["step"] for step in steps] == list(range(1, 13))
+    for step in steps:
+        assert min(step["loss"], step["grad_norm"], step["predicted_tokens"]) > 0
+        assert step["tokens_per_s"] == pytest.approx(16 * 32 / step["step_s"])
+        assert 0 <= step["data_wait_share"] < 1
+        assert step["host_memory_bytes"] > 1e8
+    held_out = read_metrics(runs["plain"].path, "held_out")
+    assert [entry["step"] for entry in held_out] == [0, 6, 12]
+    assert held_out[0]["perplexity"] == pytest.approx(math.exp(held_out[0]["loss"]))
+
+
+def test_the_average_of_the_weights_follows_them(runs: dict[str, RunDirectory]):
+    last, run = list_checkpoints(runs["average"].checkpoints)[-1], runs["average"]
+    weights, average = load_file(last / MODEL_FILE), load_file(last / EMA_FILE)
+    assert weights.keys() == average.keys()
+    assert column(run, "loss") == column(runs["plain"], "loss")
+    distance = sum((weights[name] - average[name]).abs().sum().item() for name in weights)
+    assert 0 < distance < 10.0
+
+
+def test_batches_grow_and_lengths_change_as_configured(runs: dict[str, RunDirectory]):
+    run = runs["growing"]
+    samples = [round(step["samples_per_s"] * step["step_s"]) for step in read_metrics(run.path)]
+    tokens = [round(step["tokens_per_s"] * step["step_s"]) for step in read_metrics(run.path)]
+    assert samples == [4, 4, 4, 8, 8, *([16] * 7)]
+    assert tokens == [64, 64, 64, 128, 256, *([512] * 7)]
+    assert read_trainer_state(list_checkpoints(run.checkpoints)[-1]).tokens == sum(tokens)
+    held_out = read_metrics(run.path, "held_out")[-1]
+    assert held_out["loss/test"] == pytest.approx(held_out["loss"])
+
+
+def test_a_run_that_learns_nothing_more_ends_early_with_a_checkpoint(runs: dict[str, RunDirectory]):
+    run = runs["impatient"]
+    assert ending(run) == "ended"
+    assert [entry["step"] for entry in read_metrics(run.path, "held_out")] == [0, 2, 4]
+    assert step_of(list_checkpoints(run.checkpoints)[-1]) == 4
+
+
+def test_a_time_budget_ends_a_run_but_not_before_its_least_number_of_updates(runs: dict[str, RunDirectory]):
+    run = runs["timed"]
+    assert column(run, "step") == list(range(1, 8))
+    schedule = Schedule(run.config())
+    for step in read_metrics(run.path):
+        assert step["lr"] == schedule.learning_rate(step["step"] - 1, step["elapsed_s"])
+    assert step_of(list_checkpoints(run.checkpoints)[-1]) == 7
+
+
+def test_a_token_budget_gives_the_number_of_steps(runs: dict[str, RunDirectory]):
+    assert column(runs["tokens"], "step")[-1] == 5120 // 512
+
+
+def test_updates_of_numbers_that_are_none_are_not_made_and_end_the_run(runs: dict[str, RunDirectory]):
+    run = runs["exploding"]
+    assert ending(run) == "NonFiniteError"
+    skipped = [event for event in run.events() if event["event"] == "skipped-update"]
+    assert len(skipped) == 3
+    assert [event["data_step"] for event in skipped] == [event["step"] - 1 for event in skipped]
+    assert len(skipped[0]["samples"]["rank 0"]) == 16
+
+
+def test_a_spike_sends_the_run_back_and_its_data_is_left_out(runs: dict[str, RunDirectory]):
+    run = runs["spiking"]
+    assert ending(run) == "ended"
+    (spike,) = [event for event in run.events() if event["event"] == "spike"]
+    assert (spike["data_step"], spike["back_to"]) == (NOISE_AT, 32)
+    assert spike["score"] > 6
+    ledger = orjson.loads((run.path / "skipped.json").read_bytes())["skipped"]
+    assert [entry["data_step"] for entry in ledger] == [NOISE_AT]
+    assert column(run, "step") == list(range(1, 61))
+    assert read_trainer_state(list_checkpoints(run.checkpoints)[-1]).skipped_data == [NOISE_AT]
+
+
+def test_a_run_after_a_spike_is_bit_identical_to_one_that_never_read_its_data(runs: dict[str, RunDirectory]):
+    spiking, warned = runs["spiking"], runs["warned"]
+    assert not [event for event in warned.events() if event["event"] == "spike"]
+    for name in ("loss", "grad_norm", "lr"):
+        assert column(spiking, name) == column(warned, name)
+    ends = [list_checkpoints(run.checkpoints)[-1] / MODEL_FILE for run in (spiking, warned)]
+    for found, expected in zip(load_file(ends[0]).values(), load_file(ends[1]).values(), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_one_spike_more_than_allowed_ends_the_run(runs: dict[str, RunDirectory]):
+    run = runs["hopeless"]
+    assert ending(run) == "LossSpikeError"
+    assert column(run, "step")[-1] == NOISE_AT
+    assert step_of(list_checkpoints(run.checkpoints)[-1]) == 32
+
+
+def test_profiled_steps_leave_a_trace_and_a_table(runs: dict[str, RunDirectory]):
+    files = {path.name for path in (runs["profiled"].path / "profile").iterdir()}
+    assert files == {f"rank-0-steps-3-5{end}" for end in (".json", ".parts.json", ".parts.txt")}
+    parts = orjson.loads((runs["profiled"].path / "profile" / "rank-0-steps-3-5.parts.json").read_bytes())
+    assert {"data", "forward", "backward", "optimizer", "logging"} <= {row["part"] for row in parts}
