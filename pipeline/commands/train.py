@@ -95,7 +95,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         // (config.batch.micro_batch_size * config.cluster.workers),
         "ZeRO stage": config.zero.stage,
         "precision": config.precision,
-        "optimizer": optimizer_name(),
+        "optimizer": optimizer_name(config),
         "stores to prepare first": ", ".join(missing) or "none",
     }
     vocab_size = config.model.vocab_size

@@ -208,6 +208,9 @@ class PretrainConfig(Config):
                 yield ConfigProblem("zero.offload_optimizer.device", "nvme", message)
             if kind == "adagrad":
                 yield ConfigProblem("optimizer.kind", kind, "cannot be offloaded; allowed are adamw and lion")
+        if self.compute.compile and zero.stage == 3:
+            message = "does not work with zero.stage 3, which keeps weights elsewhere; take zero.stage 2"
+            yield ConfigProblem("compute.compile", "true", message)
         if kind == "lamb" and zero.stage != 0:
             message = f"needs zero.stage 0, not {zero.stage}: shards do not know the norms of whole matrices"
             yield ConfigProblem("optimizer.kind", kind, message)

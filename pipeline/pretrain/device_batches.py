@@ -25,7 +25,7 @@ class HostBatch:
     epochs: np.ndarray
     """[batch] uint64."""
     sources: Tensor | None
-    """[predictions of the first term] int64 numbers of their sources; None where these are not told apart."""
+    """[predictions of the first term] int16 numbers of their sources; None where these are not told apart."""
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
         """The network's arguments on a device; the copy overlaps with what the device is doing."""

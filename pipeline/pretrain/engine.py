@@ -49,13 +49,10 @@ class TrainingEngine:
     many micro-batches there are may differ from update to update, but not between ranks.
     """
 
-    def __init__(
-        self, model: nn.Module, config: PretrainConfig, rank: Rank, *, universal: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, config: PretrainConfig, rank: Rank) -> None:
         """
         Args:
             model: with its initial weights, the same on every rank.
-            universal: has no effect: `load` sees by itself how a checkpoint was saved.
 
         Raises:
             ConfigError: the precision, optimizer or offload cannot work on this machine.

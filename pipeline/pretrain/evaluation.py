@@ -40,15 +40,20 @@ class Evaluation:
         self._before_batch = before_batch
 
     @torch.no_grad()
-    def measure(self, engine: TrainingEngine, rank: int, world_size: int) -> dict[str, float]:
+    def measure(
+        self, engine: TrainingEngine, rank: int, world_size: int, beat: Callable[[], None]
+    ) -> dict[str, float]:
         """`loss`, `perplexity`, `accuracy` and the terms' own, and `loss/SOURCE` of every source.
 
         All ranks must call it.
+
+        Args:
+            beat: called before every micro-batch, as a sign of life.
         """
         engine.eval()
         found = {}
         for source, loader in self._loaders.items():
-            metrics = self._mean(engine, loader, rank, world_size)
+            metrics = self._mean(engine, loader, rank, world_size, beat)
             metrics["perplexity"] = perplexity(metrics["loss"])
             if source:
                 metrics = {f"{name}/{source}": value for name, value in metrics.items() if "/" not in name}
@@ -57,11 +62,17 @@ class Evaluation:
         return found
 
     def _mean(
-        self, engine: TrainingEngine, loader: StepLoader[HostBatch], rank: int, world_size: int
+        self,
+        engine: TrainingEngine,
+        loader: StepLoader[HostBatch],
+        rank: int,
+        world_size: int,
+        beat: Callable[[], None],
     ) -> dict[str, float]:
         totals = Totals(self._weights, self._sources, engine.device)
         counts = dict.fromkeys(self._weights, 0.0)
         for turn in range(-(-self._micro_batches // world_size)):
+            beat()
             number = turn * world_size + rank
             # All ranks run equally many passes (ZeRO-3 gathers weights in each); surplus ones are not counted.
             batch = loader.micro_batch(0, min(number, self._micro_batches - 1))

@@ -124,13 +124,11 @@ def check_resume(
         **_differences(
             {
                 "data.tokens": state.store_fingerprints,
-                "zero.stage": state.zero_stage,
                 "machine": state.optimizer,
             },
             {
                 "data.tokens": [store.fingerprint for store in inputs.stores],
-                "zero.stage": config.zero.stage,
-                "machine": optimizer_name(),
+                "machine": optimizer_name(config),
             },
         ),
     }

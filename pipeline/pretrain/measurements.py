@@ -14,7 +14,7 @@ from pipeline.pretrain.collectives import gathered
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.device_batches import HostBatch
 from pipeline.pretrain.machine import MachineMetrics, by_host
-from pipeline.pretrain.meters import Meters, memory
+from pipeline.pretrain.meters import Meter, Meters, memory
 from pipeline.pretrain.reporter import Reporter
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.stragglers import StepTimes, compare
@@ -66,12 +66,21 @@ class Measurements:
     def _speeds(self, step: Step[HostBatch], time: StepTime) -> dict[str, float]:
         length = self._config.sequence_length_at(step.data_step)
         samples = self._config.batch_plan.samples_at(step.data_step)
-        first = step.micro_batches[0].data
-        inputs = {name: tensor.numpy() for name, tensor in first.inputs.items()}
-        meter = self._meters.meter(inputs, self._config.batch.micro_batch_size, length)
+        meter = self._meter(step)
         return meter.speeds(
             tokens=samples * length, samples=samples, step_s=time.whole_s, data_wait_s=time.waiting_s
         )
+
+    def prepare(self, step: Step[HostBatch]) -> None:
+        """Count the operations of a step like this one, before its time is taken."""
+        if self._rank.rank == 0:
+            self._meter(step)
+
+    def _meter(self, step: Step[HostBatch]) -> Meter:
+        first = step.micro_batches[0].data
+        inputs = {name: tensor.numpy() for name, tensor in first.inputs.items()}
+        length = self._config.sequence_length_at(step.data_step)
+        return self._meters.meter(inputs, self._config.batch.micro_batch_size, length)
 
     def _compare_ranks(self, number: int) -> None:
         """Times and memory of all ranks since the last comparison, and what their machines do; who is slow is named in

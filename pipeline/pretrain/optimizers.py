@@ -42,14 +42,14 @@ KINDS = {
 }
 
 
-def optimizer_name(config: PretrainConfig | None = None) -> str:
+def optimizer_name(config: PretrainConfig) -> str:
     """Class that updates the weights on this machine. A checkpoint of one class fits no other.
 
     Raises:
         ConfigError: this machine has no implementation of the optimizer.
     """
-    kind = KINDS["adamw" if config is None else config.optimizer.kind]
-    if torch.cuda.is_available() and (config is None or config.zero.offload_optimizer is None):
+    kind = KINDS[config.optimizer.kind]
+    if torch.cuda.is_available() and config.zero.offload_optimizer is None:
         return kind.cuda
     name = kind.compiled if kind.compiled is not None and has_compiler() else kind.plain
     if name is None:

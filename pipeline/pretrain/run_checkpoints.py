@@ -20,7 +20,6 @@ from pipeline.pretrain.kept_checkpoints import Retention, best_step, newest_good
 from pipeline.pretrain.reporter import Reporter
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.saver import CheckpointSaver, Committed, Contents
-from pipeline.pretrain.universal import universal_info
 
 MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""
@@ -107,7 +106,7 @@ class RunCheckpoints:
         """Copy the state and have it written."""
         # What the checkpoint says was logged must be there after a power failure, too.
         self._reporter.sync()
-        self._saver.save(engine, state, universal_info())
+        self._saver.save(engine, state)
 
     def wait(self) -> None:
         """Return when nothing is being written any more."""

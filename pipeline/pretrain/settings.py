@@ -282,14 +282,15 @@ class ClusterConfig(Config):
     address: str | None = None
     """Ray address; null takes RAY_ADDRESS, or starts a local cluster."""
     max_failures: int = Field(default=3, ge=0)
-    """Lost workers after which the group is no longer restarted."""
+    """Lost workers after which the group is no longer restarted; every new checkpoint renews them."""
 
 
 class OffloadConfig(Config):
     """Where ZeRO keeps what the GPU has no room for (Ren et al. 2021; Rajbhandari et al. 2021)."""
 
     device: Literal["cpu", "nvme"] = "cpu"
-    """Host memory, or local disks through libaio."""
+    """Host memory. `nvme`, local disks through libaio, is refused at the start: a checkpoint could not hold what lies
+    there."""
     path: Path | None = None
     """Directory on the local disks of every machine; needed for `nvme`."""
 

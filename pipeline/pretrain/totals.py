@@ -35,7 +35,7 @@ class Totals:
         Args:
             losses: by term, summed.
             correct: by term, where it applies, the right predictions; and the first term's losses one by one.
-            sources: [predictions of the first term] int64 numbers of their sources, where these are told apart.
+            sources: [predictions of the first term] int16 numbers of their sources, where these are told apart.
         """
         self._has_correct = [term for term in self._weights if term in correct]
         nothing = self._correct.new_zeros(())

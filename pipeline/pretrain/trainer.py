@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cluster.manifest import created_by
 from cluster.stopping import StopFile
 from cluster.train_group import Rank
 from pipeline.batches.loader import Step
@@ -35,6 +36,7 @@ from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.schedule import Schedule
 from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
 from pipeline.pretrain.totals import Totals
+from pipeline.tracking import environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,11 @@ class Trainer:
             self._take_over(start)
         self.ledger = SkipLedger(run.path)
         self.skipped = self.ledger.data
+        self.allowed_changes = [
+            {"step": event["step"], "differences": event["differences"]}
+            for event in run.events()
+            if event["event"] == "changed"
+        ]
         self.reporter = Reporter(run, since=self.progress.step, speaks=rank.rank == 0)
         self.profiler = StepProfiler(config.profile, run.path / "profile", rank.rank, self.reporter.history)
         self.clock = StepClock(self.engine.device)
@@ -86,6 +93,9 @@ class Trainer:
             attention=parts.attention._asdict(),
             workers=workers,
             attempt=self.checkpoints.attempt,
+            store_fingerprints=[store.fingerprint for store in self.inputs.stores],
+            commit=created_by().commit,
+            environment=environment(),
         )
 
     def train(self) -> None:
@@ -109,13 +119,16 @@ class Trainer:
         first, last = self.progress.step, self.config.num_steps
         self.clock.since_last()
         with closing(self.loader.steps(first, last, self.skipped.data_step)) as steps:
+            self._beat("data")
             following: Step[HostBatch] | None = next(steps)
             shared = self._share(self._totals(), following)
             while following is not None:
                 step, counts, elapsed_s = following, shared.counts, shared.elapsed_s
+                self.measurements.prepare(step)
                 self.profiler.step(step.update)
                 self.clock.start_step()
                 totals = self._forward_and_backward(step, counts)
+                self._beat("data")
                 with self.clock.waiting(), self.profiler.part("data"):
                     following = next(steps, None)
                 shared = self._share(totals, following)
@@ -235,10 +248,8 @@ class Trainer:
         place = None if start is None else start.directory
         if len(self.ledger.entries) >= self.config.guards.max_rollbacks or start is None:
             raise endings.loss_spike(self.run, self.config, spike, self.ledger.entries, place)
-        if self.rank.rank == 0:
-            self.ledger.add(spike)
+        (self.ledger.add if self.rank.rank == 0 else self.ledger.note)(spike)
         from_rank_zero(None)
-        self.ledger = SkipLedger(self.run.path)
         self.skipped = self.ledger.data
         self.reporter.event(
             "spike", step.update + 1, **spike.model_dump(mode="json"), back_to=start.state.step
@@ -283,8 +294,8 @@ class Trainer:
             self._save()
 
     def _evaluate(self) -> None:
-        self._beat("evaluation")
-        metrics = self.evaluation.measure(self.engine, self.rank.rank, self.rank.world_size)
+        measure = self.evaluation.measure
+        metrics = measure(self.engine, self.rank.rank, self.rank.world_size, lambda: self._beat("evaluation"))
         self.progress.note_evaluation(metrics["loss"], self.config.evaluation.min_improvement)
         self.reporter.write("held_out", self.progress.step, metrics)
 
@@ -338,6 +349,7 @@ class Trainer:
             evaluations_since_best=progress.evaluations_since_best,
             losses=self.losses.losses,
             skipped_data=list(self.skipped.steps),
+            allowed_changes=self.allowed_changes,
             attempt=self.checkpoints.attempt,
         )
 

@@ -190,7 +190,7 @@ def _train(case: Case, rank: Any) -> None:
     init_weights(model, config.seed)
     device = torch.device("cuda", rank.local_rank) if torch.cuda.is_available() else torch.device("cpu")
     prepare_network(model, shape, config, device)
-    engine = TrainingEngine(model, config, rank, universal=False)
+    engine = TrainingEngine(model, config, rank)
     batch = example_batch(config, vocabulary, config.batch.micro_batch_size, config.batch.sequence_length)
     tensors = {name: torch.from_numpy(array).to(engine.device) for name, array in batch.inputs.items()}
     num_micro_batches = config.batch.samples // (config.batch.micro_batch_size * rank.world_size)
