@@ -26,27 +26,21 @@ def hash_strings(strings: pa.StringArray, salt: int = 0) -> np.ndarray:
     """[n] uint64 hashes of the UTF-8 bytes of `strings`, the same on every machine and in every batch.
 
     A sum of the bytes times one pseudo-random odd number per position (multilinear hashing), then mixed with
-    the length and `salt`; vectorised, because a corpus has as many ids as documents. Hashes of the same
-    strings with different salts are independent of each other.
+    the length and `salt`; compiled, because a corpus has as many ids as documents. Hashes of the same strings with
+    different salts are independent of each other.
     """
+    hashes = np.empty(len(strings), dtype=np.uint64)
     if len(strings) == 0:
-        return np.empty(0, dtype=np.uint64)
+        return hashes
+    from data_prep.hash_kernel import hash_between, longest_of
+
     _, offsets_buffer, values_buffer = strings.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[
-        strings.offset : strings.offset + len(strings) + 1
-    ]
-    offsets = offsets.astype(np.int64)
-    lengths = np.diff(offsets)
-    values = np.frombuffer(values_buffer, dtype=np.uint8) if values_buffer else np.empty(0, dtype=np.uint8)
-    values = values[offsets[0] : offsets[-1]].astype(np.uint64)
-    starts = offsets[:-1] - offsets[0]
-    positions = np.arange(len(values)) - np.repeat(starts, lengths)
-    multipliers = mix(np.arange(int(lengths.max()), dtype=np.uint64)) | np.uint64(1)
-    with np.errstate(over="ignore"):
-        products = (values + np.uint64(1)) * multipliers[positions]
-        sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(products, dtype=np.uint64)])
-        totals = sums[starts + lengths] - sums[starts] + lengths.astype(np.uint64) * _GOLDEN
-    return mix(totals ^ mix(np.array([salt], dtype=np.uint64)))
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)
+    offsets = offsets[strings.offset : strings.offset + len(strings) + 1]
+    values = np.frombuffer(values_buffer or b"", dtype=np.uint8)
+    multipliers = mix(np.arange(longest_of(offsets), dtype=np.uint64)) | np.uint64(1)
+    hash_between(values, offsets, multipliers, mix(np.array([salt], dtype=np.uint64))[0], hashes)
+    return hashes
 
 
 def as_fraction(hashes: np.ndarray) -> np.ndarray:

@@ -75,15 +75,12 @@ class TokenStore:
         ]
         counts = np.array([file.num_documents for file in self._files], dtype=np.int64)
         self._first_of_file = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-        self._file_of = np.repeat(np.arange(len(self._files), dtype=np.int32), counts)
-        self._token_starts = _joined([file.token_starts for file in self._files])
-        self._sentence_starts = _joined([file.sentence_starts for file in self._files])
-        self._sentence_counts = _joined([file.sentence_counts for file in self._files])
-        self._ids = [file.ids for file in self._files]
-        self.lengths = _joined([file.lengths for file in self._files])
-        self.lengths.flags.writeable = False
-        self.num_documents = len(self.lengths)
+        self.num_documents = int(self._first_of_file[-1])
+        self._arrays = self._find_documents()
+        self.lengths = self._arrays.lengths
         self.num_tokens = int(self.lengths.sum())
+        self._held_out: dict[float, np.ndarray] = {}
+        self._categories: dict[str, tuple[np.ndarray, list[str]]] = {}
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> TokenStore:
@@ -115,43 +112,47 @@ class TokenStore:
 
     def copy_tokens(self, document: int, start: int, out: np.ndarray) -> None:
         """Copy `len(out)` ids of a document, from token `start` on, into `out` (any integer type)."""
-        first = self._token_starts[document] + start
+        first = self._arrays.token_starts[document] + start
         assert 0 <= start <= self.lengths[document] - len(out), "beyond the document"
-        out[:] = self._ids[self._file_of[document]][first : first + len(out)]
+        out[:] = self._arrays.ids[first : first + len(out)]
 
     def tokens(self, document: int) -> np.ndarray:
         """[lengths[document]] uint16 or uint32: a read-only view of the document's ids."""
-        first = self._token_starts[document]
-        return self._ids[self._file_of[document]][first : first + self.lengths[document]]
+        first = self._arrays.token_starts[document]
+        return self._arrays.ids[first : first + self.lengths[document]]
 
     def sentence_starts(self, document: int) -> np.ndarray:
         """[sentences] int32: a read-only view of the positions of each sentence's first token, ascending."""
-        first = self._sentence_starts[document]
-        words = self._files[self._file_of[document]].words
-        return words[first : first + self._sentence_counts[document]]
+        first = self._arrays.sentence_starts[document]
+        return self._arrays.words[first : first + self._arrays.sentence_counts[document]]
 
     @property
     def dtype(self) -> np.dtype:
         """uint16 or uint32: the type of the stored ids."""
-        return self._ids[0].dtype
+        return self._arrays.ids.dtype
 
     @property
     def sentence_counts(self) -> np.ndarray:
         """[num_documents] int64 sentences per document."""
-        return self._sentence_counts
+        return self._arrays.sentence_counts
 
     def arrays(self) -> TokenArrays:
         """What `tokens` and `sentence_starts` slice, without their files."""
-        ids, first_id = _spanning(self._ids)
+        return self._arrays
+
+    def _find_documents(self) -> TokenArrays:
+        """Where the documents lie. Every array is written once: memory costs more than what is computed here."""
+        ids, first_id = _spanning([file.ids for file in self._files])
         words, first_word = _spanning([file.words for file in self._files])
-        return TokenArrays(
-            ids=ids,
-            words=words,
-            token_starts=first_id[self._file_of] + self._token_starts,
-            lengths=self.lengths,
-            sentence_starts=first_word[self._file_of] + self._sentence_starts,
-            sentence_counts=self._sentence_counts,
-        )
+        places = [np.empty(self.num_documents, dtype=np.int64) for _ in range(4)]
+        for number, file in enumerate(self._files):
+            own = slice(self._first_of_file[number], self._first_of_file[number + 1])
+            token_starts, lengths, sentence_starts, sentence_counts = (array[own] for array in places)
+            file.find("input_ids", ids.itemsize, first_id[number], token_starts, lengths)
+            file.find("sentence_starts", 4, first_word[number], sentence_starts, sentence_counts)
+        for array in places:
+            array.flags.writeable = False
+        return TokenArrays(ids, words, *places)
 
     # -- documents ------------------------------------------------------------------------------------------
 
@@ -173,33 +174,35 @@ class TokenStore:
         return self._file(document).value("lang", self._row(document))
 
     def sources(self) -> tuple[np.ndarray, list[str]]:
-        """([num_documents] int32 numbers, names): the source of every document."""
-        return self._categories("source")
+        """([num_documents] int32 numbers, read-only, and names): the source of every document."""
+        return self._category("source")
 
     def langs(self) -> tuple[np.ndarray, list[str]]:
-        """([num_documents] int32 numbers, ISO 639-1 codes): the language of every document."""
-        return self._categories("lang")
+        """([num_documents] int32 numbers, read-only, and ISO 639-1 codes): the language of every document."""
+        return self._category("lang")
 
-    def _categories(self, column: str) -> tuple[np.ndarray, list[str]]:
-        names: list[str] = []
-        numbers = np.empty(self.num_documents, dtype=np.int32)
-        place = 0
-        for values in (batch for file in self._files for batch in file.columns(column)):
-            own = values.dictionary.to_pylist()
-            names += [name for name in own if name not in names]
-            to_number = np.array([names.index(name) for name in own], dtype=np.int32)
-            numbers[place : place + len(values)] = to_number[values.indices.to_numpy(zero_copy_only=False)]
-            place += len(values)
-        return numbers, names
+    def _category(self, column: str) -> tuple[np.ndarray, list[str]]:
+        if column not in self._categories:
+            batches = [values for file in self._files for values in file.columns(column)]
+            self._categories[column] = _categories(batches, self.num_documents)
+        numbers, names = self._categories[column]
+        return numbers, list(names)
 
     def held_out(self, fraction: float) -> np.ndarray:
-        """[num_documents] bool: which documents training must not see.
+        """[num_documents] bool, read-only: which documents training must not see.
 
         A function of the document's id alone: what is held out of one preparation is held out of all, and a
         smaller fraction holds out a subset of what a larger one does.
         """
-        hashes = [hash_strings(column) for file in self._files for column in file.columns("doc_id")]
-        return as_fraction(np.concatenate([np.empty(0, dtype=np.uint64), *hashes])) < fraction
+        if fraction not in self._held_out:
+            chosen = np.empty(self.num_documents, dtype=bool)
+            place = 0
+            for ids in (batch for file in self._files for batch in file.columns("doc_id")):
+                chosen[place : place + len(ids)] = as_fraction(hash_strings(ids)) < fraction
+                place += len(ids)
+            chosen.flags.writeable = False
+            self._held_out[fraction] = chosen
+        return self._held_out[fraction]
 
     def document(self, document: int) -> Document:
         """The document itself: text, title, uri and meta, from the documents beside this store.
@@ -220,7 +223,7 @@ class TokenStore:
         from data_prep.selection import read_selection
 
         documents = DocumentStore.open(self.path.parent / DOCUMENTS, verify=False)
-        shards = self._file_of[numbers]
+        shards = self._file_number(numbers)
         for shard in np.unique(shards).tolist():
             rows = numbers[shards == shard] - self._first_of_file[shard]
             selection = read_selection(self.path.parent / self._selection_kind, shard)
@@ -237,7 +240,7 @@ class TokenStore:
         from data_prep.selection import Selection, read_selection, remove_spans
 
         number = range(self.num_documents)[document]
-        shard = int(self._file_of[number])
+        shard = int(self._file_number(number))
         selection = read_selection(self.path.parent / self._selection_kind, shard)
         own = selection.take(np.array([self._row(number)]))
         documents = DocumentStore.open(self.path.parent / DOCUMENTS, verify=False)
@@ -252,12 +255,16 @@ class TokenStore:
         kinds = {entry.kind for entry in self.manifest.inputs}
         return DECONTAMINATION if DECONTAMINATION in kinds else DEDUP
 
+    def _file_number(self, documents: Any) -> Any:
+        """Which file a document is in, or each of [n] documents."""
+        return np.searchsorted(self._first_of_file, documents, side="right") - 1
+
     def _file(self, document: int) -> _TokenFile:
-        return self._files[self._file_of[document]]
+        return self._files[self._file_number(range(self.num_documents)[document])]
 
     def _row(self, document: int) -> int:
         number = range(self.num_documents)[document]
-        return int(number - self._first_of_file[self._file_of[number]])
+        return int(number - self._first_of_file[self._file_number(number)])
 
 
 class _TokenFile:
@@ -275,25 +282,25 @@ class _TokenFile:
         self._first_of_batch = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(rows, dtype=np.int64)])
         self.num_documents = int(self._first_of_batch[-1])
         self.ids = _whole_file(buffer, np.dtype(ids_type))
-        """The file's bytes as token ids; those of a document start at its `token_starts`."""
+        """The file's bytes as token ids."""
         self.words = _whole_file(buffer, np.dtype(np.int32))
-        """The file's bytes as int32; the sentences of a document start at its `sentence_starts`."""
-        self.token_starts, self.lengths = self._layout("input_ids", buffer.address, self.ids.itemsize)
-        self.sentence_starts, self.sentence_counts = self._layout("sentence_starts", buffer.address, 4)
+        """The file's bytes as int32, such as positions of sentences."""
+        self._base = buffer.address
 
-    def _layout(self, column: str, base: int, item_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Per document: ([n] int64 first element counted from the start of the file, [n] int64 elements)."""
-        starts, lengths = [], []
+    def find(
+        self, column: str, item_bytes: int, before: int, starts: np.ndarray, lengths: np.ndarray
+    ) -> None:
+        """Fill in, per document, where its list begins and its elements; `before` is what precedes the file."""
+        place = 0
         for batch in self._batches:
-            array = batch.column(column)
-            offsets = array.offsets.to_numpy().astype(np.int64)
-            values = array.values.buffers()[1]
-            byte_offset = values.address - base if values is not None and values.size else 0
+            array, own = batch.column(column), slice(place, place + batch.num_rows)
+            offsets, values = array.offsets.to_numpy(), array.values.buffers()[1]
+            byte_offset = values.address - self._base if values is not None and values.size else 0
             # Arrow pads every buffer to 8 bytes, so the file is a valid array of either element type.
             assert byte_offset % item_bytes == 0, "unaligned Arrow buffer"
-            starts.append(offsets[:-1] + byte_offset // item_bytes)
-            lengths.append(np.diff(offsets))
-        return _joined(starts), _joined(lengths)
+            np.add(offsets[:-1], before + byte_offset // item_bytes, out=starts[own], dtype=np.int64)
+            np.subtract(offsets[1:], offsets[:-1], out=lengths[own], dtype=np.int64)
+            place += batch.num_rows
 
     def value(self, column: str, row: int) -> str:
         batch, own = self._find(row)
@@ -336,8 +343,21 @@ def _spanning(arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(memory), bytes_before // arrays[0].itemsize
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+def _categories(batches: list[Any], num_documents: int) -> tuple[np.ndarray, list[str]]:
+    """Numbers and names of all documents, from the dictionary-encoded columns of the batches."""
+    names: list[str] = []
+    for values in batches:
+        names += [name for name in values.dictionary.to_pylist() if name not in names]
+    if len(names) == 1:  # of billions of documents, as often as not
+        return np.broadcast_to(np.int32(0), num_documents), names
+    numbers = np.empty(num_documents, dtype=np.int32)
+    place = 0
+    for values in batches:
+        to_number = np.array([names.index(name) for name in values.dictionary.to_pylist()], dtype=np.int32)
+        numbers[place : place + len(values)] = to_number[values.indices.to_numpy(zero_copy_only=False)]
+        place += len(values)
+    numbers.flags.writeable = False
+    return numbers, names
 
 
 def _reopen(path: Path) -> TokenStore:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from data_prep.hashing import as_fraction, hash_strings
 
+GOLDEN = 0x9E3779B97F4A7C15
 IDS = st.lists(st.text(max_size=30), max_size=30)
 
 
@@ -37,3 +38,23 @@ def test_salts_give_independent_draws():
     ids = pa.array([f"book:{number}" for number in range(50_000)])
     one, other = as_fraction(hash_strings(ids)) < 0.1, as_fraction(hash_strings(ids, salt=1)) < 0.1
     assert abs((one & other).mean() - 0.01) < 0.003
+
+
+@settings(deadline=None)
+@given(IDS, st.integers(0, 2**63), st.integers(0, 30), st.integers(0, 30))
+def test_hash_is_that_of_its_definition(ids: list[str], salt: int, start: int, stop: int):
+    chosen = pa.array(ids, type=pa.string())[start:stop]
+    assert hash_strings(chosen, salt).tolist() == [_defined(text.encode(), salt) for text in ids[start:stop]]
+
+
+def _defined(text: bytes, salt: int) -> int:
+    """The hash in unbounded integers."""
+    total = sum((byte + 1) * (_mixed(place) | 1) for place, byte in enumerate(text)) + len(text) * GOLDEN
+    return _mixed(total % 2**64 ^ _mixed(salt))
+
+
+def _mixed(value: int) -> int:
+    value = (value + GOLDEN) % 2**64
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    value = (value ^ value >> 27) * 0x94D049BB133111EB % 2**64
+    return value ^ value >> 31
