@@ -1,4 +1,4 @@
-"""The compiled loop of `hashing.hash_strings`; it calls nothing of other files, so numba sees when it is out of date."""
+"""The compiled loop of `hashing.hash_strings`; calling nothing of other files, it is never older than they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def longest_of(offsets: np.ndarray) -> int:
     longest = np.int64(0)
     for i in range(len(offsets) - 1):
         longest = max(longest, np.int64(offsets[i + 1]) - np.int64(offsets[i]))
-    return longest
+    return int(longest)
 
 
 @njit(cache=True, nogil=True)

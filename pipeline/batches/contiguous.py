@@ -7,8 +7,6 @@ epoch, but for the tail that fills no row, which differs each epoch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numba import njit
 
@@ -16,18 +14,16 @@ from pipeline.batches.material import Material
 from pipeline.batches.stream import END, FIRST, START, STOP, StreamRows, stream_of
 
 
-@dataclass(frozen=True, slots=True)
 class Contiguous:
     """The layout of a part of a store."""
 
-    material: Material
+    num_rows: int
+    """Full rows; does not depend on the order of the documents."""
 
-    @property
-    def num_rows(self) -> int:
-        """Full rows; does not depend on the order of the documents."""
-        documents = self.material.documents
-        total = int(self.material.text.lengths[documents].sum()) + 2 * len(documents)
-        return total // (self.material.length - 1)
+    def __init__(self, material: Material) -> None:
+        self.material = material
+        total = int(material.text.lengths[material.documents].sum()) + 2 * len(material.documents)
+        self.num_rows = total // (material.length - 1)
 
     def epoch(self, number: int) -> StreamRows:
         """Lay the documents out in the epoch's order."""

@@ -22,11 +22,14 @@ class FullSentences:
 
     def __init__(self, material: Material) -> None:
         self.material = material
-        self.num_rows = len(self._cut(0).rows)
+        self._first: StreamRows | None = self._cut(0)
+        self.num_rows = len(self._first.rows)
 
     def epoch(self, number: int) -> StreamRows:
         """Cut the documents in the epoch's order, and wrap around to the number of rows that all epochs have."""
-        cut = self._cut(number)
+        # What was cut to count the rows is the first epoch, and is kept for it alone.
+        first, self._first = self._first, None
+        cut = first if number == 0 and first is not None else self._cut(number)
         kept = np.arange(self.num_rows) % max(len(cut.rows), 1)
         return StreamRows(cut.documents, cut.rows[kept])
 

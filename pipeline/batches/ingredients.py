@@ -33,23 +33,25 @@ class Ingredient:
             ConfigError: the store has no such source or language.
         """
         chosen = self.store.held_out(held_out)
-        chosen = chosen if split == "held_out" else ~chosen
-        return np.flatnonzero(chosen & self._wanted())
+        return self._wanted(np.flatnonzero(chosen if split == "held_out" else ~chosen))
 
     def languages(self) -> list[str]:
         """ISO 639-1 codes of the languages of its documents, of both splits, in alphabetical order."""
         numbers, codes = self.store.langs()
-        return sorted(codes[number] for number in np.unique(numbers[self._wanted()]))
+        if self.sources is not None or self.langs is not None:
+            numbers = numbers[self._wanted(np.arange(self.store.num_documents))]
+        return sorted(codes[number] for number in _present(numbers))
 
-    def _wanted(self) -> np.ndarray:
-        chosen = np.ones(self.store.num_documents, dtype=bool)
+    def _wanted(self, documents: np.ndarray) -> np.ndarray:
+        """Those of the documents that are in its sources and languages."""
         for what, wanted, told in (
             ("source", self.sources, self.store.sources),
             ("language", self.langs, self.store.langs),
         ):
             if wanted is not None:
-                chosen &= _is_one_of(what, wanted, *told(), self.store)
-        return chosen
+                numbers, names = told()
+                documents = documents[_are_among(what, wanted, numbers[documents], names, self.store)]
+        return documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def parts_by_language(
 def _by_language(number: int, ingredient: Ingredient, documents: np.ndarray) -> list[Part]:
     numbers, codes = ingredient.store.langs()
     own = numbers[documents]
-    present = sorted((codes[lang], lang) for lang in np.unique(own).tolist())
+    present = sorted((codes[lang], lang) for lang in _present(own))
     return [Part(number, documents[own == lang], 1.0, code) for code, lang in present]
 
 
@@ -125,12 +127,18 @@ def _shares_of_tokens(ingredients: Sequence[Ingredient], parts: Sequence[Part]) 
     ]
 
 
-def _is_one_of(
+def _present(numbers: np.ndarray) -> list[int]:
+    """The different ones of some small numbers, ascending."""
+    return np.flatnonzero(np.bincount(numbers)).tolist()
+
+
+def _are_among(
     what: str, wanted: Sequence[str], numbers: np.ndarray, names: list[str], store: TokenStore
 ) -> np.ndarray:
+    """[numbers] bool: which of them number one of the wanted names."""
     if missing := sorted(set(wanted) - set(names)):
         raise ConfigError(
             f"{store.path} has no {what} {', '.join(missing)}; it has {', '.join(sorted(names))}.",
             next_step=f"correct `data.stores`, or prepare a store that has the {what}",
         )
-    return np.isin(numbers, [names.index(name) for name in wanted])
+    return np.isin(np.arange(len(names)), [names.index(name) for name in wanted])[numbers]

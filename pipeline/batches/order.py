@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.batches.draw_order import sorted_by_draw
 from pipeline.batches.noise import Noise
 
 SCHEDULE_PERIOD = 1024
@@ -40,11 +41,11 @@ class StoreOrder:
 
     def documents(self, epoch: int, documents: np.ndarray) -> np.ndarray:
         """`documents` (int64 document numbers) in the order of `epoch`."""
-        return documents[np.argsort(self.noise("documents", epoch).at(documents).bits(), kind="stable")]
+        return sorted_by_draw(np.uint64(self.noise("documents", epoch).state), documents)
 
     def rows(self, epoch: int, num_rows: int) -> np.ndarray:
         """int64 [num_rows]: the row that stands at each place of `epoch`."""
-        return self.noise("rows", epoch).permutation(num_rows)
+        return sorted_by_draw(np.uint64(self.noise("rows", epoch).state), np.arange(num_rows))
 
 
 class Mixture:

@@ -39,9 +39,15 @@ class StreamRows:
         return _spans(self.rows, self.documents, rows)
 
 
+@njit(cache=True, nogil=True)
 def stream_of(lengths: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """`StreamRows.documents` of documents in the order of an epoch; `lengths` are those of the whole store."""
-    return np.stack([documents, np.cumsum(lengths[documents] + 2)], axis=1)
+    stream = np.empty((len(documents), 2), dtype=np.int64)
+    end = 0
+    for i in range(len(documents)):
+        end += lengths[documents[i]] + 2
+        stream[i, DOCUMENT], stream[i, END] = documents[i], end
+    return stream
 
 
 @njit(cache=True, nogil=True)

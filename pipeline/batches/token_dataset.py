@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -12,10 +12,11 @@ import numpy as np
 from cluster.errors import ConfigError, MismatchError
 from cluster.manifest import hash_json
 from data_prep.token_store import TokenArrays, TokenStore
+from pipeline.batches.epochs import Epochs
 from pipeline.batches.formats import LAYOUTS, PAIRS
 from pipeline.batches.ingredients import Ingredient, Part, Split, parts_by_language, whole_parts
 from pipeline.batches.material import Material, Relation
-from pipeline.batches.order import Mixture, Place, StoreOrder
+from pipeline.batches.order import SCHEDULE_PERIOD, Mixture, Place, StoreOrder
 from pipeline.batches.packing import Packed, Piece, Special
 from pipeline.batches.piece_sources import PieceSources, find_sources, number_documents
 from pipeline.batches.reader import sentence_positions, write_rows
@@ -117,9 +118,7 @@ class TokenDataset:
         self._stocks = self._lay_out(parts, format, relation, seed, split)
         self._num_rows = np.array([stock.layout.num_rows for stock in self._stocks], dtype=np.int64)
         self._mixture = Mixture([stock.part.weight for stock in self._stocks], seed)
-        self._epoch = lru_cache(maxsize=2 * len(self._stocks))(
-            lambda number, epoch: self._stocks[number].lay_out(epoch)
-        )
+        self._epochs = Epochs(lambda part, epoch: self._stocks[part].lay_out(epoch), 2 * len(self._stocks))
         # A setting that has its default leaves no trace, so that fingerprints outlive new settings.
         chosen = {
             "format": format if format != "contiguous" else None,
@@ -163,7 +162,9 @@ class TokenDataset:
         pieces, sentences, sources = [], [], []
         special = (self.special.bos, self.special.eos, self.special.pad)
         for part, epoch, places in _groups(parts, epochs):
-            (laid_out, shuffled), text = self._epoch(part, epoch), self._stocks[part].text
+            (laid_out, shuffled), text = self._epochs.get(part, epoch), self._stocks[part].text
+            if 2 * int(indices[places].max()) >= len(shuffled):
+                self._epochs.begin(part, epoch + 1)
             own = rows[places] = shuffled[indices[places]]
             spans = laid_out.spans(own)
             pieces.append(write_rows(text, spans, places, special, input_ids, segment_ids))
@@ -186,16 +187,25 @@ class TokenDataset:
             sources=None if self._source_of is None else PieceSources.merge(sources),
         )
 
+    def prepare(self, sample: int) -> None:
+        """Begin to lay out, in threads, the epochs that `sample` and those behind it lie in."""
+        if len(self._stocks) == 1:
+            self._epochs.begin(0, sample // int(self._num_rows[0]))
+            return
+        parts, epochs, _ = self._find(np.arange(sample, sample + SCHEDULE_PERIOD))
+        for part, epoch, _ in _groups(parts, epochs):
+            self._epochs.begin(part, epoch)
+
     def locate(self, sample: int) -> tuple[int, Place]:
         """The part (see `samples_per_epoch`), epoch and row of a sample."""
         (part,), (epoch,), (index,) = (each.tolist() for each in self._find(np.array([sample])))
-        _, shuffled = self._epoch(part, epoch)
+        _, shuffled = self._epochs.get(part, epoch)
         return part, Place(epoch, int(shuffled[index]))
 
     def origin(self, sample: int) -> SampleOrigin:
         """The documents that a sample is made of."""
         part, place = self.locate(sample)
-        rows, _ = self._epoch(part, place.epoch)
+        rows, _ = self._epochs.get(part, place.epoch)
         pieces = pieces_of(rows.spans(np.array([place.row])))
         return SampleOrigin(self._stocks[part].part.ingredient, place, pieces)
 
