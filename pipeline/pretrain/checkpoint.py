@@ -169,32 +169,6 @@ def read_model_config(checkpoint: Path) -> NetworkConfig:
     return TypeAdapter(NetworkChoice).validate_python(plain)
 
 
-def newest_good(directory: Path, *, look_only: bool = False) -> tuple[Path | None, list[str]]:
-    """`kept_checkpoints.newest_good` for a local directory."""
-    from pipeline.pretrain.checkpoint_store import DirectoryStore
-    from pipeline.pretrain.kept_checkpoints import newest_good as newest_good_of
-
-    return newest_good_of(DirectoryStore(directory), look_only=look_only)
-
-
-def best_checkpoint(directory: Path) -> Path | None:
-    """`kept_checkpoints.best_step` for a local directory, as a path."""
-    from pipeline.pretrain.checkpoint_store import DirectoryStore
-    from pipeline.pretrain.kept_checkpoints import best_step
-
-    step = best_step(DirectoryStore(directory))
-    return None if step is None else directory / checkpoint_name(step)
-
-
-def apply_retention(directory: Path, keep_last: int) -> list[int]:
-    """`kept_checkpoints.apply_retention` for a local directory."""
-    from pipeline.pretrain.checkpoint_store import DirectoryStore
-    from pipeline.pretrain.kept_checkpoints import Retention
-    from pipeline.pretrain.kept_checkpoints import apply_retention as apply
-
-    return apply(DirectoryStore(directory), Retention(keep_last))
-
-
 def set_aside(checkpoint: Path) -> Path:
     """Rename a damaged checkpoint so that nothing takes it for one; returns the new path."""
     target, number = checkpoint.with_name(f"{checkpoint.name}.corrupt"), 0

@@ -59,7 +59,7 @@ def loss_spike(
     config: PretrainConfig,
     spike: SkippedStep,
     skipped: Sequence[SkippedStep],
-    checkpoint: Path | None,
+    checkpoint: Path | str | None,
 ) -> LossSpikeError:
     """One spike more than `guards.max_rollbacks` allows.
 
@@ -89,7 +89,7 @@ def not_finite(
     num_skipped: int,
     ranks: Sequence[int],
     data_steps: Sequence[int],
-    checkpoint: Path | None,
+    checkpoint: Path | str | None,
 ) -> NonFiniteError:
     """One skipped update more than `guards.max_skipped_updates` allows.
 
@@ -130,7 +130,7 @@ def _score(one: SkippedStep) -> str:
     return "far above" if one.score is None else f"{one.score:.1f} deviations above the last ones"
 
 
-def _kept(checkpoint: Path | None) -> str:
+def _kept(checkpoint: Path | str | None) -> str:
     return (
         "no checkpoint yet; the run's directory"
         if checkpoint is None

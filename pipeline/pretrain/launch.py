@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import xxhash
 
 from cluster.errors import ClozeError, ResumeRefusedError, WorkersLostError
+from cluster.manifest import hash_file
 from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
@@ -84,7 +86,16 @@ def _with_absolute_paths(config: PretrainConfig) -> PretrainConfig:
     objective = config.objective
     if isinstance(objective, Distillation):
         objective = pinned(objective)
-    changed = {"data": data, "runs_dir": config.runs_dir.resolve(), "objective": objective}
+    place = config.checkpoint.directory
+    if place is not None and "://" not in place:
+        place = str(Path(place).expanduser().resolve())
+    checkpoint = config.checkpoint.model_copy(update={"directory": place})
+    changed = {
+        "data": data,
+        "runs_dir": config.runs_dir.resolve(),
+        "objective": objective,
+        "checkpoint": checkpoint,
+    }
     return config.model_copy(update=changed)
 
 
@@ -124,10 +135,12 @@ def check_resume(
         **_differences(
             {
                 "data.tokens": state.store_fingerprints,
+                "data.tokenizer": hash_file(start / checkpoints.TOKENIZER_FILE)[0],
                 "machine": state.optimizer,
             },
             {
                 "data.tokens": [store.fingerprint for store in inputs.stores],
+                "data.tokenizer": xxhash.xxh3_128_hexdigest(inputs.vocabulary.tokenizer_json.encode()),
                 "machine": optimizer_name(config),
             },
         ),

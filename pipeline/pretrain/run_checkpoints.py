@@ -58,7 +58,7 @@ class RunCheckpoints:
         if chosen is None:
             return None
         directory = self._store.local(chosen[0])
-        if self._rank.local_rank == 0 and not directory.exists():
+        if self._store.copies and self._rank.local_rank == 0 and self._rank.rank != 0:
             self._store.fetch(chosen[0])
         dist.barrier()
         return Start(directory, read_trainer_state(directory))
@@ -97,10 +97,10 @@ class RunCheckpoints:
         return self._saver.attempt
 
     @property
-    def newest_place(self) -> Path | None:
-        """Where the newest checkpoint lies; None before the first."""
+    def newest_place(self) -> str | None:
+        """Path or URI of the newest checkpoint; None before the first."""
         steps = self._store.steps()
-        return Path(self._store.place(steps[-1])) if steps else None
+        return self._store.place(steps[-1]) if steps else None
 
     def save(self, engine: TrainingEngine, state: TrainerState) -> None:
         """Copy the state and have it written."""

@@ -134,7 +134,9 @@ def hugging_face(directory: str) -> None:
     flat = np.concatenate([store.tokens(number) for number in range(store.num_documents)]).astype(np.int64)
     blocks = flat[: len(flat) // LENGTH * LENGTH].reshape(-1, LENGTH)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_file(str(store.tokenizer_path)), mask_token="<mask>", pad_token="<pad>"
+        tokenizer_object=Tokenizer.from_file(str(store.tokenizer_path)),
+        mask_token="<mask>",
+        pad_token="<pad>",
     )
     shape = RobertaConfig(
         vocab_size=VOCAB_SIZE,

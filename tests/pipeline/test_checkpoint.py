@@ -13,6 +13,8 @@ from cluster.manifest import InputEntry
 from models.config import TransformerConfig
 from pipeline.pretrain import checkpoint as checkpoints
 from pipeline.pretrain.checkpoint import TrainerState
+from pipeline.pretrain.checkpoint_store import DirectoryStore
+from pipeline.pretrain.kept_checkpoints import Retention, apply_retention, best_step, newest_good
 
 
 def save(directory: Path, step: int, loss: float | None = None, inputs: Sequence[InputEntry] = ()) -> Path:
@@ -57,7 +59,7 @@ def test_the_newest_good_checkpoint_is_taken_and_damaged_ones_are_set_aside(dire
     save(directory, 10)
     damaged = save(directory, 20)
     flip_byte(damaged / checkpoints.MODEL_FILE)
-    chosen, messages = checkpoints.newest_good(directory)
+    chosen, messages = newest_good(DirectoryStore(directory))
     assert chosen == directory / "step-00000010"
     assert checkpoints.MODEL_FILE in messages[0]
     assert (directory / "step-00000020.corrupt").is_dir()
@@ -67,19 +69,19 @@ def test_the_newest_good_checkpoint_is_taken_and_damaged_ones_are_set_aside(dire
 def test_a_missing_file_is_damage(directory: Path):
     save(directory, 10)
     (save(directory, 20) / checkpoints.MODEL_CONFIG_FILE).unlink()
-    assert checkpoints.newest_good(directory)[0] == directory / "step-00000010"
+    assert newest_good(DirectoryStore(directory))[0] == directory / "step-00000010"
 
 
 def test_when_no_checkpoint_verifies_the_run_is_refused_not_restarted(directory: Path):
     flip_byte(save(directory, 10) / checkpoints.MODEL_FILE)
     with pytest.raises(CorruptCheckpointError) as caught:
-        checkpoints.newest_good(directory)
+        newest_good(DirectoryStore(directory))
     assert caught.value.exit_code == 21
     assert checkpoints.MODEL_FILE in str(caught.value)
 
 
 def test_a_run_without_checkpoints_starts_at_the_beginning(directory: Path):
-    assert checkpoints.newest_good(directory) == (None, [])
+    assert newest_good(DirectoryStore(directory)) == (None, [])
 
 
 def test_an_uncommitted_checkpoint_is_never_seen(directory: Path):
@@ -95,12 +97,10 @@ def test_an_uncommitted_checkpoint_is_never_seen(directory: Path):
 def test_retention_keeps_the_newest_and_the_best(directory: Path):
     for step, loss in ((10, 3.0), (20, 1.0), (30, 2.0), (40, 2.5)):
         save(directory, step, loss)
-    assert checkpoints.apply_retention(directory, keep_last=2) == [10]
+    assert apply_retention(DirectoryStore(directory), Retention(2)) == [10]
     kept = [checkpoints.step_of(path) for path in checkpoints.list_checkpoints(directory)]
     assert kept == [20, 30, 40]
-    best = checkpoints.best_checkpoint(directory)
-    assert best is not None
-    assert checkpoints.step_of(best) == 20
+    assert best_step(DirectoryStore(directory)) == 20
 
 
 def test_a_deletion_that_was_killed_half_way_is_finished_by_the_next(directory: Path):
@@ -108,7 +108,7 @@ def test_a_deletion_that_was_killed_half_way_is_finished_by_the_next(directory: 
     (directory / ".step-00000010.deleted").mkdir()
     (directory / ".step-00000010.deleted" / "left").write_text("")
     save(directory, 20)
-    assert checkpoints.apply_retention(directory, keep_last=1) == [10]
+    assert apply_retention(DirectoryStore(directory), Retention(1)) == [10]
     assert [path.name for path in directory.iterdir()] == ["step-00000020"]
 
 
