@@ -17,6 +17,8 @@ from tests.benchmarks import (
     plan_memory,
     reading,
     stage_memory,
+    tracking,
+    trainer,
     training_step,
     web_archive,
 )
@@ -36,6 +38,8 @@ BENCHMARKS = {
     "stage_memory": stage_memory,
     "checkpointing": checkpointing,
     "plan_memory": plan_memory,
+    "tracking": tracking,
+    "trainer": trainer,
 }
 
 for name in sys.argv[1:] or BENCHMARKS:
