@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from pipeline.batches.material import Material
-from pipeline.batches.stream import END, FIRST, START, STOP, StreamRows, stream_of
+from pipeline.batches.stream import END, FIRST, START, STOP, StreamRows, length_of_stream, stream_of
 
 
 class Contiguous:
@@ -22,23 +22,22 @@ class Contiguous:
 
     def __init__(self, material: Material) -> None:
         self.material = material
-        total = int(material.text.lengths[material.documents].sum()) + 2 * len(material.documents)
-        self.num_rows = total // (material.length - 1)
+        self.num_rows = length_of_stream(material.text.lengths, material.documents) // (material.length - 1)
 
     def epoch(self, number: int) -> StreamRows:
         """Lay the documents out in the epoch's order."""
         text, step = self.material.text, self.material.length - 1
         documents = stream_of(text.lengths, self.material.order.documents(number, self.material.documents))
-        return StreamRows(documents, _full_rows(documents, self.num_rows, step))
+        rows = np.empty((self.num_rows, 3), dtype=np.int64)
+        _fill_rows(documents, step, rows)
+        return StreamRows(documents, rows)
 
 
 @njit(cache=True, nogil=True)
-def _full_rows(documents: np.ndarray, num_rows: int, step: int) -> np.ndarray:
-    """`StreamRows.rows`, each `step` positions of the stream."""
-    rows = np.empty((num_rows, 3), dtype=np.int64)
+def _fill_rows(documents: np.ndarray, step: int, rows: np.ndarray) -> None:
+    """Write `StreamRows.rows`, each `step` positions of the stream."""
     first = 0
-    for row in range(num_rows):
+    for row in range(len(rows)):
         while documents[first, END] <= row * step:
             first += 1
         rows[row, START], rows[row, STOP], rows[row, FIRST] = row * step, (row + 1) * step, first
-    return rows

@@ -40,8 +40,9 @@ class StoreOrder:
         return Noise.of("order", self.fingerprint, self.seed, purpose, epoch)
 
     def documents(self, epoch: int, documents: np.ndarray) -> np.ndarray:
-        """`documents` (int64 document numbers) in the order of `epoch`."""
-        return sorted_by_draw(np.uint64(self.noise("documents", epoch).state), documents)
+        """`documents` (ascending int64 document numbers) in the order of `epoch`; int32 where that is enough."""
+        dtype = np.int32 if len(documents) == 0 or documents[-1] < 2**31 else np.int64
+        return sorted_by_draw(np.uint64(self.noise("documents", epoch).state), documents.astype(dtype))
 
     def rows(self, epoch: int, num_rows: int) -> np.ndarray:
         """int64 [num_rows]: the row that stands at each place of `epoch`."""

@@ -39,15 +39,28 @@ class StreamRows:
         return _spans(self.rows, self.documents, rows)
 
 
-@njit(cache=True, nogil=True)
 def stream_of(lengths: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """`StreamRows.documents` of documents in the order of an epoch; `lengths` are those of the whole store."""
     stream = np.empty((len(documents), 2), dtype=np.int64)
+    _fill_stream(lengths, documents, stream)
+    return stream
+
+
+@njit(cache=True, nogil=True)
+def length_of_stream(lengths: np.ndarray, documents: np.ndarray) -> int:
+    """Positions of the documents one after the other, with their special tokens, in whatever order."""
+    total = np.int64(2 * len(documents))
+    for document in documents:
+        total += np.int64(lengths[document])
+    return int(total)
+
+
+@njit(cache=True, nogil=True)
+def _fill_stream(lengths: np.ndarray, documents: np.ndarray, stream: np.ndarray) -> None:
     end = 0
     for i in range(len(documents)):
         end += lengths[documents[i]] + 2
         stream[i, DOCUMENT], stream[i, END] = documents[i], end
-    return stream
 
 
 @njit(cache=True, nogil=True)
