@@ -103,10 +103,14 @@ class RunCheckpoints:
         return self._store.place(steps[-1]) if steps else None
 
     def save(self, engine: TrainingEngine, state: TrainerState) -> None:
-        """Copy the state and have it written."""
+        """Have the state copied and written; it must not change before `before_update` was called."""
         # What the checkpoint says was logged must be there after a power failure, too.
         self._reporter.sync()
         self._saver.save(engine, state)
+
+    def before_update(self) -> None:
+        """Return when weights and optimizer state may change."""
+        self._saver.before_update()
 
     def wait(self) -> None:
         """Return when nothing is being written any more."""

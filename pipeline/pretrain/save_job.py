@@ -51,12 +51,26 @@ class Job:
     """What went wrong on this rank."""
     entries: list[FileEntry] = field(default_factory=list)
     """Files that this rank has written."""
+    copied: threading.Event = field(default_factory=threading.Event)
+    """The state of training may change again."""
     written: threading.Event = field(default_factory=threading.Event)
     """This rank has done its part, or failed to."""
     settled: threading.Event = field(default_factory=threading.Event)
     """All ranks have; `somebody_failed` is known."""
     somebody_failed: bool = False
     waited_s: float = 0.0
+    """Seconds that the training loop waited."""
+
+
+def copy_state(job: Job) -> None:
+    """Copy the tensors that were collected. Never raises: see `Job.error`."""
+    try:
+        if job.error is None:
+            job.snapshot.copy()
+    except Exception as error:
+        job.error = error
+    finally:
+        job.copied.set()
 
 
 def write_parts(job: Job, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Saving while training goes on: the loop waits for a copy in memory, a thread does the rest.
+"""Saving while training goes on: a thread copies the state while the next step computes, and then writes the copy.
 
 Every rank writes its own parts and marks them as done; rank 0 waits for the marks of all, puts the weights together and
 publishes. The threads talk to each other only through the store, never through the process group, which belongs to
@@ -43,6 +43,7 @@ from pipeline.pretrain.save_job import (
     NOWHERE,
     Job,
     assemble,
+    copy_state,
     explained,
     own_pieces,
     parts_of_all,
@@ -142,25 +143,36 @@ class CheckpointSaver:
     def save(
         self, engine: TrainingEngine, state: TrainerState, client_state: Mapping[str, Any] | None = None
     ) -> None:
-        """Copy the state of training and have it written. All ranks must call it, between two updates.
+        """Have the state of training copied and written. All ranks must call it, between two updates.
 
-        Returns when the copy is complete, or without `asynchronous` when all is written. Where the save before is
-        still being written, waits for that first: there is memory for one copy. Never raises for what a store
-        refuses: see `finished`.
+        Returns when it is known what to copy, or without `asynchronous` when all is written. Weights and the
+        optimizer's state must not change before `before_update` was called: forward and backward passes are allowed.
+        Where the save before is still being written, waits for that first: there is memory for one copy. Never raises
+        for what a store refuses: see `finished`.
         """
         self.wait()
         began = time.perf_counter()
-        job = self._copy(engine, state, client_state or {}, began)
+        job = self._collect(engine, state, client_state or {}, began)
         self._job = job
         job.waited_s = time.perf_counter() - began
         if self._asynchronous:
             self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint", daemon=True)
             self._thread.start()
         else:
+            copy_state(job)
             write_parts(job, self._rank.rank)
             self._settle(job)
             self._conclude(job)
             self._job = None
+
+    def before_update(self) -> None:
+        """Return when weights and optimizer state may change: the save of before has its copy. Every rank by itself."""
+        job = self._job
+        if job is None or job.copied.is_set():
+            return
+        began = time.perf_counter()
+        self._await(job.copied.wait)
+        job.waited_s += time.perf_counter() - began
 
     def finished(self) -> list[Committed | Failed]:
         """What became of saves since the last call, oldest first; on other ranks than 0 nothing."""
@@ -175,12 +187,12 @@ class CheckpointSaver:
         if job is None:
             return
         if thread is not None:
-            self._await(job.written.is_set)
+            self._await(job.written.wait)
             self._settle(job)
-            self._await(lambda: not thread.is_alive())
+            self._await(lambda seconds: _ended(thread, seconds))
         self._job = self._thread = None
 
-    def _copy(
+    def _collect(
         self, engine: TrainingEngine, state: TrainerState, client_state: Mapping[str, Any], began: float
     ) -> Job:
         self._count += 1
@@ -203,15 +215,17 @@ class CheckpointSaver:
             job.weights = {file: own_pieces(engine, key, snapshot) for file, key in keys.items()}
             if self._rank.rank == 0:
                 job.shapes = shapes_of(engine.deepspeed.module)
-            snapshot.wait()
+            snapshot.complete()
         except Exception as error:
-            # The other ranks have their copies: this one must go on, too.
+            # The other ranks go on to save: this one must, too.
             job.error = error
         job.error = job.error or captured.error
         return job
 
     def _run(self, job: Job) -> None:
         """The thread's work."""
+        # The next update waits for the copy; nothing waits for what follows.
+        copy_state(job)
         with suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         write_parts(job, self._rank.rank)
@@ -273,12 +287,15 @@ class CheckpointSaver:
             warning=warning,
         )
 
-    def _await(self, condition: Callable[[], bool]) -> None:
-        pause_s = 0.001
-        while not condition():
+    def _await(self, condition: Callable[[float], bool]) -> None:
+        """Wait for something that can be waited for so many seconds at a time."""
+        while not condition(0.1):
             self._while_waiting()
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.1)
+
+
+def _ended(thread: threading.Thread, seconds: float) -> bool:
+    thread.join(seconds)
+    return not thread.is_alive()
 
 
 def _device() -> torch.device:

@@ -1,4 +1,10 @@
-"""A copy of the training state in host memory: what a save waits for; everything else happens behind the loop."""
+"""A copy of the training state in host memory, made behind the loop.
+
+Between two updates nothing changes the masters, the optimizer's state or the weights: forward and backward passes only
+read them. So the loop waits only until it is known what is to be copied; a thread copies while the next step computes,
+and the next update waits for that. Everything that is no tensor, such as learning rates and the loss scaler, is copied
+at once.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,12 @@ import io
 import mmap
 import pickle
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from deepspeed.runtime.checkpoint_engine import CheckpointCommitInfo
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
@@ -31,57 +39,92 @@ class HostBuffers:
         self._free[buffer.numel(), pinned].append(buffer)
 
 
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    original: torch.UntypedStorage
+    buffer: torch.Tensor
+
+    @property
+    def pinned(self) -> bool:
+        return self.original.device.type == "cuda"
+
+
 class Snapshot:
-    """Copies of tensors as they were when they were taken.
+    """Copies of tensors: first all of them are collected, then `copy` fills them.
 
     Every storage is copied once: tensors that share memory still do so in the copies, as in `torch.save`.
     """
 
     def __init__(self, buffers: HostBuffers) -> None:
         self._buffers = buffers
-        self._copies: dict[int, torch.Tensor] = {}
-        self._pinned: dict[int, bool] = {}
-        # Keeps the addresses that are the keys above from being used again before the snapshot ends.
-        self._originals: list[torch.UntypedStorage] = []
+        # The originals are kept, so that the addresses that are the keys are not used again.
+        self._copies: dict[int, _Copy] = {}
+        self._taken: list[tuple[torch.Tensor, bool]] = []
+        self._ready: list[torch.cuda.Event] = []
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy in host memory with the same type, shape and strides; on CUDA it is complete after `wait`."""
+        """A tensor in host memory with the same type, shape and strides; its values are there after `copy`."""
+        if tensor.is_meta:
+            return tensor
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._copies:
+        if storage._cdata not in self._copies:
             pinned = storage.device.type == "cuda"
             buffer = self._buffers.take(storage.nbytes(), pinned=pinned)
-            self._copies[key], self._pinned[key] = buffer, pinned
-            self._originals.append(storage)
-            buffer.copy_(_bytes_of(storage), non_blocking=True)
+            self._taken.append((buffer, pinned))
+            self._copies[storage._cdata] = _Copy(storage, buffer)
         copy = torch.empty(0, dtype=tensor.dtype).set_(
-            self._copies[key].untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+            self._copies[storage._cdata].buffer.untyped_storage(),
+            tensor.storage_offset(),
+            tensor.size(),
+            tensor.stride(),
         )
         return copy.requires_grad_(tensor.requires_grad)
 
     def tree(self, contents: Any) -> Any:
-        """A deep copy of anything that can be pickled, its tensors copied as `tensor` does."""
+        """A deep copy of anything that can be pickled, its tensors as `tensor` gives them."""
         tensors: list[torch.Tensor] = []
         stream = io.BytesIO()
         _Pickler(stream, tensors).dump(contents)
         stream.seek(0)
         return _Unpickler(stream, [self.tensor(tensor) for tensor in tensors]).load()
 
-    def wait(self) -> None:
-        """Return when all copies are complete."""
-        self._originals.clear()
-        if any(self._pinned.values()):
-            torch.cuda.current_stream().synchronize()
+    def complete(self) -> None:
+        """All tensors have been collected. What a GPU was asked to do to them until now comes before the copy."""
+        for device in {copy.original.device for copy in self._copies.values() if copy.pinned}:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(device))
+            self._ready.append(event)
+
+    def copy(self) -> None:
+        """Copy the values, in any thread; nothing may change the originals before this returns."""
+        copies = list(self._copies.values())
+        self._copies.clear()
+        streams = {
+            copy.original.device: torch.cuda.Stream(copy.original.device) for copy in copies if copy.pinned
+        }
+        for stream in streams.values():
+            for event in self._ready:
+                stream.wait_event(event)
+        for copy in copies:
+            if copy.pinned:
+                with torch.cuda.stream(streams[copy.original.device]):
+                    copy.buffer.copy_(_bytes_of(copy.original), non_blocking=True)
+            else:
+                # Not by torch, which would share this out over as many threads again as training has.
+                np.copyto(copy.buffer.numpy(), _bytes_of(copy.original).numpy())
+        for stream in streams.values():
+            stream.synchronize()
 
     @property
     def size_bytes(self) -> int:
         """Memory that the copies take."""
-        return sum(buffer.numel() for buffer in self._copies.values())
+        return sum(buffer.numel() for buffer, _ in self._taken)
 
     def release(self) -> None:
         """Give the memory back; the copies must not be used any more."""
-        for key, buffer in self._copies.items():
-            self._buffers.give_back(buffer, pinned=self._pinned[key])
+        for buffer, pinned in self._taken:
+            self._buffers.give_back(buffer, pinned=pinned)
+        self._taken.clear()
         self._copies.clear()
 
 
@@ -91,11 +134,14 @@ class Capture(CheckpointEngine):
     It never raises: the other ranks already wait for this one in a collective. What went wrong is in `error`.
     """
 
-    def __init__(self, snapshot: Snapshot, root: Path) -> None:
+    def __init__(self, snapshot: Snapshot, root: Path, leave_out: Collection[str]) -> None:
+        """Args:
+        leave_out: names of the network's weights of which only type and shape are kept.
+        """
         super().__init__()
-        self._snapshot, self._root = snapshot, root
+        self._snapshot, self._root, self._leave_out = snapshot, root, leave_out
         self.files: dict[str, Any] = {}
-        """Copied contents by path relative to `root`."""
+        """Contents by path relative to `root`; the snapshot copies their tensors."""
         self.error: Exception | None = None
 
     def create(self, info: CheckpointCommitInfo) -> None:
@@ -105,8 +151,14 @@ class Capture(CheckpointEngine):
         """Directories are made where the files are written."""
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Copy what is to be written to `path`."""
+        """Take what is to be written to `path`."""
         try:
+            if self._leave_out and state_dict.get("module"):
+                module = {
+                    name: torch.empty_like(value, device="meta") if name in self._leave_out else value
+                    for name, value in state_dict["module"].items()
+                }
+                state_dict = state_dict | {"module": module}
             self.files[Path(path).relative_to(self._root).as_posix()] = self._snapshot.tree(state_dict)
         except Exception as error:
             self.error = error
@@ -130,7 +182,7 @@ def capture(
         root: where DeepSpeed copies what it keeps on NVMe; without that it need not exist.
         tag: name of the directory of its files.
     """
-    captured = Capture(snapshot, root)
+    captured = Capture(snapshot, root, _weights_of_masters(engine))
     own = engine.checkpoint_engine
     engine.checkpoint_engine = captured
     # A script that puts weights together, which model.safetensors makes needless; it would be written at once.
@@ -141,6 +193,16 @@ def capture(
         engine.checkpoint_engine = own
         del engine._copy_recovery_script
     return captured
+
+
+def _weights_of_masters(engine: Any) -> Collection[str]:
+    """Weights that need not be saved: restoring reads them from the optimizer's float32 masters, everyone else from
+    the weights' own file. In stage 3 DeepSpeed itself leaves them out."""
+    optimizer, stage = engine.optimizer, engine.zero_optimization_stage()
+    has_masters = hasattr(optimizer, "fp32_groups_flat") or hasattr(optimizer, "fp32_groups")
+    if stage == 3 or (stage == 0 and not has_masters):
+        return ()
+    return {name for name, one in engine.module.named_parameters(remove_duplicate=False) if one.requires_grad}
 
 
 def _allocate(size_bytes: int, pinned: bool) -> torch.Tensor:

@@ -192,6 +192,7 @@ class Trainer:
         """Change the weights, unless something is no finite number."""
         self._beat("update")
         is_finite = math.isfinite(loss)
+        self.checkpoints.before_update()
         with self.profiler.part("optimizer"):
             update = self.engine.update(rate, discard=not is_finite)
         self.progress.step = step.update + 1

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,16 @@ from pipeline.pretrain.weights_file import (
     write_weights,
 )
 from tests.pipeline.ranks import free_port, make_config
-from tests.pipeline.saver_ranks import CASES, copies, is_same, make_engine, make_saver, state_at, update
+from tests.pipeline.saver_ranks import (
+    CASES,
+    copies,
+    copying_late,
+    is_same,
+    make_engine,
+    make_saver,
+    state_at,
+    update,
+)
 
 ALONE = Rank(0, 1, 0, 1)
 
@@ -86,7 +96,8 @@ def test_every_zero_stage_is_saved_as_it_was_while_two_ranks_go_on_training(tmp_
         assert first[case]["outcomes"] == ["Committed"], case
         assert second[case]["outcomes"] == [], case
         assert first[case]["moved"], case
-        # The same files with the same contents as DeepSpeed writes itself, and nothing of what ranks told each other.
+        # The same files with the same contents as DeepSpeed writes itself, save for weights that its masters hold, too,
+        # and nothing of what ranks told each other.
         deepspeed = [f"{DEEPSPEED_DIRECTORY}/{name}" for name in first[case]["files"]]
         others = [EMA_FILE, "manifest.json", "model.json", MODEL_FILE, "tokenizer.json", "trainer.json"]
         assert first[case]["all_files"] == [*deepspeed, *others], case
@@ -103,11 +114,12 @@ def test_every_zero_stage_is_saved_as_it_was_while_two_ranks_go_on_training(tmp_
 
 def test_what_is_saved_does_not_change_with_the_weights(engine: TrainingEngine, store: DirectoryStore):
     before = copies(engine)
-    saver = make_saver(store, ALONE)
-    saver.save(engine, state_at(1))
-    for number in range(3):
-        update(engine, number)
-    saver.wait()
+    with copying_late() as while_waiting:
+        saver = make_saver(store, ALONE, while_waiting=while_waiting)
+        saver.save(engine, state_at(1))
+        for number in range(3):
+            update(engine, number, saver)
+        saver.wait()
     assert [type(outcome) for outcome in saver.finished()] == [Committed]
     saved = {"fp32": load_file(store.local(1) / MODEL_FILE), "ema": load_file(store.local(1) / EMA_FILE)}
     assert all(
@@ -252,7 +264,9 @@ def test_copies_share_memory_where_originals_do():
     state["parameter"] = torch.nn.Parameter(torch.zeros(3))
     snapshot = Snapshot(HostBuffers())
     copy = snapshot.tree(state)
-    snapshot.wait()
+    state["step"] = 4
+    snapshot.complete()
+    snapshot.copy()
     flat += 100
     assert copy["whole"].tolist() == list(range(10))
     assert copy["view"].untyped_storage().data_ptr() == copy["whole"].untyped_storage().data_ptr()
@@ -262,6 +276,18 @@ def test_copies_share_memory_where_originals_do():
     assert (copy["step"], copy["flag"].item()) == (3, True)
     # 10 floats once, 3 floats, one bool.
     assert snapshot.size_bytes == 40 + 12 + 1
+
+
+def test_values_are_copied_when_asked_and_everything_else_at_once():
+    state = {"weights": torch.zeros(4), "lr": [0.1], "scaler": SimpleNamespace(scale=2.0)}
+    snapshot = Snapshot(HostBuffers())
+    copy = snapshot.tree(state)
+    state["weights"] += 1
+    state["lr"][0], state["scaler"].scale = 0.2, 4.0
+    snapshot.complete()
+    snapshot.copy()
+    assert copy["weights"].tolist() == [1, 1, 1, 1]
+    assert (copy["lr"], copy["scaler"].scale) == ([0.1], 2.0)
 
 
 def test_memory_of_copies_is_used_again():
