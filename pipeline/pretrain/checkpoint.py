@@ -74,6 +74,8 @@ class TrainerState(BaseModel):
     """Lowest held-out loss so far."""
     evaluations_since_best: int = 0
     """Evaluations since the held-out loss was last better."""
+    skipped_updates: int = 0
+    """Updates in a row, up to this step, that were not made because something was no finite number."""
     losses: list[float] = []
     """The last training losses, which the guard against spikes compares the next one with."""
     skipped_data: list[int] = []

@@ -39,6 +39,9 @@ class Measurements:
         self._config, self._rank, self._workers, self._reporter = config, rank, workers, reporter
         self._device = parts.engine.device
         self._times = StepTimes(config.guards.straggler_every_steps)
+        self._meter: Meter | None = None
+        self._no_meter = Meter(flops_per_sample=0.0, num_devices=rank.world_size, peak_flops=None)
+        self._is_first = True
         self._machine = MachineMetrics(run.path, self._device) if rank.local_rank == 0 else None
         objective = OBJECTIVES[config.objective.kind]
         self._meters = Meters(
@@ -66,21 +69,23 @@ class Measurements:
     def _speeds(self, step: Step[HostBatch], time: StepTime) -> dict[str, float]:
         length = self._config.sequence_length_at(step.data_step)
         samples = self._config.batch_plan.samples_at(step.data_step)
-        meter = self._meter(step)
-        return meter.speeds(
+        speeds = (self._meter or self._no_meter).speeds(
             tokens=samples * length, samples=samples, step_s=time.whole_s, data_wait_s=time.waiting_s
         )
+        return speeds if self._meter else {name: speeds[name] for name in speeds if "flops" not in name}
 
     def prepare(self, step: Step[HostBatch]) -> None:
-        """Count the operations of a step like this one, before its time is taken."""
-        if self._rank.rank == 0:
-            self._meter(step)
-
-    def _meter(self, step: Step[HostBatch]) -> Meter:
+        """Count the operations of a step like this one, before its time is taken. The first step of an attempt is not
+        made to wait for that."""
+        if self._rank.rank != 0:
+            return
+        if self._is_first:
+            self._is_first = False
+            return
         first = step.micro_batches[0].data
         inputs = {name: tensor.numpy() for name, tensor in first.inputs.items()}
         length = self._config.sequence_length_at(step.data_step)
-        return self._meters.meter(inputs, self._config.batch.micro_batch_size, length)
+        self._meter = self._meters.meter(inputs, self._config.batch.micro_batch_size, length)
 
     def _compare_ranks(self, number: int) -> None:
         """Times and memory of all ranks since the last comparison, and what their machines do; who is slow is named in

@@ -270,6 +270,7 @@ class Trainer:
             held_out_loss=state.held_out_loss,
             best_loss=state.best_loss,
             evaluations_since_best=state.evaluations_since_best,
+            skipped_updates=state.skipped_updates,
         )
         self.losses = self._window(state.losses)
 
@@ -322,9 +323,10 @@ class Trainer:
             raise self.checkpoints.failure()
         if not shared.stop or self._is_over():
             return
-        self._save()
-        self.checkpoints.wait()
         step = self.progress.step
+        if step % self.config.checkpoint.every_steps != 0:
+            self._save()
+        self.checkpoints.wait()
         self.reporter.history("preempted", step=step, reason=self.stop_file.reason)
         raise endings.preempted(self.run, step, self.stop_file.reason)
 
@@ -348,6 +350,7 @@ class Trainer:
             tokens=config.tokens_before(progress.step),
             best_loss=progress.best_loss,
             evaluations_since_best=progress.evaluations_since_best,
+            skipped_updates=progress.skipped_updates,
             losses=self.losses.losses,
             skipped_data=list(self.skipped.steps),
             allowed_changes=self.allowed_changes,
