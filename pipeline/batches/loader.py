@@ -64,6 +64,11 @@ class StepLoader(Generic[BatchT]):
         self._rank, self._world_size = rank, world_size
         self._prefetch = prefetch
 
+    def prepare(self, data_step: int) -> None:
+        """Begin, in the background, to lay out the epoch that a step reads."""
+        first, dataset = self.phase(data_step)
+        dataset.prepare(self._plan.samples_between(first, data_step))
+
     def load(self, data_step: int) -> list[MicroBatch[BatchT]]:
         """This rank's micro-batches of one step."""
         numbers = range(self._rank, self._plan.num_micro_batches(data_step), self._world_size)

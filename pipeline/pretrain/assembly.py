@@ -37,8 +37,11 @@ class Parts:
     evaluation: Evaluation
 
 
-def assemble(config: PretrainConfig, rank: Rank) -> Parts:
+def assemble(config: PretrainConfig, rank: Rank, *, first_data_step: int) -> Parts:
     """Open the data, build the network and its engine.
+
+    Args:
+        first_data_step: the global batch that will be read first; its epoch is laid out while the engine is built.
 
     Raises:
         ConfigError: the configuration does not fit this group, or this machine.
@@ -47,11 +50,6 @@ def assemble(config: PretrainConfig, rank: Rank) -> Parts:
     inputs = open_inputs(config, verify=False)
     objective = OBJECTIVES[config.objective.kind]
     device = device_of(rank)
-    model = objective.build_model(config.objective, inputs.model)
-    init_weights(model, config.seed)
-    attention = prepare_network(model, inputs.model, config, device)
-    engine = TrainingEngine(model, config, rank)
-    weights = objective.weights(config.objective)
 
     def make_loader(phases: list[tuple[int, TokenDataset]], noise: Noise) -> StepLoader[HostBatch]:
         def prepare(packed: Packed) -> HostBatch:
@@ -59,6 +57,13 @@ def assemble(config: PretrainConfig, rank: Rank) -> Parts:
 
         return StepLoader(phases, config.batch_plan, prepare, rank=rank.rank, world_size=rank.world_size)
 
+    loader = make_loader(inputs.phases, Noise.of("train", config.seed))
+    loader.prepare(first_data_step)
+    model = objective.build_model(config.objective, inputs.model)
+    init_weights(model, config.seed)
+    attention = prepare_network(model, inputs.model, config, device)
+    engine = TrainingEngine(model, config, rank)
+    weights = objective.weights(config.objective)
     held_out = {"": inputs.held_out}
     if config.evaluation.per_source:
         held_out |= inputs.held_out_by_source
@@ -70,7 +75,6 @@ def assemble(config: PretrainConfig, rank: Rank) -> Parts:
         micro_batches=-(-config.evaluation.samples // config.batch.micro_batch_size),
         before_batch=lambda number: seed_dropout(config.seed, 0, number),
     )
-    loader = make_loader(inputs.phases, Noise.of("train", config.seed))
     return Parts(inputs, engine, attention, weights, loader, evaluation)
 
 

@@ -65,14 +65,15 @@ class Trainer:
         self.stop_file = StopFile(run.path)
         self.checkpoints = RunCheckpoints(run, config, rank)
         start = self.checkpoints.newest()
-        parts = assemble(config, rank)
+        self.ledger = SkipLedger(run.path)
+        self.skipped = self.ledger.data
+        first_step = 0 if start is None else start.state.step
+        parts = assemble(config, rank, first_data_step=self.skipped.data_step(first_step))
         self.inputs, self.engine, self.weights = parts.inputs, parts.engine, parts.weights
         self.loader, self.evaluation = parts.loader, parts.evaluation
         self.progress, self.losses = Progress(), self._window()
         if start is not None:
             self._take_over(start)
-        self.ledger = SkipLedger(run.path)
-        self.skipped = self.ledger.data
         self.allowed_changes = [
             {"step": event["step"], "differences": event["differences"]}
             for event in run.events()

@@ -16,6 +16,7 @@ from tests.benchmarks import (
     packing,
     plan_memory,
     reading,
+    resume,
     stage_memory,
     tracking,
     trainer,
@@ -40,6 +41,7 @@ BENCHMARKS = {
     "plan_memory": plan_memory,
     "tracking": tracking,
     "trainer": trainer,
+    "resume": resume,
 }
 
 for name in sys.argv[1:] or BENCHMARKS:
