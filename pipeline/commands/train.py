@@ -53,21 +53,29 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Continue a run from its newest good checkpoint, on as many workers as `cluster.workers=N` says."""
+    from contextlib import nullcontext
+
+    from cluster.storage import exclusive
     from pipeline.pretrain.checkpoint import step_of
     from pipeline.pretrain.launch import check_resume, execute
     from pipeline.pretrain.run_directory import find_run
 
     run = find_run(reference.partition("@")[0], runs_dir)
     settings = run.config(tuple(overrides or ()))
-    start = check_resume(run, settings, allow_changed or (), look_only=dry_run)
-    step = 0 if start is None else step_of(start)
+    # A run that is being trained must not be changed under its workers, which read its settings at every restart.
+    with nullcontext() if dry_run else exclusive(run.path, "its resumption"):
+        start = check_resume(run, settings, allow_changed or (), look_only=dry_run)
+        step = 0 if start is None else step_of(start)
+        events = [event["event"] for event in run.events()]
+        is_finished = step >= settings.num_steps and "finished" in events
+        if not dry_run and not is_finished:
+            run.reconfigure(settings)
     if dry_run:
         plan = {"run": run.path.name, "from step": step, "to step": settings.num_steps, **describe(settings)}
         _show("what would be resumed", plan, as_json)
         return
     typer.echo(f"resume {run.path.name} at step {step} of {settings.num_steps}", err=True)
-    if step < settings.num_steps:
-        run.reconfigure(settings)
+    if not is_finished:
         execute(run)
     _show_end(run, as_json)
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from cluster.errors import LossSpikeError, NonFiniteError, PreemptedError, StalledError
+from cluster.errors import (
+    CorruptCheckpointError,
+    LossSpikeError,
+    NonFiniteError,
+    PreemptedError,
+    StalledError,
+    StorageError,
+)
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.log_sender import want_status
 from pipeline.pretrain.run_directory import RunDirectory
@@ -21,8 +29,12 @@ def typed(run: RunDirectory) -> str:
 
 def record_failure(run: RunDirectory, error: BaseException) -> None:
     """Write down why an attempt at a run ended: in its history, and for MLflow."""
-    run.record_event("failed", error=type(error).__name__, message=str(error)[:2000])
-    want_status(run.path, "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED")
+    status = "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED"
+    # A disk that is full must not hide why the run ended.
+    with suppress(OSError, StorageError):
+        run.record_event("failed", error=type(error).__name__, message=str(error)[:2000])
+    with suppress(OSError, StorageError):
+        want_status(run.path, status)
 
 
 def record_end(run: RunDirectory) -> None:
@@ -30,6 +42,18 @@ def record_end(run: RunDirectory) -> None:
     last = last_logged(run)
     run.record_event("finished", step=0 if last is None else last[0])
     want_status(run.path, "FINISHED")
+
+
+def require_not_lost(run: RunDirectory, start: Path | None) -> None:
+    """Raise CorruptCheckpointError where a run has had checkpoints and none is left: it would begin anew."""
+    if start is not None or (last := last_logged(run, "checkpoint")) is None:
+        return
+    raise CorruptCheckpointError(
+        f"{run.path.name} had a checkpoint of step {last[0]} at {last[1]['directory']}, and none is left there.",
+        kept="the run's log and history",
+        next_step="bring the place back (is it mounted?), or restore a checkpoint from a backup; to begin anew, start a"
+        " new run with `cloze pretrain`",
+    )
 
 
 def samples_of(config: PretrainConfig, data_step: int) -> str:

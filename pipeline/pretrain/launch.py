@@ -26,7 +26,7 @@ from pipeline.objectives.distill import Distillation, pinned
 from pipeline.pretrain import checkpoint as checkpoints
 from pipeline.pretrain.checkpoint_store import DirectoryStore, open_store, store_of
 from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig, identity_of
-from pipeline.pretrain.endings import record_end, record_failure, stalled, typed
+from pipeline.pretrain.endings import record_end, record_failure, require_not_lost, stalled, typed
 from pipeline.pretrain.heartbeat import STACKS, read_heartbeats
 from pipeline.pretrain.kept_checkpoints import newest_good
 from pipeline.pretrain.leftovers import end_leftovers
@@ -127,6 +127,7 @@ def check_resume(
             run.record_event("checkpoint-set-aside", message=message)
     inputs = open_inputs(config, verify=True)
     inputs.require_samples()
+    require_not_lost(run, start)
     if start is None:
         return None
     state = checkpoints.read_trainer_state(start)
@@ -145,6 +146,14 @@ def check_resume(
             },
         ),
     }
+    # A checkpoint from before an allowed change still differs by it.
+    known = {
+        (key, text)
+        for event in run.events()
+        if event["event"] == "changed"
+        for key, text in event["differences"].items()
+    }
+    found = {key: text for key, text in found.items() if (key, text) not in known}
     allowed = {key: text for key, text in found.items() if _is_allowed(key, allow_changed)}
     if refused := {key: text for key, text in found.items() if key not in allowed}:
         listed = "\n".join(f"  {key} {text}" for key, text in refused.items())
@@ -152,7 +161,7 @@ def check_resume(
         raise ResumeRefusedError(
             f"{run.path.name} at step {state.step} does not continue under this configuration:\n{listed}",
             kept=f"the run and its checkpoint {start}",
-            next_step=f"undo the changes, or if you mean them: cloze resume {run.path.name} {keys} ...",
+            next_step=f"undo the changes, or if you mean them: cloze resume {typed(run)} {keys} ...",
         )
     if allowed and not look_only:
         run.record_event("changed", step=state.step, differences=allowed)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cluster.errors import ResumeRefusedError
 from pipeline.pretrain.saved_state import SavedMaster, SavedState
@@ -45,10 +45,10 @@ def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) 
         leave_out: keys of the optimizer's state that are not wanted.
 
     Raises:
-        ResumeRefusedError: the checkpoint has not all parameters of the network.
+        ResumeRefusedError: the checkpoint has not all parameters of the network, or others.
     """
     shards = own_shards(engine)
-    _require_all(shards, saved)
+    _require_all(engine.module, shards, saved)
     for shard in shards:
         _restore_shard(shard, engine.optimizer.state, saved, leave_out)
     _restore_loss_scale(engine.optimizer, saved)
@@ -75,9 +75,17 @@ def publish_masters(engine: Any) -> None:
                 parameters[piece.name].view(-1).copy_(values)
 
 
-def _require_all(shards: list[Shard], saved: SavedState) -> None:
-    known = {name for row in saved.rows for name, _ in row}
-    missing = sorted({piece.name for shard in shards for piece in shard.pieces} - known)
+def _require_all(network: nn.Module, shards: list[Shard], saved: SavedState) -> None:
+    known = {name: size for row in saved.rows for name, size in row}
+    own = {name: getattr(one, "ds_numel", one.numel()) for name, one in network.named_parameters()}
+    if other := sorted(name for name, size in own.items() if known.get(name, size) != size):
+        raise ResumeRefusedError(
+            f"Of {other[0]} the checkpoint has {known[other[0]]} numbers, and the network {own[other[0]]}"
+            f" ({len(other)} parameters differ so).",
+            kept="the checkpoint, unchanged",
+            next_step="resume with the network that the run was saved with",
+        )
+    missing = sorted({piece.name for shard in shards for piece in shard.pieces} - known.keys())
     if missing:
         raise ResumeRefusedError(
             f"The checkpoint lacks {len(missing)} parameters of the network, such as {missing[0]}.",

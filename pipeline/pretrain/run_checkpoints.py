@@ -14,6 +14,7 @@ from pipeline.pretrain.checkpoint import TrainerState, read_trainer_state, step_
 from pipeline.pretrain.checkpoint_store import store_of
 from pipeline.pretrain.collectives import from_rank_zero
 from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.endings import require_not_lost, typed
 from pipeline.pretrain.engine import TrainingEngine
 from pipeline.pretrain.inputs import Inputs
 from pipeline.pretrain.kept_checkpoints import Retention, best_step, newest_good
@@ -51,6 +52,7 @@ class RunCheckpoints:
         chosen: tuple[int, list[str]] | None = None
         if self._rank.rank == 0:
             path, messages = newest_good(self._store)
+            require_not_lost(self._run, path)
             for message in messages:
                 self._run.record_event("checkpoint-set-aside", message=message)
             chosen = None if path is None else (step_of(path), messages)
@@ -130,15 +132,18 @@ class RunCheckpoints:
                 )
         return len(self._failed) >= MAX_FAILED_SAVES
 
+    def require_saved(self, step: int) -> None:
+        """Raise StorageError, on all ranks, unless the checkpoint of a step is there."""
+        if not from_rank_zero(self._rank.rank == 0 and step in self._store.steps()):
+            raise self.failure()
+
     def failure(self) -> StorageError:
-        """The error of a run whose saves keep failing."""
-        last = self._failed[-1] if self._failed else None
+        """The error of a run whose checkpoints cannot be saved."""
+        why = self._failed[-1].problem if self._failed else "see its history (events.jsonl)"
         return StorageError(
-            f"{MAX_FAILED_SAVES} checkpoints in a row could not be saved; of the last one: "
-            f"{last.problem if last else 'see the history of the run (events.jsonl)'}",
+            f"The last checkpoints of {self._run.path.name} could not be saved: {why}",
             kept="the checkpoints before them",
-            next_step=(last.next_step if last else "")
-            or f"make room, then: cloze resume {self._run.path.name}",
+            next_step=f"make room, or give permission, then: cloze resume {typed(self._run)}",
         )
 
     def _tell_of(self, saved: Committed) -> None:

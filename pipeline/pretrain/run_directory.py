@@ -9,6 +9,8 @@ runs/NAME-1a2b3c4d/
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,14 +86,24 @@ class RunDirectory:
         from cluster.manifest import created_by
 
         line = orjson.dumps({"event": event, "time": created_by().time, **details}) + b"\n"
-        with (self.path / EVENTS_FILE).open("ab") as stream:
-            stream.write(line)
+        descriptor = os.open(self.path / EVENTS_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            whole = (b"\n" if torn else b"") + line
+            if os.write(descriptor, whole) != len(whole):
+                os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
 
     def events(self) -> list[dict[str, Any]]:
-        """The run's history, oldest first."""
+        """The run's history, oldest first; a line that a full disk or a kill tore is left out."""
         path = self.path / EVENTS_FILE
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        return [orjson.loads(line) for line in lines]
+        found = []
+        for line in path.read_bytes().splitlines() if path.exists() else []:
+            with suppress(orjson.JSONDecodeError):
+                found.append(orjson.loads(line))
+        return found
 
 
 def list_runs(runs_dir: Path) -> list[RunDirectory]:

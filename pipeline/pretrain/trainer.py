@@ -72,6 +72,7 @@ class Trainer:
         self.inputs, self.engine, self.weights = parts.inputs, parts.engine, parts.weights
         self.loader, self.evaluation = parts.loader, parts.evaluation
         self.progress, self.losses = Progress(), self._window()
+        self.is_resumed = start is not None
         if start is not None:
             self._take_over(start)
         self.allowed_changes = [
@@ -102,7 +103,7 @@ class Trainer:
     def train(self) -> None:
         """Run from the newest checkpoint to the end."""
         try:
-            if self.progress.step == 0:
+            if not self.is_resumed:
                 self._evaluate()
                 if self.config.guards.spike_score is not None:
                     # Somewhere to go back to.
@@ -110,6 +111,7 @@ class Trainer:
             while not self._is_over():
                 self._stretch()
             self.checkpoints.wait()
+            self.checkpoints.require_saved(self.progress.step)
         finally:
             self.profiler.close()
             self.heartbeat.close()
@@ -328,6 +330,7 @@ class Trainer:
         if step % self.config.checkpoint.every_steps != 0:
             self._save()
         self.checkpoints.wait()
+        self.checkpoints.require_saved(step)
         self.reporter.history("preempted", step=step, reason=self.stop_file.reason)
         raise endings.preempted(self.run, step, self.stop_file.reason)
 

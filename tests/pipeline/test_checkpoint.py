@@ -14,7 +14,10 @@ from models.config import TransformerConfig
 from pipeline.pretrain import checkpoint as checkpoints
 from pipeline.pretrain.checkpoint import TrainerState
 from pipeline.pretrain.checkpoint_store import DirectoryStore
+from pipeline.pretrain.endings import require_not_lost
 from pipeline.pretrain.kept_checkpoints import Retention, apply_retention, best_step, newest_good
+from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_log import RunLog
 
 
 def save(directory: Path, step: int, loss: float | None = None, inputs: Sequence[InputEntry] = ()) -> Path:
@@ -116,3 +119,23 @@ def test_state_and_network_are_read_back_as_they_were_written(directory: Path):
     path = save(directory, 10, 2.5)
     assert checkpoints.read_trainer_state(path).held_out_loss == 2.5
     assert checkpoints.read_model_config(path) == TransformerConfig(vocab_size=100)
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path: Path):
+    run = RunDirectory(tmp_path / "run")
+    (run.path).mkdir()
+    require_not_lost(run, None)
+    log = RunLog(run.path)
+    log.write("checkpoint", 20, {"directory": "/mnt/gone/step-00000020", "fingerprint": "f"})
+    log.close()
+    with pytest.raises(CorruptCheckpointError, match=r"step 20 at /mnt/gone"):
+        require_not_lost(run, None)
+
+
+def test_a_torn_line_of_the_history_costs_that_line_alone(tmp_path: Path):
+    run = RunDirectory(tmp_path)
+    run.record_event("started", step=0)
+    with (tmp_path / "events.jsonl").open("ab") as stream:
+        stream.write(b'{"event":"checkpoint-fai')
+    run.record_event("finished", step=9)
+    assert [event["event"] for event in run.events()] == ["started", "finished"]

@@ -30,7 +30,7 @@ from pipeline.pretrain.out_of_memory import (
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.stall_watch import StallWatch
 from pipeline.submission import prepare
-from tests.pipeline.ranks import CONFIG, MASKED_LM, make_config, make_run
+from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run
 
 BEATING = """
 import sys, time
@@ -181,7 +181,7 @@ def test_a_directory_in_use_is_refused_without_a_word_in_its_history(run: RunDir
 
 def test_a_job_that_trains_is_stopped_by_sigterm_and_gets_its_grace_time(tmp_path: Path, store: Path):
     path = tmp_path / "tiny.yaml"
-    path.write_text(CONFIG.format(runs_dir=tmp_path, store=store, objective=MASKED_LM))
+    path.write_text(CONFIG.format(runs_dir=tmp_path, store=store, objective=MASKED_LM, model=TRANSFORMER))
     job = prepare(app, ["pretrain", str(path), "guards.grace_s=90"])
     assert job.stopping() == {"stop_signal": "SIGTERM", "stop_grace_s": 120}
     assert prepare(app, ["doctor"]).stopping() == {}
