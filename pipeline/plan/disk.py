@@ -30,8 +30,6 @@ def disk_of(config: PretrainConfig, sharding: Sharding) -> Disk:
     whole = 4 * sharding.num_parameters
     ranks = 1 if config.zero.stage == 0 else sharding.world_size
     checkpoint = ranks * saved_bytes(config, sharding) + whole + (whole if config.ema else 0)
-    if config.zero.stage in (1, 2):
-        checkpoint += sharding.item * sharding.num_parameters
     kept = kept_checkpoints(config)
     total = None if kept is None else (kept + 1) * checkpoint
     return Disk(checkpoint, kept, total, _free(config))

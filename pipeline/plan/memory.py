@@ -140,14 +140,11 @@ def host_memory(config: PretrainConfig, sharding: Sharding, ranks_per_node: int)
 
 
 def saved_bytes(config: PretrainConfig, sharding: Sharding) -> int:
-    """What one rank adds to a checkpoint in DeepSpeed's files: the float32 shard, its moments and average, and the
-    weights, of which stage 3 saves shards and the other stages one copy."""
+    """What one rank adds to a checkpoint in DeepSpeed's files: the float32 shard, its moments and average. Stage 3
+    saves its shard of the weights beside them; elsewhere weights are not saved twice."""
     shard = sharding.shard
-    weights = sharding.item * (shard if config.zero.stage == 3 else sharding.num_parameters)
-    if config.zero.stage == 0:
-        whole = (0 if sharding.item == 4 else 4 * shard) + optimizer_bytes(config, shard)
-        return weights + whole
-    return 4 * shard + optimizer_bytes(config, shard) + (weights if config.zero.stage == 3 else 0)
+    weights = sharding.item * shard if config.zero.stage == 3 else 0
+    return 4 * shard + optimizer_bytes(config, shard) + weights
 
 
 def optimizer_bytes(config: PretrainConfig, elements: int) -> int:

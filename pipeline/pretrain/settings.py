@@ -215,7 +215,7 @@ class CheckpointConfig(Config):
     """A directory or fsspec URI, such as s3://bucket/checkpoints, that gets a directory per run; null keeps
     checkpoints in the run's directory."""
     asynchronous: bool = True
-    """Write while training goes on: the step waits only for a copy in memory."""
+    """Write while training goes on: only the next update waits, until the state is copied in memory."""
 
 
 class ComputeConfig(Config):
