@@ -29,8 +29,8 @@ _OTHER_GRAPHEMES = regex.compile(
     r"(?<![A-Za-z])\p{M}+|(?<=[A-Za-z]\p{M})\p{M}+|[\u1100-\u11ff\uff9e\uff9f\u200c\u200d]"
     r"|[\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f\u0600-\u0605\u06dd\u070f]"
 )
-"""Marks that do not follow a plain letter by themselves, single letters of Hangul, joiners; skin tones and tags of emoji,
-and the signs that stand before Arabic numbers, which make one grapheme with their neighbours too."""
+"""Marks that do not follow a plain letter by themselves, single letters of Hangul, joiners; skin tones and tags of
+emoji, and the signs that stand before Arabic numbers, which make one grapheme with their neighbours too."""
 
 
 def corpus() -> list[str]:
