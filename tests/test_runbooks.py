@@ -323,8 +323,10 @@ def stop_and_preempt(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -
 def out_of_memory(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run whose network does not fit into any memory."""
     run = copy_run(killed_run, tmp_path / "runs")
+    # As it was before its first step.
     shutil.rmtree(run.checkpoints)
     run.checkpoints.mkdir()
+    (run.path / "log.jsonl").unlink()
     run = failed_run(run, tmp_path / "large", 37, "model.hidden_size=16777216")
     settings = {"CONFIG": killed_run.path.parents[1] / "run.yaml", "OPTIONS": "batch.micro_batch_size=2"}
     settings |= {"RUN": run.path.name, "RUNS": run.path.parent, "GPU": "cpu"}
