@@ -22,8 +22,6 @@ class HostBatch:
     """By loss term, its predictions."""
     sample_ids: np.ndarray
     """[batch] uint64 numbers of the samples in their epochs."""
-    epochs: np.ndarray
-    """[batch] uint64."""
     sources: Tensor | None
     """[predictions of the first term] int16 numbers of their sources; None where these are not told apart."""
 
@@ -43,4 +41,4 @@ def host_batch(packed: Packed, batch: Batch, device: torch.device) -> HostBatch:
     if device.type == "cuda":
         inputs = {name: tensor.pin_memory() for name, tensor in inputs.items()}
         sources = None if sources is None else sources.pin_memory()
-    return HostBatch(inputs, batch.counts, packed.sample_ids, packed.epochs, sources)
+    return HostBatch(inputs, batch.counts, packed.sample_ids, sources)

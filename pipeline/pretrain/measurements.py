@@ -82,8 +82,7 @@ class Measurements:
         if self._is_first:
             self._is_first = False
             return
-        first = step.micro_batches[0].data
-        inputs = {name: tensor.numpy() for name, tensor in first.inputs.items()}
+        inputs = {name: tensor.numpy() for name, tensor in step.micro_batches[0].data.inputs.items()}
         length = self._config.sequence_length_at(step.data_step)
         self._meter = self._meters.meter(inputs, self._config.batch.micro_batch_size, length)
 

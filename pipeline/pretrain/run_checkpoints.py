@@ -49,19 +49,19 @@ class RunCheckpoints:
         Raises:
             CorruptCheckpointError: there are checkpoints and none verifies.
         """
-        chosen: tuple[int, list[str]] | None = None
+        step: int | None = None
         if self._rank.rank == 0:
             path, messages = newest_good(self._store)
             require_not_lost(self._run, path)
             for message in messages:
                 self._run.record_event("checkpoint-set-aside", message=message)
-            chosen = None if path is None else (step_of(path), messages)
-        chosen = from_rank_zero(chosen)
-        if chosen is None:
+            step = None if path is None else step_of(path)
+        step = from_rank_zero(step)
+        if step is None:
             return None
-        directory = self._store.local(chosen[0])
+        directory = self._store.local(step)
         if self._store.copies and self._rank.local_rank == 0 and self._rank.rank != 0:
-            self._store.fetch(chosen[0])
+            self._store.fetch(step)
         dist.barrier()
         return Start(directory, read_trainer_state(directory))
 
