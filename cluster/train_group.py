@@ -95,13 +95,40 @@ def run_group(
         ClozeError: what a worker raised.
         WorkersLostError: workers kept dying.
     """
+    require_resources(size)
+    verdict = storage.resolve() / _VERDICT_NAME
+    verdict.unlink(missing_ok=True)
+    for restarts_left in reversed(range(max_failures + 1)):
+        failure = _run_once(function, argument, size, name, verdict)
+        if verdict.exists():
+            raise pickle.loads(verdict.read_bytes())
+        if failure is None:
+            return
+        if not restarts_left or not _may_pass(failure):
+            raise WorkersLostError(
+                f"The workers failed and {max_failures - restarts_left} restarts did not help: {failure}",
+                kept="all committed checkpoints",
+                next_step=f"find the cause in the log of the worker, then: cloze resume {name}",
+            ) from failure
+
+
+def _run_once(
+    function: Callable[[Mapping[str, Any], Rank], None],
+    argument: Mapping[str, Any],
+    size: GroupSize,
+    name: str,
+    verdict: Path,
+) -> Exception | None:
+    """Start the group once; returns what Ray Train says of its failure.
+
+    Ray Train's own restarts are not used: it gives a run up, whatever is left of them, when a worker dies in the moment
+    in which the function is handed to it.
+    """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    require_resources(size)
-    verdict = storage.resolve() / _VERDICT_NAME
-    verdict.unlink(missing_ok=True)
+    storage = verdict.parent
     trainer = TorchTrainer(
         _worker_main,
         train_loop_config={
@@ -118,32 +145,30 @@ def run_group(
         ),
         run_config=RunConfig(
             name=name,
-            storage_path=str(storage.resolve()),
-            failure_config=FailureConfig(max_failures=max_failures),
+            storage_path=str(storage),
+            failure_config=FailureConfig(max_failures=0),
             worker_runtime_env={"env_vars": worker_environment(size)},
         ),
     )
-    failure = None
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        failure = error
-    if verdict.exists():
-        raise pickle.loads(verdict.read_bytes())
-    if failure is not None:
-        raise WorkersLostError(
-            f"The workers failed and {max_failures} restarts are spent: {failure}",
-            kept="all committed checkpoints",
-            next_step=f"find the cause in the log of the worker, then: cloze resume {name}",
-        ) from failure
+        return error
+    return None
+
+
+def _may_pass(failure: Exception) -> bool:
+    """Whether a new start may help: workers were lost, or raised; Ray Train itself did not stumble over something."""
+    from ray.exceptions import RayActorError
+    from ray.train.v2.api.exceptions import ControllerError
+
+    return not isinstance(failure, ControllerError) or isinstance(failure.controller_failure, RayActorError)
 
 
 def _worker_main(loop: Mapping[str, Any]) -> None:
     import ray.train
 
     verdict = Path(loop["verdict"])
-    if verdict.exists():
-        return
     context = ray.train.get_context()
     rank = Rank(
         rank=context.get_world_rank(),
@@ -158,7 +183,7 @@ def _worker_main(loop: Mapping[str, Any]) -> None:
         verdict.parent.mkdir(parents=True, exist_ok=True)
         write_durably(verdict, pickle.dumps(error))
         if not error.everywhere and rank.world_size > 1:
-            # The others may wait for this rank without end. It costs one restart, in which all return at once.
+            # The others may wait for this rank without end: Ray Train stops them for an error.
             raise
 
 

@@ -50,6 +50,25 @@ def stopped_everywhere(argument: Mapping[str, Any], rank: Rank) -> None:
     raise PreemptedError("asked to stop")
 
 
+def die_in_worker(starts: str) -> None:
+    if os.environ.get("OMP_WAIT_POLICY") == "PASSIVE":  # the driver's and the controller's is not
+        note_start({"starts": starts})
+        os.kill(os.getpid(), 9)
+
+
+class DiesOnArrival:
+    """Kills the worker that unpickles it: while the function is handed over, before it runs."""
+
+    def __init__(self, starts: Path) -> None:
+        self.starts = str(starts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return die_in_worker, (self.starts,)
+
+    def __call__(self, argument: Mapping[str, Any], rank: Rank) -> None:
+        raise AssertionError("never reached")
+
+
 def dies(argument: Mapping[str, Any], rank: Rank) -> None:
     note_start(argument)
     os.kill(os.getpid(), 9)
@@ -69,6 +88,12 @@ def test_what_all_ranks_say_ends_the_group_and_costs_no_restart(tmp_path: Path):
 
 
 def test_workers_that_die_are_started_again_and_given_up_at_last(tmp_path: Path):
-    with pytest.raises(WorkersLostError, match="1 restarts are spent"):
+    with pytest.raises(WorkersLostError, match="1 restarts did not help"):
         run(dies, tmp_path, workers=1, max_failures=1)
+    assert (tmp_path / "starts").read_text() == "xx"
+
+
+def test_workers_that_die_while_they_are_handed_the_function_are_started_again_too(tmp_path: Path):
+    with pytest.raises(WorkersLostError, match="1 restarts did not help"):
+        run(DiesOnArrival(tmp_path / "starts"), tmp_path, workers=1, max_failures=1)
     assert (tmp_path / "starts").read_text() == "xx"
