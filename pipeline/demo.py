@@ -18,8 +18,8 @@ from pipeline.config import load_config
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.scores import Score
 from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.log.run_log import read_metrics
 from pipeline.pretrain.run_directory import RunDirectory, list_runs
-from pipeline.pretrain.run_log import read_metrics
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "demo"
 _POLL_S = 0.2

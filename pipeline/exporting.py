@@ -212,7 +212,7 @@ def _pretrained(
 
 def _generator_config(model: PretrainedModel, config: TransformerConfig) -> TransformerConfig:
     from pipeline.objectives.rtd import ReplacedTokenDetection, generator_config
-    from pipeline.pretrain.checkpoint import read_trainer_state
+    from pipeline.pretrain.checkpoints.checkpoint import read_trainer_state
 
     settings = read_trainer_state(model.directory).identity["objective"]
     return generator_config(ReplacedTokenDetection.model_validate(settings).generator, config)

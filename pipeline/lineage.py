@@ -12,7 +12,7 @@ from typing import Any
 from cluster.errors import ClozeError, CorruptArtefactError, ReferenceNotFoundError
 from cluster.manifest import InputEntry, Manifest, read_manifest
 from cluster.storage import is_committed
-from pipeline.pretrain.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.pretrain.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.pretrain.run_directory import RunDirectory, find_run
 from pipeline.references import resolve_checkpoint
 from pipeline.run_lineage import checkpoint_facts, created_facts, described, run_facts

@@ -20,9 +20,14 @@ from cluster.errors import (
 )
 from cluster.manifest import hash_file, read_manifest
 from cluster.storage import is_committed, open_artefact
-from pipeline.pretrain import checkpoint as checkpoints
-from pipeline.pretrain.checkpoint_store import CheckpointStore, DirectoryStore, open_store, store_of
-from pipeline.pretrain.kept_checkpoints import best_step
+from pipeline.pretrain.checkpoints import checkpoint as checkpoints
+from pipeline.pretrain.checkpoints.checkpoint_store import (
+    CheckpointStore,
+    DirectoryStore,
+    open_store,
+    store_of,
+)
+from pipeline.pretrain.checkpoints.kept_checkpoints import best_step
 from pipeline.pretrain.run_directory import RUN_FILE, find_run
 
 if TYPE_CHECKING:

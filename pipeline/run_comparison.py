@@ -12,10 +12,10 @@ from cluster.errors import ClozeError
 from cluster.manifest import read_manifest
 from pipeline.config import to_plain
 from pipeline.pretrain.config import UNBOUNDED_STEPS
+from pipeline.pretrain.guards.skip_ledger import SkipLedger
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import list_attempts, newest_state
 from pipeline.pretrain.run_state import state_of
-from pipeline.pretrain.skip_ledger import SkipLedger
 from pipeline.run_curves import Curve, read_curves
 
 Axis = Literal["step", "tokens"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.log_lines import entries_from
+from pipeline.pretrain.log.log_lines import entries_from
+from pipeline.pretrain.log.run_log import STEP_KIND
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import Attempt, config_of, list_attempts
-from pipeline.pretrain.run_log import STEP_KIND
 
 HELD_OUT_KIND = "held_out"
 

@@ -16,12 +16,12 @@ import orjson
 from cluster.errors import ClozeError
 from cluster.manifest import CreatedBy, Manifest
 from pipeline.config import to_plain
-from pipeline.pretrain.checkpoint import EMA_FILE, TrainerState, read_trainer_state
+from pipeline.pretrain.checkpoints.checkpoint import EMA_FILE, TrainerState, read_trainer_state
 from pipeline.pretrain.config import identity_of
+from pipeline.pretrain.guards.skip_ledger import SkipLedger
 from pipeline.pretrain.run_directory import RUN_FILE, RunDirectory, find_run
 from pipeline.pretrain.run_history import Attempt, last_logged, list_attempts
 from pipeline.pretrain.run_state import state_of
-from pipeline.pretrain.skip_ledger import SkipLedger
 
 _CHANGES = ("changed", "spike", "skipped-update", "checkpoint-set-aside", "profiled")
 """Events that a reader of weights wants to know of, besides starts and ends."""

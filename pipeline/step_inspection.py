@@ -22,10 +22,10 @@ from pipeline.inspection import InspectedPiece, SampleReader, Stretch, documents
 from pipeline.objectives.base import Batch
 from pipeline.pretrain import run_history
 from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
 from pipeline.pretrain.inputs import Inputs, open_inputs
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import Attempt
-from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
 from pipeline.whereabouts import Whereabouts, find_documents
 
 

@@ -28,13 +28,13 @@ from cluster.errors import exit_codes
 from data_prep.documents import DocumentStore, read_selected
 from data_prep.selection import Selection
 from pipeline.config import load_config
-from pipeline.pretrain.checkpoint import checkpoint_name, list_checkpoints
+from pipeline.pretrain.checkpoints.checkpoint import checkpoint_name, list_checkpoints
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.heartbeat import HEARTBEATS, Beat, process_of, read_heartbeats
+from pipeline.pretrain.guards.heartbeat import HEARTBEATS, Beat, process_of, read_heartbeats
+from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
+from pipeline.pretrain.guards.stall_watch import watching
 from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
-from pipeline.pretrain.stall_watch import watching
 from tests.data_prep.download.publisher import Answer, serve
 from tests.pipeline.ranks import start_ranks
 

@@ -10,7 +10,7 @@ import typer
 from pipeline.commands.output import Json, RunsDir, print_json, print_table
 
 if TYPE_CHECKING:
-    from pipeline.pretrain.checkpoint_store import CheckpointStore
+    from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore
 
 _COLUMNS = ("reference", "held_out_loss", "alias", "size_bytes", "state", "directory")
 
@@ -28,8 +28,8 @@ def checkpoints(
 ) -> None:
     """List a run's checkpoints; exit code 21 when one is damaged (with --verify)."""
     from cluster.errors import CorruptCheckpointError
-    from pipeline.pretrain.checkpoint_store import store_of
-    from pipeline.pretrain.kept_checkpoints import best_step
+    from pipeline.pretrain.checkpoints.checkpoint_store import store_of
+    from pipeline.pretrain.checkpoints.kept_checkpoints import best_step
     from pipeline.pretrain.run_directory import find_run
 
     run = find_run(reference, runs_dir)

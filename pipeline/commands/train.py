@@ -56,7 +56,7 @@ def resume(
     from contextlib import nullcontext
 
     from cluster.storage import exclusive
-    from pipeline.pretrain.checkpoint import step_of
+    from pipeline.pretrain.checkpoints.checkpoint import step_of
     from pipeline.pretrain.launch import check_resume, execute
     from pipeline.pretrain.run_directory import find_run
 
@@ -89,7 +89,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     from cluster.storage import is_committed
     from models.weights import count_parameters
     from pipeline.objectives import OBJECTIVES
-    from pipeline.pretrain.engine import optimizer_name, prepare_network
+    from pipeline.pretrain.engine.training_engine import optimizer_name, prepare_network
 
     missing = [str(store.path) for store in config.data.stores if not is_committed(store.path)]
     plan: dict[str, Any] = {
@@ -135,8 +135,8 @@ def _show(title: str, values: dict[str, Any], as_json: bool) -> None:
 
 
 def _show_end(run: RunDirectory, as_json: bool) -> None:
-    from pipeline.pretrain.checkpoint import list_checkpoints
-    from pipeline.pretrain.run_log import read_metrics
+    from pipeline.pretrain.checkpoints.checkpoint import list_checkpoints
+    from pipeline.pretrain.log.run_log import read_metrics
 
     train, held_out = read_metrics(run.path), read_metrics(run.path, "held_out")
     name = run.path.name

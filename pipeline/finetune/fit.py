@@ -65,7 +65,7 @@ def check_held_out(config: FinetuneConfig, pretrained: PretrainedModel | None) -
     tasks = {n: task for n, task in config.tasks.items() if isinstance(task, HeldOutTaskConfig)}
     if not tasks or pretrained is None or pretrained.step is None:
         return
-    from pipeline.pretrain.checkpoint import read_trainer_state
+    from pipeline.pretrain.checkpoints.checkpoint import read_trainer_state
 
     trained = read_trainer_state(pretrained.directory).identity["data"]["held_out"]
     for name, task in tasks.items():

@@ -17,7 +17,7 @@ from pipeline.objectives import OBJECTIVES
 from pipeline.plan.example import Reader, example_batch, reader_of
 from pipeline.plan.trace import Device, Place, Trace, trace, without_storage
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.flops import count_flops
+from pipeline.pretrain.measuring.flops import count_flops
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -13,9 +13,9 @@ from cluster.errors import ClozeError
 from cluster.stopping import stop_on_sigterm
 from cluster.storage import exclusive
 from cluster.train_group import Rank, rank_from_environment
-from pipeline.pretrain.endings import record_end, record_failure, typed
-from pipeline.pretrain.leftovers import end_leftovers
-from pipeline.pretrain.out_of_memory import memory_explained
+from pipeline.pretrain.guards.endings import record_end, record_failure, typed
+from pipeline.pretrain.guards.leftovers import end_leftovers
+from pipeline.pretrain.guards.out_of_memory import memory_explained
 from pipeline.pretrain.run_directory import RunDirectory
 
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}

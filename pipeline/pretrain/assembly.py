@@ -18,7 +18,7 @@ from pipeline.batches.token_dataset import TokenDataset
 from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.device_batches import HostBatch, host_batch
-from pipeline.pretrain.engine import TrainingEngine, prepare_network
+from pipeline.pretrain.engine.training_engine import TrainingEngine, prepare_network
 from pipeline.pretrain.evaluation import Evaluation
 from pipeline.pretrain.inputs import Inputs, open_inputs
 

@@ -9,7 +9,7 @@ import torch
 from pipeline.batches.loader import StepLoader
 from pipeline.pretrain.collectives import summed
 from pipeline.pretrain.device_batches import HostBatch
-from pipeline.pretrain.engine import TrainingEngine
+from pipeline.pretrain.engine.training_engine import TrainingEngine
 from pipeline.pretrain.totals import Totals, perplexity
 
 

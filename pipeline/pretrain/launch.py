@@ -23,25 +23,25 @@ from cluster.storage import exclusive
 from cluster.train_group import GroupSize, run_group
 from pipeline.config import to_plain
 from pipeline.objectives.distill import Distillation, pinned
-from pipeline.pretrain import checkpoint as checkpoints
-from pipeline.pretrain.checkpoint_store import DirectoryStore, open_store, store_of
+from pipeline.pretrain.checkpoints import checkpoint as checkpoints
+from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore, open_store, store_of
+from pipeline.pretrain.checkpoints.kept_checkpoints import newest_good
 from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig, identity_of
-from pipeline.pretrain.endings import record_end, record_failure, require_not_lost, stalled, typed
-from pipeline.pretrain.heartbeat import STACKS, read_heartbeats
-from pipeline.pretrain.kept_checkpoints import newest_good
-from pipeline.pretrain.leftovers import end_leftovers
-from pipeline.pretrain.log_lines import log_size, read_new
-from pipeline.pretrain.log_sender import send_log, want_status
-from pipeline.pretrain.out_of_memory import (
+from pipeline.pretrain.guards.endings import record_end, record_failure, require_not_lost, stalled, typed
+from pipeline.pretrain.guards.heartbeat import STACKS, read_heartbeats
+from pipeline.pretrain.guards.leftovers import end_leftovers
+from pipeline.pretrain.guards.out_of_memory import (
     count_oom_kills,
     explain_killed_worker,
     memory_explained,
     what_fits,
 )
+from pipeline.pretrain.guards.stall_watch import StallWatch, watching
+from pipeline.pretrain.log.log_lines import log_size, read_new
+from pipeline.pretrain.log.log_sender import send_log, want_status
+from pipeline.pretrain.log.run_log import STEP_KIND
 from pipeline.pretrain.run_directory import RunDirectory, RunInfo
 from pipeline.pretrain.run_history import last_logged
-from pipeline.pretrain.run_log import STEP_KIND
-from pipeline.pretrain.stall_watch import StallWatch, watching
 
 _POLL_S = 0.5
 
@@ -114,7 +114,7 @@ def check_resume(
         CorruptCheckpointError: there are checkpoints, and none verifies.
         ConfigError: the data does not give a single sample any more.
     """
-    from pipeline.pretrain.engine import optimizer_name
+    from pipeline.pretrain.engine.training_engine import optimizer_name
     from pipeline.pretrain.inputs import open_inputs
 
     _require_same_checkpoints(run, config)

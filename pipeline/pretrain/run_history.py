@@ -13,12 +13,12 @@ from typing import Any
 
 from cluster.errors import ClozeError
 from pipeline.config import load_config
-from pipeline.pretrain.checkpoint import DESCRIPTION_FILES, TrainerState, read_trainer_state
-from pipeline.pretrain.checkpoint_store import store_of
+from pipeline.pretrain.checkpoints.checkpoint import DESCRIPTION_FILES, TrainerState, read_trainer_state
+from pipeline.pretrain.checkpoints.checkpoint_store import store_of
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.log_lines import LOG_NAME, decode, entries_backwards
+from pipeline.pretrain.log.log_lines import LOG_NAME, decode, entries_backwards
+from pipeline.pretrain.log.run_log import STEP_KIND
 from pipeline.pretrain.run_directory import CONFIG_FILE, RunDirectory
-from pipeline.pretrain.run_log import STEP_KIND
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from pipeline.pretrain.heartbeat import ENDED, Beat, process_of, read_heartbeats
+from pipeline.pretrain.guards.heartbeat import ENDED, Beat, process_of, read_heartbeats
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import last_logged
 

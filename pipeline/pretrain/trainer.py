@@ -16,25 +16,25 @@ from cluster.manifest import created_by
 from cluster.stopping import StopFile
 from cluster.train_group import Rank
 from pipeline.batches.loader import Step
-from pipeline.pretrain import endings
 from pipeline.pretrain.assembly import assemble, seed_dropout
-from pipeline.pretrain.checkpoint import TrainerState
+from pipeline.pretrain.checkpoints.checkpoint import TrainerState
+from pipeline.pretrain.checkpoints.run_checkpoints import RunCheckpoints, Start
 from pipeline.pretrain.clock import StepClock
 from pipeline.pretrain.collectives import from_rank_zero, gathered, summed
 from pipeline.pretrain.config import PretrainConfig, identity_of
 from pipeline.pretrain.device_batches import HostBatch
-from pipeline.pretrain.engine import Update
-from pipeline.pretrain.heartbeat import Heartbeat
-from pipeline.pretrain.loss_window import LossWindow
-from pipeline.pretrain.machine import describe
-from pipeline.pretrain.measurements import Measurements
-from pipeline.pretrain.profiling import StepProfiler
+from pipeline.pretrain.engine.training_engine import Update
+from pipeline.pretrain.guards import endings
+from pipeline.pretrain.guards.heartbeat import Heartbeat
+from pipeline.pretrain.guards.loss_window import LossWindow
+from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
+from pipeline.pretrain.log.reporter import Reporter
+from pipeline.pretrain.measuring.machine import describe
+from pipeline.pretrain.measuring.measurements import Measurements
+from pipeline.pretrain.measuring.profiling import StepProfiler
 from pipeline.pretrain.progress import Progress
-from pipeline.pretrain.reporter import Reporter
-from pipeline.pretrain.run_checkpoints import RunCheckpoints, Start
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.schedule import Schedule
-from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
 from pipeline.pretrain.totals import Totals
 from pipeline.tracking import environment
 

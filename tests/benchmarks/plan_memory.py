@@ -181,7 +181,7 @@ def _train(case: Case, rank: Any) -> None:
     from models.initialization import init_weights
     from pipeline.objectives import OBJECTIVES
     from pipeline.plan.example import example_batch, reader_of
-    from pipeline.pretrain.engine import TrainingEngine, prepare_network
+    from pipeline.pretrain.engine.training_engine import TrainingEngine, prepare_network
 
     config = case.config()
     vocabulary = reader_of(config).vocabulary

@@ -29,7 +29,7 @@ from typing import Any
 
 import psutil
 
-from pipeline.pretrain.run_log import RunLog, Sender
+from pipeline.pretrain.log.run_log import RunLog, Sender
 from pipeline.tracking import connect
 from tests.pipeline.ranks import free_port
 

@@ -71,7 +71,7 @@ def _ours(directory: Path, stage: int) -> Callable[[], float]:
 
     def measure() -> float:
         from pipeline.pretrain.launch import create_run
-        from pipeline.pretrain.run_log import read_log
+        from pipeline.pretrain.log.run_log import read_log
 
         run = create_run(_config(directory, stage))
         command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]

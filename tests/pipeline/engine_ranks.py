@@ -20,12 +20,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cluster.train_group import Rank
-from pipeline.pretrain import engine as engines
-from pipeline.pretrain import optimizers
-from pipeline.pretrain.engine import DEEPSPEED_DIRECTORY, TrainingEngine
-from pipeline.pretrain.fragments import own_fragments
-from pipeline.pretrain.restoring import is_sharded
-from pipeline.pretrain.shards import own_shards
+from pipeline.pretrain.engine import optimizers
+from pipeline.pretrain.engine import training_engine as engines
+from pipeline.pretrain.engine.fragments import own_fragments
+from pipeline.pretrain.engine.restoring import is_sharded
+from pipeline.pretrain.engine.shards import own_shards
+from pipeline.pretrain.engine.training_engine import DEEPSPEED_DIRECTORY, TrainingEngine
 from tests.pipeline.ranks import make_config
 
 CPU = "{device: cpu}"

@@ -25,14 +25,14 @@ from cluster.train_group import Rank
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from pipeline.pretrain import saver as saver_module
-from pipeline.pretrain.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE, TrainerState
-from pipeline.pretrain.checkpoint_store import CheckpointStore, open_store
-from pipeline.pretrain.engine import TrainingEngine
-from pipeline.pretrain.fragments import own_fragments
-from pipeline.pretrain.kept_checkpoints import Retention
-from pipeline.pretrain.save_job import Job, copy_state
-from pipeline.pretrain.saver import CheckpointSaver, Contents, Failed
+from pipeline.pretrain.checkpoints import saver as saver_module
+from pipeline.pretrain.checkpoints.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE, TrainerState
+from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore, open_store
+from pipeline.pretrain.checkpoints.kept_checkpoints import Retention
+from pipeline.pretrain.checkpoints.save_job import Job, copy_state
+from pipeline.pretrain.checkpoints.saver import CheckpointSaver, Contents, Failed
+from pipeline.pretrain.engine.fragments import own_fragments
+from pipeline.pretrain.engine.training_engine import TrainingEngine
 from tests.pipeline.ranks import make_config
 
 VOCABULARY = 101

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.batches.batch_plan import BatchPlan
-from pipeline.pretrain.skipped_data import SkippedData
+from pipeline.pretrain.guards.skipped_data import SkippedData
 
 stages = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), max_size=3)
 

@@ -11,13 +11,13 @@ import pytest
 from cluster.errors import CorruptCheckpointError
 from cluster.manifest import InputEntry
 from models.config import TransformerConfig
-from pipeline.pretrain import checkpoint as checkpoints
-from pipeline.pretrain.checkpoint import TrainerState
-from pipeline.pretrain.checkpoint_store import DirectoryStore
-from pipeline.pretrain.endings import require_not_lost
-from pipeline.pretrain.kept_checkpoints import Retention, apply_retention, best_step, newest_good
+from pipeline.pretrain.checkpoints import checkpoint as checkpoints
+from pipeline.pretrain.checkpoints.checkpoint import TrainerState
+from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore
+from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention, best_step, newest_good
+from pipeline.pretrain.guards.endings import require_not_lost
+from pipeline.pretrain.log.run_log import RunLog
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_log import RunLog
 
 
 def save(directory: Path, step: int, loss: float | None = None, inputs: Sequence[InputEntry] = ()) -> Path:

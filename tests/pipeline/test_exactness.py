@@ -18,10 +18,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.pretrain.checkpoint import DEEPSPEED_DIRECTORY, MODEL_FILE, list_checkpoints, step_of
+from pipeline.pretrain.checkpoints.checkpoint import (
+    DEEPSPEED_DIRECTORY,
+    MODEL_FILE,
+    list_checkpoints,
+    step_of,
+)
 from pipeline.pretrain.launch import create_run, execute, replay
+from pipeline.pretrain.log.run_log import read_metrics
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_log import read_metrics
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train
 
 WORLD_SIZE_TOLERANCE = 1e-5

@@ -28,7 +28,7 @@ from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.t5_span_corruption import SpanCorruption
-from pipeline.pretrain import checkpoint as checkpoints
+from pipeline.pretrain.checkpoints import checkpoint as checkpoints
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 SIZES = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}

@@ -17,7 +17,7 @@ import pytest
 import torch
 from numba.core.codegen import get_host_cpu_features
 
-from pipeline.pretrain.run_log import read_metrics
+from pipeline.pretrain.log.run_log import read_metrics
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import TRANSFORMER, make_run

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import CorruptArtefactError
-from pipeline.pretrain import endings
-from pipeline.pretrain.loss_window import LossWindow
+from pipeline.pretrain.guards import endings
+from pipeline.pretrain.guards.loss_window import LossWindow
+from pipeline.pretrain.guards.skip_ledger import LEDGER_NAME, SkipLedger, SkippedStep
+from pipeline.pretrain.guards.stragglers import StepTimes, compare
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.skip_ledger import LEDGER_NAME, SkipLedger, SkippedStep
-from pipeline.pretrain.stragglers import StepTimes, compare
 from tests.pipeline.ranks import make_config
 
 SPIKE = SkippedStep(at_update=7, data_step=7, loss=9.5, score=12.0)

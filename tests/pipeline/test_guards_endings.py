@@ -16,26 +16,26 @@ from cluster.errors import ResumeRefusedError, StorageError
 from cluster.manifest import MANIFEST_NAME
 from cluster.storage import exclusive
 from pipeline.cli import app
-from pipeline.pretrain import leftovers
-from pipeline.pretrain.checkpoint import checkpoint_name
+from pipeline.pretrain.checkpoints.checkpoint import checkpoint_name
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.heartbeat import HEARTBEATS, heartbeat_path, process_of, read_heartbeats
-from pipeline.pretrain.launch import check_resume
-from pipeline.pretrain.out_of_memory import (
+from pipeline.pretrain.guards import leftovers
+from pipeline.pretrain.guards.heartbeat import HEARTBEATS, heartbeat_path, process_of, read_heartbeats
+from pipeline.pretrain.guards.out_of_memory import (
     count_oom_kills,
     explain_killed_worker,
     explain_out_of_memory,
     memory_explained,
 )
+from pipeline.pretrain.guards.stall_watch import StallWatch
+from pipeline.pretrain.launch import check_resume
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.stall_watch import StallWatch
 from pipeline.submission import prepare
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run
 
 BEATING = """
 import sys, time
 from pathlib import Path
-from pipeline.pretrain.heartbeat import Heartbeat
+from pipeline.pretrain.guards.heartbeat import Heartbeat
 heartbeat = Heartbeat(Path(sys.argv[1]), 0, timeout_s=900)
 heartbeat.beat(1, "data")
 heartbeat.beat(2, "data")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cluster.storage import is_committed
-from pipeline.pretrain.checkpoint import list_checkpoints, step_of
-from pipeline.pretrain.heartbeat import Beat, process_of, read_heartbeats
+from pipeline.pretrain.checkpoints.checkpoint import list_checkpoints, step_of
+from pipeline.pretrain.guards.heartbeat import Beat, process_of, read_heartbeats
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_state import state_of
 from tests.pipeline.ranks import make_run

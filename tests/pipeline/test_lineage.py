@@ -17,12 +17,12 @@ from cluster.storage import commit
 from models.config import TransformerConfig
 from pipeline.cli import app
 from pipeline.lineage import Node, trace
-from pipeline.pretrain import checkpoint as checkpoints
-from pipeline.pretrain.checkpoint import TrainerState
+from pipeline.pretrain.checkpoints import checkpoint as checkpoints
+from pipeline.pretrain.checkpoints.checkpoint import TrainerState
 from pipeline.pretrain.config import PretrainConfig, identity_of
+from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
+from pipeline.pretrain.log.run_log import RunLog
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_log import RunLog
-from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
 from tests.pipeline.ranks import make_config, make_run
 from tests.pipeline.test_checkpoint import save
 

@@ -23,9 +23,9 @@ from pipeline.batches.loader import StepLoader
 from pipeline.batches.noise import Noise
 from pipeline.objectives import OBJECTIVES
 from pipeline.plan.gpus import peak_flops
-from pipeline.pretrain.flops import count_flops, product_formula
 from pipeline.pretrain.inputs import open_inputs
-from pipeline.pretrain.meters import Meter, Meters, device_peak, memory
+from pipeline.pretrain.measuring.flops import count_flops, product_formula
+from pipeline.pretrain.measuring.meters import Meter, Meters, device_peak, memory
 from tests.pipeline.ranks import MASKED_LM, make_config
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, LENGTH, ROWS = 512, 64, 3, 4, 32, 4

@@ -16,12 +16,12 @@ from models.elmo.language_model import ElmoLanguageModel
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 from models.weights import decay_groups, layer_scales
-from pipeline.pretrain import optimizers
-from pipeline.pretrain.engine import deepspeed_config, require_hardware
-from pipeline.pretrain.optimizers import KINDS, make_optimizer, optimizer_name
+from pipeline.pretrain.engine import optimizers
+from pipeline.pretrain.engine.optimizers import KINDS, make_optimizer, optimizer_name
+from pipeline.pretrain.engine.shards import pieces_of
+from pipeline.pretrain.engine.torch_optimizers import Adagrad, Lamb
+from pipeline.pretrain.engine.training_engine import deepspeed_config, require_hardware
 from pipeline.pretrain.settings import OptimizerConfig
-from pipeline.pretrain.shards import pieces_of
-from pipeline.pretrain.torch_optimizers import Adagrad, Lamb
 from tests.pipeline.ranks import make_config
 
 SHAPE = TransformerConfig(

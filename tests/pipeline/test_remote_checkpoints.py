@@ -26,7 +26,7 @@ from cluster.errors import (
     StorageError,
 )
 from pipeline.cli import app
-from pipeline.pretrain.checkpoint import (
+from pipeline.pretrain.checkpoints.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,
     MODEL_FILE,
@@ -37,8 +37,8 @@ from pipeline.pretrain.checkpoint import (
     manifest_stats,
     step_of,
 )
-from pipeline.pretrain.checkpoint_store import CheckpointStore, open_store, store_of
-from pipeline.pretrain.kept_checkpoints import Retention, apply_retention, best_step, newest_good
+from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore, open_store, store_of
+from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention, best_step, newest_good
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.references import resolve_checkpoint, resolve_model
 from tests.pipeline.ranks import free_port, make_run

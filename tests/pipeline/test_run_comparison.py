@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.comparison_plots import page, terminal_plot
+from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
+from pipeline.pretrain.log.run_log import RunLog
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_log import RunLog
-from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
 from pipeline.run_comparison import RunComparison, compare, flat_settings
 from pipeline.run_curves import Curve, bin_curve, read_curves
 from tests.conftest import write_store

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.errors import StorageError
-from pipeline.pretrain import log_lines
-from pipeline.pretrain.log_lines import entries_backwards
-from pipeline.pretrain.run_log import (
+from pipeline.pretrain.log import log_lines
+from pipeline.pretrain.log.log_lines import entries_backwards
+from pipeline.pretrain.log.run_log import (
     LOG_NAME,
     SENT_NAME,
     RunLog,

@@ -12,16 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.pretrain.heartbeat import Heartbeat
+from pipeline.pretrain.guards.heartbeat import Heartbeat
+from pipeline.pretrain.log.run_log import RunLog
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_log import RunLog
 from pipeline.pretrain.run_state import state_of
 from tests.pipeline.ranks import make_run
 
 BEAT = """
 import sys
 from pathlib import Path
-from pipeline.pretrain.heartbeat import Heartbeat
+from pipeline.pretrain.guards.heartbeat import Heartbeat
 heartbeat = Heartbeat(Path(sys.argv[1]), int(sys.argv[2]), 900.0)
 heartbeat.beat(7, "forward")
 if sys.argv[3] == "killed":

@@ -24,25 +24,25 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from cluster.train_group import Rank
-from pipeline.pretrain.checkpoint import (
+from pipeline.pretrain.checkpoints.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,
     MODEL_FILE,
     TrainerState,
     read_trainer_state,
 )
-from pipeline.pretrain.checkpoint_store import DirectoryStore, store_of
-from pipeline.pretrain.engine import TrainingEngine
-from pipeline.pretrain.kept_checkpoints import Retention, newest_good
-from pipeline.pretrain.saver import CheckpointSaver, Committed, Failed
-from pipeline.pretrain.snapshot import HostBuffers, Snapshot
-from pipeline.pretrain.weights_file import (
+from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore, store_of
+from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, newest_good
+from pipeline.pretrain.checkpoints.saver import CheckpointSaver, Committed, Failed
+from pipeline.pretrain.checkpoints.snapshot import HostBuffers, Snapshot
+from pipeline.pretrain.checkpoints.weights_file import (
     IncompleteWeightsError,
     array_piece,
     read_pieces,
     write_pieces,
     write_weights,
 )
+from pipeline.pretrain.engine.training_engine import TrainingEngine
 from tests.pipeline.ranks import free_port, make_config
 from tests.pipeline.saver_ranks import (
     CASES,

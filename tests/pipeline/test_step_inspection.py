@@ -19,9 +19,9 @@ from pipeline.batches.noise import Noise
 from pipeline.cli import app
 from pipeline.inspection import documents_of
 from pipeline.objectives import OBJECTIVES
+from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import list_attempts
-from pipeline.pretrain.skip_ledger import SkipLedger, SkippedStep
 from pipeline.step_inspection import RebuiltStep, Selection, inspect_step, rebuild_data_step, rebuild_step
 from tests.conftest import write_store
 from tests.pipeline.ranks import free_port, make_config, make_run

@@ -11,9 +11,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.pretrain.checkpoint import EMA_FILE, MODEL_FILE, list_checkpoints, read_trainer_state, step_of
+from pipeline.pretrain.checkpoints.checkpoint import (
+    EMA_FILE,
+    MODEL_FILE,
+    list_checkpoints,
+    read_trainer_state,
+    step_of,
+)
+from pipeline.pretrain.log.run_log import read_metrics
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_log import read_metrics
 from pipeline.pretrain.schedule import Schedule
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone

@@ -216,7 +216,7 @@ def test_code_and_fragments_are_no_sentences(store):
 
 def test_checkpoint_that_saw_the_documents_is_refused(store, make_config, checkpoint, monkeypatch):
     from pipeline.finetune.workload import make_workload
-    from pipeline.pretrain import checkpoint as checkpoints
+    from pipeline.pretrain.checkpoints import checkpoint as checkpoints
 
     state = SimpleNamespace(identity={"data": {"held_out": 0.01}})
     monkeypatch.setattr(checkpoints, "read_trainer_state", lambda directory: state)

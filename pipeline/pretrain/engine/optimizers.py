@@ -13,7 +13,7 @@ from cluster.errors import ConfigError
 from cluster.operators import compile_lock, has_compiler, operator_directory
 from models.weights import decay_groups
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.processor import known_processor
+from pipeline.pretrain.engine.processor import known_processor
 from pipeline.pretrain.settings import OptimizerConfig
 
 _UNREACHED_STEP = 2**31
@@ -136,7 +136,7 @@ def _fused_lamb(groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Op
 
 
 def _lamb(groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
-    from pipeline.pretrain.torch_optimizers import Lamb
+    from pipeline.pretrain.engine.torch_optimizers import Lamb
 
     return Lamb(groups, **settings)
 
@@ -148,7 +148,7 @@ def _cpu_adagrad(groups: list[dict[str, Any]], **settings: Any) -> torch.optim.O
 
 
 def _adagrad(groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
-    from pipeline.pretrain.torch_optimizers import Adagrad
+    from pipeline.pretrain.engine.torch_optimizers import Adagrad
 
     return Adagrad(groups, **settings)
 

@@ -15,10 +15,10 @@ from cluster.errors import (
     StorageError,
 )
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.log_sender import want_status
+from pipeline.pretrain.guards.skip_ledger import SkippedStep
+from pipeline.pretrain.log.log_sender import want_status
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import last_logged
-from pipeline.pretrain.skip_ledger import SkippedStep
 
 
 def typed(run: RunDirectory) -> str:

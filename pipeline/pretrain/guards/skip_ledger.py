@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cluster.errors import CorruptArtefactError
 from cluster.manifest import seal, unseal, write_durably
 from cluster.storage import storage_errors
-from pipeline.pretrain.skipped_data import SkippedData
+from pipeline.pretrain.guards.skipped_data import SkippedData
 
 LEDGER_NAME = "skipped.json"
 

@@ -16,11 +16,11 @@ from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.ema import Averaging
-from pipeline.pretrain.fragments import AVERAGE
-from pipeline.pretrain.optimizers import forget_beta_powers, make_optimizer, optimizer_name
-from pipeline.pretrain.restoring import restore
-from pipeline.pretrain.saved_state import SavedState
+from pipeline.pretrain.engine.ema import Averaging
+from pipeline.pretrain.engine.fragments import AVERAGE
+from pipeline.pretrain.engine.optimizers import forget_beta_powers, make_optimizer, optimizer_name
+from pipeline.pretrain.engine.restoring import restore
+from pipeline.pretrain.engine.saved_state import SavedState
 from pipeline.pretrain.settings import OffloadConfig
 
 _QUIET = 10**9

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from cluster.errors import ResumeRefusedError
-from pipeline.pretrain.saved_state import SavedMaster, SavedState
-from pipeline.pretrain.shards import Piece, Shard, own_shards
+from pipeline.pretrain.engine.saved_state import SavedMaster, SavedState
+from pipeline.pretrain.engine.shards import Piece, Shard, own_shards
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.pretrain.fragments import AVERAGE
+from pipeline.pretrain.engine.fragments import AVERAGE
 
 
 class Averaging:

@@ -17,14 +17,20 @@ import torch
 from cluster.errors import StorageError
 from cluster.manifest import FileEntry
 from cluster.storage import storage_errors
-from pipeline.pretrain.checkpoint import TrainerState
-from pipeline.pretrain.checkpoint_store import PARTS_DIRECTORY, Staging
-from pipeline.pretrain.fragments import own_fragments
-from pipeline.pretrain.snapshot import Snapshot
-from pipeline.pretrain.weights_file import Piece, array_piece, read_pieces, write_pieces, write_weights
+from pipeline.pretrain.checkpoints.checkpoint import TrainerState
+from pipeline.pretrain.checkpoints.checkpoint_store import PARTS_DIRECTORY, Staging
+from pipeline.pretrain.checkpoints.snapshot import Snapshot
+from pipeline.pretrain.checkpoints.weights_file import (
+    Piece,
+    array_piece,
+    read_pieces,
+    write_pieces,
+    write_weights,
+)
+from pipeline.pretrain.engine.fragments import own_fragments
 
 if TYPE_CHECKING:
-    from pipeline.pretrain.engine import TrainingEngine
+    from pipeline.pretrain.engine.training_engine import TrainingEngine
 
 _INVISIBLE_AFTER_S = 120.0
 """Seconds after all ranks have written by which rank 0 must see their marks; a shared file system may be slow."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from pipeline.pretrain.shards import own_shards
+from pipeline.pretrain.engine.shards import own_shards
 
 if TYPE_CHECKING:
-    from pipeline.pretrain.engine import TrainingEngine
+    from pipeline.pretrain.engine.training_engine import TrainingEngine
 
 AVERAGE = "ema"
 """Key of the moving average in the optimizer's state."""

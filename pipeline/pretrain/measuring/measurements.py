@@ -13,11 +13,11 @@ from pipeline.pretrain.clock import StepTime
 from pipeline.pretrain.collectives import gathered
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.device_batches import HostBatch
-from pipeline.pretrain.machine import MachineMetrics, by_host
-from pipeline.pretrain.meters import Meter, Meters, memory
-from pipeline.pretrain.reporter import Reporter
+from pipeline.pretrain.guards.stragglers import StepTimes, compare
+from pipeline.pretrain.log.reporter import Reporter
+from pipeline.pretrain.measuring.machine import MachineMetrics, by_host
+from pipeline.pretrain.measuring.meters import Meter, Meters, memory
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.stragglers import StepTimes, compare
 
 
 class Measurements:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import psutil
 
 from cluster.errors import StorageError
-from pipeline.pretrain.heartbeat import ENDED, Beat, heartbeat_path, process_of, read_heartbeats
+from pipeline.pretrain.guards.heartbeat import ENDED, Beat, heartbeat_path, process_of, read_heartbeats
 from pipeline.pretrain.run_directory import RunDirectory
 
 _PATIENCE_S = 10.0

@@ -18,7 +18,7 @@ import xxhash
 
 from cluster.manifest import FileEntry, InputEntry, Manifest, read_manifest, write_durably
 from cluster.storage import Damage, commit, find_damage, open_artefact, storage_errors
-from pipeline.pretrain.checkpoint import (
+from pipeline.pretrain.checkpoints.checkpoint import (
     KIND,
     checkpoint_name,
     list_checkpoints,
@@ -309,7 +309,7 @@ def open_store(place: str, name: str) -> CheckpointStore:
     """The checkpoints of the run `name` below a directory or an fsspec URI."""
     scheme, separator, rest = place.partition("://")
     if separator and scheme != "file":
-        from pipeline.pretrain.remote_checkpoints import RemoteStore
+        from pipeline.pretrain.checkpoints.remote_checkpoints import RemoteStore
 
         return RemoteStore.open(f"{place.rstrip('/')}/{name}")
     return DirectoryStore(Path(rest if separator else place).expanduser() / name)

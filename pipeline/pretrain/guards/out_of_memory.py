@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cluster.errors import OutOfMemoryError
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.heartbeat import read_heartbeats
+from pipeline.pretrain.guards.heartbeat import read_heartbeats
 from pipeline.pretrain.run_directory import RunDirectory
 
 _ALLOCATION = re.compile(r"out of memory|can(?:'|no)t allocate memory|unable to allocate", re.IGNORECASE)

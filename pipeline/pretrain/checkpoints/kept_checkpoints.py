@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.errors import CorruptArtefactError, CorruptCheckpointError
-from pipeline.pretrain.checkpoint_store import CheckpointStore
+from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pipeline.plan.gpus import peak_flops
-from pipeline.pretrain.flops import Count, count_flops
+from pipeline.pretrain.measuring.flops import Count, count_flops
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import StorageError
-from pipeline.pretrain.log_lines import (
+from pipeline.pretrain.log.log_lines import (
     LOG_NAME,
     encode,
     entries_backwards,
@@ -25,7 +25,7 @@ from pipeline.pretrain.log_lines import (
     read_metrics,
     read_new,
 )
-from pipeline.pretrain.log_sender import SENT_NAME, Sender, send_log, want_status
+from pipeline.pretrain.log.log_sender import SENT_NAME, Sender, send_log, want_status
 
 __all__ = [
     "LOG_NAME",

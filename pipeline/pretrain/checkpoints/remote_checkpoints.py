@@ -35,9 +35,9 @@ from cluster.manifest import (
     write_durably,
 )
 from cluster.storage import Damage, storage_errors
-from pipeline.pretrain.checkpoint import KIND, checkpoint_name
-from pipeline.pretrain.checkpoint_store import PARTS_DIRECTORY, HashingWriter, Staging
-from pipeline.pretrain.remote_files import BLOCK_BYTES, cache_directory, read_files, remote_errors
+from pipeline.pretrain.checkpoints.checkpoint import KIND, checkpoint_name
+from pipeline.pretrain.checkpoints.checkpoint_store import PARTS_DIRECTORY, HashingWriter, Staging
+from pipeline.pretrain.checkpoints.remote_files import BLOCK_BYTES, cache_directory, read_files, remote_errors
 
 _DELETIONS = 8
 _STEP = re.compile(r"/step-(\d{8,})$")

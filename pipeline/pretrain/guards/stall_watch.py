@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from pipeline.pretrain.heartbeat import ENDED, STACKS, Beat, process_of, read_heartbeats
+from pipeline.pretrain.guards.heartbeat import ENDED, STACKS, Beat, process_of, read_heartbeats
 from pipeline.pretrain.run_directory import RunDirectory
 
 NAMED_AFTER = 0.9

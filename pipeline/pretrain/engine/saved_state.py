@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cluster.errors import CorruptCheckpointError
-from pipeline.pretrain.shards import Piece, Sizes, pieces_of
+from pipeline.pretrain.engine.shards import Piece, Sizes, pieces_of
 
 _SCALING = ("cur_scale", "cur_iter", "last_overflow_iter")
 

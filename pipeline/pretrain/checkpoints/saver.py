@@ -28,7 +28,7 @@ from cluster.errors import ClozeError, StorageError
 from cluster.manifest import FileEntry, InputEntry
 from cluster.train_group import Rank
 from models.config import NetworkConfig
-from pipeline.pretrain.checkpoint import (
+from pipeline.pretrain.checkpoints.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,
     MODEL_FILE,
@@ -37,9 +37,9 @@ from pipeline.pretrain.checkpoint import (
     manifest_config,
     manifest_stats,
 )
-from pipeline.pretrain.checkpoint_store import CheckpointStore
-from pipeline.pretrain.kept_checkpoints import Retention, apply_retention, best_step
-from pipeline.pretrain.save_job import (
+from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore
+from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention, best_step
+from pipeline.pretrain.checkpoints.save_job import (
     NOWHERE,
     Job,
     assemble,
@@ -50,10 +50,10 @@ from pipeline.pretrain.save_job import (
     shapes_of,
     write_parts,
 )
-from pipeline.pretrain.snapshot import HostBuffers, Snapshot, capture
+from pipeline.pretrain.checkpoints.snapshot import HostBuffers, Snapshot, capture
 
 if TYPE_CHECKING:
-    from pipeline.pretrain.engine import TrainingEngine
+    from pipeline.pretrain.engine.training_engine import TrainingEngine
 
 _NICENESS = 19
 

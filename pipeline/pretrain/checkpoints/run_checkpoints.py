@@ -10,17 +10,17 @@ import torch.distributed as dist
 
 from cluster.errors import StorageError
 from cluster.train_group import Rank
-from pipeline.pretrain.checkpoint import TrainerState, read_trainer_state, step_of
-from pipeline.pretrain.checkpoint_store import store_of
+from pipeline.pretrain.checkpoints.checkpoint import TrainerState, read_trainer_state, step_of
+from pipeline.pretrain.checkpoints.checkpoint_store import store_of
+from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, best_step, newest_good
+from pipeline.pretrain.checkpoints.saver import CheckpointSaver, Committed, Contents
 from pipeline.pretrain.collectives import from_rank_zero
 from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.endings import require_not_lost, typed
-from pipeline.pretrain.engine import TrainingEngine
+from pipeline.pretrain.engine.training_engine import TrainingEngine
+from pipeline.pretrain.guards.endings import require_not_lost, typed
 from pipeline.pretrain.inputs import Inputs
-from pipeline.pretrain.kept_checkpoints import Retention, best_step, newest_good
-from pipeline.pretrain.reporter import Reporter
+from pipeline.pretrain.log.reporter import Reporter
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.saver import CheckpointSaver, Committed, Contents
 
 MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""

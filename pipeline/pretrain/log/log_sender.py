@@ -1,4 +1,4 @@
-"""Sends a run's log to MLflow, from a process of its own: `python -m pipeline.pretrain.log_sender` beside rank 0.
+"""Sends a run's log to MLflow, from a process of its own: `python -m pipeline.pretrain.log.log_sender` beside rank 0.
 
 A process and not a thread, because building requests takes the interpreter's lock from the training loop, and because
 a request that hangs must not keep a worker from ending. It has no say in the run: it reads `log.jsonl` from where
@@ -30,7 +30,7 @@ from typing import Any
 import orjson
 
 from cluster.manifest import write_durably
-from pipeline.pretrain.log_lines import entries_from, log_size
+from pipeline.pretrain.log.log_lines import entries_from, log_size
 from pipeline.tracking import connect, forget_checkpoint, register_checkpoint
 
 SENT_NAME = "log.sent"
@@ -69,7 +69,7 @@ class Sender:
 
     def __init__(self, run_directory: Path, *, uri: str, run_id: str, model_name: str) -> None:
         self._directory, self._uri = run_directory, uri
-        command = [sys.executable, "-m", "pipeline.pretrain.log_sender", str(run_directory.resolve())]
+        command = [sys.executable, "-m", "pipeline.pretrain.log.log_sender", str(run_directory.resolve())]
         command += ["--uri", uri, "--run-id", run_id, "--model-name", model_name]
         self._process: subprocess.Popen[bytes] | None = None
         self._problem = ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.pretrain.log.run_log import RunLog, Sender
 from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_log import RunLog, Sender
 
 _CLOSE_TIMEOUT_S = 30.0
 

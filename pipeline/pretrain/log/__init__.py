@@ -1,0 +1,1 @@
+"""The log of a run on disk, and the process that sends it to MLflow."""

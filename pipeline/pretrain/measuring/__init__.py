@@ -1,0 +1,1 @@
+"""Speeds, FLOPs, machines and the parts of a step."""
