@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Test processes at a time; a file's tests stay in one.
+JOBS ?= 2
 INSTALLED := $(VENV)/.installed
 PACKAGES := pipeline data_prep models cluster
 
@@ -20,7 +22,7 @@ demo: $(INSTALLED)
 	$(BIN)/cloze demo $(ARGS)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

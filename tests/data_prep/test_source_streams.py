@@ -26,6 +26,11 @@ def make_text(size_bytes: int, seed: int = 0) -> bytes:
     return " ".join(random.Random(seed).choices(WORDS, k=size_bytes // 8)).encode()
 
 
+def name_of_parameter(value: str | bytes) -> str:
+    """For names of tests: compressed bytes hold the time, and names must be the same in every process."""
+    return value if isinstance(value, str) else "bytes"
+
+
 def collect(path: Path) -> tuple[bytes, list[Gap]]:
     pieces = list(read_chunks(str(path)))
     return b"".join(p for p in pieces if isinstance(p, bytes)), [p for p in pieces if isinstance(p, Gap)]
@@ -166,6 +171,7 @@ def test_a_range_of_a_plain_file_is_read_exactly(tmp_path, start, end):
         ("\ufeff<".encode("utf-16-be"), "utf-16-be"),
         (b"<a>", "plain"),
     ],
+    ids=name_of_parameter,
 )
 def test_how_a_file_is_stored_is_told_by_its_first_bytes(tmp_path, data, storage):
     path = tmp_path / "file"
@@ -213,6 +219,7 @@ def archive_of(text: bytes, kind: str) -> bytes:
         (gzip.compress(archive_of(b"text", "tar")), "tar -xf FILE"),
         (gzip.compress(gzip.compress(b"text")), "decompress it once"),
     ],
+    ids=name_of_parameter,
 )
 def test_an_archive_is_one_gap_that_tells_how_to_unpack_it(tmp_path, data, advice):
     path = tmp_path / "file"
