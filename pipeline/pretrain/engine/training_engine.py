@@ -71,6 +71,9 @@ class TrainingEngine:
         if without_zero and config.precision != "fp32":
             # DeepSpeed made an update with zero gradients, at a learning rate of 0.
             self._optimizer.state.clear()
+        if without_zero and rank.world_size == 1:
+            # It would flatten all gradients, reduce them over one rank, and copy them back.
+            self.deepspeed.enable_backward_allreduce = False
         self._averages = config.ema is not None
         if config.ema is not None:
             Averaging(self._optimizer, config.ema.decay)
