@@ -41,11 +41,6 @@ class PieceSources(NamedTuple):
         return cls(begins[order], numbers[order])
 
 
-def names_of_sources(stores: Sequence[TokenStore]) -> list[str]:
-    """The sources of all documents of the stores, in alphabetical order."""
-    return sorted({name for store in stores for name in store.sources()[1]})
-
-
 def number_documents(store: TokenStore, names: Sequence[str]) -> np.ndarray:
     """[num_documents] int16: which of `names` the source of each document is, and `NO_SOURCE` if it is none of them."""
     numbers, own = store.sources()

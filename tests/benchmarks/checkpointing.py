@@ -55,7 +55,7 @@ def _measure(directory: Path) -> list[Share]:
     from pipeline.pretrain.checkpoints.saver import CheckpointSaver, Committed, Contents
     from pipeline.pretrain.engine.training_engine import TrainingEngine
     from tests.pipeline.ranks import make_config
-    from tests.pipeline.saver_ranks import state_at
+    from tests.pipeline.small_checkpoints import state_at
 
     dist.init_process_group("gloo", init_method=f"file://{directory}/rendezvous", rank=0, world_size=1)
     rank = Rank(0, 1, 0, 1)

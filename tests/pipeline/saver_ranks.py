@@ -26,7 +26,7 @@ from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from pipeline.pretrain.checkpoints import saver as saver_module
-from pipeline.pretrain.checkpoints.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE, TrainerState
+from pipeline.pretrain.checkpoints.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
 from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore, open_store
 from pipeline.pretrain.checkpoints.kept_checkpoints import Retention
 from pipeline.pretrain.checkpoints.save_job import Job, copy_state
@@ -34,6 +34,7 @@ from pipeline.pretrain.checkpoints.saver import CheckpointSaver, Contents, Faile
 from pipeline.pretrain.engine.fragments import own_fragments
 from pipeline.pretrain.engine.training_engine import TrainingEngine
 from tests.pipeline.ranks import make_config
+from tests.pipeline.small_checkpoints import state_at
 
 VOCABULARY = 101
 SHAPE = TransformerConfig(
@@ -73,24 +74,6 @@ def _loss(engine: TrainingEngine, generator: torch.Generator) -> torch.Tensor:
     positions = torch.arange(0, ids.numel(), 5)
     losses, _ = engine(input_ids=ids, predicted_positions=positions, targets=ids.flatten()[positions])
     return torch.stack(list(losses.values())).sum() / len(positions)
-
-
-def state_at(step: int, loss: float | None = None) -> TrainerState:
-    """What a trainer would say at a step."""
-    return TrainerState(
-        step=step,
-        samples=16 * step,
-        predicted_tokens=100 * step,
-        world_size=1,
-        zero_stage=2,
-        optimizer="AdamW",
-        data_fingerprint="d",
-        store_fingerprints=["s"],
-        identity={"seed": 1},
-        held_out_loss=loss,
-        run_id="r",
-        run_name="run",
-    )
 
 
 def make_saver(

@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from cluster.errors import CorruptCheckpointError
-from cluster.manifest import InputEntry
-from models.config import TransformerConfig
 from pipeline.pretrain.checkpoints import checkpoint as checkpoints
-from pipeline.pretrain.checkpoints.checkpoint import TrainerState
 from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore
 from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention, best_step, newest_good
 from pipeline.pretrain.guards.endings import require_not_lost
 from pipeline.pretrain.log.run_log import RunLog
 from pipeline.pretrain.run_directory import RunDirectory
+from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
 
 
-def save(directory: Path, step: int, loss: float | None = None, inputs: Sequence[InputEntry] = ()) -> Path:
+def save(directory: Path, step: int, loss: float | None = None) -> Path:
     """Commit a small checkpoint the way rank 0 does."""
-    staging = checkpoints.prepare_staging(directory, step)
-    (staging / checkpoints.MODEL_FILE).write_bytes(os.urandom(256))
-    tokenizer = directory.parent / "tokenizer.json"
-    tokenizer.write_text("{}")
-    state = TrainerState(
-        step=step,
-        samples=16 * step,
-        predicted_tokens=100 * step,
-        world_size=2,
-        zero_stage=2,
-        optimizer="DeepSpeedCPUAdam",
-        data_fingerprint="d",
-        store_fingerprints=["s"],
-        identity={"seed": 1},
-        held_out_loss=loss,
-        run_id="r",
-        run_name="run",
-    )
-    model = TransformerConfig(vocab_size=100)
-    checkpoints.commit_checkpoint(staging, directory, state, model, tokenizer.read_text(), list(inputs))
+    write_files(DirectoryStore(directory), state_at(step, loss))
     return directory / checkpoints.checkpoint_name(step)
 
 
@@ -89,12 +66,11 @@ def test_a_run_without_checkpoints_starts_at_the_beginning(directory: Path):
 
 def test_an_uncommitted_checkpoint_is_never_seen(directory: Path):
     save(directory, 10)
-    staging = checkpoints.prepare_staging(directory, 20)
-    (staging / checkpoints.MODEL_FILE).write_bytes(b"half")
+    write_files(DirectoryStore(directory), state_at(20), publish=False)
     (directory / "step-00000030").mkdir()
     assert checkpoints.list_checkpoints(directory) == [directory / "step-00000010"]
-    # The next attempt at the same step starts from nothing.
-    assert list(checkpoints.prepare_staging(directory, 20).iterdir()) == []
+    DirectoryStore(directory).clean()
+    assert not list(directory.glob(".*"))
 
 
 def test_retention_keeps_the_newest_and_the_best(directory: Path):
@@ -118,7 +94,7 @@ def test_a_deletion_that_was_killed_half_way_is_finished_by_the_next(directory: 
 def test_state_and_network_are_read_back_as_they_were_written(directory: Path):
     path = save(directory, 10, 2.5)
     assert checkpoints.read_trainer_state(path).held_out_loss == 2.5
-    assert checkpoints.read_model_config(path) == TransformerConfig(vocab_size=100)
+    assert checkpoints.read_model_config(path) == NETWORK
 
 
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -28,7 +28,9 @@ from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.t5_span_corruption import SpanCorruption
-from pipeline.pretrain.checkpoints import checkpoint as checkpoints
+from pipeline.pretrain.checkpoints.checkpoint import MODEL_FILE
+from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore
+from tests.pipeline.small_checkpoints import state_at, write_files
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 SIZES = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
@@ -67,27 +69,18 @@ def commit_checkpoint(tmp_path: Path) -> Callable[..., Path]:
             for number, parameter in enumerate(network.parameters()):
                 noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
                 parameter.add_(0.1 * noise)
-        directory = tmp_path / "runs" / "run" / "checkpoints"
-        staging = checkpoints.prepare_staging(directory, 5)
+        store = DirectoryStore(tmp_path / "runs" / "run" / "checkpoints")
         weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-        save_file(weights, staging / checkpoints.MODEL_FILE)
-        state = checkpoints.TrainerState(
-            step=5,
-            samples=5,
-            predicted_tokens=5,
-            world_size=1,
-            zero_stage=0,
-            optimizer="AdamW",
-            data_fingerprint="d",
-            store_fingerprints=["t"],
-            identity={"objective": settings.model_dump(mode="json")},
-            held_out_loss=None,
-            run_id="0" * 32,
-            run_name="run",
+        identity = {"objective": settings.model_dump(mode="json")}
+        write_files(
+            store,
+            state_at(5, identity=identity, run_id="0" * 32),
+            {MODEL_FILE: save(weights)},
+            network=config,
+            tokenizer_json=tokenizer_json(),
+            inputs=[InputEntry(kind="tokens", uri="tokens", fingerprint="t")],
         )
-        inputs = [InputEntry(kind="tokens", uri="tokens", fingerprint="t")]
-        checkpoints.commit_checkpoint(staging, directory, state, config, tokenizer_json(), inputs)
-        return directory / checkpoints.checkpoint_name(5)
+        return store.local(5)
 
     return make
 
@@ -121,7 +114,7 @@ def test_generator_of_electra_is_a_masked_language_model(
     checkpoint = commit_checkpoint(settings, config)
     export(str(checkpoint), tmp_path / "generator", runs_dir=tmp_path / "runs", part="generator")
     theirs = AutoModelForMaskedLM.from_pretrained(tmp_path / "generator")
-    tokens = load_file(checkpoint / checkpoints.MODEL_FILE)["discriminator.encoder.embeddings.tokens.weight"]
+    tokens = load_file(checkpoint / MODEL_FILE)["discriminator.encoder.embeddings.tokens.weight"]
     assert torch.equal(theirs.get_input_embeddings().weight, tokens)
 
 

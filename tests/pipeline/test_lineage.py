@@ -14,17 +14,16 @@ from typer.testing import CliRunner
 from cluster.errors import ReferenceNotFoundError
 from cluster.manifest import InputEntry, hash_file, read_manifest
 from cluster.storage import commit
-from models.config import TransformerConfig
 from pipeline.cli import app
 from pipeline.lineage import Node, trace
-from pipeline.pretrain.checkpoints import checkpoint as checkpoints
-from pipeline.pretrain.checkpoints.checkpoint import TrainerState
+from pipeline.pretrain.checkpoints.checkpoint import EMA_FILE, MODEL_FILE
+from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore
 from pipeline.pretrain.config import PretrainConfig, identity_of
 from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
 from pipeline.pretrain.log.run_log import RunLog
 from pipeline.pretrain.run_directory import RunDirectory
 from tests.pipeline.ranks import make_config, make_run
-from tests.pipeline.test_checkpoint import save
+from tests.pipeline.small_checkpoints import state_at, write_files
 
 
 def make(directory: Path, kind: str, *inputs: InputEntry) -> InputEntry:
@@ -45,8 +44,9 @@ def road(tmp_path: Path) -> Path:
     documents = make(tmp_path / "data" / "documents", "documents", file)
     tokens = make(tmp_path / "data" / "tokens", "tokens", documents)
     run = make_run(tmp_path, tmp_path / "data" / "tokens", "run").path
-    path = save(run / "checkpoints", 10, inputs=[tokens])
-    fingerprint = read_manifest(path).fingerprint
+    checkpoints = DirectoryStore(run / "checkpoints")
+    write_files(checkpoints, state_at(10), inputs=[tokens])
+    fingerprint = checkpoints.manifest(10).fingerprint
     make(
         tmp_path / "scores" / "run@10",
         "scores",
@@ -97,30 +97,22 @@ def test_what_does_not_exist_is_refused_with_the_nearest_name(road: Path):
 
 
 def save_as_trainer(
-    run: RunDirectory, config: PretrainConfig, step: int, inputs: list[InputEntry], **state: Any
-) -> Path:
+    run: RunDirectory, config: PretrainConfig, step: int, inputs: list[InputEntry], **changes: Any
+) -> None:
     """Commit a checkpoint with the state of a run of this configuration."""
-    staging = checkpoints.prepare_staging(run.checkpoints, step)
-    for name in (checkpoints.MODEL_FILE, checkpoints.EMA_FILE) if config.ema else (checkpoints.MODEL_FILE,):
-        (staging / name).write_bytes(b"weights")
-    facts = {
-        "step": step,
-        "samples": config.batch_plan.samples_between(0, step),
-        "predicted_tokens": 100 * step,
-        "world_size": 1,
-        "zero_stage": config.zero.stage,
-        "optimizer": "DeepSpeedCPUAdam",
-        "data_fingerprint": "d",
-        "store_fingerprints": [entry.fingerprint for entry in inputs],
-        "identity": orjson.loads(orjson.dumps(identity_of(config))),
-        "held_out_loss": 2.5,
-        "run_id": run.info.run_id,
-        "run_name": run.info.name,
-    }
-    written = TrainerState.model_validate(facts | state)
-    network = TransformerConfig(vocab_size=100)
-    checkpoints.commit_checkpoint(staging, run.checkpoints, written, network, "{}", inputs)
-    return run.checkpoints / checkpoints.checkpoint_name(step)
+    files = (MODEL_FILE, EMA_FILE) if config.ema else (MODEL_FILE,)
+    state = state_at(
+        step,
+        2.5,
+        samples=config.batch_plan.samples_between(0, step),
+        zero_stage=config.zero.stage,
+        store_fingerprints=[entry.fingerprint for entry in inputs],
+        identity=orjson.loads(orjson.dumps(identity_of(config))),
+        run_id=run.info.run_id,
+        run_name=run.info.name,
+        **changes,
+    )
+    write_files(DirectoryStore(run.checkpoints), state, dict.fromkeys(files, b"weights"), inputs=inputs)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from models.losses import EACH, sums_by_group
 from pipeline.batches.formats import LAYOUTS, PAIRS
 from pipeline.batches.ingredients import Ingredient
 from pipeline.batches.noise import Noise
-from pipeline.batches.piece_sources import NO_SOURCE, PieceSources, find_sources, names_of_sources
+from pipeline.batches.piece_sources import NO_SOURCE, PieceSources, find_sources
 from pipeline.batches.spans import pieces_of
 from pipeline.batches.token_dataset import TokenDataset
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
@@ -203,11 +203,6 @@ def require_sources(batch: Batch) -> np.ndarray:
     assert batch.sources is not None
     assert batch.sources.dtype == np.int16
     return batch.sources
-
-
-def test_names_are_those_of_all_stores_in_alphabetical_order(stores: list[TokenStore]):
-    assert names_of_sources(stores) == NAMES
-    assert names_of_sources(stores[:1]) == ["books", "wikipedia"]
 
 
 @settings(deadline=None, max_examples=60)

@@ -32,9 +32,6 @@ from pipeline.pretrain.checkpoints.checkpoint import (
     MODEL_FILE,
     TRAINER_FILE,
     checkpoint_name,
-    description,
-    manifest_config,
-    manifest_stats,
     step_of,
 )
 from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore, open_store, store_of
@@ -42,7 +39,7 @@ from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_rete
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.references import resolve_checkpoint, resolve_model
 from tests.pipeline.ranks import free_port, make_run
-from tests.pipeline.saver_ranks import SHAPE, state_at
+from tests.pipeline.small_checkpoints import state_at, write_files
 
 OPTIMIZER_FILE = f"{DEEPSPEED_DIRECTORY}/optimizer.pt"
 
@@ -87,21 +84,9 @@ def run(tmp_path: Path, uri: str) -> RunDirectory:
 
 
 def write(store: CheckpointStore, step: int, loss: float | None = None, *, publish: bool = True) -> None:
-    """What a save writes, file by file, with weights that tell the step."""
-    staging = store.staging(step, f"attempt-{step}")
-    contents = description(state_at(step, loss), SHAPE, "{}") | {
-        MODEL_FILE: save({"w": torch.full((1000,), float(step))}),
-        OPTIMIZER_FILE: os.urandom(100_000),
-    }
-    entries = []
-    for name, data in contents.items():
-        with staging.create(name) as stream:
-            stream.write(data)
-        entries.append(stream.entry(name))
-    staging.mark("rank-00001.done", b"[]")
-    if publish:
-        state = state_at(step, loss)
-        staging.publish(entries, manifest_config(state), [], manifest_stats(state))
+    """What a save writes, with weights that tell the step."""
+    weights = {MODEL_FILE: save({"w": torch.full((1000,), float(step))})}
+    write_files(store, state_at(step, loss), weights | {OPTIMIZER_FILE: os.urandom(100_000)}, publish=publish)
 
 
 def flip_byte(place: str, position: int = 900) -> None:

@@ -51,9 +51,9 @@ from tests.pipeline.saver_ranks import (
     is_same,
     make_engine,
     make_saver,
-    state_at,
     update,
 )
+from tests.pipeline.small_checkpoints import state_at
 
 ALONE = Rank(0, 1, 0, 1)
 
@@ -192,7 +192,7 @@ def test_memory_that_cannot_be_had_is_a_failed_save(
 def test_retention_runs_after_each_save_and_keeps_the_best(engine: TrainingEngine, store: DirectoryStore):
     saver = make_saver(store, ALONE)
     outcomes = [save(saver, engine, step, loss) for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0), (4, 0.5))]
-    assert [outcome.deleted for outcome in outcomes] == [(), (), (), (1, 2)]
+    assert [outcome.kept for outcome in outcomes] == [(1,), (1, 2), (1, 2, 3), (3, 4)]
     assert [outcome.best for outcome in outcomes] == [True, False, False, True]
     assert store.steps() == [3, 4]
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from cluster.manifest import InputEntry, Manifest, write_durably
-from cluster.storage import commit, is_committed, storage_errors
+from cluster.storage import is_committed
 from models.config import NetworkConfig
 from pipeline.networks import NetworkChoice
 
@@ -104,18 +102,9 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted(found, key=step_of)
 
 
-def staging_path(directory: Path, step: int, key: str = "") -> Path:
+def staging_path(directory: Path, step: int, key: str) -> Path:
     """Where the ranks write a checkpoint before rank 0 commits it; `key` tells this save from all others."""
-    return directory / f".{checkpoint_name(step)}{key and '.'}{key}.partial"
-
-
-def prepare_staging(directory: Path, step: int, key: str = "") -> Path:
-    """An empty staging directory; what a killed save left there is removed."""
-    staging = staging_path(directory, step, key)
-    with storage_errors(staging):
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-    return staging
+    return directory / f".{checkpoint_name(step)}.{key}.partial"
 
 
 def description(state: TrainerState, model: NetworkConfig, tokenizer_json: str) -> dict[str, bytes]:
@@ -136,28 +125,6 @@ def manifest_config(state: TrainerState) -> dict[str, Any]:
 def manifest_stats(state: TrainerState) -> dict[str, Any]:
     """What a manifest tells people about the checkpoint."""
     return {"held_out_loss": state.held_out_loss, "predicted_tokens": state.predicted_tokens}
-
-
-def commit_checkpoint(
-    staging: Path,
-    directory: Path,
-    state: TrainerState,
-    model: NetworkConfig,
-    tokenizer_json: str,
-    inputs: list[InputEntry],
-) -> Manifest:
-    """Add cloze's own files to what the ranks wrote, and commit. Only rank 0 calls it."""
-    with storage_errors(staging):
-        for name, data in description(state, model, tokenizer_json).items():
-            write_durably(staging / name, data)
-    return commit(
-        staging,
-        directory / checkpoint_name(state.step),
-        KIND,
-        config=manifest_config(state),
-        inputs=inputs,
-        stats=manifest_stats(state),
-    )
 
 
 def read_trainer_state(checkpoint: Path) -> TrainerState:
