@@ -1,24 +1,26 @@
 """Reading a token store: documents as views of memory-mapped token ids.
 
-A store is a directory of Arrow IPC streams (see `token_writer.py`). Opening finds, for every document, where
-its ids lie in its file; after that a read is one slice of a NumPy view, and Arrow is not asked again.
+A store is a directory of Arrow IPC streams (see `token_writer.py`). Opening finds where each record batch lies, and
+takes no longer for more documents; whoever wants to know of all documents where they lie asks for `arrays`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from cluster.errors import CorruptArtefactError, MissingInputError
+from cluster.errors import MissingInputError
 from cluster.manifest import MANIFEST_NAME, Manifest
 from cluster.storage import open_artefact
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TOKENIZER_FILE, TOKENS
+from data_prep.token_files import TokenFile, categories, spanning
 
 if TYPE_CHECKING:
     from data_prep.document import Document
@@ -41,6 +43,27 @@ class TokenArrays(NamedTuple):
     sentence_counts: np.ndarray
     """[num_documents] int64: how many they are."""
 
+    def of(self, documents: np.ndarray) -> TokenArrays:
+        """The same for some documents: element `k` of the arrays is about `documents[k]`."""
+        return TokenArrays(self.ids, self.words, *(values[documents] for values in self[2:]))
+
+
+FIRST, ID_OFFSETS, IDS, SENTENCE_OFFSETS, SENTENCES, SOURCES, NAMES = range(7)
+"""Columns of `TokenIndex.batches`: the batch's first document; where in `words` the offsets of its documents' ids
+begin, and where in `ids` offset 0 points; where in `words` the offsets of their sentences begin, and where offset 0
+points; where in `words` the numbers of their sources begin, and which of `source_dictionaries` has their names."""
+
+
+class TokenIndex(NamedTuple):
+    """Where Arrow's own offsets lie, by record batch: enough to look documents up, and soon made."""
+
+    ids: np.ndarray
+    """As in `TokenArrays`."""
+    words: np.ndarray
+    """As in `TokenArrays`; Arrow's offsets lie in the same memory."""
+    batches: np.ndarray
+    """[record batches, 7] int64, in the order of the documents; the columns are named above."""
+
 
 class TokenStore:
     """The tokenised documents of one preparation. Pickles as its path: workers map the files anew."""
@@ -57,8 +80,6 @@ class TokenStore:
     """The `tokenizer.json` that made the ids."""
     num_documents: int
     num_tokens: int
-    lengths: np.ndarray
-    """[num_documents] int64 tokens per document."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         """Map the files of a store whose manifest was read; use `open`."""
@@ -71,14 +92,12 @@ class TokenStore:
         }
         self.tokenizer_path = path / TOKENIZER_FILE
         self._files = [
-            _TokenFile(path / entry.path) for entry in manifest.files if entry.path.endswith(".arrow")
+            TokenFile(path / entry.path) for entry in manifest.files if entry.path.endswith(".arrow")
         ]
         counts = np.array([file.num_documents for file in self._files], dtype=np.int64)
         self._first_of_file = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
         self.num_documents = int(self._first_of_file[-1])
-        self._arrays = self._find_documents()
-        self.lengths = self._arrays.lengths
-        self.num_tokens = int(self.lengths.sum())
+        self.num_tokens = sum(file.num_tokens for file in self._files)
         self._held_out: dict[float, np.ndarray] = {}
         self._categories: dict[str, tuple[np.ndarray, list[str]]] = {}
 
@@ -129,7 +148,12 @@ class TokenStore:
     @property
     def dtype(self) -> np.dtype:
         """uint16 or uint32: the type of the stored ids."""
-        return self._arrays.ids.dtype
+        return self._files[0].ids.dtype
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[num_documents] int64 tokens per document."""
+        return self._arrays.lengths
 
     @property
     def sentence_counts(self) -> np.ndarray:
@@ -137,13 +161,39 @@ class TokenStore:
         return self._arrays.sentence_counts
 
     def arrays(self) -> TokenArrays:
-        """What `tokens` and `sentence_starts` slice, without their files."""
+        """What `tokens` and `sentence_starts` slice, without their files; made when it is first asked for."""
         return self._arrays
 
-    def _find_documents(self) -> TokenArrays:
+    @cached_property
+    def index(self) -> TokenIndex:
+        """Where to look documents up, without a look at each of them."""
+        ids, words, first_id, first_word = self._memory
+        names = self.source_dictionaries
+        rows, first = [], 0
+        for file, ids_before, words_before in zip(self._files, first_id, first_word, strict=True):
+            for batch in file.places(int(ids_before), int(words_before)):
+                rows.append((first, *batch.places, names.index(batch.sources)))
+                first += batch.num_documents
+        batches = np.array(rows, dtype=np.int64).reshape(len(rows), NAMES + 1)
+        batches.flags.writeable = False
+        return TokenIndex(ids, words, batches)
+
+    @cached_property
+    def source_dictionaries(self) -> list[tuple[str, ...]]:
+        """The different dictionaries that number sources in some record batch; mostly one for each source."""
+        return list(dict.fromkeys(names for file in self._files for names in file.dictionaries("source")))
+
+    @cached_property
+    def _memory(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """`TokenIndex.ids` and `words`, and int64 [files] where in each of them a file begins."""
+        ids, first_id = spanning([file.ids for file in self._files])
+        words, first_word = spanning([file.words for file in self._files])
+        return ids, words, first_id, first_word
+
+    @cached_property
+    def _arrays(self) -> TokenArrays:
         """Where the documents lie. Every array is written once: memory costs more than what is computed here."""
-        ids, first_id = _spanning([file.ids for file in self._files])
-        words, first_word = _spanning([file.words for file in self._files])
+        ids, words, first_id, first_word = self._memory
         places = [np.empty(self.num_documents, dtype=np.int64) for _ in range(4)]
         for number, file in enumerate(self._files):
             own = slice(self._first_of_file[number], self._first_of_file[number + 1])
@@ -173,6 +223,16 @@ class TokenStore:
         """The document's language, as ISO 639-1 code."""
         return self._file(document).value("lang", self._row(document))
 
+    @cached_property
+    def source_names(self) -> list[str]:
+        """The names that `sources` gives."""
+        return self._names("source")
+
+    @cached_property
+    def lang_codes(self) -> list[str]:
+        """The ISO 639-1 codes that `langs` gives."""
+        return self._names("lang")
+
     def sources(self) -> tuple[np.ndarray, list[str]]:
         """([num_documents] int32 numbers, read-only, and names): the source of every document."""
         return self._category("source")
@@ -181,10 +241,15 @@ class TokenStore:
         """([num_documents] int32 numbers, read-only, and ISO 639-1 codes): the language of every document."""
         return self._category("lang")
 
+    def _names(self, column: str) -> list[str]:
+        """By first appearance."""
+        dictionaries = (names for file in self._files for names in file.dictionaries(column))
+        return list(dict.fromkeys(name for names in dictionaries for name in names))
+
     def _category(self, column: str) -> tuple[np.ndarray, list[str]]:
         if column not in self._categories:
             batches = [values for file in self._files for values in file.columns(column)]
-            self._categories[column] = _categories(batches, self.num_documents)
+            self._categories[column] = categories(batches, self.num_documents)
         numbers, names = self._categories[column]
         return numbers, list(names)
 
@@ -259,105 +324,12 @@ class TokenStore:
         """Which file a document is in, or each of [n] documents."""
         return np.searchsorted(self._first_of_file, documents, side="right") - 1
 
-    def _file(self, document: int) -> _TokenFile:
+    def _file(self, document: int) -> TokenFile:
         return self._files[self._file_number(range(self.num_documents)[document])]
 
     def _row(self, document: int) -> int:
         number = range(self.num_documents)[document]
         return int(number - self._first_of_file[self._file_number(number)])
-
-
-class _TokenFile:
-    """One memory-mapped shard, with the element offsets of its documents in the whole file."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            buffer = pa.memory_map(str(path), "r").read_buffer()
-            reader = pa.ipc.open_stream(buffer)
-            ids_type = reader.schema.field("input_ids").type.value_type.to_pandas_dtype()
-            self._batches = list(reader)
-        except (pa.ArrowInvalid, OSError, KeyError) as error:
-            raise CorruptArtefactError(f"{path} is no token shard: {error}", next_step=REPAIR) from error
-        rows = [batch.num_rows for batch in self._batches]
-        self._first_of_batch = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(rows, dtype=np.int64)])
-        self.num_documents = int(self._first_of_batch[-1])
-        self.ids = _whole_file(buffer, np.dtype(ids_type))
-        """The file's bytes as token ids."""
-        self.words = _whole_file(buffer, np.dtype(np.int32))
-        """The file's bytes as int32, such as positions of sentences."""
-        self._base = buffer.address
-
-    def find(
-        self, column: str, item_bytes: int, before: int, starts: np.ndarray, lengths: np.ndarray
-    ) -> None:
-        """Fill in, per document, where its list begins and its elements; `before` is what precedes the file."""
-        place = 0
-        for batch in self._batches:
-            array, own = batch.column(column), slice(place, place + batch.num_rows)
-            offsets, values = array.offsets.to_numpy(), array.values.buffers()[1]
-            byte_offset = values.address - self._base if values is not None and values.size else 0
-            # Arrow pads every buffer to 8 bytes, so the file is a valid array of either element type.
-            assert byte_offset % item_bytes == 0, "unaligned Arrow buffer"
-            np.add(offsets[:-1], before + byte_offset // item_bytes, out=starts[own], dtype=np.int64)
-            np.subtract(offsets[1:], offsets[:-1], out=lengths[own], dtype=np.int64)
-            place += batch.num_rows
-
-    def value(self, column: str, row: int) -> str:
-        batch, own = self._find(row)
-        return batch.column(column)[own].as_py()
-
-    def columns(self, name: str) -> list[Any]:
-        """The column of every batch."""
-        return [batch.column(name) for batch in self._batches]
-
-    def _find(self, row: int) -> tuple[pa.RecordBatch, int]:
-        number = int(np.searchsorted(self._first_of_batch, row, side="right")) - 1
-        return self._batches[number], int(row - self._first_of_batch[number])
-
-
-def _whole_file(buffer: pa.Buffer, dtype: np.dtype) -> np.ndarray:
-    return np.frombuffer(buffer, dtype=dtype, count=buffer.size // dtype.itemsize)
-
-
-class _Memory:
-    """Read-only memory that several arrays lie in, as NumPy's array interface describes it; keeps them alive."""
-
-    def __init__(self, arrays: list[np.ndarray]) -> None:
-        self._arrays = arrays
-        dtype = arrays[0].dtype
-        self.first_byte = min(array.ctypes.data for array in arrays)
-        end = max(array.ctypes.data + array.nbytes for array in arrays)
-        self.__array_interface__ = {
-            "data": (self.first_byte, True),
-            "shape": ((end - self.first_byte) // dtype.itemsize,),
-            "typestr": dtype.str,
-            "version": 3,
-        }
-
-
-def _spanning(arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """One array over the memory of all (mapped files of one element type), and [arrays] int64 where each begins."""
-    memory = _Memory(arrays)
-    bytes_before = np.array([array.ctypes.data - memory.first_byte for array in arrays], dtype=np.int64)
-    assert not (bytes_before % arrays[0].itemsize).any(), "files are mapped to whole pages"
-    return np.asarray(memory), bytes_before // arrays[0].itemsize
-
-
-def _categories(batches: list[Any], num_documents: int) -> tuple[np.ndarray, list[str]]:
-    """Numbers and names of all documents, from the dictionary-encoded columns of the batches."""
-    names: list[str] = []
-    for values in batches:
-        names += [name for name in values.dictionary.to_pylist() if name not in names]
-    if len(names) == 1:  # of billions of documents, as often as not
-        return np.broadcast_to(np.int32(0), num_documents), names
-    numbers = np.empty(num_documents, dtype=np.int32)
-    place = 0
-    for values in batches:
-        to_number = np.array([names.index(name) for name in values.dictionary.to_pylist()], dtype=np.int32)
-        numbers[place : place + len(values)] = to_number[values.indices.to_numpy(zero_copy_only=False)]
-        place += len(values)
-    numbers.flags.writeable = False
-    return numbers, names
 
 
 def _reopen(path: Path) -> TokenStore:

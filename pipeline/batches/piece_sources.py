@@ -41,16 +41,20 @@ class PieceSources(NamedTuple):
         return cls(begins[order], numbers[order])
 
 
-def number_documents(store: TokenStore, names: Sequence[str]) -> np.ndarray:
-    """[num_documents] int16: which of `names` the source of each document is, and `NO_SOURCE` if it is none of them."""
-    numbers, own = store.sources()
+def number_sources(store: TokenStore, names: Sequence[str]) -> np.ndarray:
+    """[dictionaries, longest] int16: which of `names` stands at each place of each of the store's source dictionaries,
+    and `NO_SOURCE` if it is none of them."""
     places = {name: number for number, name in enumerate(names)}
-    return np.array([places.get(name, NO_SOURCE) for name in own] or [NO_SOURCE], dtype=np.int16)[numbers]
+    dictionaries = store.source_dictionaries
+    numbers = np.full((len(dictionaries), max(map(len, dictionaries), default=0)), NO_SOURCE, dtype=np.int16)
+    for row, dictionary in zip(numbers, dictionaries, strict=True):
+        row[: len(dictionary)] = [places.get(name, NO_SOURCE) for name in dictionary]
+    return numbers
 
 
 @njit(cache=True, nogil=True)
 def find_sources(
-    spans: Spans, places: np.ndarray, length: int, source_of: np.ndarray
+    spans: Spans, places: np.ndarray, length: int, sources: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The fields of `PieceSources`, for some rows of a batch.
 
@@ -58,7 +62,7 @@ def find_sources(
         spans: what the rows are made of.
         places: [rows] int64 ascending: which row of the batch each of them becomes.
         length: columns of a row.
-        source_of: [documents] int16 source of every document of the store.
+        sources: [spans] int16 source of every span's document.
     """
     begins = np.empty(len(spans.documents) + len(places), dtype=np.int32)
     numbers = np.empty(len(begins), dtype=np.int16)
@@ -67,7 +71,7 @@ def find_sources(
         column = 0
         for k in range(spans.offsets[i], spans.offsets[i + 1]):
             begins[count] = places[i] * length + column
-            numbers[count] = source_of[spans.documents[k]]
+            numbers[count] = sources[k]
             count += 1
             column += spans.stops[k] - spans.starts[k]
             column += (1 if spans.opened[k] else 0) + (1 if spans.closed[k] else 0)

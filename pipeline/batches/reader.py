@@ -24,6 +24,7 @@ def write_rows(
     """Write rows to their places in a batch.
 
     Args:
+        text: where the document of every span lies.
         spans: what the rows are made of.
         places: [rows] int64: which row of the batch each of them becomes.
         special: ids of `<s>`, `</s>` and padding.
@@ -79,7 +80,7 @@ def _read_ahead(text: TokenArrays, spans: Spans) -> np.ndarray:
     per_line = _CACHE_LINE_BYTES // text.ids.itemsize
     seen = 0
     for k in range(len(spans.documents)):
-        first_ids[k] = text.token_starts[spans.documents[k]] + spans.starts[k]
+        first_ids[k] = text.token_starts[k] + spans.starts[k]
         for token in range(0, spans.stops[k] - spans.starts[k], per_line):
             seen |= text.ids[first_ids[k] + token]
     # Were what is read put nowhere, the compiler would leave the reading out.
@@ -91,11 +92,11 @@ def _read_ahead(text: TokenArrays, spans: Spans) -> np.ndarray:
 def sentence_positions(text: TokenArrays, spans: Spans, places: np.ndarray, length: int) -> np.ndarray:
     """int32 positions in the flattened batch of the first token of every sentence, and of every span.
 
-    Ascending if `places` are.
+    Ascending if `places` are. The arguments are those of `write_rows`.
     """
     total = 0
     for k in range(len(spans.documents)):
-        total += 1 + text.sentence_counts[spans.documents[k]]
+        total += 1 + text.sentence_counts[k]
     found = np.empty(min(total, len(places) * length), dtype=np.int32)
     count = 0
     for i in range(len(places)):
@@ -103,7 +104,7 @@ def sentence_positions(text: TokenArrays, spans: Spans, places: np.ndarray, leng
         for k in range(spans.offsets[i], spans.offsets[i + 1]):
             column += 1 if spans.opened[k] else 0
             start, stop = spans.starts[k], spans.stops[k]
-            starts = sentences_of(text, spans.documents[k])
+            starts = sentences_of(text, k)
             if stop > start:
                 found[count] = column
                 count += 1

@@ -5,7 +5,64 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from data_prep.token_store import TokenArrays
+from data_prep.token_store import (
+    FIRST,
+    ID_OFFSETS,
+    IDS,
+    NAMES,
+    SENTENCE_OFFSETS,
+    SENTENCES,
+    SOURCES,
+    TokenArrays,
+    TokenIndex,
+)
+
+
+@njit(cache=True, nogil=True)
+def find_documents(index: TokenIndex, documents: np.ndarray) -> TokenArrays:
+    """Where some documents of a store lie: element `k` of the arrays is about `documents[k]`."""
+    batches, words = index.batches, index.words
+    token_starts, lengths = np.empty_like(documents), np.empty_like(documents)
+    sentence_starts, sentence_counts = np.empty_like(documents), np.empty_like(documents)
+    for k in range(len(documents)):
+        batch = _batch_of(batches, documents[k])
+        row = documents[k] - batches[batch, FIRST]
+        place = batches[batch, ID_OFFSETS] + row
+        token_starts[k] = batches[batch, IDS] + words[place]
+        lengths[k] = words[place + 1] - words[place]
+        place = batches[batch, SENTENCE_OFFSETS] + row
+        sentence_starts[k] = batches[batch, SENTENCES] + words[place]
+        sentence_counts[k] = words[place + 1] - words[place]
+    return TokenArrays(index.ids, words, token_starts, lengths, sentence_starts, sentence_counts)
+
+
+@njit(cache=True, nogil=True)
+def find_source_numbers(index: TokenIndex, documents: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """[documents] the number of each document's source.
+
+    Args:
+        numbers: [dictionaries, names] what every name of every one of `TokenStore.source_dictionaries` is numbered.
+    """
+    batches = index.batches
+    found = np.empty(len(documents), dtype=numbers.dtype)
+    for k in range(len(documents)):
+        batch = _batch_of(batches, documents[k])
+        name = index.words[batches[batch, SOURCES] + documents[k] - batches[batch, FIRST]]
+        found[k] = numbers[batches[batch, NAMES], name]
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _batch_of(batches: np.ndarray, document: int) -> int:
+    """The record batch that holds a document."""
+    low, high = 0, len(batches)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if batches[middle, FIRST] <= document:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 @njit(cache=True, nogil=True)

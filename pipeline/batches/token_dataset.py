@@ -18,9 +18,10 @@ from pipeline.batches.ingredients import Ingredient, Part, Split, parts_by_langu
 from pipeline.batches.material import Material, Relation
 from pipeline.batches.order import SCHEDULE_PERIOD, Mixture, Place, StoreOrder
 from pipeline.batches.packing import Packed, Piece, Special
-from pipeline.batches.piece_sources import PieceSources, find_sources, number_documents
+from pipeline.batches.piece_sources import PieceSources, find_sources, number_sources
 from pipeline.batches.reader import sentence_positions, write_rows
 from pipeline.batches.spans import Layout, Rows, pieces_of
+from pipeline.batches.text import find_documents, find_source_numbers
 
 if TYPE_CHECKING:
     from pipeline.objectives.base import Format
@@ -107,8 +108,8 @@ class TokenDataset:
         self._with_sentence_starts = with_sentence_starts
         self._with_langs = with_langs
         self.source_names = None if source_names is None else list(source_names)
-        self._source_of = (
-            None if source_names is None else [number_documents(store, source_names) for store in self.stores]
+        self._source_numbers = (
+            None if source_names is None else [number_sources(store, source_names) for store in self.stores]
         )
         self._pairs = format in PAIRS
         if with_langs or language_temperature is not None:
@@ -162,19 +163,22 @@ class TokenDataset:
         pieces, sentences, sources = [], [], []
         special = (self.special.bos, self.special.eos, self.special.pad)
         for part, epoch, places in _groups(parts, epochs):
-            (laid_out, shuffled), text = self._epochs.get(part, epoch), self._stocks[part].text
+            laid_out, shuffled = self._epochs.get(part, epoch)
             if 2 * int(indices[places].max()) >= len(shuffled):
                 self._epochs.begin(part, epoch + 1)
             own = rows[places] = shuffled[indices[places]]
             spans = laid_out.spans(own)
+            ingredient = self._stocks[part].part.ingredient
+            index = self.stores[ingredient].index
+            text = find_documents(index, spans.documents)
             pieces.append(write_rows(text, spans, places, special, input_ids, segment_ids))
             if laid_out.pair_labels is not None:
                 labels[places] = laid_out.pair_labels[own]
             if self._with_sentence_starts:
                 sentences.append(sentence_positions(text, spans, places, length))
-            if self._source_of is not None:
-                source_of = self._source_of[self._stocks[part].part.ingredient]
-                sources.append(PieceSources(*find_sources(spans, places, length, source_of)))
+            if self._source_numbers is not None:
+                of_spans = find_source_numbers(index, spans.documents, self._source_numbers[ingredient])
+                sources.append(PieceSources(*find_sources(spans, places, length, of_spans)))
         return Packed(
             input_ids,
             self._boundaries(pieces, count),
@@ -184,7 +188,7 @@ class TokenDataset:
             segment_ids=segment_ids if self._pairs else None,
             pair_labels=labels if self._pairs else None,
             langs=self._lang_of_part[parts] if self._with_langs else None,
-            sources=None if self._source_of is None else PieceSources.merge(sources),
+            sources=None if self._source_numbers is None else PieceSources.merge(sources),
         )
 
     def prepare(self, sample: int) -> None:

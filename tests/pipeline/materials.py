@@ -109,13 +109,14 @@ class Row:
 
 def read_rows(layout: Layout, material: Material, epoch: int = 0) -> list[Row]:
     """Every row of an epoch, one at a time."""
-    laid_out, text = layout.epoch(epoch), material.text
+    laid_out = layout.epoch(epoch)
     pairs, place = laid_out.pair_labels is not None, np.array([0])
     rows = []
     for number in range(layout.num_rows):
         ids = np.full((1, material.length), 60_000)
         segments = np.zeros((1, material.length) if pairs else (0, 0), dtype=np.uint8)
         spans = laid_out.spans(np.array([number]))
+        text = material.text.of(spans.documents)
         begins = write_rows(text, spans, place, (BOS, EOS, PAD), ids, segments)
         sentences = sentence_positions(text, spans, place, material.length)
         label = None if laid_out.pair_labels is None else int(laid_out.pair_labels[number])

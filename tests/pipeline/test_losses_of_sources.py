@@ -213,7 +213,9 @@ def test_every_position_of_a_row_is_of_its_document(sentences, length: int, form
     numbers = np.arange(layout.num_rows)
     spans = layout.epoch(0).spans(numbers)
     own = np.arange(len(sentences), dtype=np.int16) % 3
-    found = PieceSources(*find_sources(spans, numbers, length, own)).at(np.arange(length * len(numbers)))
+    found = PieceSources(*find_sources(spans, numbers, length, own[spans.documents])).at(
+        np.arange(length * len(numbers))
+    )
     expected = np.full((len(numbers), length), NO_SOURCE)
     for row in numbers:
         for piece in pieces_of(spans, int(row)):

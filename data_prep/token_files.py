@@ -1,0 +1,150 @@
+"""One file of a token store, memory-mapped, and several of them as one stretch of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from cluster.errors import CorruptArtefactError
+from data_prep.layout import REPAIR
+
+
+class BatchPlaces(NamedTuple):
+    """Where a record batch lies."""
+
+    num_documents: int
+    places: tuple[int, ...]
+    """The columns of `TokenIndex.batches` from `ID_OFFSETS` to `SOURCES`."""
+    sources: tuple[str, ...]
+    """What the numbers of its documents' sources stand for."""
+
+
+class TokenFile:
+    """One memory-mapped shard, with the element offsets of its documents in the whole file."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            buffer = pa.memory_map(str(path), "r").read_buffer()
+            reader = pa.ipc.open_stream(buffer)
+            ids_type = reader.schema.field("input_ids").type.value_type.to_pandas_dtype()
+            self._batches = list(reader)
+        except (pa.ArrowInvalid, OSError, KeyError) as error:
+            raise CorruptArtefactError(f"{path} is no token shard: {error}", next_step=REPAIR) from error
+        rows = [batch.num_rows for batch in self._batches]
+        self._first_of_batch = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(rows, dtype=np.int64)])
+        self.num_documents = int(self._first_of_batch[-1])
+        self.num_tokens = sum(_num_elements(batch.column("input_ids")) for batch in self._batches)
+        self.ids = _whole_file(buffer, np.dtype(ids_type))
+        """The file's bytes as token ids."""
+        self.words = _whole_file(buffer, np.dtype(np.int32))
+        """The file's bytes as int32, such as positions of sentences."""
+        self._base = buffer.address
+
+    def find(
+        self, column: str, item_bytes: int, before: int, starts: np.ndarray, lengths: np.ndarray
+    ) -> None:
+        """Fill in, per document, where its list begins and its elements; `before` is what precedes the file."""
+        place = 0
+        for batch in self._batches:
+            array, own = batch.column(column), slice(place, place + batch.num_rows)
+            offsets = array.offsets.to_numpy()
+            np.add(
+                offsets[:-1], before + self._place(array.values, item_bytes), out=starts[own], dtype=np.int64
+            )
+            np.subtract(offsets[1:], offsets[:-1], out=lengths[own], dtype=np.int64)
+            place += batch.num_rows
+
+    def places(self, ids_before: int, words_before: int) -> Iterator[BatchPlaces]:
+        """Of every batch, where the memory that all files lie in has it, in which so much precedes this file."""
+        item_bytes = self.ids.itemsize
+        for batch, sources in zip(self._batches, self.dictionaries("source"), strict=True):
+            ids, starts = batch.column("input_ids"), batch.column("sentence_starts")
+            places = (
+                words_before + self._place(ids.offsets, 4),
+                ids_before + self._place(ids.values, item_bytes),
+                words_before + self._place(starts.offsets, 4),
+                words_before + self._place(starts.values, 4),
+                words_before + self._place(batch.column("source").indices, 4),
+            )
+            yield BatchPlaces(batch.num_rows, places, sources)
+
+    def _place(self, array: pa.Array, item_bytes: int) -> int:
+        """Where an array's elements begin, in elements from the beginning of the file; 0 where it has none."""
+        buffer = array.buffers()[1]
+        if buffer is None or not buffer.size:
+            return 0
+        bytes_before = buffer.address - self._base + array.offset * item_bytes
+        # Arrow pads every buffer to 8 bytes, so the file is a valid array of any element type.
+        assert bytes_before % item_bytes == 0, "unaligned Arrow buffer"
+        return bytes_before // item_bytes
+
+    def dictionaries(self, column: str) -> list[tuple[str, ...]]:
+        """What the numbers of a dictionary-encoded column stand for, of every batch."""
+        return [tuple(batch.column(column).dictionary.to_pylist()) for batch in self._batches]
+
+    def value(self, column: str, row: int) -> str:
+        batch, own = self._find(row)
+        return batch.column(column)[own].as_py()
+
+    def columns(self, name: str) -> list[Any]:
+        """The column of every batch."""
+        return [batch.column(name) for batch in self._batches]
+
+    def _find(self, row: int) -> tuple[pa.RecordBatch, int]:
+        number = int(np.searchsorted(self._first_of_batch, row, side="right")) - 1
+        return self._batches[number], int(row - self._first_of_batch[number])
+
+
+def _whole_file(buffer: pa.Buffer, dtype: np.dtype) -> np.ndarray:
+    return np.frombuffer(buffer, dtype=dtype, count=buffer.size // dtype.itemsize)
+
+
+class _Memory:
+    """Read-only memory that several arrays lie in, as NumPy's array interface describes it; keeps them alive."""
+
+    def __init__(self, arrays: list[np.ndarray]) -> None:
+        self._arrays = arrays
+        dtype = arrays[0].dtype
+        self.first_byte = min(array.ctypes.data for array in arrays)
+        end = max(array.ctypes.data + array.nbytes for array in arrays)
+        self.__array_interface__ = {
+            "data": (self.first_byte, True),
+            "shape": ((end - self.first_byte) // dtype.itemsize,),
+            "typestr": dtype.str,
+            "version": 3,
+        }
+
+
+def spanning(arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """One array over the memory of all (mapped files of one element type), and [arrays] int64 where each begins."""
+    memory = _Memory(arrays)
+    bytes_before = np.array([array.ctypes.data - memory.first_byte for array in arrays], dtype=np.int64)
+    assert not (bytes_before % arrays[0].itemsize).any(), "files are mapped to whole pages"
+    return np.asarray(memory), bytes_before // arrays[0].itemsize
+
+
+def categories(batches: list[Any], num_documents: int) -> tuple[np.ndarray, list[str]]:
+    """Numbers and names of all documents, from the dictionary-encoded columns of the batches."""
+    names: list[str] = []
+    for values in batches:
+        names += [name for name in values.dictionary.to_pylist() if name not in names]
+    if len(names) == 1:  # of billions of documents, as often as not
+        return np.broadcast_to(np.int32(0), num_documents), names
+    numbers = np.empty(num_documents, dtype=np.int32)
+    place = 0
+    for values in batches:
+        to_number = np.array([names.index(name) for name in values.dictionary.to_pylist()], dtype=np.int32)
+        numbers[place : place + len(values)] = to_number[values.indices.to_numpy(zero_copy_only=False)]
+        place += len(values)
+    numbers.flags.writeable = False
+    return numbers, names
+
+
+def _num_elements(lists: pa.ListArray) -> int:
+    """Of all lists together."""
+    offsets = lists.offsets
+    return offsets[len(lists)].as_py() - offsets[0].as_py() if len(lists) else 0
