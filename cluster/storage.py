@@ -210,11 +210,15 @@ def exclusive(directory: Path, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def storage_errors(where: Path) -> Iterator[None]:
-    """Turn a file system's refusal into a StorageError that says what to do."""
+def storage_errors(where: Path, *, again: str = "run the same command again") -> Iterator[None]:
+    """Turn a file system's refusal into a StorageError that says what to do.
+
+    Args:
+        again: how the work is taken up again.
+    """
     remedies = {
-        errno.ENOSPC: "free disk space, then run the same command again; finished work is kept",
-        errno.EDQUOT: "raise the quota, then run the same command again; finished work is kept",
+        errno.ENOSPC: f"free disk space, then {again}; finished work is kept",
+        errno.EDQUOT: f"raise the quota, then {again}; finished work is kept",
         errno.EFBIG: "raise the limit on file sizes (ulimit -f), or choose another file system",
         errno.EACCES: "give this user write permission, or choose another directory",
         errno.EPERM: "give this user write permission, or choose another directory",

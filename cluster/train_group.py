@@ -79,6 +79,7 @@ def run_group(
     name: str,
     storage: Path,
     max_failures: int,
+    next_step: str,
 ) -> None:
     """Run `function(argument, rank)` on every worker of a group until all return.
 
@@ -89,6 +90,7 @@ def run_group(
 
     Args:
         storage: directory that all machines share.
+        next_step: how the work is taken up again, for the error's message.
 
     Raises:
         ConfigError: the cluster is too small.
@@ -108,7 +110,7 @@ def run_group(
             raise WorkersLostError(
                 f"The workers failed and {max_failures - restarts_left} restarts did not help: {failure}",
                 kept="all committed checkpoints",
-                next_step=f"find the cause in the log of the worker, then: cloze resume {name}",
+                next_step=f"find the cause in the log of the worker, then: {next_step}",
             ) from failure
 
 

@@ -28,7 +28,7 @@ from pipeline.pretrain.checkpoints.checkpoint_store import (
     store_of,
 )
 from pipeline.pretrain.checkpoints.kept_checkpoints import best_step
-from pipeline.pretrain.run_directory import RUN_FILE, find_run
+from pipeline.pretrain.run_directory import RUN_FILE, RunDirectory, find_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,7 +98,8 @@ class CheckpointReference:
                 return self.directory
             return self.store.fetch(self.step, files)
         except CorruptArtefactError as error:
-            run = Path(self.place).parent.parent.name
+            kept_in = Path(self.place).parent
+            run = RunDirectory(kept_in.parent).typed if kept_in.name == "checkpoints" else kept_in.name
             raise CorruptCheckpointError(
                 error.problem,
                 kept=error.kept,
@@ -126,14 +127,15 @@ def find_checkpoint(reference: str, runs_dir: Path) -> CheckpointReference:
             next_step="name one of those, or a run: cloze runs",
         )
     name, _, selector = reference.partition("@")
-    store = store_of(find_run(name, runs_dir))
+    run = find_run(name, runs_dir)
+    store = store_of(run)
     available = store.steps()
     chosen = _select(selector or "latest", available, store)
     if chosen is None:
         steps = ", ".join(map(str, available)) or "none yet"
         raise ReferenceNotFoundError(
             f"{name} has no checkpoint {selector or 'latest'}; its checkpoints: {steps}.",
-            next_step=f"cloze checkpoints {name}",
+            next_step=f"cloze checkpoints {run.typed}",
         )
     return CheckpointReference(store, chosen)
 

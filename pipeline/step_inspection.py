@@ -314,7 +314,7 @@ def _require_same_stores(rebuilt: RebuiltStep) -> None:
     raise MismatchError(
         f"{rebuilt.run.path.name} was trained on other tokens than {' and '.join(changed)} now hold:"
         f" what step {rebuilt.step} read cannot be told from them.",
-        next_step=f"restore the tokens that `cloze lineage {rebuilt.run.path.name}` names by fingerprint",
+        next_step=f"restore the tokens that `cloze lineage {rebuilt.run.typed}` names by fingerprint",
     )
 
 

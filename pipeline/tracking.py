@@ -238,7 +238,7 @@ def register_checkpoint(
     Args:
         directory: a path or a URI.
         metrics: what was measured on the checkpoint.
-        time_ms: when it was saved, in milliseconds since 1970; the same whenever it is sent.
+        time_ms: when that was, in milliseconds since 1970; the same whenever it is sent.
     """
     tags = {**tags, CHECKPOINT_TAG: directory, STEP_TAG: str(step)}
     versions = _versions(client, name, step)

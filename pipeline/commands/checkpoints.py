@@ -41,7 +41,7 @@ def checkpoints(
         chosen = {"latest": steps[-1], "best": best}
         rows.append(
             {
-                "reference": f"{run.path.name}@{step}",
+                "reference": f"{run.typed}@{step}",
                 "alias": " ".join(alias for alias, it in chosen.items() if it == step),
             }
             | row
@@ -59,7 +59,7 @@ def checkpoints(
         raise CorruptCheckpointError(
             "Damaged files:\n" + "\n".join(damaged),
             kept=f"{sum(row['state'] != 'damaged' for row in rows)} of {len(rows)} checkpoints",
-            next_step=f"cloze resume {run.path.name}  (sets damaged ones aside and takes the newest good one)",
+            next_step=f"cloze resume {run.typed}  (sets damaged ones aside and takes the newest good one)",
         )
 
 

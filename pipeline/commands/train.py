@@ -135,25 +135,22 @@ def _show(title: str, values: dict[str, Any], as_json: bool) -> None:
 
 
 def _show_end(run: RunDirectory, as_json: bool) -> None:
-    from pipeline.pretrain.checkpoints.checkpoint import list_checkpoints
+    from pipeline.pretrain.checkpoints.checkpoint_store import store_of
     from pipeline.pretrain.log.run_log import read_metrics
 
     train, held_out = read_metrics(run.path), read_metrics(run.path, "held_out")
-    name = run.path.name
+    store = store_of(run)
     summary: dict[str, Any] = {
-        "run": name,
+        "run": run.path.name,
         "MLflow run": run.info.run_id,
         "step": train[-1]["step"] if train else 0,
         "loss": train[-1]["loss"] if train else None,
         "held-out loss, first": held_out[0]["loss"] if held_out else None,
         "held-out loss, last": held_out[-1]["loss"] if held_out else None,
-        "checkpoints": [str(path) for path in list_checkpoints(run.checkpoints)],
+        "checkpoints": [store.place(step) for step in store.steps()],
     }
     if as_json:
         print_json(summary)
         return
     print_mapping("trained", summary | {"checkpoints": "\n".join(summary["checkpoints"])})
-    # A run outside the default directory is named by its path, so that the commands work as they are printed.
-    usual = run.path.resolve().parent == Path("runs").resolve()
-    typed = name if usual else str(run.path)
-    typer.echo(f"\nNext: cloze checkpoints {typed}   |   cloze lineage {typed}@latest")
+    typer.echo(f"\nNext: cloze checkpoints {run.typed}   |   cloze lineage {run.typed}@latest")

@@ -13,7 +13,7 @@ from cluster.errors import ClozeError
 from cluster.stopping import stop_on_sigterm
 from cluster.storage import exclusive
 from cluster.train_group import Rank, rank_from_environment
-from pipeline.pretrain.guards.endings import record_end, record_failure, typed
+from pipeline.pretrain.guards.endings import record_end, record_failure
 from pipeline.pretrain.guards.leftovers import end_leftovers
 from pipeline.pretrain.guards.out_of_memory import memory_explained
 from pipeline.pretrain.run_directory import RunDirectory
@@ -50,7 +50,7 @@ def _train(run: RunDirectory, rank: Rank) -> None:
 
     first = rank.rank == 0
     dist.init_process_group("nccl" if _has_cuda() else "gloo")
-    grace_s, next_step = run.config().guards.grace_s, f"cloze resume {typed(run)}"
+    grace_s, next_step = run.config().guards.grace_s, f"cloze resume {run.typed}"
     try:
         with (
             stop_on_sigterm(run.path, grace_s=grace_s, next_step=next_step, speaks=first),

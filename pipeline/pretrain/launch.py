@@ -27,7 +27,7 @@ from pipeline.pretrain.checkpoints import checkpoint as checkpoints
 from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore, open_store, store_of
 from pipeline.pretrain.checkpoints.kept_checkpoints import newest_good
 from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig, identity_of
-from pipeline.pretrain.guards.endings import record_end, record_failure, require_not_lost, stalled, typed
+from pipeline.pretrain.guards.endings import record_end, record_failure, require_not_lost, stalled
 from pipeline.pretrain.guards.heartbeat import STACKS, read_heartbeats
 from pipeline.pretrain.guards.leftovers import end_leftovers
 from pipeline.pretrain.guards.out_of_memory import (
@@ -161,7 +161,7 @@ def check_resume(
         raise ResumeRefusedError(
             f"{run.path.name} at step {state.step} does not continue under this configuration:\n{listed}",
             kept=f"the run and its checkpoint {start}",
-            next_step=f"undo the changes, or if you mean them: cloze resume {typed(run)} {keys} ...",
+            next_step=f"undo the changes, or if you mean them: cloze resume {run.typed} {keys} ...",
         )
     if allowed and not look_only:
         run.record_event("changed", step=state.step, differences=allowed)
@@ -211,7 +211,7 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
         with (
             ray_runtime(config.cluster.address, num_cpus=num_cpus),
             _shown_progress(run, config),
-            stop_on_sigterm(run.path, grace_s=config.guards.grace_s, next_step=f"cloze resume {typed(run)}"),
+            stop_on_sigterm(run.path, grace_s=config.guards.grace_s, next_step=f"cloze resume {run.typed}"),
             watching(run) as watch,
         ):
             _train_with_restarts(run, config, size, watch)
@@ -242,6 +242,7 @@ def _train_with_restarts(
                 name=run.path.name,
                 storage=run.path / "ray-train",
                 max_failures=config.cluster.max_failures,
+                next_step=f"cloze resume {run.typed}",
             )
             return
         except WorkersLostError as error:

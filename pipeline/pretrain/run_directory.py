@@ -55,6 +55,12 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def typed(self) -> str:
+        """The run as an operator types it: its name, or its directory where that is not the usual one."""
+        usual = self.path.resolve().parent == Path("runs").resolve()
+        return self.path.name if usual else str(self.path.resolve())
+
+    @property
     def info(self) -> RunInfo:
         """Who the run is in MLflow."""
         return RunInfo.model_validate(orjson.loads((self.path / RUN_FILE).read_bytes()))

@@ -17,7 +17,7 @@ from pipeline.pretrain.checkpoints.checkpoint import DESCRIPTION_FILES, TrainerS
 from pipeline.pretrain.checkpoints.checkpoint_store import store_of
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.log.log_lines import LOG_NAME, decode, entries_backwards
-from pipeline.pretrain.log.run_log import STEP_KIND
+from pipeline.pretrain.log.run_log import CHECKPOINT_KIND, FORGET_KIND, STEP_KIND
 from pipeline.pretrain.run_directory import CONFIG_FILE, RunDirectory
 
 
@@ -93,6 +93,17 @@ def last_logged(run: RunDirectory, kind: str = STEP_KIND) -> tuple[int, dict[str
         if entry["kind"] == kind:
             return entry["step"], entry["data"]
     return None
+
+
+def logged_checkpoints(run: RunDirectory) -> tuple[int, set[int]]:
+    """The newest checkpoint that the log tells of (-1: none), and all of those that it says are there."""
+    forgotten: set[int] = set()
+    for entry in entries_backwards(run.path):
+        if entry["kind"] == FORGET_KIND:
+            forgotten.update(entry["data"]["steps"])
+        elif entry["kind"] == CHECKPOINT_KIND:
+            return entry["step"], set(entry["data"].get("kept", ())) - forgotten
+    return -1, set()
 
 
 def newest_state(run: RunDirectory) -> TrainerState | None:

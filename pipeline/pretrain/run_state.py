@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from pipeline.pretrain.guards.heartbeat import ENDED, Beat, process_of, read_heartbeats
+from pipeline.pretrain.log.run_log import CHECKPOINT_KIND
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import last_logged
 
@@ -16,8 +17,6 @@ State = Literal["created", "running", "stalled", "lost", "finished", "preempted"
 
 _STATIONS = ("started", "finished", "failed", "preempted")
 """Events after which a run is in another state."""
-CHECKPOINT_KIND = "checkpoint"
-"""Kind of the log's entries about committed checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,15 @@ def ray() -> Iterator[None]:
 def run(function: Any, directory: Path, workers: int, max_failures: int) -> None:
     size = GroupSize(workers, cpus_per_worker=1, gpus_per_worker=0)
     argument = {"starts": str(directory / "starts")}
-    run_group(function, argument, size, name="group", storage=directory, max_failures=max_failures)
+    run_group(
+        function,
+        argument,
+        size,
+        name="group",
+        storage=directory,
+        max_failures=max_failures,
+        next_step="start it again",
+    )
 
 
 def note_start(argument: Mapping[str, Any]) -> int:

@@ -14,8 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.errors import StorageError
+from cluster.train_group import Rank
+from pipeline.pretrain.checkpoints.checkpoint_store import store_of
+from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention
+from pipeline.pretrain.checkpoints.run_checkpoints import RunCheckpoints
+from pipeline.pretrain.inputs import open_inputs
 from pipeline.pretrain.log import log_lines
 from pipeline.pretrain.log.log_lines import entries_backwards
+from pipeline.pretrain.log.reporter import Reporter
 from pipeline.pretrain.log.run_log import (
     LOG_NAME,
     SENT_NAME,
@@ -29,6 +35,8 @@ from pipeline.pretrain.log.run_log import (
     want_status,
 )
 from pipeline.tracking import TrackedRun, connect, environment, source_tags, start_run
+from tests.pipeline.ranks import make_run
+from tests.pipeline.small_checkpoints import state_at, write_files
 
 HOLE_BYTES = 1 << 40
 """A file that begins with so many zeros takes no room on disk and cannot be read in a lifetime."""
@@ -128,6 +136,60 @@ def test_checkpoints_become_versions_and_forgotten_ones_disappear(tmp_path: Path
     send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="versions")
     left = client.search_model_versions("name = 'versions'")
     assert [version.tags["cloze.step"] for version in left] == ["20"]
+
+
+def test_what_was_evaluated_is_one_point_of_the_run_and_a_metric_of_its_checkpoint(
+    tmp_path: Path, tracked: TrackedRun
+):
+    log = RunLog(tmp_path)
+    log.write("held_out", 10, {"loss": 1.5})
+    data = {"directory": str(tmp_path), "fingerprint": "f", "best": True, "metrics": {"held_out_loss": 1.5}}
+    log.write("checkpoint", 10, {**data, "evaluated_ms": log.evaluated_ms(10)})
+    log.close()
+    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="evaluated")
+    client = connect(tracked.uri)
+    points = client.get_metric_history(tracked.run_id, "held_out_loss")
+    (evaluation,) = [entry for entry in read_log(tmp_path) if entry["kind"] == "held_out"]
+    assert [(point.value, point.timestamp) for point in points if point.step == 10].count(
+        (1.5, evaluation["time_ms"])
+    ) == 1
+    version = client.get_model_version_by_alias("evaluated", "best")
+    model = client.get_logged_model(version.tags["cloze.model_id"])
+    assert [(metric.key, metric.step, metric.value) for metric in model.metrics] == [
+        ("held_out_loss", 10, 1.5)
+    ]
+
+
+def test_what_was_done_to_checkpoints_before_a_kill_is_told_once(
+    tmp_path: Path, store: Path, tracked: TrackedRun
+):
+    run = make_run(tmp_path, store, "killed")
+    kept, config = store_of(run), run.config()
+    inputs, rank = open_inputs(config, verify=False), Rank(0, 1, 0, 1)
+
+    def start(since: int) -> list[tuple[str, int]]:
+        """What a start of the run's processes adds to the log."""
+        before = log_size(run.path)
+        reporter = Reporter(run, since=since, speaks=True)
+        RunCheckpoints(run, config, rank).begin(inputs, reporter, lambda: None)
+        reporter.close()
+        return [(entry["kind"], entry["step"]) for entry in read_new(run.path, before)[0]]
+
+    for step, loss in ((4, 2.0), (8, 1.0)):
+        write_files(kept, state_at(step, loss))
+        assert start(step) == [("checkpoint", step)]
+    write_files(kept, state_at(12, 0.5))
+    assert apply_retention(kept, Retention(2)) == [4]
+    assert start(12) == [("forget", 12), ("checkpoint", 12)]
+    assert start(12) == []
+    write_files(kept, state_at(16, 0.7))
+    kept.delete(8)
+    assert start(16) == [("forget", 16), ("checkpoint", 16)]
+    kept.set_aside(16)
+    assert start(12) == [], "the one of step 16 will be made again"
+    send_log(run.path, uri=tracked.uri, run_id=tracked.run_id, model_name="killed")
+    versions = connect(tracked.uri).search_model_versions("name = 'killed'")
+    assert {version.tags["cloze.step"] for version in versions} == {"12", "16"}
 
 
 def test_a_new_run_has_its_configuration_as_parameters(tracked: TrackedRun):

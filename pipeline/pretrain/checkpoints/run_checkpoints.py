@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from pipeline.pretrain.checkpoints.saver import CheckpointSaver, Committed, Cont
 from pipeline.pretrain.collectives import from_rank_zero
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.engine.training_engine import TrainingEngine
-from pipeline.pretrain.guards.endings import require_not_lost, typed
+from pipeline.pretrain.guards.endings import require_not_lost
 from pipeline.pretrain.inputs import Inputs
 from pipeline.pretrain.log.reporter import Reporter
 from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_history import logged_checkpoints
 
 MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""
@@ -42,16 +43,26 @@ class RunCheckpoints:
         self._run, self._config, self._rank = run, config, rank
         self._store = store_of(run)
         self._failed: list[StorageError] = []
+        self._told: set[int] = set()
+        """Steps of the checkpoints that the log says are there; rank 0 knows."""
 
     def newest(self) -> Start | None:
         """The newest good checkpoint, chosen and verified by rank 0 for all; None before the first.
 
         Raises:
             CorruptCheckpointError: there are checkpoints and none verifies.
+            StorageError: where they are kept cannot be read.
         """
         step: int | None = None
         if self._rank.rank == 0:
-            path, messages = newest_good(self._store)
+            try:
+                path, messages = newest_good(self._store)
+            except StorageError as error:
+                raise StorageError(
+                    error.problem,
+                    kept="the run and its checkpoints",
+                    next_step=f"when they can be read again: cloze resume {self._run.typed}",
+                ) from error
             require_not_lost(self._run, path)
             for message in messages:
                 self._run.record_event("checkpoint-set-aside", message=message)
@@ -66,7 +77,7 @@ class RunCheckpoints:
         return Start(directory, read_trainer_state(directory))
 
     def begin(self, inputs: Inputs, reporter: Reporter, while_waiting: Callable[[], None]) -> None:
-        """Get ready to save; logs a checkpoint that was committed just before the attempt before ended.
+        """Get ready to save; logs what became of checkpoints just before the attempt before ended.
 
         Args:
             while_waiting: called again and again while a save is waited for.
@@ -86,12 +97,8 @@ class RunCheckpoints:
             asynchronous=settings.asynchronous,
             while_waiting=while_waiting,
         )
-        steps = self._store.steps() if self._rank.rank == 0 else []
-        if steps and steps[-1] > max(0, reporter.last_step("checkpoint")):
-            manifest = self._store.manifest(steps[-1])
-            loss = manifest.stats.get("held_out_loss")
-            best = best_step(self._store) == steps[-1]
-            self._log(steps[-1], self._store.place(steps[-1]), manifest.fingerprint, loss, best)
+        if self._rank.rank == 0:
+            self._catch_up()
 
     @property
     def attempt(self) -> str:
@@ -143,24 +150,47 @@ class RunCheckpoints:
         return StorageError(
             f"The last checkpoints of {self._run.path.name} could not be saved: {why}",
             kept="the checkpoints before them",
-            next_step=f"make room, or give permission, then: cloze resume {typed(self._run)}",
+            next_step=f"make room, or give permission, then: cloze resume {self._run.typed}",
         )
 
+    def _catch_up(self) -> None:
+        """Log what was done to checkpoints by somebody who was killed before it could say so."""
+        last, self._told = logged_checkpoints(self._run)
+        steps, best = self._store.steps(), best_step(self._store)
+        if steps:
+            self._forget_all_but(steps, steps[-1])
+        for step in steps:
+            if step > last:
+                manifest = self._store.manifest(step)
+                loss = manifest.stats.get("held_out_loss")
+                self._log(step, self._store.place(step), manifest.fingerprint, loss, step == best)
+
     def _tell_of(self, saved: Committed) -> None:
+        self._forget_all_but(saved.kept, saved.step)
         self._log(saved.step, saved.place, saved.fingerprint, saved.held_out_loss, saved.best)
-        if saved.deleted:
-            self._reporter.write("forget", saved.step, {"steps": list(saved.deleted)})
         if saved.warning:
             self._reporter.history("retention-failed", step=saved.step, message=saved.warning)
         times = {"checkpoint_waited_s": saved.waited_s, "checkpoint_s": saved.seconds}
         self._reporter.write("saving", saved.step, times | {"checkpoint_bytes": saved.size_bytes})
 
+    def _forget_all_but(self, steps: Collection[int], newest: int) -> None:
+        """Have tracking forget what was told of and is not there any more. What is newer than `newest` was set aside,
+        and will be made again."""
+        gone = [step for step in sorted(self._told) if step < newest and step not in steps]
+        if gone and self._reporter.write("forget", newest, {"steps": gone}):
+            self._told.difference_update(gone)
+
     def _log(self, step: int, place: str, fingerprint: str, loss: float | None, best: bool) -> None:
         local = Path(place)
+        self._told.add(step)
+        # A loss that was measured at an earlier step is none of these weights'.
+        evaluated_ms = self._reporter.evaluated_ms(step)
         entry = {
             "directory": str(local.resolve()) if local.is_dir() else place,
             "fingerprint": fingerprint,
-            "metrics": {} if loss is None else {"held_out_loss": loss},
+            "metrics": {} if loss is None or evaluated_ms is None else {"held_out_loss": loss},
+            "evaluated_ms": evaluated_ms,
             "best": best,
+            "kept": sorted(self._told),
         }
         self._reporter.write("checkpoint", step, entry)

@@ -69,8 +69,8 @@ class Committed:
     held_out_loss: float | None
     best: bool
     """Whether it is the best of those there are."""
-    deleted: tuple[int, ...]
-    """Steps whose checkpoints retention deleted then."""
+    kept: tuple[int, ...]
+    """Steps of the checkpoints that were there after retention did its work, this one among them."""
     waited_s: float
     """Seconds that the training loop waited."""
     seconds: float
@@ -268,10 +268,11 @@ class CheckpointSaver:
         )
         seconds = time.perf_counter() - job.began
         self._known.add(step)
-        deleted, warning = [], ""
+        best, warning = False, ""
         try:
-            deleted = apply_retention(self._store, self._retention)
-            self._known.difference_update(deleted)
+            apply_retention(self._store, self._retention)
+            self._known = set(self._store.steps())
+            best = best_step(self._store) == step
         except ClozeError as error:
             warning = error.problem
         return Committed(
@@ -279,8 +280,8 @@ class CheckpointSaver:
             place=self._store.place(step),
             fingerprint=manifest.fingerprint,
             held_out_loss=state.held_out_loss,
-            best=best_step(self._store) == step,
-            deleted=tuple(deleted),
+            best=best,
+            kept=tuple(sorted(self._known)),
             waited_s=job.waited_s,
             seconds=seconds,
             size_bytes=sum(entry.size_bytes for entry in manifest.files),

@@ -21,12 +21,6 @@ from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import last_logged
 
 
-def typed(run: RunDirectory) -> str:
-    """The run as an operator types it: its name, or its directory where that is not the usual one."""
-    usual = run.path.resolve().parent == Path("runs").resolve()
-    return run.path.name if usual else str(run.path.resolve())
-
-
 def record_failure(run: RunDirectory, error: BaseException) -> None:
     """Write down why an attempt at a run ended: in its history, and for MLflow."""
     status = "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED"
@@ -74,7 +68,7 @@ def preempted(run: RunDirectory, step: int, reason: str) -> PreemptedError:
     return PreemptedError(
         f"{run.path.name} stopped at step {step}, as asked: {reason or 'a request in its directory'}.",
         kept=f"the checkpoint of step {step}; nothing has to be computed again",
-        next_step=f"cloze resume {typed(run)}",
+        next_step=f"cloze resume {run.typed}",
     )
 
 
@@ -101,7 +95,7 @@ def loss_spike(
     return LossSpikeError(
         f"The loss of {run.path.name} jumped up again, and guards.max_rollbacks {allowed} is spent:\n{listed}",
         kept=_kept(checkpoint),
-        next_step=f"look at the learning rate and the data; to leave out more: cloze resume {typed(run)}"
+        next_step=f"look at the learning rate and the data; to leave out more: cloze resume {run.typed}"
         f" guards.max_rollbacks={allowed + 3}",
     )
 
@@ -130,7 +124,7 @@ def not_finite(
         f"{num_skipped} updates of {run.path.name} in a row could not be made, up to update {update}:"
         f" {whose} are no finite numbers. The samples:\n{listed}",
         kept=_kept(checkpoint),
-        next_step=f"go on more carefully: cloze resume {typed(run)} optimizer.lr={config.optimizer.lr / 2:g}{fp16}"
+        next_step=f"go on more carefully: cloze resume {run.typed} optimizer.lr={config.optimizer.lr / 2:g}{fp16}"
         " --allow-changed optimizer.lr" + (" --allow-changed precision" if fp16 else ""),
     )
 
@@ -146,7 +140,7 @@ def stalled(run: RunDirectory, num_restarts: int, where: str, stacks: Sequence[P
     return StalledError(
         f"{run.path.name} stood still, and {num_restarts} restarts are spent. Behind was {where}{shown}.",
         kept="all committed checkpoints",
-        next_step=f"look after that machine, then: cloze resume {typed(run)}",
+        next_step=f"look after that machine, then: cloze resume {run.typed}",
     )
 
 

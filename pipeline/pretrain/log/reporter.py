@@ -40,18 +40,21 @@ class Reporter:
             self._run.record_event(event, step=step, **details)
             self._notify()
 
-    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Log the numbers of a step, once for each kind and step."""
-        if self._log is not None and self._log.write(kind, step, values):
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> bool:
+        """Log the numbers of a step, once for each kind and step; returns whether it did."""
+        written = self._log is not None and self._log.write(kind, step, values)
+        if written:
             self._notify()
+        return written
 
     def recorded(self, step: int) -> Mapping[str, Any] | None:
         """The numbers that an earlier attempt logged for a step, which this one repeats; None for a new step."""
         return None if self._log is None else self._log.recorded(step)
 
-    def last_step(self, kind: str) -> int:
-        """The newest step that the log has of a kind; -1 where there is none."""
-        return -1 if self._log is None else self._log.last_step(kind)
+    def evaluated_ms(self, step: int) -> int | None:
+        """When a step newer than the last checkpoint was evaluated, in milliseconds since 1970, as the log says; None
+        for a step that was not."""
+        return None if self._log is None else self._log.evaluated_ms(step)
 
     def sync(self) -> None:
         """Have the log on the disk itself."""

@@ -26,6 +26,7 @@ from pipeline.pretrain.log.log_lines import (
     read_new,
 )
 from pipeline.pretrain.log.log_sender import SENT_NAME, Sender, send_log, want_status
+from pipeline.pretrain.run_directory import RunDirectory
 
 __all__ = [
     "LOG_NAME",
@@ -42,7 +43,11 @@ __all__ = [
 
 STEP_KIND = "train"
 """Kind of the entries that every step has exactly one of, in order."""
-_CHECKPOINT_KIND = "checkpoint"
+CHECKPOINT_KIND = "checkpoint"
+"""Kind of the entries about committed checkpoints."""
+FORGET_KIND = "forget"
+"""Kind of the entries about checkpoints that are not there any more."""
+_HELD_OUT_KIND = "held_out"
 
 
 class RunLog:
@@ -61,6 +66,7 @@ class RunLog:
         self._last: dict[str, int] = {}
         self._events: set[bytes] = set()
         self._recorded: dict[int, dict[str, Any]] = {}
+        self._evaluated: dict[int, int] = {}
         with _refusals(self._path):
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._size = self._drop_torn_line()
@@ -75,13 +81,17 @@ class RunLog:
         """
         if step <= self.last_step(kind):
             return False
-        self._append(encode(kind, step, _now_ms(), data))
+        time_ms = _now_ms()
+        self._append(encode(kind, step, time_ms, data))
         self._last[kind] = step
+        if kind == _HELD_OUT_KIND:
+            self._evaluated[step] = time_ms
         if kind == STEP_KIND:
             self._recorded[step] = dict(data)
-        elif kind == _CHECKPOINT_KIND:
+        elif kind == CHECKPOINT_KIND:
             # What is before it will not be repeated, except from an older checkpoint: `recorded` then reads again.
             self._recorded = {number: kept for number, kept in self._recorded.items() if number > step}
+            self._evaluated = {number: time for number, time in self._evaluated.items() if number > step}
         return True
 
     def event(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
@@ -109,6 +119,11 @@ class RunLog:
         if step not in self._recorded:
             self._read_back_to(step - 1)
         return self._recorded.get(step)
+
+    def evaluated_ms(self, step: int) -> int | None:
+        """When a step newer than the last checkpoint was evaluated, in milliseconds since 1970, as the log says; None
+        for a step that was not."""
+        return self._evaluated.get(step)
 
     def sync(self) -> None:
         """Have everything on the disk itself, as it must be before a checkpoint of these steps is committed: after a
@@ -158,6 +173,8 @@ class RunLog:
         for entry in entries_backwards(self._directory):
             kind, number, data = entry["kind"], entry["step"], entry["data"]
             self._last[kind] = max(number, self._last.get(kind, -1))
+            if kind == _HELD_OUT_KIND:
+                self._evaluated[number] = entry["time_ms"]
             if kind != STEP_KIND:
                 self._events.add(_identity(kind, number, data))
                 continue
@@ -175,7 +192,7 @@ def _refusals(path: Path) -> Iterator[None]:
         raise StorageError(
             f"Cannot write {path}: {error.strerror}.",
             kept="the run up to its last checkpoint, and every line that is in the log",
-            next_step=f"make room, or give permission, then: cloze resume {path.parent.name}",
+            next_step=f"make room, or give permission, then: cloze resume {RunDirectory(path.parent).typed}",
         ) from error
 
 
