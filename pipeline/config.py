@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -44,11 +44,14 @@ class SettingsMisfit(ValueError):
 def load_config(kind: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
     """Read a YAML file, apply `a.b=c` overrides (which win) and validate.
 
+    A base, the file and the overrides are merged key by key. Where one chooses another member of a union than the one
+    before, such as another `objective.kind`, none of the former member's settings are left.
+
     Raises:
         MissingInputError: the file, or a file named by `base`, does not exist.
         ConfigError: every problem at once, with key, value, what is allowed and the nearest name.
     """
-    merged = OmegaConf.merge(_load_merged(path, ()), parse_overrides(overrides))
+    merged = _merge(kind, _load_merged(kind, path, ()), parse_overrides(overrides))
     try:
         plain = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
@@ -119,7 +122,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _load_merged(path: Path, chain: tuple[Path, ...]) -> DictConfig:
+def _load_merged(kind: Any, path: Path, chain: tuple[Path, ...]) -> DictConfig:
     resolved = path.resolve()
     if resolved in chain:
         raise ConfigError(f"{path}: `base` leads back to itself: {' -> '.join(map(str, (*chain, resolved)))}")
@@ -140,10 +143,36 @@ def _load_merged(path: Path, chain: tuple[Path, ...]) -> DictConfig:
     names = [bases] if isinstance(bases, str) else list(bases)
     merged = OmegaConf.create({})
     for name in names:
-        merged = OmegaConf.merge(merged, _load_merged(path.parent / name, (*chain, resolved)))
-    result = OmegaConf.merge(merged, loaded)
-    assert isinstance(result, DictConfig)
-    return result
+        merged = _merge(kind, merged, _load_merged(kind, path.parent / name, (*chain, resolved)))
+    return _merge(kind, merged, loaded)
+
+
+def _merge(kind: Any, lower: DictConfig, upper: DictConfig) -> DictConfig:
+    """`lower` with what `upper` says otherwise."""
+    below, above = (OmegaConf.to_container(layer, resolve=False) for layer in (lower, upper))
+    replaced = list(_replaced(_models_in(kind), below, above))
+    merged = OmegaConf.merge(lower, upper)
+    for place in replaced:
+        OmegaConf.update(merged, place, OmegaConf.select(upper, place), merge=False)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _replaced(models: set[type], lower: Any, upper: Any, key: str = "") -> Iterator[str]:
+    """Dotted keys of the mappings in `upper` that are another member of a union than `lower` has there."""
+    if not isinstance(lower, Mapping) or not isinstance(upper, Mapping):
+        return
+    for tag in _TAG_FIELDS:
+        before, after = (
+            {each for each in models if str(it.get(tag)) in _tags(each)} for it in (lower, upper)
+        )
+        if before and after and not before & after:
+            yield key
+            return
+    for name in (name for name in upper if name in lower):
+        below = [_annotations(model)[name] for model in models if name in _annotations(model)]
+        members = set().union(*map(_models_in, below))
+        yield from _replaced(members, lower[name], upper[name], f"{key}.{name}".lstrip("."))
 
 
 def _interpolation_remedy(message: str) -> str:

@@ -15,9 +15,10 @@ from data_prep.filters.chain import FilterChain
 from data_prep.plan import plan_preparation
 from models.presets import PRESETS
 from pipeline.commands.train import describe
-from pipeline.config import load_config, validate
+from pipeline.config import load_config, to_yaml, validate
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.networks import NetworkChoice
+from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.pretrain.config import PretrainConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -156,6 +157,26 @@ def test_override_wins_over_file_and_file_over_its_base():
     assert load_config(PretrainConfig, PRACTICE).cluster.workers == 2
     assert load_config(PretrainConfig, PRACTICE, ["cluster.workers=1"]).cluster.workers == 1
     assert load_config(PretrainConfig, PRACTICE).experiment == "practice"
+
+
+def test_another_kind_replaces_the_settings_of_the_one_before(tmp_path: Path):
+    resolved = to_yaml(load_config(PretrainConfig, PRACTICE))
+    assert "mask_share" in resolved
+    (tmp_path / "config.yaml").write_text(resolved)
+    (tmp_path / "child.yaml").write_text("base: config.yaml\nobjective: {kind: rtd}\n")
+    for path, overrides in (
+        (tmp_path / "config.yaml", ["objective={kind: rtd}"]),
+        (tmp_path / "config.yaml", ["objective.kind=rtd", "steps=7"]),
+        (tmp_path / "child.yaml", []),
+    ):
+        config = load_config(PretrainConfig, path, overrides)
+        assert config.objective == ReplacedTokenDetection()
+        assert config.steps == (7 if "steps=7" in overrides else load_config(PretrainConfig, PRACTICE).steps)
+    # The same kind, and another network of the same settings, keep what is not named.
+    config = load_config(PretrainConfig, tmp_path / "config.yaml", ["objective={kind: mlm, rate: 0.2}"])
+    assert config.objective == load_config(PretrainConfig, PRACTICE, ["objective.rate=0.2"]).objective
+    decoder = ["model.network=decoder", "objective={kind: clm}"]
+    assert load_config(PretrainConfig, PRACTICE, decoder).model.num_layers == config.model.num_layers
 
 
 def test_missing_base_names_the_file_that_wants_it(tmp_path: Path):
