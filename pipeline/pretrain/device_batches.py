@@ -29,6 +29,10 @@ class HostBatch:
         """The network's arguments on a device; the copy overlaps with what the device is doing."""
         return {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The network's arguments in host memory, as the objective gave them."""
+        return {name: tensor.numpy() for name, tensor in self.inputs.items()}
+
     def sources_on(self, device: torch.device) -> Tensor | None:
         """The same of `sources`."""
         return None if self.sources is None else self.sources.to(device, non_blocking=True)

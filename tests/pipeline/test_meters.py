@@ -159,11 +159,13 @@ def refuse() -> nn.Module:
     raise KeyError("no such network")
 
 
+def never() -> dict[str, np.ndarray]:
+    raise AssertionError("asked for again")
+
+
 def test_what_cannot_even_be_built_has_no_operations_and_no_mfu():
     meters = Meters(refuse, num_devices=1, device=CPU, precision="fp32")
-    found = meters.meter(causal_inputs(), ROWS, LENGTH).speeds(
-        tokens=1, samples=1, step_s=1.0, data_wait_s=0.0
-    )
+    found = meters.meter(causal_inputs, ROWS, LENGTH).speeds(tokens=1, samples=1, step_s=1.0, data_wait_s=0.0)
     assert found.keys() == {"tokens_per_s", "samples_per_s", "step_s", "data_wait_share"}
     assert "no such network" in str(meters.description["flops"])
 
@@ -183,7 +185,7 @@ def test_speeds_are_those_of_the_whole_group():
 
 def test_a_processor_has_no_mfu():
     meters = Meters(causal_lm, num_devices=1, device=CPU, precision="bf16")
-    meter = meters.meter(causal_inputs(), samples=ROWS, sequence_length=LENGTH)
+    meter = meters.meter(causal_inputs, samples=ROWS, sequence_length=LENGTH)
     assert "mfu" not in meter.speeds(tokens=1, samples=1, step_s=1.0, data_wait_s=0.0)
     assert meter.flops_per_sample == count_flops(causal_lm, causal_inputs()).total / ROWS
     assert meters.description["flops"] == {str(LENGTH): "counted"}
@@ -197,11 +199,11 @@ def test_each_sequence_length_has_a_meter_of_its_own_and_is_counted_once():
         return causal_lm()
 
     meters = Meters(build, num_devices=1, device=CPU, precision="fp32")
-    first = meters.meter(causal_inputs(), ROWS, LENGTH)
-    assert meters.meter(causal_inputs([0, ROWS * LENGTH]), ROWS, LENGTH) is first
+    first = meters.meter(causal_inputs, ROWS, LENGTH)
+    assert meters.meter(never, ROWS, LENGTH) is first
     assert len(built) == 1
     half = {name: array[..., : array.shape[-1] // 2] for name, array in causal_inputs().items()}
-    assert meters.meter(half, ROWS, LENGTH // 2).flops_per_sample < first.flops_per_sample / 2
+    assert meters.meter(lambda: half, ROWS, LENGTH // 2).flops_per_sample < first.flops_per_sample / 2
 
 
 def test_memory_grows_with_what_is_held():

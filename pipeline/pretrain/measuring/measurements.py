@@ -82,9 +82,10 @@ class Measurements:
         if self._is_first:
             self._is_first = False
             return
-        inputs = {name: tensor.numpy() for name, tensor in step.micro_batches[0].data.inputs.items()}
         length = self._config.sequence_length_at(step.data_step)
-        self._meter = self._meters.meter(inputs, self._config.batch.micro_batch_size, length)
+        self._meter = self._meters.meter(
+            step.micro_batches[0].data.arrays, self._config.batch.micro_batch_size, length
+        )
 
     def _compare_ranks(self, number: int) -> None:
         """Times and memory of all ranks since the last comparison, and what their machines do; who is slow is named in

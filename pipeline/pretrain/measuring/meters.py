@@ -71,18 +71,20 @@ class Meters:
         self._counts: dict[int, Count] = {}
         self._meters: dict[int, Meter] = {}
 
-    def meter(self, inputs: Mapping[str, np.ndarray], samples: int, sequence_length: int) -> Meter:
+    def meter(
+        self, inputs: Callable[[], Mapping[str, np.ndarray]], samples: int, sequence_length: int
+    ) -> Meter:
         """The meter of the steps with this sequence length.
 
         The first micro-batch of a length is counted, in a second or two, and stands for all that follow: how many
         documents share a row differs from one to the next, and what it changes is the attention's part alone.
 
         Args:
-            inputs: the arguments of the network for a micro-batch.
+            inputs: gives the arguments of the network for a micro-batch; called for the first of a length alone.
             samples: of the micro-batch.
         """
         if sequence_length not in self._meters:
-            count = count_flops(self._build, inputs)
+            count = count_flops(self._build, inputs())
             self._counts[sequence_length] = count
             self._meters[sequence_length] = Meter(count.total / samples, self._num_devices, self.peak_flops)
         return self._meters[sequence_length]
