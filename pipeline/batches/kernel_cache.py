@@ -21,11 +21,7 @@ SOURCES = tuple(Path(__file__).parents[1] / name for name in ("batches", "object
 def kernel_cache(sources: Iterable[Path]) -> Path:
     """The directory for the present contents of the Python files in `sources`: under ~/.cache, or where that cannot be
     written in the directory for temporary files."""
-    contents = hashlib.blake2b(digest_size=8)
-    for source in sources:
-        for file in sorted(source.rglob("*.py")):
-            contents.update(file.relative_to(source).as_posix().encode() + b"\0" + file.read_bytes())
-    place = Path("cloze") / "kernels" / contents.hexdigest()
+    place = Path("cloze") / "kernels" / digest_of(sources)
     try:
         usual = Path.home() / ".cache" / place
         usual.mkdir(parents=True, exist_ok=True)
@@ -33,6 +29,15 @@ def kernel_cache(sources: Iterable[Path]) -> Path:
     except (OSError, RuntimeError):  # a read-only or an unknown home
         writable = False
     return usual if writable else Path(tempfile.gettempdir()) / f"cloze-{os.getuid()}" / place
+
+
+def digest_of(sources: Iterable[Path]) -> str:
+    """Hash of the contents of Python files, and of all those in directories."""
+    contents = hashlib.blake2b(digest_size=8)
+    for source in sources:
+        for file in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
+            contents.update(file.relative_to(source).as_posix().encode() + b"\0" + file.read_bytes())
+    return contents.hexdigest()
 
 
 def use_kernel_cache() -> None:

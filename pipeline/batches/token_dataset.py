@@ -11,16 +11,19 @@ import numpy as np
 
 from cluster.errors import ConfigError, MismatchError
 from cluster.manifest import hash_json
-from data_prep.token_store import TokenArrays, TokenStore
+from data_prep.token_store import TokenStore
 from pipeline.batches.epochs import Epochs
-from pipeline.batches.formats import LAYOUTS, PAIRS
-from pipeline.batches.ingredients import Ingredient, Part, Split, parts_by_language, whole_parts
-from pipeline.batches.material import Material, Relation
-from pipeline.batches.order import SCHEDULE_PERIOD, Mixture, Place, StoreOrder
+from pipeline.batches.formats import PAIRS
+from pipeline.batches.ingredients import Ingredient, Split
+from pipeline.batches.kept_layouts import KeptLayouts, KeptOutline
+from pipeline.batches.laid_out import Epoch, LaidOut
+from pipeline.batches.material import Relation
+from pipeline.batches.order import SCHEDULE_PERIOD, Mixture, Place
 from pipeline.batches.packing import Packed, Piece, Special
 from pipeline.batches.piece_sources import PieceSources, find_sources, number_sources
 from pipeline.batches.reader import sentence_positions, write_rows
-from pipeline.batches.spans import Layout, Rows, pieces_of
+from pipeline.batches.spans import pieces_of
+from pipeline.batches.stocks import Cutting, Stock
 from pipeline.batches.text import find_documents, find_source_numbers
 
 if TYPE_CHECKING:
@@ -39,20 +42,6 @@ class SampleOrigin:
     place: Place
     pieces: list[Piece]
     """Its stretches of documents from left to right; of a pair, both segments."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stock:
-    """What one part of the mixture is read from."""
-
-    part: Part
-    text: TokenArrays
-    order: StoreOrder
-    layout: Layout
-
-    def lay_out(self, epoch: int) -> tuple[Rows, np.ndarray]:
-        """The rows of an epoch, and [num_rows] int64 which of them stands at each place of it."""
-        return self.layout.epoch(epoch), self.order.rows(epoch, self.layout.num_rows)
 
 
 class TokenDataset:
@@ -74,6 +63,7 @@ class TokenDataset:
         with_langs: bool = False,
         source_names: Sequence[str] | None = None,
         language_temperature: float | None = None,
+        layouts: KeptLayouts | None = None,
     ) -> None:
         """Choose the split's documents and lay out the samples.
 
@@ -91,6 +81,7 @@ class TokenDataset:
                 filled in. Samples are the same in any case.
             language_temperature: the exponent that evens out the shares of languages, such as 0.7; keeps every
                 sample in one language, too. None: every language has its share of the tokens.
+            layouts: where what is laid out is kept, and found again; samples are the same in any case.
 
         Raises:
             MismatchError: the stores were not made by the same tokenizer.
@@ -112,14 +103,17 @@ class TokenDataset:
             None if source_names is None else [number_sources(store, source_names) for store in self.stores]
         )
         self._pairs = format in PAIRS
-        if with_langs or language_temperature is not None:
-            parts = parts_by_language(ingredients, held_out, split, language_temperature)
-        else:
-            parts = whole_parts(ingredients, held_out, split)
-        self._stocks = self._lay_out(parts, format, relation, seed, split)
-        self._num_rows = np.array([stock.layout.num_rows for stock in self._stocks], dtype=np.int64)
-        self._mixture = Mixture([stock.part.weight for stock in self._stocks], seed)
-        self._epochs = Epochs(lambda part, epoch: self._stocks[part].lay_out(epoch), 2 * len(self._stocks))
+        self._cutting = Cutting(
+            self.ingredients,
+            sequence_length,
+            seed,
+            held_out,
+            split,
+            format,
+            relation,
+            with_langs or language_temperature is not None,
+            language_temperature,
+        )
         # A setting that has its default leaves no trace, so that fingerprints outlive new settings.
         chosen = {
             "format": format if format != "contiguous" else None,
@@ -136,6 +130,13 @@ class TokenDataset:
                 *([name, value] for name, value in chosen.items() if value is not None),
             ]
         )
+        num_tokens = sum(store.num_tokens for store in self.stores)
+        self._kept = None if layouts is None else layouts.of(self.fingerprint, num_tokens)
+        outline = self._outline()
+        self._outlines, self._kept_languages = outline.stocks, outline.languages
+        self._num_rows = np.array([one.num_rows for one in self._outlines], dtype=np.int64)
+        self._mixture = Mixture([one.weight for one in self._outlines], seed)
+        self._epochs = Epochs(self._epoch, 2 * len(self._outlines))
 
     @property
     def samples_per_epoch(self) -> list[int]:
@@ -145,12 +146,12 @@ class TokenDataset:
     @property
     def num_documents(self) -> int:
         """Documents of the split, over all stores."""
-        return sum(len(stock.part.documents) for stock in self._stocks)
+        return sum(one.num_documents for one in self._outlines)
 
     @cached_property
     def languages(self) -> list[str]:
         """ISO 639-1 codes of all documents, of both splits, in alphabetical order: what `Packed.langs` numbers."""
-        return sorted({code for each in self.ingredients for code in each.languages()})
+        return _languages(self.ingredients) if self._kept_languages is None else self._kept_languages
 
     def batch(self, samples: Sequence[int] | np.ndarray) -> Packed:
         """The samples with the given numbers, packed: see `Packed` for shapes."""
@@ -163,17 +164,15 @@ class TokenDataset:
         pieces, sentences, sources = [], [], []
         special = (self.special.bos, self.special.eos, self.special.pad)
         for part, epoch, places in _groups(parts, epochs):
-            laid_out, shuffled = self._epochs.get(part, epoch)
-            if 2 * int(indices[places].max()) >= len(shuffled):
+            if 2 * int(indices[places].max()) >= self._num_rows[part]:
                 self._epochs.begin(part, epoch + 1)
-            own = rows[places] = shuffled[indices[places]]
-            spans = laid_out.spans(own)
-            ingredient = self._stocks[part].part.ingredient
+            rows[places], spans, pair_labels = self._epochs.get(part, epoch).draw(indices[places])
+            ingredient = self._outlines[part].ingredient
             index = self.stores[ingredient].index
             text = find_documents(index, spans.documents)
             pieces.append(write_rows(text, spans, places, special, input_ids, segment_ids))
-            if laid_out.pair_labels is not None:
-                labels[places] = laid_out.pair_labels[own]
+            if pair_labels is not None:
+                labels[places] = pair_labels
             if self._with_sentence_starts:
                 sentences.append(sentence_positions(text, spans, places, length))
             if self._source_numbers is not None:
@@ -193,7 +192,7 @@ class TokenDataset:
 
     def prepare(self, sample: int) -> None:
         """Begin to lay out, in threads, the epochs that `sample` and those behind it lie in."""
-        if len(self._stocks) == 1:
+        if len(self._outlines) == 1:
             self._epochs.begin(0, sample // int(self._num_rows[0]))
             return
         parts, epochs, _ = self._find(np.arange(sample, sample + SCHEDULE_PERIOD))
@@ -203,15 +202,15 @@ class TokenDataset:
     def locate(self, sample: int) -> tuple[int, Place]:
         """The part (see `samples_per_epoch`), epoch and row of a sample."""
         (part,), (epoch,), (index,) = (each.tolist() for each in self._find(np.array([sample])))
-        _, shuffled = self._epochs.get(part, epoch)
-        return part, Place(epoch, int(shuffled[index]))
+        drawn = self._epochs.get(part, epoch).draw(np.array([index]))
+        return part, Place(epoch, int(drawn.rows[0]))
 
     def origin(self, sample: int) -> SampleOrigin:
         """The documents that a sample is made of."""
-        part, place = self.locate(sample)
-        rows, _ = self._epochs.get(part, place.epoch)
-        pieces = pieces_of(rows.spans(np.array([place.row])))
-        return SampleOrigin(self._stocks[part].part.ingredient, place, pieces)
+        (part,), (epoch,), indices = self._find(np.array([sample]))
+        drawn = self._epochs.get(int(part), int(epoch)).draw(indices)
+        place = Place(int(epoch), int(drawn.rows[0]))
+        return SampleOrigin(self._outlines[part].ingredient, place, pieces_of(drawn.spans))
 
     def _find(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of every sample, int64: its part of the mixture, the epoch of that part, its place in the epoch."""
@@ -231,44 +230,40 @@ class TokenDataset:
     @cached_property
     def _lang_of_part(self) -> np.ndarray:
         """[parts] int64 number of each part's language."""
-        return np.array([self.languages.index(str(stock.part.lang)) for stock in self._stocks])
+        return np.array([self.languages.index(str(one.lang)) for one in self._outlines])
 
-    def _lay_out(
-        self, parts: Sequence[Part], format: Format, relation: Relation | None, seed: int, split: Split
-    ) -> list[_Stock]:
-        """Cut every part's documents into rows.
+    def _outline(self) -> KeptOutline:
+        """What must be known of the stocks before the first sample is read: as it was kept, else from the stocks."""
+        if self._kept is not None and (known := self._kept.outline()) is not None:
+            return known
+        try:
+            outlines = [stock.outline for stock in self._stocks]
+        except ConfigError as error:
+            if self._kept is not None:
+                self._kept.keep_refusal(error)
+            raise
+        found = KeptOutline(outlines, _languages(self.ingredients) if self._with_langs else None)
+        if self._kept is not None:
+            self._kept.keep_outline(found)
+        return found
 
-        A language that gives no sample is left out of the held-out split; elsewhere that is an error.
-        """
-        texts = [store.arrays() for store in self.stores]
-        stocks: list[_Stock] = []
-        problems: list[ConfigError] = []
-        for part in parts:
-            store, text = self.stores[part.ingredient], texts[part.ingredient]
-            order = StoreOrder(store.fingerprint, seed)
-            lang = f" in {part.lang}" if part.lang else ""
-            name = f"the {split.replace('_', '-')} documents{lang} of {store.path}"
-            material = Material(text, part.documents, self.sequence_length, order, name, relation)
-            try:
-                stocks.append(_Stock(part, text, order, _layout(format, material)))
-            except ConfigError as problem:
-                if part.lang is None or split == "train":
-                    raise
-                problems.append(problem)
-        if not stocks and problems:
-            raise problems[0]
-        return stocks
+    @cached_property
+    def _stocks(self) -> list[Stock]:
+        """Made when an epoch must be laid out."""
+        return self._cutting.stocks()
+
+    def _epoch(self, part: int, number: int) -> Epoch:
+        def lay_out() -> LaidOut:
+            return self._stocks[part].lay_out(number)
+
+        if self._kept is None:
+            return lay_out()
+        store = self.stores[self._outlines[part].ingredient]
+        return self._kept.epoch(part, number, lay_out, store.num_documents)
 
 
-def _layout(format: Format, material: Material) -> Layout:
-    layout = LAYOUTS[format](material)
-    if layout.num_rows == 0:
-        raise ConfigError(
-            f"{material.name[0].upper()}{material.name[1:]} do not fill one sample of {material.length} tokens.",
-            next_step="lower batch.sequence_length, change data.held_out, name the languages to read in"
-            " data.stores, or prepare more text",
-        )
-    return layout
+def _languages(ingredients: Sequence[Ingredient]) -> list[str]:
+    return sorted({code for each in ingredients for code in each.languages()})
 
 
 def _groups(parts: np.ndarray, epochs: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -11,6 +11,7 @@ from cluster.errors import ConfigError
 from cluster.train_group import Rank
 from models.backends import Choice
 from models.initialization import init_weights
+from pipeline.batches.kept_layouts import KeptLayouts
 from pipeline.batches.loader import StepLoader
 from pipeline.batches.noise import Noise
 from pipeline.batches.packing import Packed
@@ -37,17 +38,18 @@ class Parts:
     evaluation: Evaluation
 
 
-def assemble(config: PretrainConfig, rank: Rank, *, first_data_step: int) -> Parts:
+def assemble(config: PretrainConfig, rank: Rank, layouts: KeptLayouts, *, first_data_step: int) -> Parts:
     """Open the data, build the network and its engine.
 
     Args:
+        layouts: where what is laid out is kept.
         first_data_step: the global batch that will be read first; its epoch is laid out while the engine is built.
 
     Raises:
         ConfigError: the configuration does not fit this group, or this machine.
     """
     require_even_share(config, rank.world_size)
-    inputs = open_inputs(config, verify=False)
+    inputs = open_inputs(config, verify=False, layouts=layouts)
     objective = OBJECTIVES[config.objective.kind]
     device = device_of(rank)
 
@@ -67,6 +69,7 @@ def assemble(config: PretrainConfig, rank: Rank, *, first_data_step: int) -> Par
     held_out = {"": inputs.held_out}
     if config.evaluation.per_source:
         held_out |= inputs.held_out_by_source
+    layouts.forget_others()
     noise = Noise.of("evaluation", config.seed)
     evaluation = Evaluation(
         {source: make_loader([(0, dataset)], noise) for source, dataset in held_out.items()},

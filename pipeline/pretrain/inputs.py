@@ -11,6 +11,7 @@ from cluster.errors import ConfigError, MismatchError
 from cluster.manifest import InputEntry, hash_json
 from data_prep.token_store import TokenStore
 from models.config import NetworkConfig
+from pipeline.batches.kept_layouts import KeptLayouts
 from pipeline.batches.noise import Noise
 from pipeline.batches.packing import Packed
 from pipeline.batches.token_dataset import Ingredient, Split, TokenDataset
@@ -29,6 +30,8 @@ class Inputs:
     stores: list[TokenStore]
     model: NetworkConfig
     vocabulary: Vocabulary
+    layouts: KeptLayouts | None = None
+    """Where what is laid out is kept."""
 
     @cached_property
     def phases(self) -> list[tuple[int, TokenDataset]]:
@@ -53,7 +56,7 @@ class Inputs:
     def held_out_by_source(self) -> dict[str, TokenDataset]:
         """The held-out samples of each source of the stores alone; only of sources that have enough of them."""
         found = {}
-        for source in sorted({name for store in self.stores for name in store.sources()[1]}):
+        for source in sorted({name for store in self.stores for name in store.source_names}):
             with suppress(ConfigError):
                 found[source] = self._dataset(self.config.batch.sequence_length, "held_out", source=source)
         return found
@@ -64,7 +67,7 @@ class Inputs:
         found = {
             name
             for store, one in zip(self.stores, self.config.data.stores, strict=True)
-            for name in store.sources()[1]
+            for name in store.source_names
             if one.sources is None or name in one.sources
         }
         return sorted(found) if len(found) > 1 else []
@@ -121,6 +124,7 @@ class Inputs:
             with_langs=wanted.langs,
             language_temperature=config.data.language_temperature,
             source_names=self.source_names or None,
+            layouts=self.layouts,
         )
 
     def _ingredients(self, weights: Sequence[float] | None, source: str | None) -> list[Ingredient]:
@@ -130,7 +134,7 @@ class Inputs:
             weight = one.weight if weights is None else weights[number]
             sources = one.sources
             if source is not None:
-                if source not in (store.sources()[1] if sources is None else sources):
+                if source not in (store.source_names if sources is None else sources):
                     continue
                 sources = (source,)
             if weight > 0:
@@ -138,8 +142,11 @@ class Inputs:
         return found
 
 
-def open_inputs(config: PretrainConfig, *, verify: bool) -> Inputs:
+def open_inputs(config: PretrainConfig, *, verify: bool, layouts: KeptLayouts | None = None) -> Inputs:
     """Open the stores, hashing every file when `verify`, and fit the network's vocabulary to them.
+
+    Args:
+        layouts: where what is laid out is kept.
 
     Raises:
         CorruptArtefactError, MismatchError, ConfigError: as the parts raise them; what the objective, the network and
@@ -150,7 +157,7 @@ def open_inputs(config: PretrainConfig, *, verify: bool) -> Inputs:
     model = replace(config.model, vocab_size=vocabulary.size)
     if check_fit := FIT_CHECKS.get(config.objective.kind):
         check_fit(config.objective, model, vocabulary)
-    return Inputs(config=config, stores=stores, model=model, vocabulary=vocabulary)
+    return Inputs(config, stores, model, vocabulary, layouts)
 
 
 def open_vocabulary(config: PretrainConfig, stores: Sequence[TokenStore]) -> Vocabulary:
@@ -159,7 +166,7 @@ def open_vocabulary(config: PretrainConfig, stores: Sequence[TokenStore]) -> Voc
     Raises:
         MismatchError: the configured vocabulary has no place for some tokens.
     """
-    languages = sorted({name for store in stores for name in store.langs()[1]})
+    languages = sorted({name for store in stores for name in store.lang_codes})
     objective = OBJECTIVES[config.objective.kind]
     roles, extra_tokens = dict(stores[0].special_tokens), objective.extra_tokens(config.objective, languages)
     if roles["pad"] in (roles["bos"], roles["eos"]):

@@ -21,6 +21,7 @@ from cluster.runtime import ray_runtime
 from cluster.stopping import stop_on_sigterm
 from cluster.storage import exclusive
 from cluster.train_group import GroupSize, run_group
+from pipeline.batches.kept_layouts import KeptLayouts
 from pipeline.config import to_plain
 from pipeline.objectives.distill import Distillation, pinned
 from pipeline.pretrain.checkpoints import checkpoint as checkpoints
@@ -125,7 +126,7 @@ def check_resume(
         print(f"A damaged checkpoint is passed over: {message}", file=sys.stderr)
         if not look_only:
             run.record_event("checkpoint-set-aside", message=message)
-    inputs = open_inputs(config, verify=True)
+    inputs = open_inputs(config, verify=True, layouts=KeptLayouts(run.layout))
     inputs.require_samples()
     require_not_lost(run, start)
     if start is None:

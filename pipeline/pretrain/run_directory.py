@@ -4,6 +4,7 @@ runs/NAME-1a2b3c4d/
     run.json        MLflow run id, tracking store, registered model
     config.yaml     the resolved configuration
     log.jsonl       every step's metrics and every event, append-only
+    layout/         which documents make the samples of this epoch and the next; made anew where it is missing
     checkpoints/    step-00000100/ ... each committed like any artefact
 """
 
@@ -59,6 +60,11 @@ class RunDirectory:
         """The run as an operator types it: its name, or its directory where that is not the usual one."""
         usual = self.path.resolve().parent == Path("runs").resolve()
         return self.path.name if usual else str(self.path.resolve())
+
+    @property
+    def layout(self) -> Path:
+        """Directory of what was laid out for the run."""
+        return self.path / "layout"
 
     @property
     def info(self) -> RunInfo:

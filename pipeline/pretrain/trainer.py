@@ -15,6 +15,7 @@ import torch
 from cluster.manifest import created_by
 from cluster.stopping import StopFile
 from cluster.train_group import Rank
+from pipeline.batches.kept_layouts import KeptLayouts
 from pipeline.batches.loader import Step
 from pipeline.pretrain.assembly import assemble, seed_dropout
 from pipeline.pretrain.checkpoints.checkpoint import TrainerState
@@ -37,6 +38,9 @@ from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.schedule import Schedule
 from pipeline.pretrain.totals import Totals
 from pipeline.tracking import environment
+
+_LAYOUT_TIMEOUT_S = 10.0
+"""Seconds that an end in good order waits for what is being kept; the next start is as much faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,8 @@ class Trainer:
         self.ledger = SkipLedger(run.path)
         self.skipped = self.ledger.data
         first_step = 0 if start is None else start.state.step
-        parts = assemble(config, rank, first_data_step=self.skipped.data_step(first_step))
+        self.layouts = KeptLayouts(run.layout, writes=rank.rank == 0, tell=run.record_event)
+        parts = assemble(config, rank, self.layouts, first_data_step=self.skipped.data_step(first_step))
         self.inputs, self.engine, self.weights = parts.inputs, parts.engine, parts.weights
         self.loader, self.evaluation = parts.loader, parts.evaluation
         self.progress, self.losses = Progress(), self._window()
@@ -112,7 +117,9 @@ class Trainer:
                 self._stretch()
             self.checkpoints.wait()
             self.checkpoints.require_saved(self.progress.step)
+            self.layouts.close(_LAYOUT_TIMEOUT_S)
         finally:
+            self.layouts.close()
             self.profiler.close()
             self.heartbeat.close()
             self.reporter.close()
@@ -331,6 +338,7 @@ class Trainer:
             self._save()
         self.checkpoints.wait()
         self.checkpoints.require_saved(step)
+        self.layouts.close(min(_LAYOUT_TIMEOUT_S, self.config.guards.grace_s / 4))
         self.reporter.history("preempted", step=step, reason=self.stop_file.reason)
         raise endings.preempted(self.run, step, self.stop_file.reason)
 

@@ -1,0 +1,273 @@
+"""A run that finds what was laid out for it reads the same samples, whatever happened to what was kept."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.errors import ConfigError
+from data_prep.token_store import TokenStore
+from pipeline.batches import kept_epoch
+from pipeline.batches.formats import LAYOUTS, PAIRS
+from pipeline.batches.ingredients import Ingredient
+from pipeline.batches.kept_layouts import KeptLayouts
+from pipeline.batches.packing import Packed
+from pipeline.batches.stocks import Cutting
+from pipeline.batches.token_dataset import TokenDataset
+from tests.pipeline.materials import Corpus, write_corpus
+
+CORPUS = Corpus([[2 + (d + 3 * s) % 9 for s in range(1 + d % 7)] for d in range(240)])
+LANGS = [("de", "en", "en", "ro")[d % 4] for d in range(240)]
+OTHER = Corpus([[3 + (d + s) % 5 for s in range(1 + d % 4)] for d in range(90)])
+SOURCES = ["other", "test"]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[TokenStore]:
+    directory = tmp_path_factory.mktemp("stores")
+    other = ["en"] * len(OTHER.sentences)
+    paths = write_corpus(directory / "a", CORPUS, LANGS), write_corpus(directory / "b", OTHER, other)
+    return [TokenStore.open(path) for path in paths]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_epoch, "BLOCK", 5)
+
+
+def make(stores: list[TokenStore], layouts: KeptLayouts | None = None, **options: Any) -> TokenDataset:
+    options = {"sequence_length": 24, "seed": 1, "held_out": 0.1, "format": "contiguous"} | options
+    if options["format"] in PAIRS:
+        options = {"relation": "nsp"} | options
+    ingredients = [Ingredient(store, weight) for store, weight in zip(stores, (2.0, 1.0), strict=False)]
+    return TokenDataset(
+        ingredients, source_names=SOURCES, with_sentence_starts=True, layouts=layouts, **options
+    )
+
+
+def keeping(directory: Path, told: list[str] | None = None) -> KeptLayouts:
+    def tell(event: str, message: str) -> None:
+        if told is not None:
+            told.append(event)
+
+    return KeptLayouts(directory, writes=True, from_tokens=0, tell=tell)
+
+
+def keep(directory: Path, stores: list[TokenStore], samples: Any, **options: Any) -> None:
+    """What a run does that reads these samples and ends."""
+    layouts = keeping(directory)
+    make(stores, layouts, **options).batch(samples)
+    layouts.close(60)
+
+
+@pytest.fixture
+def nothing_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def forbid() -> None:
+        def laid_out(self: Cutting) -> Any:
+            raise AssertionError("documents were looked at")
+
+        monkeypatch.setattr(Cutting, "stocks", laid_out)
+
+    return forbid
+
+
+def same(ours: Packed, theirs: Packed) -> bool:
+    def flat(packed: Packed) -> list[Any]:
+        assert packed.sources is not None
+        fields = [getattr(packed, name) for name in Packed.__slots__ if name != "sources"]
+        return [*fields, *packed.sources]
+
+    return all(
+        a is b if a is None or b is None else a.dtype == b.dtype and np.array_equal(a, b)
+        for a, b in zip(flat(ours), flat(theirs), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("format", "split"), [*zip(LAYOUTS, itertools.repeat("train")), ("best_fit", "held_out")]
+)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_samples_are_the_same_from_what_was_kept(
+    stores: list[TokenStore], tmp_path: Path, format: str, split: str, mixed: bool, nothing_is_laid_out
+):
+    options: dict[str, Any] = {"format": format, "split": split, "with_langs": mixed, "held_out": 0.4}
+    options |= {"language_temperature": 0.7} if mixed else {}
+    used = stores if mixed else stores[:1]
+    plain = make(used, **options)
+    count = sum(plain.samples_per_epoch)
+    samples = np.arange(count // 3, count // 3 + 40)
+    expected, origins = plain.batch(samples), [plain.origin(int(sample)) for sample in samples]
+    scattered = plain.batch([count // 3 + 30, count // 3, count // 3 + 30])
+    epochs = {
+        (int(s >> np.uint64(48)), int(e)) for s, e in zip(expected.sample_ids, expected.epochs, strict=True)
+    }
+    keep(tmp_path / "layout", used, samples, **options)
+    assert len(list((tmp_path / "layout").glob("*/part-*"))) >= len(epochs)
+    nothing_is_laid_out()
+    kept = make(used, KeptLayouts(tmp_path / "layout", from_tokens=0), **options)
+    assert (kept.samples_per_epoch, kept.num_documents) == (plain.samples_per_epoch, plain.num_documents)
+    assert kept.languages == plain.languages
+    kept.prepare(int(samples[0]))
+    assert same(kept.batch(samples), expected)
+    assert same(kept.batch([count // 3 + 30, count // 3, count // 3 + 30]), scattered)
+    assert [kept.origin(int(sample)) for sample in samples] == origins
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_samples_of_any_dataset_are_the_same_from_what_was_kept(stores, tmp_path_factory, data):
+    format = data.draw(st.sampled_from(list(LAYOUTS)))
+    options: dict[str, Any] = {
+        "format": format,
+        "sequence_length": data.draw(st.integers(8, 40)),
+        "seed": data.draw(st.integers(0, 2**31)),
+        "relation": data.draw(st.sampled_from(["nsp", "sop"])) if format in PAIRS else None,
+        "attention": data.draw(st.sampled_from(["documents", "full"])),
+        "with_langs": data.draw(st.booleans()),
+    }
+    used = stores[: data.draw(st.integers(1, 2))]
+    plain = make(used, **options)
+    last = 3 * sum(plain.samples_per_epoch)
+    samples = np.array(data.draw(st.lists(st.integers(0, last), min_size=1, max_size=12)))
+    directory = tmp_path_factory.mktemp("kept") / "layout"
+    keep(directory, used, samples, **options)
+    assert same(
+        make(used, KeptLayouts(directory, from_tokens=0), **options).batch(samples), plain.batch(samples)
+    )
+
+
+@pytest.mark.parametrize("format", ["contiguous", "segment_pair"])
+def test_damage_anywhere_is_noticed_before_it_is_used_and_mended(
+    stores: list[TokenStore], tmp_path: Path, format: str
+):
+    samples = np.arange(30)
+    expected = make(stores, format=format).batch(samples)
+    keep(tmp_path / "good", stores, samples, format=format)
+    files = sorted(
+        path.relative_to(tmp_path / "good") for path in (tmp_path / "good").rglob("*") if path.is_file()
+    )
+    assert {path.name for path in files} == {"outline.json", "manifest.json", "index.npy", "samples.bin"}
+
+    def cut(path: Path, size: int) -> None:
+        path.write_bytes(path.read_bytes()[: size // 2])
+
+    def flip(place: Callable[[int], int]) -> Callable[[Path, int], None]:
+        def damage(path: Path, size: int) -> None:
+            contents = bytearray(path.read_bytes())
+            contents[place(size)] ^= 64
+            path.write_bytes(contents)
+
+        return damage
+
+    def remove(path: Path, size: int) -> None:
+        path.unlink()
+
+    damages = [cut, remove, *map(flip, (lambda size: 9, lambda size: size // 2))]
+
+    def read(layouts: KeptLayouts) -> None:
+        dataset = make(stores, layouts, format=format)
+        for _ in range(2):
+            assert same(dataset.batch(samples), expected)
+        layouts.close(60)
+
+    for number, (file, damage) in enumerate(itertools.product(files, damages)):
+        directory = tmp_path / str(number)
+        shutil.copytree(tmp_path / "good", directory)
+        damage(directory / file, (directory / file).stat().st_size)
+        told: list[str] = []
+        read(keeping(directory, told))
+        # A manifest that is gone is an epoch that was never kept, and an outline is soon made; blocks that are not read
+        # are not looked at.
+        if file.name in ("index.npy", "manifest.json") and (file.name, damage) != ("manifest.json", remove):
+            assert told == ["layout-damaged"]
+        else:
+            assert told in ([], ["layout-damaged"])
+            assert not told or file.name == "samples.bin"
+        mended: list[str] = []
+        read(keeping(directory, mended))
+        assert mended == []
+        shutil.rmtree(directory)
+
+
+def test_another_seed_finds_nothing_and_takes_the_place(stores: list[TokenStore], tmp_path: Path):
+    directory = tmp_path / "layout"
+    keep(directory, stores, range(5))
+    (first,) = directory.iterdir()
+    (first / ".part-0-epoch-7.killed.partial").mkdir()
+    layouts = keeping(directory)
+    changed = make(stores, layouts, seed=2)
+    assert same(changed.batch(range(5)), make(stores, seed=2).batch(range(5)))
+    layouts.forget_others()
+    layouts.close(60)
+    (second,) = directory.iterdir()
+    assert second != first
+    layouts = keeping(directory)
+    make(stores, layouts, seed=2)
+    (second / ".part-0-epoch-7.killed.partial").mkdir()
+    layouts.forget_others()
+    layouts.close(60)
+    assert not list(second.glob("*.partial"))
+    assert list(second.glob("part-*"))
+
+
+def test_epochs_that_are_over_are_deleted(stores: list[TokenStore], tmp_path: Path):
+    layouts = keeping(tmp_path / "layout")
+    dataset = make(stores[:1], layouts)
+    count = dataset.samples_per_epoch[0]
+    for sample in range(0, 5 * count, count // 8):
+        dataset.batch([sample])
+    layouts.close(60)
+    (kept,) = (tmp_path / "layout").iterdir()
+    numbers = {int(path.name.rpartition("-")[2]) for path in kept.glob("part-*")}
+    assert 4 in numbers
+    assert numbers <= {3, 4, 5}
+
+
+def test_a_file_system_that_refuses_is_told_once_and_nothing_else_changes(
+    stores: list[TokenStore], tmp_path: Path
+):
+    (tmp_path / "layout").write_text("in the way")
+    told: list[str] = []
+    layouts = keeping(tmp_path / "layout", told)
+    dataset = make(stores, layouts)
+    count = sum(dataset.samples_per_epoch)
+    for first in (0, 2 * count):
+        samples = range(first, first + 9)
+        assert same(dataset.batch(samples), make(stores).batch(samples))
+    layouts.close(60)
+    assert told == ["layout-not-kept"]
+
+
+def test_what_is_kept_leaves_as_much_free_as_it_takes(
+    stores: list[TokenStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: whole._replace(free=1))
+    told: list[str] = []
+    layouts = keeping(tmp_path / "layout", told)
+    make(stores, layouts).batch(range(5))
+    layouts.close(60)
+    assert told == ["layout-not-kept"]
+    assert [path.name for path in (tmp_path / "layout").rglob("*") if path.is_file()] == ["outline.json"]
+    assert not list((tmp_path / "layout").rglob("*part*"))
+
+
+def test_that_documents_give_no_sample_is_kept_as_well(
+    stores: list[TokenStore], tmp_path: Path, nothing_is_laid_out
+):
+    layouts = keeping(tmp_path / "layout")
+    with pytest.raises(ConfigError, match="do not fill one sample") as first:
+        make(stores, layouts, split="held_out", held_out=1e-9)
+    layouts.close(60)
+    nothing_is_laid_out()
+    with pytest.raises(ConfigError) as second:
+        make(stores, KeptLayouts(tmp_path / "layout", from_tokens=0), split="held_out", held_out=1e-9)
+    assert str(second.value) == str(first.value)
