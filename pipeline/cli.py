@@ -44,16 +44,18 @@ def main() -> None:
         print(f"\n{error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, SystemExit) as ended:
-        if not _is_interrupt(ended):
+        if (interrupt := _interrupt_of(ended)) is None:
             raise
-        print("\nInterrupted; finished work is kept, the same command continues.", file=sys.stderr)
+        # A verb that is taken up again by another command than itself leaves that as a note.
+        next_step = " ".join(getattr(interrupt, "__notes__", ["the same command"]))
+        print(f"\nInterrupted; finished work is kept. To continue: {next_step}", file=sys.stderr)
         sys.exit(130)
 
 
-def _is_interrupt(ended: BaseException) -> bool:
-    """Whether it is Ctrl-C, or the exit without a word that Typer makes of it."""
+def _interrupt_of(ended: BaseException) -> KeyboardInterrupt | None:
+    """Ctrl-C, also where Typer made an exit without a word of it; None for other ends."""
     made_from = ended.__context__.__cause__ if ended.__context__ else None
-    return isinstance(ended, KeyboardInterrupt) or isinstance(made_from, KeyboardInterrupt)
+    return next((each for each in (ended, made_from) if isinstance(each, KeyboardInterrupt)), None)
 
 
 if __name__ == "__main__":

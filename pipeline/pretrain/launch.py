@@ -217,6 +217,8 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
         ):
             _train_with_restarts(run, config, size, watch)
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note(f"cloze resume {run.typed}")
         record_failure(run, error)
         replay(run)
         raise

@@ -20,12 +20,16 @@ def run(monkeypatch, verb) -> object:
     return ended.value.code
 
 
-def test_an_interrupted_verb_says_how_to_go_on(monkeypatch, capsys):
+@pytest.mark.parametrize("note", [None, "cloze resume tiny-1"])
+def test_an_interrupted_verb_says_how_to_go_on(monkeypatch, capsys, note):
     def verb():
-        raise KeyboardInterrupt
+        interrupt = KeyboardInterrupt()
+        if note:
+            interrupt.add_note(note)
+        raise interrupt
 
     assert run(monkeypatch, verb) == 130
-    assert "the same command continues" in capsys.readouterr().err
+    assert f"To continue: {note or 'the same command'}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", [0, 3, 130])
