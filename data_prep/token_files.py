@@ -30,7 +30,7 @@ class TokenFile:
         try:
             buffer = pa.memory_map(str(path), "r").read_buffer()
             reader = pa.ipc.open_stream(buffer)
-            ids_type = reader.schema.field("input_ids").type.value_type.to_pandas_dtype()
+            ids_type = np.dtype(str(reader.schema.field("input_ids").type.value_type))
             self._batches = list(reader)
         except (pa.ArrowInvalid, OSError, KeyError) as error:
             raise CorruptArtefactError(f"{path} is no token shard: {error}", next_step=REPAIR) from error
@@ -38,7 +38,7 @@ class TokenFile:
         self._first_of_batch = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(rows, dtype=np.int64)])
         self.num_documents = int(self._first_of_batch[-1])
         self.num_tokens = sum(_num_elements(batch.column("input_ids")) for batch in self._batches)
-        self.ids = _whole_file(buffer, np.dtype(ids_type))
+        self.ids = _whole_file(buffer, ids_type)
         """The file's bytes as token ids."""
         self.words = _whole_file(buffer, np.dtype(np.int32))
         """The file's bytes as int32, such as positions of sentences."""
