@@ -26,8 +26,8 @@ def left_out(module: str) -> Iterator[None]:
 def do_without_compiler() -> None:
     """Let optimizers be made without torch's compiler, which is loaded where a network is to be compiled.
 
-    torch would load it to have it leave `add_param_group` alone, and DeepSpeed to compile Muon, an optimizer that nobody
-    can choose here: it only asks of others whether they are that.
+    torch would load it to have it leave `add_param_group` alone, and DeepSpeed to compile Muon, an optimizer that
+    nobody can choose here: it only asks of others whether they are that.
     """
     from deepspeed.runtime import compiler
 
