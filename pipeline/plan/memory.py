@@ -80,8 +80,9 @@ def device_memory(config: PretrainConfig, network: Network, sharding: Sharding, 
     alive, gradients = max(
         ((alive, taken) for (_, alive), taken in zip(trace.peaks, held, strict=True)), key=sum
     )
+    arriving = (trace.gathering_bytes, held[0] + sharding.arriving())
     moments: dict[Moment, tuple[int, int]] = {
-        "forward and backward": (alive, gradients),
+        "forward and backward": max((alive, gradients), arriving, key=sum),
         "reduction": (0, sharding.reduction()),
         "update": (0, sharding.update()),
         "start": (0, max(0, sharding.start() - shards.device)),

@@ -8,8 +8,12 @@ Weights have the run's precision; master weights, moments and the average are fl
 - Stages 1 and 2 keep flat weights and a float32 shard, also of float32 weights. Gradients go through a bucket that
   exists from a step's first gradient to its last. Stage 1 keeps whole gradients until then; stage 2 keeps those of
   the parameters that its shard touches, whole. An update flattens them, and copies them into float32.
-- Stage 3 keeps shards of weights, of master weights and of gradients, and its bucket, all the time. Weights that were
-  gathered for a layer stay until a step's end, up to 10^9 elements (`stage3_max_live_parameters`).
+- Stage 3 keeps shards of weights, of master weights and of gradients, and its bucket, all the time. Once it knows the
+  order of the layers, weights that were gathered stay until the backward pass has used them for the last time, up to
+  10^9 elements (`stage3_max_live_parameters`); on one rank they are no copies. They arrive in flat buffers for several
+  layers at once (`stage3_prefetch_bucket_size`), each of which stays until its last layer has taken its own copy. An
+  update goes through groups of 10^9 elements (`sub_group_size`).
+- Stage 3 reduces a bucket from a flat copy that is sorted by ranks, also on one rank; `gloo` adds up in one more.
 """
 
 from __future__ import annotations
@@ -26,8 +30,12 @@ MOMENTS_BYTES = {"adamw": 8, "lion": 4, "lamb": 8, "adagrad": 4}
 """Optimizer state per element of a shard."""
 _UPDATE_BYTES = {"adagrad": 12}
 """Per element, what an update allocates on CUDA for a while: torch's Adagrad works on lists of whole tensors."""
-_MAX_GATHERED = 1_000_000_000 + 50_000_000
+_PREFETCHED = 50_000_000
+"""Elements that stage 3 fetches ahead, in one flat buffer."""
+_MAX_GATHERED = 1_000_000_000 + _PREFETCHED
 """Elements that stage 3 keeps gathered, with those fetched ahead."""
+_SUB_GROUP = 1_000_000_000
+"""Elements of a shard that stage 3 updates at a time."""
 _STAGE_0_BUCKET = 500_000_000
 """Gradient elements that are flattened and reduced at a time without ZeRO."""
 
@@ -157,8 +165,21 @@ class Sharding:
             if accumulates:
                 return [bucket + item * self.num_parameters] * len(finished)
             return [item * done + (bucket if done else 0) for done in finished]
-        constant = item * min(self.num_parameters, _MAX_GATHERED) if stage == 3 else 0
-        return [constant + each for each in self._through_bucket(finished, accumulates)]
+        buckets = self._through_bucket(finished, accumulates)
+        # What a stretch ends with was gathered in it.
+        gathered = [self._gathered(done) for done in (0, *finished)]
+        return [sum(pair) for pair in zip(buckets, gathered, strict=False)]
+
+    def arriving(self) -> int:
+        """Bytes of the buffer in which the last weights arrive in the forward pass."""
+        return min(self._gathered(0), self.item * (_PREFETCHED + self.largest))
+
+    def _gathered(self, finished: int) -> int:
+        """Bytes of whole weights that the backward pass still needs."""
+        copies = self.world_size > 1 or (self.config.zero.offload_parameters is not None and self.on_cuda)
+        if self.config.zero.stage < 3 or not copies:
+            return 0
+        return self.item * min(self.num_parameters - finished, _MAX_GATHERED)
 
     def _through_bucket(self, finished: Sequence[int], accumulates: bool) -> list[int]:
         """Stages 2 and 3: gradients wait in the bucket, and leave it when the next has no room in it."""
@@ -171,18 +192,22 @@ class Sharding:
         found = [before]
         for size in np.diff(np.asarray(finished, dtype=np.int64)).tolist():
             copied = 0
-            if waiting + size > self.bucket:
-                # Reduced from a flat copy; what is left of larger gradients goes with it.
-                copied = (waiting + outside) if self.world_size > 1 else 0
+            if waiting + outside + size > self.bucket:
+                copied = self._copied(waiting, outside)
                 flushed, waiting, outside = True, 0, 0
-            if size > self.bucket:
-                outside = size
-            else:
-                waiting += size
+            # What is larger than the bucket stays where it is until the next gradient comes.
+            waiting, outside = (waiting, size) if size > self.bucket else (waiting + size, outside)
             found.append(before + bucket + item * (copied + outside) + (kept if flushed else 0))
-        last = (waiting + outside) if self.world_size > 1 else 0
+        last = self._copied(waiting, outside)
         found[-1] = max(found[-1], before + bucket + item * (last + outside) + kept)
         return found
+
+    def _copied(self, waiting: int, outside: int) -> int:
+        """Elements of the copies from which stages 2 and 3 reduce what waits in the bucket, or one gradient outside."""
+        if self.config.zero.stage == 2:
+            return waiting + outside if self.world_size > 1 else 0
+        # Sorted by ranks, which one gradient is as it lies; gloo adds up in a copy of its own.
+        return waiting + (0 if self.on_cuda else waiting + outside)
 
     def reduction(self) -> int:
         """Most bytes of gradients and buckets while stage 1, or none, adds up gradients after the backward pass."""
@@ -206,7 +231,8 @@ class Sharding:
         half = item < 4
         if stage == 0:
             return item * shard + (4 * shard if half else 0) + scratch
-        flat = item * shard + (4 * shard if half else 0)
+        together = min(shard, _SUB_GROUP + self.largest) if stage == 3 else shard
+        flat = (item + (4 if half else 0)) * together
         return flat + scratch + (item * self.touched if stage < 3 else 0)
 
     def start(self) -> int:

@@ -19,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pipeline.pretrain.measuring.no_numbers import DATA_DEPENDENT
+
 Device = Literal["cuda", "cpu"]
 Place = Literal["meta", "cpu"]
 """Where tensors without storage pretend to be. A build of torch without CUDA cannot differentiate tensors that claim to
@@ -38,6 +40,8 @@ class Trace:
     """What the forward pass keeps for the backward pass."""
     forward_bytes: int
     """Most bytes that are alive at a time in the forward pass."""
+    gathering_bytes: int
+    """The same, before the last module that has parameters of its own: until then weights may be on their way."""
     peaks: tuple[tuple[int, int], ...]
     """(gradient elements finished, most bytes alive meanwhile), for every stretch of the backward pass between two
     finished gradients; the first begins with the forward pass. A gradient counts until it is finished."""
@@ -76,12 +80,22 @@ def trace(
         finished += parameter.numel()
         parameter.grad = None
 
-    hooks = [each.register_post_accumulate_grad_hook(finish) for each in parameters]
+    gathering = 0
+    passes_forward = True
+
+    def begin(*_: Any) -> None:
+        nonlocal gathering
+        if passes_forward:
+            gathering = watch.peak
+
+    hooks: list[Any] = [each.register_post_accumulate_grad_hook(finish) for each in parameters]
+    hooks += [each.register_forward_pre_hook(begin) for each in model.modules() if _has_own(each)]
     try:
         with _FAKE if place == "cpu" else nullcontext(), _functions(device, lists or {}), watch:
             losses, correct = model(**inputs)
             loss = torch.stack(list(losses.values())).sum()
             forward_bytes, kept = watch.peak, watch.alive
+            passes_forward = False
             del losses, correct
             loss.backward()
             del loss
@@ -95,8 +109,13 @@ def trace(
         inputs_bytes=sum(_rounded(each.nbytes, watch.rounding) for each in inputs.values()),
         kept_bytes=kept,
         forward_bytes=forward_bytes,
+        gathering_bytes=gathering,
         peaks=_merged(peaks),
     )
+
+
+def _has_own(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters(recurse=False))
 
 
 def without_storage(place: Place) -> AbstractContextManager[Any]:
@@ -130,8 +149,8 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.has_no_numbers:
-            if func in _DATA_DEPENDENT:
-                return _DATA_DEPENDENT[func](*args)
+            if func in DATA_DEPENDENT:
+                return DATA_DEPENDENT[func](*args)
             if func is _aten.index.Tensor:
                 args = (args[0], _as_numbers(args[1]), *args[2:])
         out = func(*args, **kwargs)
@@ -171,11 +190,6 @@ def _merged(peaks: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(highest.items())
 
 
-def _zero(tensor: Tensor) -> Any:
-    """What reading a number gives where there are none. Networks read numbers only to refuse wrong inputs."""
-    return 0.0 if tensor.dtype.is_floating_point else 0
-
-
 def _as_numbers(indices: Any) -> list[Tensor | None]:
     """Indices by which a tensor is read, with numbers of places in the place of marks: all that may be marked."""
     found: list[Tensor | None] = []
@@ -187,17 +201,7 @@ def _as_numbers(indices: Any) -> list[Tensor | None]:
     return found
 
 
-def _every_place(tensor: Tensor) -> Tensor:
-    """The indices of as many places as there can be."""
-    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
-
-
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default)
-_DATA_DEPENDENT: Mapping[Any, Callable[..., Any]] = {
-    _aten._local_scalar_dense.default: _zero,
-    _aten.nonzero.default: _every_place,
-}
-"""Operations whose result depends on numbers."""
 
 
 def _backward_of_flash(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> int:

@@ -10,17 +10,22 @@ from pipeline.plan.choices import Machines, chosen_option, memory_of, options
 from pipeline.plan.network import make_network
 from pipeline.plan.sharding import Sharding
 from pipeline.pretrain.config import PretrainConfig
-from tests.benchmarks.plan_memory import TOLERANCE, Case, measure, predict
+from tests.benchmarks.plan_memory import CASES, TOLERANCE, Case, measure, measure_known, predict
 
 GPUS = Machines(nodes=1, devices_per_node=8, device_bytes=80 << 30, on_cuda=True)
 
 
-@pytest.mark.parametrize("name", ["MLM, stage 2", "MLM, stage 1, bf16"])
+@pytest.mark.parametrize("name", ["MLM, stage 2, bf16, average", "MLM, stage 3, fp32, 2 ranks"])
 def test_predicted_memory_is_what_real_deepspeed_steps_allocate(name: str) -> None:
-    from tests.benchmarks.plan_memory import CASES
-
     case = next(each for each in CASES if each.name == name)
     assert predict(case) == pytest.approx(measure(case), rel=TOLERANCE)
+
+
+def test_measured_memory_counts_what_other_threads_allocate_and_free() -> None:
+    mebibyte = 1 << 20
+    peak, rest = measure_known()
+    assert peak == pytest.approx(40 * mebibyte, rel=0.01)
+    assert rest < mebibyte
 
 
 def planned(*overrides: str) -> PretrainConfig:
@@ -39,6 +44,36 @@ def test_each_higher_zero_stage_takes_less_state_on_eight_gpus() -> None:
     assert states[0] == 14 * parameters
     assert states[1] == states[2] == pytest.approx((2 + 12 / 8) * parameters, rel=1e-3)
     assert states[3] == pytest.approx(14 / 8 * parameters, rel=1e-2)
+
+
+def stage_3(*overrides: str, ranks: int = 8, on_cuda: bool = True) -> Sharding:
+    groups = ((6_000_000, 1_000, 3_000), (1_000,))
+    return Sharding(planned("zero.stage=3", *overrides), groups, ranks, on_cuda)
+
+
+def test_gathered_weights_go_with_the_gradients_that_no_longer_need_them() -> None:
+    finished, bucket = [0, 1_000, 4_000, 5_000, 6_005_000], 100_000
+    # The largest gradient lies outside of the bucket, which exists all the time.
+    assert stage_3().shards().gradients == 4 * 6_005_000 // 8
+    assert stage_3().shards().buffers == 4 * bucket
+    expected = [6_005_000, 6_005_000, 6_004_000, 6_001_000, 6_000_000 + 6_000_000]
+    # What waited in the bucket is reduced from a sorted copy when the largest gradient comes.
+    expected[-1] += 5_000
+    assert stage_3().held(finished, accumulates=False) == [4 * each for each in expected]
+
+
+def test_gloo_reduces_from_one_copy_more_than_nccl() -> None:
+    finished = [0, 1_000, 4_000]
+    here, there = (stage_3(on_cuda=each).held(finished, accumulates=False)[-1] for each in (False, True))
+    assert here - there == 4 * 4_000
+
+
+def test_one_rank_gathers_no_weights_unless_they_are_on_the_host() -> None:
+    offloaded = "zero.offload_parameters.device=cpu"
+    assert stage_3(ranks=1).held([0], accumulates=False) == [0]
+    assert stage_3(ranks=1).arriving() == 0
+    assert stage_3(offloaded, ranks=1).held([0], accumulates=False) == [4 * 6_005_000]
+    assert stage_3().arriving() == 4 * 6_005_000
 
 
 def test_offloaded_state_is_in_host_memory_and_not_on_the_device() -> None:

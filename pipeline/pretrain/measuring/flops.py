@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from pipeline.pretrain.measuring.no_numbers import DATA_DEPENDENT
+
 _aten = torch.ops.aten
 
 
@@ -118,10 +120,9 @@ class _Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is _aten._local_scalar_dense.default:
-            return self._number(args[0])
-        if func is _aten.nonzero.default:
-            return args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
+        if func in DATA_DEPENDENT:
+            known = (number for tensor, number in self._read if tensor is args[0])
+            return next(known, DATA_DEPENDENT[func](*args))
         out = func(*args, **kwargs)
         if func is _aten.unbind.int and args[0].dim() == 1:
             # `tolist` reads numbers one by one: those of the input that has as many.
@@ -130,13 +131,6 @@ class _Products(TorchDispatchMode):
         if (formula := product_formula(func)) is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         return out
-
-    def _number(self, tensor: Tensor) -> Any:
-        for known, number in self._read:
-            if known is tensor:
-                return number
-        # Else, networks read single numbers only to refuse wrong inputs.
-        return 0.0 if tensor.dtype.is_floating_point else 0
 
 
 class _Attention(TorchFunctionMode):
