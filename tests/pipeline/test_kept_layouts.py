@@ -22,7 +22,12 @@ from pipeline.batches.kept_layouts import KeptLayouts
 from pipeline.batches.packing import Packed
 from pipeline.batches.stocks import Cutting
 from pipeline.batches.token_dataset import TokenDataset
+from pipeline.pretrain.checkpoints.checkpoint import MODEL_FILE, list_checkpoints
+from pipeline.pretrain.run_directory import RunDirectory
+from tests.benchmarks.resume import write_short_documents
 from tests.pipeline.materials import Corpus, write_corpus
+from tests.pipeline.one_rank import train_alone
+from tests.pipeline.ranks import make_run
 
 CORPUS = Corpus([[2 + (d + 3 * s) % 9 for s in range(1 + d % 7)] for d in range(240)])
 LANGS = [("de", "en", "en", "ro")[d % 4] for d in range(240)]
@@ -271,3 +276,28 @@ def test_that_documents_give_no_sample_is_kept_as_well(
     with pytest.raises(ConfigError) as second:
         make(stores, KeptLayouts(tmp_path / "layout", from_tokens=0), split="held_out", held_out=1e-9)
     assert str(second.value) == str(first.value)
+
+
+def test_a_resumed_run_computes_the_same_from_a_layout_that_was_kept_or_damaged(tmp_path: Path):
+    write_short_documents(tmp_path / "tokens", 600_000)
+    settings = ("steps=8", "checkpoint.every_steps=4", "evaluation.every_steps=4")
+    whole = make_run(tmp_path, tmp_path / "tokens", "whole", *settings)
+    assert train_alone([whole]) == ["ended"]
+    kept = sorted(whole.layout.glob("*/part-0-epoch-0/samples.bin"))
+    assert len(kept) == 2
+    resumed = []
+    for name in ("kept", "damaged"):
+        run = RunDirectory(shutil.copytree(whole.path, whole.path.with_name(name)))
+        shutil.rmtree(list_checkpoints(run.checkpoints)[-1])
+        resumed.append(run)
+    for path in sorted(resumed[1].layout.glob("*/part-0-epoch-0/samples.bin")):
+        with path.open("r+b") as stream:
+            stream.write(bytes(8))
+    assert train_alone(resumed) == ["ended", "ended"]
+    weights = [(list_checkpoints(run.checkpoints)[-1] / MODEL_FILE).read_bytes() for run in (whole, *resumed)]
+    assert weights[0] == weights[1] == weights[2]
+    told = [[event["event"] for event in run.events()] for run in resumed]
+    assert [events.count("layout-damaged") for events in told] == [0, 2]
+    assert [path.read_bytes() for path in sorted(resumed[1].layout.glob("*/part-0-epoch-0/samples.bin"))] == [
+        path.read_bytes() for path in kept
+    ]
