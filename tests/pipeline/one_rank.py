@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.pretrain.run_directory import RunDirectory
+from tests.pipeline.process_group import PATIENCE_S
 
 
 def train_alone(runs: Sequence[RunDirectory]) -> list[str]:
     """Train every run as far as it goes, one after the other; returns how each ended."""
     command = [sys.executable, "-m", "tests.pipeline.one_rank", *(str(run.path) for run in runs)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr[-4000:]
     return [line.removeprefix("END ") for line in done.stdout.splitlines() if line.startswith("END ")]
 

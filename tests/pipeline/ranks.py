@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 from pipeline.config import load_config
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.run_directory import RunDirectory, RunInfo
+from tests.pipeline.process_group import Group, run_group
 
 CONFIG = """
 name: tiny
@@ -60,20 +58,14 @@ def make_run(
     return run
 
 
-def start_ranks(run: RunDirectory, workers: int) -> subprocess.Popen[bytes]:
-    """`torchrun` with that many ranks on this run; does not wait."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}"]
-    command += [f"--master-port={free_port()}", "-m", "pipeline.pretrain", str(run.path)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def start_ranks(run: RunDirectory, workers: int) -> Group:
+    """That many ranks on this run, as `torchrun -m pipeline.pretrain` starts them; does not wait."""
+    return Group("pipeline.pretrain", [run.path], workers)
 
 
 def train(run: RunDirectory, workers: int) -> str:
     """Run to the end; returns what the ranks printed."""
-    process = start_ranks(run, workers)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output.decode()[-3000:]
-    return output.decode()
+    return run_group("pipeline.pretrain", [run.path], workers)
 
 
 def free_port() -> int:

@@ -1,6 +1,6 @@
 """A rank that trains as any other does, and writes down every argument that its network was trained on.
 
-`torchrun ... -m tests.pipeline.recording_ranks RUN_DIRECTORY`, with the folder to write to in RECORDED_BATCHES.
+`-m tests.pipeline.recording_ranks RUN_DIRECTORY` in a group, with the folder to write to in RECORDED_BATCHES.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Real ranks that train a tiny network and save it; run by `torchrun`, once for many cases.
+"""Real ranks that train a tiny network and save it; one start for many cases.
 
-    python -m tests.pipeline.saver_ranks DIRECTORY PLACE
+    -m tests.pipeline.saver_ranks DIRECTORY PLACE
 
 What is found is written to DIRECTORY/rank-N.json. PLACE is a directory or URI for checkpoints.
 """

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -27,6 +27,7 @@ from pipeline.pretrain.checkpoints.checkpoint import (
 from pipeline.pretrain.launch import create_run, execute, replay
 from pipeline.pretrain.log.run_log import read_metrics
 from pipeline.pretrain.run_directory import RunDirectory
+from tests.pipeline.process_group import PATIENCE_S, Group
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train
 
 WORLD_SIZE_TOLERANCE = 1e-5
@@ -68,20 +69,18 @@ def _tensors(value: Any, name: str) -> dict[str, torch.Tensor]:
     return found
 
 
-def kill_after_step(
-    process: subprocess.Popen[bytes], run: RunDirectory, step: int, after_s: float = 0.0
-) -> None:
-    """SIGKILL every process of the group `after_s` after `step` is in the log."""
-    deadline = time.monotonic() + 120
+def kill_after_step(group: Group, run: RunDirectory, step: int, after_s: float = 0.0) -> None:
+    """SIGKILL every process of the group, and what they started, `after_s` after `step` is in the log."""
+    deadline = time.monotonic() + PATIENCE_S
     while not any(metrics["step"] >= step for metrics in read_metrics(run.path)):
-        assert process.poll() is None, "it ended before it could be killed"
+        assert group.poll() is None, group.output[-3000:]
         assert time.monotonic() < deadline
         time.sleep(0.01)
     time.sleep(after_s)
-    for child in _descendants(process.pid):
-        os.kill(child, signal.SIGKILL)
-    process.kill()
-    process.wait()
+    for pid in group.pids:
+        for child in psutil.Process(pid).children(recursive=True):
+            child.kill()
+    group.kill()
 
 
 def kill_one_worker(run: RunDirectory, step: int) -> None:
@@ -90,12 +89,6 @@ def kill_one_worker(run: RunDirectory, step: int) -> None:
         time.sleep(0.01)
     started = [event for event in run.events() if event["event"] == "started"][-1]
     os.kill(started["workers"][-1]["pid"], signal.SIGKILL)
-
-
-def _descendants(pid: int) -> list[int]:
-    import psutil
-
-    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
 def make_tracked_run(directory: Path, store: Path, *overrides: str) -> RunDirectory:
@@ -158,7 +151,7 @@ def test_a_worker_killed_under_ray_is_replaced_and_the_run_ends_bit_identical(
     uninterrupted: RunDirectory, tmp_path: Path, store: Path
 ):
     run = make_tracked_run(tmp_path, store, *WHOLE, "cluster.workers=2")
-    killer = threading.Thread(target=kill_one_worker, args=(run, 25))
+    killer = threading.Thread(target=kill_one_worker, args=(run, 25), daemon=True)
     killer.start()
     execute(run)
     killer.join()

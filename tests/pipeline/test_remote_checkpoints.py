@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +36,8 @@ from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore, open
 from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention, best_step, newest_good
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.references import resolve_checkpoint, resolve_model
-from tests.pipeline.ranks import free_port, make_run
+from tests.pipeline.process_group import run_group
+from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 OPTIMIZER_FILE = f"{DEEPSPEED_DIRECTORY}/optimizer.pt"
@@ -47,9 +46,9 @@ OPTIMIZER_FILE = f"{DEEPSPEED_DIRECTORY}/optimizer.pt"
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """A server with a bucket, which every client of this process and its children finds in the environment."""
-    port = free_port()
-    running = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
+    _, port = running.get_host_and_port()
     address = f"http://127.0.0.1:{port}"
     settings = {
         "AWS_ENDPOINT_URL": address,
@@ -105,11 +104,7 @@ def objects(uri: str) -> list[str]:
 
 
 def test_two_ranks_save_their_own_parts_and_a_fresh_engine_goes_on_from_them(uri: str, tmp_path: Path):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CASES": "2-fp32"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += [f"--master-port={free_port()}", "-m", "tests.pipeline.saver_ranks", str(tmp_path), uri]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_group("tests.pipeline.saver_ranks", [tmp_path, uri], 2, {"CASES": "2-fp32"})
     for rank, outcomes in enumerate((["Committed"], [])):
         found = orjson.loads((tmp_path / f"rank-{rank}.json").read_bytes())["2-fp32"]
         assert found["outcomes"] == outcomes

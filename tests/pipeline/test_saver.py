@@ -43,7 +43,8 @@ from pipeline.pretrain.checkpoints.weights_file import (
     write_weights,
 )
 from pipeline.pretrain.engine.training_engine import TrainingEngine
-from tests.pipeline.ranks import free_port, make_config
+from tests.pipeline.process_group import PATIENCE_S, run_group
+from tests.pipeline.ranks import make_config
 from tests.pipeline.saver_ranks import (
     CASES,
     copies,
@@ -85,12 +86,7 @@ def save(saver: CheckpointSaver, engine: TrainingEngine, step: int, loss: float 
 
 
 def test_every_zero_stage_is_saved_as_it_was_while_two_ranks_go_on_training(tmp_path: Path):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += [f"--master-port={free_port()}", "-m", "tests.pipeline.saver_ranks"]
-    command += [str(tmp_path), str(tmp_path / "store")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_group("tests.pipeline.saver_ranks", [tmp_path, tmp_path / "store"], 2)
     first, second = (orjson.loads((tmp_path / f"rank-{rank}.json").read_bytes()) for rank in range(2))
     for case in CASES:
         assert first[case]["outcomes"] == ["Committed"], case
@@ -364,7 +360,7 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):
         process = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE_S
         while (store.steps() or [0])[-1] < seen + 5:
             assert process.poll() is None
             assert time.monotonic() < deadline

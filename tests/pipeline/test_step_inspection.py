@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +21,8 @@ from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_history import list_attempts
 from pipeline.step_inspection import RebuiltStep, Selection, inspect_step, rebuild_data_step, rebuild_step
 from tests.conftest import write_store
-from tests.pipeline.ranks import free_port, make_config, make_run
+from tests.pipeline.process_group import run_group
+from tests.pipeline.ranks import make_config, make_run
 from tests.pipeline.recording_ranks import VARIABLE, recorded_path
 
 WORKERS = 2
@@ -64,11 +62,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 def train_recorded(run: RunDirectory, workers: int, directory: Path) -> None:
     directory.mkdir()
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}"]
-    command += [f"--master-port={free_port()}", "-m", "tests.pipeline.recording_ranks", str(run.path)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", VARIABLE: str(directory)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    run_group("tests.pipeline.recording_ranks", [run.path], workers, {VARIABLE: str(directory)})
 
 
 def passes(
