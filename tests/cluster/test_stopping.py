@@ -40,7 +40,7 @@ def start(directory: Path, *, grace_s: float, obeys: bool) -> subprocess.Popen:
 def test_sigterm_lets_the_work_come_to_its_own_end(tmp_path: Path):
     process = start(tmp_path, grace_s=60, obeys=True)
     process.send_signal(signal.SIGTERM)
-    printed, told = process.communicate(timeout=60)
+    printed, told = process.communicate()
     assert process.returncode == 0
     assert printed.startswith(f"saved; SIGTERM to process {process.pid} on ")
     assert "in 60 s" in told
@@ -52,7 +52,7 @@ def test_a_second_sigterm_ends_at_once_with_75_and_the_next_step(tmp_path: Path)
     while not (tmp_path / REQUEST_NAME).exists():
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate()
     assert process.returncode == 75
     assert "SIGTERM came again" in printed
     assert "Next: type this" in printed
@@ -61,7 +61,7 @@ def test_a_second_sigterm_ends_at_once_with_75_and_the_next_step(tmp_path: Path)
 def test_when_the_grace_time_is_over_the_work_ends_with_75(tmp_path: Path):
     process = start(tmp_path, grace_s=0.2, obeys=False)
     process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate()
     assert process.returncode == 75
     assert "0.2 s were not enough" in printed
 

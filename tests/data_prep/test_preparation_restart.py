@@ -75,7 +75,7 @@ def test_killed_preparation_redoes_only_unfinished_shards_and_ends_the_same(
     command = [sys.executable, "-c", KILLED, str(corpus), str(out), str(NUM_KEPT_SHARDS)]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
-        assert process.wait(timeout=240) == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -40,9 +40,9 @@ def test_markup_is_gone_and_the_words_stay(wikitext, text):
 
 
 def test_thousands_of_unclosed_tags_take_linear_time():
-    start = time.perf_counter()
+    start = time.process_time()
     plain_text("<ref>x" * 20_000 + "<!--" * 20_000, ENGLISH_LINKS)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @settings(deadline=None)
@@ -93,9 +93,9 @@ def test_what_vanishes_leaves_no_hole(wikitext, text):
     ("left", "right"), [("{{a|", "}}"), ("[[a|", "]]"), ("{|\n", "\n|}"), ("{{nowrap|", "}}")]
 )
 def test_deep_nesting_takes_linear_time(left, right):
-    start = time.perf_counter()
+    start = time.process_time()
     plain_text(left * 3000 + "x" + right * 3000, ENGLISH_LINKS)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(

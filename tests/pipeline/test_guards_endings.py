@@ -162,7 +162,7 @@ def test_the_watch_names_a_silent_rank_once_and_ends_it_when_it_does_not_end_its
     assert (stall.beat.pid, stall.beat.step, stall.beat.part, stall.waiting) == (process.pid, 2, "data", ())
     assert process.poll() is None
     watch.look(1000.0)
-    assert process.wait(timeout=30) == -9
+    assert process.wait() == -9
     assert [event["event"] for event in run.events()] == ["stalled", "killed"]
     (last,) = read_heartbeats(run.path)
     assert watch.last_of([last]) == stall

@@ -14,9 +14,9 @@ from pipeline.pretrain.checkpoints.checkpoint import list_checkpoints, step_of
 from pipeline.pretrain.guards.heartbeat import Beat, process_of, read_heartbeats
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.pretrain.run_state import state_of
+from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import make_run
 
-TIMEOUT_S = 240
 SETTINGS = (
     "steps=1000000",
     "cluster.workers=2",
@@ -42,7 +42,7 @@ def wait_for_steps(
     run: RunDirectory, driver: subprocess.Popen[bytes], log: Path, other_than: int = 0
 ) -> Beat:
     """Rank 1, once it has made some updates, in a process other than that."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         for beat in read_heartbeats(run.path):
             if beat.rank == 1 and beat.num_steps > 30 and beat.pid != other_than and process_of(beat):
@@ -69,7 +69,7 @@ def test_a_stopped_rank_is_named_and_replaced_and_a_driver_asked_to_stop_saves_f
         assert starts[1]["step"] % 20 == 0
         assert starts[1]["step"] > 0
         driver.send_signal(signal.SIGTERM)
-        assert driver.wait(timeout=TIMEOUT_S) == 75, log.read_text()[-3000:]
+        assert driver.wait(timeout=PATIENCE_S) == 75, log.read_text()[-3000:]
     finally:
         driver.kill()
     assert process_of(again) is None

@@ -18,6 +18,7 @@ import pytest
 
 from pipeline.pretrain.log.run_log import RunLog, Sender, read_log, send_log, want_status
 from pipeline.tracking import TrackedRun, connect, find_version, logged_models, start_run
+from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import free_port
 
 STEP_S = 0.005
@@ -68,7 +69,7 @@ class Server:
         return False
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Poll until it holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -208,7 +209,7 @@ def test_a_killed_run_leaves_a_sender_that_sends_the_rest_says_so_and_ends(
     server: Server, tracked: TrackedRun, tmp_path: Path
 ):
     command = [sys.executable, "-c", KILLED, str(tmp_path), tracked.uri, tracked.run_id]
-    killed = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False)
+    killed = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     assert killed.returncode == -signal.SIGKILL
     sender = int(killed.stdout)
     wait_until(

@@ -285,8 +285,7 @@ def test_an_interrupt_ends_waiting_and_keeps_the_part(offered, http, tmp_path, m
     offered.answers[PATH] = [Answer(cut_at=3000), Answer(503, {"Retry-After": "600"})]
 
     def interrupt(*_, **__):
-        deadline = time.monotonic() + 5
-        while len(offered.asked) < 2 and time.monotonic() < deadline:
+        while len(offered.asked) < 2:
             time.sleep(0.01)
         raise KeyboardInterrupt
 
@@ -294,7 +293,7 @@ def test_an_interrupt_ends_waiting_and_keeps_the_part(offered, http, tmp_path, m
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         download(http, [remote(offered)], tmp_path)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 300, "half of what the server asked to wait"
     assert (tmp_path / "a.xml.bz2.part").read_bytes() == BODY[:3000]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("download")]
 

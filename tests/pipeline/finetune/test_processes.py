@@ -31,7 +31,6 @@ def launch(folder: Path, num_processes: int) -> dict:
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     return read_report(folder)
