@@ -1,0 +1,76 @@
+"""What situations are made from: a corpus, copies of a run, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.pretrain.guards.heartbeat import Beat, process_of, read_heartbeats
+from pipeline.pretrain.run_directory import RunDirectory
+from tests.pipeline.process_group import PATIENCE_S, Group
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Where a page is followed, by whom, and what must come of it."""
+
+    directory: Path
+    settings: Mapping[str, object]
+    environment: Mapping[str, str]
+    expected: tuple[str, ...] = field(default=())
+    """What the commands must have printed, besides not failing."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A preparation that can be run: the practice corpus and a package with a file that does not parse."""
+
+    config: Path
+    out: Path
+    environment: Mapping[str, str]
+
+
+def copy_run(run: RunDirectory, runs_dir: Path) -> RunDirectory:
+    """A copy that a page may change, under another runs directory."""
+    shutil.copytree(run.path, runs_dir / run.path.name)
+    return RunDirectory(runs_dir / run.path.name)
+
+
+def failed_run(run: RunDirectory, directory: Path, exit_code: int, *settings: str) -> RunDirectory:
+    """A copy that went on with other settings, on one worker, until it ended with that exit code."""
+    failing = copy_run(run, directory / "runs")
+    failing.reconfigure(failing.config(settings))
+    command = [sys.executable, "-m", "pipeline.pretrain", str(failing.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == exit_code, done.stderr[-3000:]
+    assert "Next: " in done.stderr
+    assert "Traceback" not in done.stderr
+    return failing
+
+
+def wait_for_beat(
+    run: RunDirectory, process: Group | subprocess.Popen[bytes], *, rank: int, num_steps: int = 0
+) -> Beat:
+    """The first sign of life of a rank that has made so many updates since its start."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        for beat in read_heartbeats(run.path):
+            if beat.rank == rank and beat.num_steps >= num_steps and process_of(beat) is not None:
+                return beat
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def flip_bit(path: Path) -> None:
+    """Change one bit in the middle of a file, as a bad disk does."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
