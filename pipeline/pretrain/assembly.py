@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -38,11 +39,14 @@ class Parts:
     evaluation: Evaluation
 
 
-def assemble(config: PretrainConfig, rank: Rank, layouts: KeptLayouts, *, first_data_step: int) -> Parts:
+def assemble(
+    config: PretrainConfig, rank: Rank, layouts: KeptLayouts, run: Path, *, first_data_step: int
+) -> Parts:
     """Open the data, build the network and its engine.
 
     Args:
         layouts: where what is laid out is kept.
+        run: the run's directory.
         first_data_step: the global batch that will be read first; its epoch is laid out while the engine is built.
 
     Raises:
@@ -64,7 +68,7 @@ def assemble(config: PretrainConfig, rank: Rank, layouts: KeptLayouts, *, first_
     model = objective.build_model(config.objective, inputs.model)
     init_weights(model, config.seed)
     attention = prepare_network(model, inputs.model, config, device)
-    engine = TrainingEngine(model, config, rank)
+    engine = TrainingEngine(model, config, rank, run)
     weights = objective.weights(config.objective)
     held_out = {"": inputs.held_out}
     if config.evaluation.per_source:

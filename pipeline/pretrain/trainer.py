@@ -73,7 +73,8 @@ class Trainer:
         self.skipped = self.ledger.data
         first_step = 0 if start is None else start.state.step
         self.layouts = KeptLayouts(run.layout, writes=rank.rank == 0, tell=run.record_event)
-        parts = assemble(config, rank, self.layouts, first_data_step=self.skipped.data_step(first_step))
+        first_data_step = self.skipped.data_step(first_step)
+        parts = assemble(config, rank, self.layouts, run.path, first_data_step=first_data_step)
         self.inputs, self.engine, self.weights = parts.inputs, parts.engine, parts.weights
         self.loader, self.evaluation = parts.loader, parts.evaluation
         self.progress, self.losses = Progress(), self._window()
@@ -120,6 +121,7 @@ class Trainer:
             self.layouts.close(_LAYOUT_TIMEOUT_S)
         finally:
             self.layouts.close()
+            self.engine.close()
             self.profiler.close()
             self.heartbeat.close()
             self.reporter.close()

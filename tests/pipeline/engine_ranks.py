@@ -1,12 +1,13 @@
 """Real ranks that train a tiny network in every way the engine knows; run by `torchrun`, once for many cases.
 
-    python -m tests.pipeline.engine_ranks DIRECTORY PART
+    python -m tests.pipeline.engine_ranks DIRECTORY PART [CASE ...]
 
 Rank 0 writes what is found to DIRECTORY/PART.json: for each case, names of claims with what came out.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import sys
@@ -20,15 +21,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cluster.train_group import Rank
+from pipeline.pretrain.checkpoints.snapshot import HostBuffers, Snapshot, capture
 from pipeline.pretrain.engine import optimizers
 from pipeline.pretrain.engine import training_engine as engines
 from pipeline.pretrain.engine.fragments import own_fragments
+from pipeline.pretrain.engine.nvme import has_libaio
 from pipeline.pretrain.engine.restoring import is_sharded
 from pipeline.pretrain.engine.shards import own_shards
+from pipeline.pretrain.engine.swapped import swapped
 from pipeline.pretrain.engine.training_engine import DEEPSPEED_DIRECTORY, TrainingEngine
 from tests.pipeline.ranks import make_config
 
-CPU = "{device: cpu}"
+CPU, DISK = "{device: cpu}", "{device: nvme, path: SWAP}"
 PRECISIONS = [f"{stage}-{precision}" for stage in range(4) for precision in ("fp32", "bf16")]
 CASES: dict[str, tuple[str, ...]] = {
     **{name: (f"zero.stage={name[0]}", f"precision={name[2:]}") for name in PRECISIONS},
@@ -43,14 +47,27 @@ CASES: dict[str, tuple[str, ...]] = {
     "3-offload": ("zero.stage=3", f"zero.offload_optimizer={CPU}", f"zero.offload_parameters={CPU}"),
 }
 """By name, overrides of the tiny configuration. `plain` has no compiler."""
+DISK_CASES: dict[str, tuple[str, ...]] = {
+    "3-large-disk": ("zero.stage=3", f"zero.offload_optimizer={DISK}"),
+    "3-large-host": ("zero.stage=3", f"zero.offload_optimizer={CPU}"),
+    "3-large-none": ("zero.stage=3",),
+    "3-large-bf16": ("zero.stage=3", f"zero.offload_optimizer={DISK}", "precision=bf16"),
+    "3-large-lion": ("zero.stage=3", f"zero.offload_optimizer={DISK}", "optimizer.kind=lion"),
+}
+"""The same with a network that is large enough for DeepSpeed to put state on disk, where there is libaio."""
+CASES |= DISK_CASES
 MOVES = {name: name for name in CASES} | {
     "0-fp32": "3-fp32",
     "1-fp32": "2-offload",
     "2-fp32": "0-fp32",
     "3-fp32": "1-fp32",
     "3-bf16": "2-bf16",
+    "3-large-disk": "3-large-none",
+    "3-large-host": "3-large-disk",
+    "3-large-none": "3-large-disk",
 }
 """In which case one rank goes on from what two have saved."""
+_NUMBERS = itertools.count()
 SAVED, TURNED, LAST = 5, 7, 10
 """Updates made when two ranks save, when one rank saves, and at the end."""
 
@@ -58,9 +75,9 @@ SAVED, TURNED, LAST = 5, 7, 10
 class Network(nn.Module):
     """Small, with sizes that no number of ranks divides."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(11, 5)
+        self.embedding = nn.Embedding(rows, 5)
         self.dense = nn.Linear(5, 7)
         self.norm = nn.LayerNorm(7)
         self.output = nn.Linear(7, 3)
@@ -74,10 +91,13 @@ def make_engine(directory: Path, rank: Rank, case: str) -> TrainingEngine:
     """The engine of a case, with an average of the weights."""
     own = directory / f"config-{rank.rank}"
     own.mkdir(exist_ok=True)
-    config = make_config(own, directory / "none", *CASES[case], "ema={decay: 0.8}")
+    overrides = [one.replace("SWAP", str(directory / "swap")) for one in CASES[case]]
+    config = make_config(own, directory / "none", *overrides, "ema={decay: 0.8}")
     optimizers.has_compiler = lambda: not case.endswith("plain")
     torch.manual_seed(1)
-    return TrainingEngine(Network(), config, rank)
+    # Half of the large one's embedding is more than the MiB below which nothing is swapped.
+    network = Network(110_003 if "large" in case else 11)
+    return TrainingEngine(network, config, rank, Path(f"{case}-{next(_NUMBERS)}"))
 
 
 def add_gradients(engine: TrainingEngine, number: int, poison: float = 1.0) -> None:
@@ -105,8 +125,7 @@ def gather(engine: TrainingEngine) -> dict[str, Tensor]:
     """All masters, their whole state and the network's weights, put together from all ranks."""
     deepspeed, own = engine.deepspeed, []
     for shard in own_shards(deepspeed):
-        state = deepspeed.optimizer.state.get(shard.master, {})
-        for key, value in {"fp32": shard.master, **state}.items():
+        for key, value in {"fp32": shard.weights, **shard.state}.items():
             if is_sharded(value):
                 flat = value.detach().view(-1)
                 own += [
@@ -137,8 +156,16 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 
 def save(engine: TrainingEngine, directory: Path) -> None:
-    """DeepSpeed's own files."""
-    engine.deepspeed.save_checkpoint(str(directory), tag=DEEPSPEED_DIRECTORY, save_latest=False)
+    """What a checkpoint has of the engine."""
+    snapshot = Snapshot(HostBuffers())
+    captured = capture(engine.deepspeed, snapshot, DEEPSPEED_DIRECTORY, {})
+    assert captured.error is None
+    snapshot.complete()
+    snapshot.copy()
+    for name, contents in captured.files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        torch.save(contents, directory / name)
+    dist.barrier()
 
 
 def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
@@ -178,7 +205,8 @@ def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     fresh.load(directory / case)
     run(fresh, SAVED, LAST)
     found["same after a start"] = same(last, gather(fresh))
-    return found
+    found["on disk"] = len(swapped(engine.deepspeed.optimizer))
+    return found | {"left on disk": close(directory, engine, fresh)}
 
 
 def reshard(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
@@ -189,6 +217,7 @@ def reshard(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     run(engine, SAVED, TURNED)
     save(engine, directory / f"{case}-one")
     torch.save(gather(engine), directory / f"{case}-one.pt")
+    close(directory, engine)
     return {"taken over": taken_over}
 
 
@@ -202,7 +231,17 @@ def return_to_two(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     distances = [
         float((arrived[name] - reference[name]).abs().max()) for name in reference if name.startswith("fp32")
     ]
+    close(directory, engine)
     return {"taken over": taken_over, "distance": max(distances)}
+
+
+def close(directory: Path, *made: TrainingEngine) -> list[str]:
+    """End engines; returns what they leave where their swap files were."""
+    for engine in made:
+        engine.close()
+    dist.barrier()
+    swap = directory / "swap"
+    return sorted(path.name for path in swap.iterdir()) if swap.exists() else []
 
 
 PARTS: dict[str, Callable[[Path, Rank, str], dict[str, Any]]] = {
@@ -212,13 +251,14 @@ PARTS: dict[str, Callable[[Path, Rank, str], dict[str, Any]]] = {
 }
 
 
-def main(directory: Path, part: str) -> None:
+def main(directory: Path, part: str, only: list[str]) -> None:
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = Rank(dist.get_rank(), dist.get_world_size(), dist.get_rank(), 1)
     _allow_fp16()
-    found = {case: PARTS[part](directory, rank, case) for case in CASES}
+    cases = only or [case for case in CASES if case not in DISK_CASES or has_libaio()]
+    found = {case: PARTS[part](directory, rank, case) for case in cases}
     if rank.rank == 0:
         (directory / f"{part}.json").write_bytes(orjson.dumps(found))
 
@@ -258,4 +298,4 @@ def _allow_fp16() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 
 _INVISIBLE_AFTER_S = 120.0
 """Seconds after all ranks have written by which rank 0 must see their marks; a shared file system may be slow."""
-NOWHERE = Path("nowhere")
-"""Names of captured files are relative to it; nothing is written there."""
 
 
 @dataclass(slots=True)
@@ -45,7 +41,6 @@ class Job:
     state: TrainerState
     staging: Staging
     snapshot: Snapshot
-    scratch: Path
     began: float
     files: dict[str, Any] = field(default_factory=dict)
     """Captured contents, by path in the checkpoint."""
@@ -90,11 +85,6 @@ def write_parts(job: Job, number: int) -> None:
             with job.staging.create(path) as stream:
                 torch.save(contents, cast(Any, stream))
             job.entries.append(stream.entry(path))
-        for path, file in _left_behind(job.scratch):
-            began_files.append(path)
-            with job.staging.create(path) as stream, file.open("rb") as copied:
-                shutil.copyfileobj(copied, stream)
-            job.entries.append(stream.entry(path))
         if number != 0:
             for file, pieces in job.weights.items():
                 began_files.append(_share(file, number))
@@ -111,8 +101,6 @@ def write_parts(job: Job, number: int) -> None:
             with suppress(Exception):
                 job.staging.mark(_failed(number), orjson.dumps([told.problem, told.next_step]))
     finally:
-        if job.scratch != NOWHERE:
-            shutil.rmtree(job.scratch, ignore_errors=True)
         if number != 0:
             job.snapshot.release()
         job.files.clear()
@@ -191,13 +179,6 @@ def shapes_of(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:
         name: tuple(getattr(parameter, "ds_shape", parameter.shape))
         for name, parameter in module.named_parameters()
     }
-
-
-def _left_behind(scratch: Path) -> Iterator[tuple[str, Path]]:
-    """What DeepSpeed wrote by itself: tensors from NVMe."""
-    for file in sorted(scratch.rglob("*")) if scratch != NOWHERE else ():
-        if file.is_file():
-            yield file.relative_to(scratch).as_posix(), file
 
 
 def explained(error: Exception, step: int) -> StorageError:

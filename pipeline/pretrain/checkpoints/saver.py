@@ -10,7 +10,6 @@ A save that fails, on whichever rank, leaves nothing behind and is reported; the
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 import uuid
@@ -18,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,7 +38,6 @@ from pipeline.pretrain.checkpoints.checkpoint import (
 from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore
 from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention, best_step
 from pipeline.pretrain.checkpoints.save_job import (
-    NOWHERE,
     Job,
     assemble,
     copy_state,
@@ -110,19 +107,17 @@ class CheckpointSaver:
         retention: Retention,
         *,
         asynchronous: bool = True,
-        scratch: Path | None = None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """Args:
-            scratch: directory on this machine for what DeepSpeed copies from NVMe while the loop waits; needed
-                where the optimizer is offloaded there, as `zero.offload_optimizer.path`.
+        """
+        Args:
             while_waiting: called again and again while `save` or `wait` waits, for a heartbeat.
 
         Raises:
             StorageError: the store cannot be read.
         """
         self._store, self._rank, self._contents, self._retention = store, rank, contents, retention
-        self._asynchronous, self._scratch, self._while_waiting = asynchronous, scratch, while_waiting
+        self._asynchronous, self._while_waiting = asynchronous, while_waiting
         self._buffers = HostBuffers()
         self._job: Job | None = None
         self._thread: threading.Thread | None = None
@@ -198,17 +193,14 @@ class CheckpointSaver:
         self._count += 1
         step, snapshot = state.step, Snapshot(self._buffers)
         staging = self._store.staging(step, f"{self.attempt}-{self._count:04d}")
-        scratch = NOWHERE
-        if self._scratch is not None:
-            scratch = Path(tempfile.mkdtemp(prefix="cloze-save-", dir=self._scratch))
-        job = Job(state, staging, snapshot, scratch, began)
+        job = Job(state, staging, snapshot, began)
         if step in self._known:
             # Before the collective below, behind which the other ranks begin to write.
             try:
                 self._store.make_room(step)
             except ClozeError as error:
                 job.error = error
-        captured = capture(engine.deepspeed, snapshot, scratch, DEEPSPEED_DIRECTORY, client_state)
+        captured = capture(engine.deepspeed, snapshot, DEEPSPEED_DIRECTORY, client_state)
         job.files = captured.files
         try:
             keys = {MODEL_FILE: "fp32"} | ({EMA_FILE: "ema"} if self._contents.ema else {})

@@ -1,4 +1,4 @@
-"""A copy of the training state in host memory, made behind the loop.
+"""A copy of the training state, made behind the loop: in host memory, or on disk of what lies on disk.
 
 Between two updates nothing changes the masters, the optimizer's state or the weights: forward and backward passes only
 read them. So the loop waits only until it is known what is to be copied; a thread copies while the next step computes,
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import io
 import mmap
+import os
 import pickle
+import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -19,24 +21,41 @@ from typing import Any
 
 import numpy as np
 import torch
-from deepspeed.runtime.checkpoint_engine import CheckpointCommitInfo
-from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
+
+from pipeline.pretrain.engine.lean_imports import left_out
+
+# DeepSpeed's autotuner imports MLflow where it is installed, and every process of a run would.
+with left_out("mlflow"):
+    from deepspeed.runtime.checkpoint_engine import CheckpointCommitInfo
+    from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
+
+from pipeline.pretrain.engine.swapped import swapped
+
+_NOWHERE = Path("nowhere")
+"""Names of captured files are relative to it; nothing is written there."""
 
 
 class HostBuffers:
     """Memory for copies, kept from one save to the next: fresh pages would cost several times the copy itself."""
 
     def __init__(self) -> None:
-        self._free: defaultdict[tuple[int, bool], list[torch.Tensor]] = defaultdict(list)
+        self._free: defaultdict[tuple[int, bool, str | None], list[torch.Tensor]] = defaultdict(list)
 
-    def take(self, size_bytes: int, *, pinned: bool) -> torch.Tensor:
-        """A uint8 tensor of `size_bytes`; page-locked when `pinned`, as copies from a GPU want it."""
-        free = self._free[size_bytes, pinned]
-        return free.pop() if free else _allocate(size_bytes, pinned)
+    def take(self, size_bytes: int, *, pinned: bool, directory: str | None = None) -> torch.Tensor:
+        """A uint8 tensor of `size_bytes`; page-locked when `pinned`, as copies from a GPU want it.
 
-    def give_back(self, buffer: torch.Tensor, *, pinned: bool) -> None:
+        Args:
+            directory: where a file holds it, for what memory has no room for. Its name is gone at once, and the file
+                with the process.
+        """
+        free = self._free[size_bytes, pinned, directory]
+        if free:
+            return free.pop()
+        return _allocate(size_bytes, pinned) if directory is None else _allocate_file(size_bytes, directory)
+
+    def give_back(self, buffer: torch.Tensor, *, pinned: bool, directory: str | None = None) -> None:
         """Allow a buffer to be used again."""
-        self._free[buffer.numel(), pinned].append(buffer)
+        self._free[buffer.numel(), pinned, directory].append(buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,36 +76,47 @@ class Snapshot:
 
     def __init__(self, buffers: HostBuffers) -> None:
         self._buffers = buffers
-        # The originals are kept, so that the addresses that are the keys are not used again.
-        self._copies: dict[int, _Copy] = {}
-        self._taken: list[tuple[torch.Tensor, bool]] = []
+        # By file, or by address; the originals are kept, so that addresses are not used again.
+        self._copies: dict[str | int, _Copy] = {}
+        self._taken: list[tuple[torch.Tensor, bool, str | None]] = []
         self._ready: list[torch.cuda.Event] = []
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor in host memory with the same type, shape and strides; its values are there after `copy`."""
+        """A copy with the same type, shape and strides; its values are there after `copy`.
+
+        It is in host memory, or in a file without a name beside the one that the tensor is mapped from.
+        """
         if tensor.is_meta:
             return tensor
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._copies:
+        file = storage.filename
+        key = file or storage._cdata
+        if key not in self._copies:
             pinned = storage.device.type == "cuda"
-            buffer = self._buffers.take(storage.nbytes(), pinned=pinned)
-            self._taken.append((buffer, pinned))
-            self._copies[storage._cdata] = _Copy(storage, buffer)
+            directory = os.path.dirname(file) if file else None
+            buffer = self._buffers.take(storage.nbytes(), pinned=pinned, directory=directory)
+            self._taken.append((buffer, pinned, directory))
+            self._copies[key] = _Copy(storage, buffer)
         copy = torch.empty(0, dtype=tensor.dtype).set_(
-            self._copies[storage._cdata].buffer.untyped_storage(),
+            self._copies[key].buffer.untyped_storage(),
             tensor.storage_offset(),
             tensor.size(),
             tensor.stride(),
         )
         return copy.requires_grad_(tensor.requires_grad)
 
-    def tree(self, contents: Any) -> Any:
-        """A deep copy of anything that can be pickled, its tensors as `tensor` gives them."""
+    def tree(self, contents: Any, values: Mapping[torch.Tensor, torch.Tensor] | None = None) -> Any:
+        """A deep copy of anything that can be pickled, its tensors as `tensor` gives them.
+
+        Args:
+            values: tensors that others stand for, by those.
+        """
+        found = values or {}
         tensors: list[torch.Tensor] = []
         stream = io.BytesIO()
         _Pickler(stream, tensors).dump(contents)
         stream.seek(0)
-        return _Unpickler(stream, [self.tensor(tensor) for tensor in tensors]).load()
+        return _Unpickler(stream, [self.tensor(found.get(one, one)) for one in tensors]).load()
 
     def complete(self) -> None:
         """All tensors have been collected. What a GPU was asked to do to them until now comes before the copy."""
@@ -117,13 +147,13 @@ class Snapshot:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the copies take."""
-        return sum(buffer.numel() for buffer, _ in self._taken)
+        """Memory that the copies take, or space on disk."""
+        return sum(buffer.numel() for buffer, *_ in self._taken)
 
     def release(self) -> None:
         """Give the memory back; the copies must not be used any more."""
-        for buffer, pinned in self._taken:
-            self._buffers.give_back(buffer, pinned=pinned)
+        for buffer, pinned, directory in self._taken:
+            self._buffers.give_back(buffer, pinned=pinned, directory=directory)
         self._taken.clear()
         self._copies.clear()
 
@@ -134,14 +164,18 @@ class Capture(CheckpointEngine):
     It never raises: the other ranks already wait for this one in a collective. What went wrong is in `error`.
     """
 
-    def __init__(self, snapshot: Snapshot, root: Path, leave_out: Collection[str]) -> None:
-        """Args:
-        leave_out: names of the network's weights of which only type and shape are kept.
+    def __init__(
+        self, snapshot: Snapshot, leave_out: Collection[str], swapped: Mapping[torch.Tensor, torch.Tensor]
+    ) -> None:
+        """
+        Args:
+            leave_out: names of the network's weights of which only type and shape are kept.
+            swapped: the values of tensors that are empty because they lie on disk.
         """
         super().__init__()
-        self._snapshot, self._root, self._leave_out = snapshot, root, leave_out
+        self._snapshot, self._leave_out, self._swapped = snapshot, leave_out, swapped
         self.files: dict[str, Any] = {}
-        """Contents by path relative to `root`; the snapshot copies their tensors."""
+        """Contents by path in the checkpoint; the snapshot copies their tensors."""
         self.error: Exception | None = None
 
     def create(self, info: CheckpointCommitInfo) -> None:
@@ -159,7 +193,8 @@ class Capture(CheckpointEngine):
                     for name, value in state_dict["module"].items()
                 }
                 state_dict = state_dict | {"module": module}
-            self.files[Path(path).relative_to(self._root).as_posix()] = self._snapshot.tree(state_dict)
+            name = Path(path).relative_to(_NOWHERE).as_posix()
+            self.files[name] = self._snapshot.tree(state_dict, self._swapped)
         except Exception as error:
             self.error = error
 
@@ -172,26 +207,25 @@ class Capture(CheckpointEngine):
         return True
 
 
-def capture(
-    engine: Any, snapshot: Snapshot, root: Path, tag: str, client_state: Mapping[str, Any]
-) -> Capture:
-    """Let DeepSpeed's `save_checkpoint` run into memory. All ranks must call it.
+def capture(engine: Any, snapshot: Snapshot, tag: str, client_state: Mapping[str, Any]) -> Capture:
+    """Let DeepSpeed's `save_checkpoint` run into a snapshot. All ranks must call it.
 
     Args:
         engine: the DeepSpeed engine.
-        root: where DeepSpeed copies what it keeps on NVMe; without that it need not exist.
         tag: name of the directory of its files.
     """
-    captured = Capture(snapshot, root, _weights_of_masters(engine))
+    captured = Capture(snapshot, _weights_of_masters(engine), swapped(engine.optimizer))
     own = engine.checkpoint_engine
     engine.checkpoint_engine = captured
     # A script that puts weights together, which model.safetensors makes needless; it would be written at once.
     engine._copy_recovery_script = lambda save_path: None
+    # Its swap files, which it would copy at once, hold what is captured.
+    engine.zero_nvme_offload_optimizer = lambda: False
     try:
-        engine.save_checkpoint(str(root), tag=tag, client_state=dict(client_state), save_latest=False)
+        engine.save_checkpoint(str(_NOWHERE), tag=tag, client_state=dict(client_state), save_latest=False)
     finally:
         engine.checkpoint_engine = own
-        del engine._copy_recovery_script
+        del engine._copy_recovery_script, engine.zero_nvme_offload_optimizer
     return captured
 
 
@@ -212,6 +246,12 @@ def _allocate(size_bytes: int, pinned: bool) -> torch.Tensor:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=torch.uint8)
+
+
+def _allocate_file(size_bytes: int, directory: str) -> torch.Tensor:
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="copy-") as file:
+        os.posix_fallocate(file.fileno(), 0, size_bytes)
+        return torch.from_file(file.name, shared=True, size=size_bytes, dtype=torch.uint8)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

@@ -38,9 +38,8 @@ def own_fragments(engine: TrainingEngine, key: Literal["fp32", "ema"]) -> Iterat
     deepspeed = engine.deepspeed
     if deepspeed.zero_optimization_stage() == 0 and deepspeed.global_rank != 0:
         return
-    state = deepspeed.optimizer.state
     for shard in own_shards(deepspeed):
-        tensor = shard.master if key == "fp32" else state.get(shard.master, {}).get(AVERAGE, shard.master)
+        tensor = shard.weights if key == "fp32" else shard.state.get(AVERAGE, shard.weights)
         flat = tensor.detach().view(-1)
         for piece in shard.pieces:
             yield Fragment(piece.name, piece.start, flat.narrow(0, piece.offset, piece.size))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cluster.errors import ResumeRefusedError
 from pipeline.pretrain.engine.saved_state import SavedMaster, SavedState
 from pipeline.pretrain.engine.shards import Piece, Shard, own_shards
+from pipeline.pretrain.engine.swapped import put_away
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) 
     _require_all(engine.module, shards, saved)
     for shard in shards:
         _restore_shard(shard, engine.optimizer.state, saved, leave_out)
+        put_away(engine.optimizer, shard.master)
     _restore_loss_scale(engine.optimizer, saved)
     engine.global_steps, engine.skipped_steps = saved.model["global_steps"], saved.model["skipped_steps"]
     publish_masters(engine)
@@ -61,8 +63,8 @@ def publish_masters(engine: Any) -> None:
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     if stage == 3:
         optimizer.checkpoint_event_prologue()
-        for number, master in enumerate(optimizer.fp32_partitioned_groups_flat):
-            optimizer.fp16_partitioned_groups_flat[number].data.copy_(master.data)
+        for number, shard in enumerate(own_shards(engine)):
+            optimizer.fp16_partitioned_groups_flat[number].data.copy_(shard.weights.data)
             optimizer._unflatten_partitioned_parameters(number)
         optimizer.checkpoint_event_epilogue()
     elif stage:
@@ -71,7 +73,7 @@ def publish_masters(engine: Any) -> None:
         parameters = dict(engine.module.named_parameters())
         for shard in own_shards(engine):
             for piece in shard.pieces:
-                values = shard.master.view(-1).narrow(0, piece.offset, piece.size)
+                values = shard.weights.view(-1).narrow(0, piece.offset, piece.size)
                 parameters[piece.name].view(-1).copy_(values)
 
 
@@ -107,10 +109,10 @@ def _restore_shard(shard: Shard, states: Any, saved: SavedState, leave_out: Coll
         value = some.state[key]
         if not is_sharded(value):
             state[key] = value.clone() if torch.is_tensor(value) else value
-        elif not torch.is_tensor(state.get(key)):
-            state[key] = torch.zeros_like(shard.master, requires_grad=False)
+        elif not (torch.is_tensor(own := state.get(key)) and own.numel() == shard.weights.numel()):
+            state[key] = torch.zeros_like(shard.weights, requires_grad=False)
     for stretch in stretches:
-        stretch.copy(stretch.source.weights, shard.master)
+        stretch.copy(stretch.source.weights, shard.weights)
         for key in keys:
             if is_sharded(value := stretch.source.state[key]):
                 stretch.copy(value, state[key])

@@ -6,11 +6,14 @@ a row of parameters, one after the other (stages 1 to 3). A master's state (mome
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from pipeline.pretrain.engine.swapped import swapped
 
 Sizes = Sequence[tuple[str, int]]
 """Names and numbers of elements of parameters, in the order in which a master holds them."""
@@ -35,7 +38,11 @@ class Shard:
     """A master of this rank."""
 
     master: Tensor
-    """float32; flat where it holds several parameters."""
+    """What the optimizer keeps state for; empty while its values lie in a file."""
+    weights: Tensor
+    """Its values: float32; flat where it holds several parameters."""
+    state: Mapping[str, Any]
+    """Its state in the optimizer, by key."""
     group: int
     """Index of its optimizer group."""
     pieces: tuple[Piece, ...]
@@ -57,7 +64,9 @@ def pieces_of(sizes: Sizes, stage: int, world_size: int, rank: int) -> tuple[Pie
 
 
 def own_shards(engine: Any) -> list[Shard]:
-    """The masters of this rank, in the order of the optimizer's groups.
+    """The masters of this rank, in the order of the optimizer's groups, as they are between two updates.
+
+    Tensors are live: the next update changes them, or lets go of them where they lie in files.
 
     Args:
         engine: a DeepSpeedEngine.
@@ -73,9 +82,15 @@ def own_shards(engine: Any) -> list[Shard]:
         if stage < 3
         else [optimizer.sub_group_to_group_id[i] for i in range(len(masters))]
     )
+    files = swapped(optimizer)
     return [
         Shard(
             master,
+            files.get(master, master),
+            {
+                key: files.get(value, value) if torch.is_tensor(value) else value
+                for key, value in optimizer.state.get(master, {}).items()
+            },
             group,
             pieces_of(
                 [(name, shape.numel()) for name, shape in shapes.items()],
@@ -96,12 +111,16 @@ def _whole_shards(engine: Any) -> list[Shard]:
     for number, group in enumerate(optimizer.param_groups):
         sizes = group["sizes"]
         if flat is not None:
-            shards.append(Shard(flat[number], number, pieces_of(sizes, 0, 1, 0)))
+            shards.append(_whole_shard(optimizer, flat[number], number, pieces_of(sizes, 0, 1, 0)))
             continue
         masters = copies[number] if copies is not None else group["params"]
         for (name, size), master in zip(sizes, masters, strict=True):
-            shards.append(Shard(master, number, (Piece(name, 0, 0, size),)))
+            shards.append(_whole_shard(optimizer, master, number, (Piece(name, 0, 0, size),)))
     return shards
+
+
+def _whole_shard(optimizer: Any, master: Tensor, group: int, pieces: tuple[Piece, ...]) -> Shard:
+    return Shard(master, master, optimizer.state.get(master, {}), group, pieces)
 
 
 def _cut_row(sizes: Sizes, first: int, last: int) -> Iterator[Piece]:

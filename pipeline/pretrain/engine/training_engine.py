@@ -19,13 +19,25 @@ from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.engine.ema import Averaging
 from pipeline.pretrain.engine.fragments import AVERAGE
 from pipeline.pretrain.engine.lean_imports import do_without_compiler
+from pipeline.pretrain.engine.nvme import (
+    SwapDirectory,
+    load_operator,
+    places_on_disk,
+    require_disks,
+    require_lockable,
+)
 from pipeline.pretrain.engine.optimizers import forget_beta_powers, make_optimizer, optimizer_name
 from pipeline.pretrain.engine.restoring import restore
 from pipeline.pretrain.engine.saved_state import SavedState
+from pipeline.pretrain.engine.swapped import forget_gradients
 from pipeline.pretrain.settings import OffloadConfig
 
 _QUIET = 10**9
 """Steps between DeepSpeed's own progress lines: never."""
+_SWAP_BUFFERS = 5
+"""Of a sub-group: master, gradient, two moments and the average."""
+_SUB_GROUP_ELEMENTS = 100_000_000
+"""ZeRO-3 updates so many elements at a time: what is offloaded is in memory for one sub-group only."""
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DEEPSPEED_DIRECTORY = "deepspeed"
 """Directory of a checkpoint that holds DeepSpeed's files."""
@@ -50,10 +62,11 @@ class TrainingEngine:
     many micro-batches there are may differ from update to update, but not between ranks.
     """
 
-    def __init__(self, model: nn.Module, config: PretrainConfig, rank: Rank) -> None:
+    def __init__(self, model: nn.Module, config: PretrainConfig, rank: Rank, run: Path = Path("run")) -> None:
         """
         Args:
             model: with its initial weights, the same on every rank.
+            run: the run's directory, by which its own on local disks is named, where state is offloaded there.
 
         Raises:
             ConfigError: the precision, optimizer or offload cannot work on this machine.
@@ -62,7 +75,8 @@ class TrainingEngine:
         self.optimizer_name = optimizer_name(config)
         do_without_compiler()
         self._optimizer = make_optimizer(self.optimizer_name, model, config.optimizer)
-        self.deepspeed = initialize(model, config, rank.world_size, self._optimizer)
+        self._swap = SwapDirectory(config.zero, run, rank)
+        self.deepspeed = initialize(model, config, rank.world_size, self._optimizer, self._swap)
         self.device: torch.device = self.deepspeed.device
         self._clip = config.optimizer.clip
         without_zero = config.zero.stage == 0
@@ -118,7 +132,14 @@ class TrainingEngine:
         norm = float(self.deepspeed.get_global_grad_norm())
         if hasattr(self.deepspeed.optimizer, "fp32_groups") and scale is not None:
             norm /= scale
-        return Update(norm, self.deepspeed.was_step_applied(), self._loss_scale())
+        applied = self.deepspeed.was_step_applied()
+        if not applied:
+            forget_gradients(self.deepspeed.optimizer)
+        return Update(norm, applied, self._loss_scale())
+
+    def close(self) -> None:
+        """Delete what lies on local disks; the engine cannot be used any more."""
+        self._swap.remove()
 
     def load(self, directory: Path) -> None:
         """Take over the state in a checkpoint's directory, at any time; all ranks must call it.
@@ -180,21 +201,12 @@ def clear_gradients(engine: Any) -> None:
         optimizer._pre_step()
         optimizer._partition_all_parameters()
         optimizer._overflow_clean_up(optimizer.loss_scale)
+        forget_gradients(optimizer)
 
 
 def require_hardware(config: PretrainConfig) -> None:
     """Raise ConfigError unless this machine can compute in the run's precision and keep its state."""
-    zero = config.zero
-    for name, place in (
-        ("offload_optimizer", zero.offload_optimizer),
-        ("offload_parameters", zero.offload_parameters),
-    ):
-        if place is not None and place.device == "nvme":
-            raise ConfigError(
-                f"zero.{name}.device nvme is not supported: checkpoints are written from memory, and DeepSpeed keeps"
-                " state on disks in files of its own.",
-                next_step=f"set zero.{name}.device=cpu, or more workers: each then holds a smaller share",
-            )
+    require_disks(config.zero)
     if config.precision == "fp16" and not torch.cuda.is_available():
         raise ConfigError(
             "precision fp16 needs CUDA: CPUs have no kernels for it.",
@@ -202,11 +214,17 @@ def require_hardware(config: PretrainConfig) -> None:
         )
 
 
-def deepspeed_config(config: PretrainConfig, world_size: int) -> dict[str, Any]:
-    """DeepSpeed's configuration in concrete numbers; nothing is left to `auto`."""
+def deepspeed_config(
+    config: PretrainConfig, world_size: int, swap: SwapDirectory | None = None
+) -> dict[str, Any]:
+    """DeepSpeed's configuration in concrete numbers; nothing is left to `auto`.
+
+    Args:
+        swap: needed where state is offloaded to local disks.
+    """
     batch, zero = config.batch, config.zero
     offload = {
-        name: offload_section(place)
+        name: offload_section(place, swap)
         for name, place in (
             ("offload_optimizer", zero.offload_optimizer),
             ("offload_param", zero.offload_parameters),
@@ -230,6 +248,7 @@ def deepspeed_config(config: PretrainConfig, world_size: int) -> dict[str, Any]:
             "allgather_bucket_size": zero.reduce_bucket_elements,
             # Small parameters are kept whole only for speed; with few workers sharding them costs nothing.
             "stage3_param_persistence_threshold": 0,
+            "sub_group_size": _SUB_GROUP_ELEMENTS,
             **offload,
         },
         # Offloaded optimizers may be torch's own, where there is no compiler.
@@ -240,10 +259,13 @@ def deepspeed_config(config: PretrainConfig, world_size: int) -> dict[str, Any]:
     }
 
 
-def offload_section(place: OffloadConfig) -> dict[str, Any]:
+def offload_section(place: OffloadConfig, swap: SwapDirectory | None) -> dict[str, Any]:
     """DeepSpeed's settings of one offload."""
     section: dict[str, Any] = {"device": place.device, "pin_memory": torch.cuda.is_available()}
-    return section if place.path is None else section | {"nvme_path": str(place.path)}
+    if place.device == "cpu":
+        return section
+    assert swap is not None
+    return section | {"nvme_path": str(swap.of(place)), "buffer_count": _SWAP_BUFFERS}
 
 
 def initialize(
@@ -251,16 +273,20 @@ def initialize(
     config: PretrainConfig,
     world_size: int,
     optimizer: torch.optim.Optimizer,
+    swap: SwapDirectory,
 ) -> Any:
     """`deepspeed.initialize` for this rank; returns the engine."""
     import deepspeed
 
     # Its shared-memory collectives serve inference alone; compiling them would cost each machine's first start.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if any(places_on_disk(config.zero)):
+        require_lockable(model, world_size, sub_group_elements=_SUB_GROUP_ELEMENTS, buffers=_SWAP_BUFFERS)
+        load_operator()
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=optimizer,
-        config=deepspeed_config(config, world_size),
+        config=deepspeed_config(config, world_size, swap),
         dist_init_required=False,
     )
     return engine
