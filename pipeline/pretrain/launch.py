@@ -6,18 +6,19 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 import xxhash
 
-from cluster.errors import ClozeError, ResumeRefusedError, WorkersLostError
+from cluster.errors import ClozeError, ResumeRefusedError, StorageError, WorkersLostError
 from cluster.manifest import hash_file
 from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
+from cluster.seen_files import SeenFiles
 from cluster.stopping import stop_on_sigterm
 from cluster.storage import exclusive
 from cluster.train_group import GroupSize, run_group
@@ -57,7 +58,8 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
     from pipeline.pretrain.inputs import open_inputs
     from pipeline.tracking import start_run
 
-    inputs = open_inputs(config, verify=True)
+    seen = SeenFiles()
+    inputs = open_inputs(config, verify=True, seen=seen)
     inputs.require_samples()
     config = _with_absolute_paths(config)
     tracked = start_run(
@@ -77,6 +79,7 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
         RunInfo(name=name, run_id=tracked.run_id, tracking_uri=tracked.uri, submission_id=submission_id),
         config,
     )
+    seen.write(run.verified)
     return run
 
 
@@ -126,8 +129,11 @@ def check_resume(
         print(f"A damaged checkpoint is passed over: {message}", file=sys.stderr)
         if not look_only:
             run.record_event("checkpoint-set-aside", message=message)
-    inputs = open_inputs(config, verify=True, layouts=KeptLayouts(run.layout))
+    seen = SeenFiles.read(run.verified)
+    inputs = open_inputs(config, verify=True, seen=seen, layouts=KeptLayouts(run.layout))
     inputs.require_samples()
+    if not look_only:
+        seen.write(run.verified)
     require_not_lost(run, start)
     if start is None:
         return None
@@ -206,8 +212,9 @@ def execute(run: RunDirectory) -> None:
 
 def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
     num_cpus = max(os.cpu_count() or 1, size.workers * size.cpus_per_worker)
-    end_leftovers(run)
-    want_status(run.path, "RUNNING")
+    with run.refusals():
+        end_leftovers(run)
+        want_status(run.path, "RUNNING")
     try:
         with (
             ray_runtime(config.cluster.address, num_cpus=num_cpus),
@@ -276,7 +283,9 @@ def replay(run: RunDirectory) -> bool:
     try:
         send_log(run.path, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
     except Exception as error:
-        run.record_event("tracking-behind", message=str(error)[:2000])
+        # On a disk that is full, why the run ended matters more.
+        with suppress(StorageError):
+            run.record_event("tracking-behind", message=str(error)[:2000])
         return False
     return True
 

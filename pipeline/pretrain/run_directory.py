@@ -4,6 +4,7 @@ runs/NAME-1a2b3c4d/
     run.json        MLflow run id, tracking store, registered model
     config.yaml     the resolved configuration
     log.jsonl       every step's metrics and every event, append-only
+    verified.json   which files of its data were hashed, and need not be as long as nobody touches them
     layout/         which documents make the samples of this epoch and the next; made anew where it is missing
     checkpoints/    step-00000100/ ... each committed like any artefact
 """
@@ -11,7 +12,7 @@ runs/NAME-1a2b3c4d/
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster.errors import ReferenceNotFoundError
 from cluster.manifest import write_durably
+from cluster.storage import storage_errors
 from pipeline.config import load_config, nearest, to_yaml
 from pipeline.pretrain.config import PretrainConfig
 
@@ -62,6 +64,11 @@ class RunDirectory:
         return self.path.name if usual else str(self.path.resolve())
 
     @property
+    def verified(self) -> Path:
+        """File that says which files of the run's data were verified, and what they looked like."""
+        return self.path / "verified.json"
+
+    @property
     def layout(self) -> Path:
         """Directory of what was laid out for the run."""
         return self.path / "layout"
@@ -76,37 +83,59 @@ class RunDirectory:
         return load_config(PretrainConfig, self.path / CONFIG_FILE, overrides)
 
     def create(self, info: RunInfo, config: PretrainConfig) -> None:
-        """Write a new run's files; `run.json` last, because a run exists when that does."""
-        self.checkpoints.mkdir(parents=True)
-        write_durably(self.path / CONFIG_FILE, to_yaml(config).encode())
-        write_durably(
-            self.path / RUN_FILE, orjson.dumps(info.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
-        )
+        """Write a new run's files; `run.json` last, because a run exists when that does.
+
+        Raises:
+            StorageError: the file system refuses.
+        """
+        contents = orjson.dumps(info.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+        with storage_errors(self.path):
+            self.checkpoints.mkdir(parents=True)
+            write_durably(self.path / CONFIG_FILE, to_yaml(config).encode())
+            write_durably(self.path / RUN_FILE, contents)
 
     def reconfigure(self, config: PretrainConfig) -> None:
-        """Make `config` the configuration of the resumptions to come; the one before is kept beside it."""
+        """Make `config` the configuration of the resumptions to come; the one before is kept beside it.
+
+        Raises:
+            StorageError: the file system refuses.
+        """
         current = self.path / CONFIG_FILE
         if current.read_text() == to_yaml(config):
             return
         number = len(list(self.path.glob(f"{CONFIG_FILE}.*"))) + 1
-        write_durably(self.path / f"{CONFIG_FILE}.{number}", current.read_bytes())
-        write_durably(current, to_yaml(config).encode())
+        with self.refusals():
+            write_durably(self.path / f"{CONFIG_FILE}.{number}", current.read_bytes())
+            write_durably(current, to_yaml(config).encode())
         self.record_event("reconfigured", before=f"{CONFIG_FILE}.{number}")
 
     def record_event(self, event: str, **details: Any) -> None:
-        """Append to the run's history of starts, resumptions, repairs and ends; for operators."""
+        """Append to the run's history of starts, resumptions, repairs and ends; for operators.
+
+        Raises:
+            StorageError: the file system refuses; the history is as it was before.
+        """
         from cluster.manifest import created_by
 
         line = orjson.dumps({"event": event, "time": created_by().time, **details}) + b"\n"
-        descriptor = os.open(self.path / EVENTS_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            size = os.fstat(descriptor).st_size
-            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            whole = (b"\n" if torn else b"") + line
-            if os.write(descriptor, whole) != len(whole):
-                os.ftruncate(descriptor, size)
-        finally:
-            os.close(descriptor)
+        with self.refusals():
+            descriptor = os.open(self.path / EVENTS_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                size = os.fstat(descriptor).st_size
+                torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+                left = (b"\n" if torn else b"") + line
+                try:
+                    while left:
+                        left = left[os.write(descriptor, left) :]
+                except OSError:
+                    os.ftruncate(descriptor, size)
+                    raise
+            finally:
+                os.close(descriptor)
+
+    def refusals(self) -> AbstractContextManager[None]:
+        """For the time of the block, a refusal of the file system is a StorageError that says how the run goes on."""
+        return storage_errors(self.path, again=f"`cloze resume {self.typed}`")
 
     def events(self) -> list[dict[str, Any]]:
         """The run's history, oldest first; a line that a full disk or a kill tore is left out."""

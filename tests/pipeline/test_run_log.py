@@ -18,7 +18,9 @@ from cluster.train_group import Rank
 from pipeline.pretrain.checkpoints.checkpoint_store import store_of
 from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention
 from pipeline.pretrain.checkpoints.run_checkpoints import RunCheckpoints
+from pipeline.pretrain.guards.endings import record_failure
 from pipeline.pretrain.inputs import open_inputs
+from pipeline.pretrain.launch import replay
 from pipeline.pretrain.log import log_lines
 from pipeline.pretrain.log.log_lines import entries_backwards
 from pipeline.pretrain.log.reporter import Reporter
@@ -34,8 +36,9 @@ from pipeline.pretrain.log.run_log import (
     send_log,
     want_status,
 )
+from pipeline.pretrain.run_directory import RunDirectory, RunInfo
 from pipeline.tracking import TrackedRun, connect, environment, source_tags, start_run
-from tests.pipeline.ranks import make_run
+from tests.pipeline.ranks import make_config, make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 HOLE_BYTES = 1 << 40
@@ -155,7 +158,7 @@ def test_what_was_evaluated_is_one_point_of_the_run_and_a_metric_of_its_checkpoi
     ) == 1
     version = client.get_model_version_by_alias("evaluated", "best")
     model = client.get_logged_model(version.tags["cloze.model_id"])
-    assert [(metric.key, metric.step, metric.value) for metric in model.metrics] == [
+    assert [(metric.key, metric.step, metric.value) for metric in model.metrics or []] == [
         ("held_out_loss", 10, 1.5)
     ]
 
@@ -314,6 +317,28 @@ def test_a_full_disk_is_a_typed_error_that_leaves_a_whole_log_to_go_on_from(tmp_
     assert log.write("train", steps[-1] + 1, {"loss": 2.0}), "there is room again"
     log.close()
     assert [entry["step"] for entry in read_log(tmp_path)] == list(range(1, steps[-1] + 2))
+
+
+def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    run = RunDirectory(tmp_path / "full")
+    run.create(
+        RunInfo(name="full", run_id="0" * 32, tracking_uri="http://127.0.0.1:9"), make_config(tmp_path, store)
+    )
+    log = RunLog(run.path)
+    log.write("train", 1, {"loss": 1.0})
+    log.close()
+    with largest_file(10):
+        with pytest.raises(StorageError, match="File too large") as caught:
+            run.reconfigure(run.config(("steps=13",)))
+        with pytest.raises(StorageError, match="File too large"):
+            run.record_event("started", step=0)
+        assert not replay(run)
+        record_failure(run, caught.value)
+    assert run.events() == []
+    assert run.config().steps == 12
 
 
 @given(

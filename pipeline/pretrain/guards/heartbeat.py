@@ -20,7 +20,6 @@ import orjson
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cluster.storage import storage_errors
 from pipeline.pretrain.run_directory import RunDirectory
 
 HEARTBEATS = "heartbeats"
@@ -80,7 +79,7 @@ class Heartbeat:
         self._step = -1
         self._armed_at, self._armed_s = 0.0, 0.0
         beats, stacks = run_directory / HEARTBEATS, run_directory / STACKS
-        with storage_errors(run_directory, again=f"`cloze resume {RunDirectory(run_directory).typed}`"):
+        with RunDirectory(run_directory).refusals():
             beats.mkdir(exist_ok=True)
             stacks.mkdir(exist_ok=True)
             # Kept open: whoever has no memory, or no file system, left can still tell.

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cluster.errors import CorruptArtefactError
 from cluster.manifest import seal, unseal, write_durably
-from cluster.storage import storage_errors
 from pipeline.pretrain.guards.skipped_data import SkippedData
 from pipeline.pretrain.run_directory import RunDirectory
 
@@ -58,8 +57,7 @@ class SkipLedger:
         """
         entries = (*self.entries, entry)
         contents = seal({"skipped": [one.model_dump(mode="json") for one in entries]})
-        again = f"`cloze resume {RunDirectory(self._path.parent).typed}`"
-        with storage_errors(self._path, again=again):
+        with RunDirectory(self._path.parent).refusals():
             write_durably(self._path, orjson.dumps(contents, option=orjson.OPT_INDENT_2))
         self.entries = entries
 

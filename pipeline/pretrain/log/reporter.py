@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from cluster.errors import StorageError
 from pipeline.pretrain.log.run_log import RunLog, Sender
 from pipeline.pretrain.run_directory import RunDirectory
 
@@ -68,7 +70,9 @@ class Reporter:
         if self._sender is None:
             return
         if unsent := self._sender.close(_CLOSE_TIMEOUT_S):
-            self._run.record_event("tracking-behind", message=unsent)
+            # A disk that is full must not hide why the run ended.
+            with suppress(StorageError):
+                self._run.record_event("tracking-behind", message=unsent)
 
     def _notify(self) -> None:
         if self._sender is not None:
