@@ -26,6 +26,7 @@ from cluster.manifest import (
     read_manifest,
     write_manifest,
 )
+from cluster.seen_files import SeenFiles
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 QUARANTINE_NAME = "quarantine"
@@ -60,12 +61,18 @@ def staging_directory(directory: Path, key: str) -> Path:
 
 
 def find_damage(
-    directory: Path, manifest: Manifest, *, deep: bool = True, only: Collection[str] | None = None
+    directory: Path,
+    manifest: Manifest,
+    *,
+    deep: bool = True,
+    only: Collection[str] | None = None,
+    seen: SeenFiles | None = None,
 ) -> list[Damage]:
     """Compare every file with the manifest: sizes always, hashes when `deep`.
 
     Args:
         only: paths of the files whose hashes are compared; None means all.
+        seen: files whose hashes need not be compared again; those that are right are added.
     """
 
     def check(entry: FileEntry) -> Damage | None:
@@ -76,8 +83,13 @@ def find_damage(
             return Damage(entry.path, f"{size_bytes} bytes instead of {entry.size_bytes}")
         if not deep or (only is not None and entry.path not in only):
             return None
+        if seen is not None and seen.has(path, entry.xxh3_128):
+            return None
+        before = path.stat()
         digest = hash_file(path)[0]
         if digest == entry.xxh3_128:
+            if seen is not None:
+                seen.add(path, digest, before)
             return None
         return Damage(entry.path, f"xxh3_128 is {digest} instead of {entry.xxh3_128}")
 
@@ -92,6 +104,7 @@ def open_artefact(
     kind: str | None = None,
     deep: bool = True,
     only: Collection[str] | None = None,
+    seen: SeenFiles | None = None,
     repair: str = "",
 ) -> Manifest:
     """Read and verify a committed artefact.
@@ -100,6 +113,7 @@ def open_artefact(
         kind: the kind it must be; None accepts any.
         deep: hash every file; otherwise only sizes are compared.
         only: paths of the files that are hashed; None means all.
+        seen: files that need not be hashed again; those that are right are added.
         repair: the command that repairs it, for the error message.
 
     Raises:
@@ -108,7 +122,7 @@ def open_artefact(
     manifest = read_manifest(directory)
     if kind is not None and manifest.kind != kind:
         raise CorruptArtefactError(f"{directory} holds {manifest.kind}, but {kind} is needed here.")
-    if damages := find_damage(directory, manifest, deep=deep, only=only):
+    if damages := find_damage(directory, manifest, deep=deep, only=only, seen=seen):
         listed = "\n".join(f"  {damage}" for damage in damages)
         raise CorruptArtefactError(
             f"{directory} ({manifest.kind}) is damaged:\n{listed}",

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from cluster.errors import MissingInputError
 from cluster.manifest import MANIFEST_NAME, Manifest
+from cluster.seen_files import SeenFiles
 from cluster.storage import open_artefact
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TOKENIZER_FILE, TOKENS
@@ -102,11 +103,12 @@ class TokenStore:
         self._categories: dict[str, tuple[np.ndarray, list[str]]] = {}
 
     @classmethod
-    def open(cls, path: Path, *, verify: bool = True) -> TokenStore:
+    def open(cls, path: Path, *, verify: bool = True, seen: SeenFiles | None = None) -> TokenStore:
         """Open the store at `path`, or the one under a preparation's output directory.
 
         Args:
             verify: hash every file (a few GB/s); otherwise only their sizes are compared.
+            seen: files that need not be hashed again; those that are right are added.
 
         Raises:
             MissingInputError: there is no such directory.
@@ -119,7 +121,7 @@ class TokenStore:
             raise MissingInputError(
                 f"There is no token store at {path}.", next_step="make it with `cloze data prepare CONFIG`"
             )
-        return cls(path, open_artefact(path, kind=TOKENS, deep=verify, repair=REPAIR))
+        return cls(path, open_artefact(path, kind=TOKENS, deep=verify, seen=seen, repair=REPAIR))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path,)

@@ -77,7 +77,7 @@ class KeptLayouts:
             from_tokens: datasets of stores with fewer tokens are not kept.
         """
         self.directory = directory
-        self._tell = tell or (lambda *_, **__: None)
+        self._told = tell or (lambda *_, **__: None)
         self._from_tokens = from_tokens
         self._writer = ThreadPoolExecutor(1, "layouts", initializer=_step_back) if writes else None
         self._pending: list[Future[None]] = []
@@ -128,7 +128,7 @@ class KeptLayouts:
 
     def damaged(self, error: Exception) -> None:
         """Tell of something that was laid out anew because it was not what was written."""
-        self._tell("layout-damaged", message=str(error)[:2000])
+        self._tell("layout-damaged", error)
 
     def close(self, timeout_s: float = 0.0) -> None:
         """Wait so long for what is being written; give up what is not done then."""
@@ -144,8 +144,13 @@ class KeptLayouts:
             return
         except (ClozeError, OSError) as error:
             if not self._failed:
-                self._tell("layout-not-kept", message=str(error)[:2000])
+                self._tell("layout-not-kept", error)
             self._failed = True
+
+    def _tell(self, event: str, error: Exception) -> None:
+        # Where nothing can be written, the event cannot be either.
+        with suppress(ClozeError, OSError):
+            self._told(event, message=str(error)[:2000])
 
 
 class KeptLayout:

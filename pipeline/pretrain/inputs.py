@@ -9,6 +9,7 @@ from functools import cached_property
 
 from cluster.errors import ConfigError, MismatchError
 from cluster.manifest import InputEntry, hash_json
+from cluster.seen_files import SeenFiles
 from data_prep.token_store import TokenStore
 from models.config import NetworkConfig
 from pipeline.batches.kept_layouts import KeptLayouts
@@ -142,17 +143,24 @@ class Inputs:
         return found
 
 
-def open_inputs(config: PretrainConfig, *, verify: bool, layouts: KeptLayouts | None = None) -> Inputs:
+def open_inputs(
+    config: PretrainConfig,
+    *,
+    verify: bool,
+    seen: SeenFiles | None = None,
+    layouts: KeptLayouts | None = None,
+) -> Inputs:
     """Open the stores, hashing every file when `verify`, and fit the network's vocabulary to them.
 
     Args:
+        seen: files that need not be hashed again; those that are right are added.
         layouts: where what is laid out is kept.
 
     Raises:
         CorruptArtefactError, MismatchError, ConfigError: as the parts raise them; what the objective, the network and
             the tokens are to each other is checked here, before anything is started.
     """
-    stores = [TokenStore.open(store.path, verify=verify) for store in config.data.stores]
+    stores = [TokenStore.open(store.path, verify=verify, seen=seen) for store in config.data.stores]
     vocabulary = open_vocabulary(config, stores)
     model = replace(config.model, vocab_size=vocabulary.size)
     if check_fit := FIT_CHECKS.get(config.objective.kind):
