@@ -116,11 +116,13 @@ def _segments(run: RunDirectory, attempts: Sequence[Attempt]) -> list[tuple[int,
     start."""
     configs: dict[str, PretrainConfig] = {}
     found: list[tuple[int, PretrainConfig]] = []
-    for attempt in attempts:
+    for number, attempt in enumerate(attempts):
         if attempt.config_file not in configs:
             configs[attempt.config_file] = config_of(run, attempt)
-        found = [one for one in found if one[0] < attempt.first_step]
-        found.append((attempt.first_step, configs[attempt.config_file]))
+        # A run begins at 0, although the line of its history that says so may have been torn.
+        first_step = attempt.first_step if number else 0
+        found = [one for one in found if one[0] < first_step]
+        found.append((first_step, configs[attempt.config_file]))
     return found or [(0, config_of(run, None))]
 
 

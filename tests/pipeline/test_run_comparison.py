@@ -17,7 +17,8 @@ from pipeline.cli import app
 from pipeline.comparison_plots import page, terminal_plot
 from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
 from pipeline.pretrain.log.run_log import RunLog
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_directory import EVENTS_FILE, RunDirectory
+from pipeline.pretrain.run_history import list_attempts
 from pipeline.run_comparison import RunComparison, compare, flat_settings
 from pipeline.run_curves import Curve, bin_curve, read_curves
 from tests.conftest import write_store
@@ -108,6 +109,10 @@ def test_tokens_follow_warm_up_phases_and_what_was_changed_on_the_way(tmp_path: 
     old = make_config(tmp_path, store, "steps=30", *stages)
     expected = [old.tokens_before(step) for step in range(1, 11)]
     expected += [expected[-1] + 8 * 32 * step for step in range(1, 21)]
+    assert read_curves(run, ("loss",))["loss"].tokens.tolist() == expected
+    history = run.path / EVENTS_FILE
+    history.write_bytes(history.read_bytes()[9:])
+    assert len(list_attempts(run.events())) == 2
     assert read_curves(run, ("loss",))["loss"].tokens.tolist() == expected
 
 
