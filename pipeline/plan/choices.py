@@ -11,6 +11,8 @@ from pipeline.plan.sharding import Sharding
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.settings import OffloadConfig, ZeroConfig
 
+_PLACES = {"cpu": "on the host", "nvme": "on disks"}
+
 
 @dataclass(frozen=True, slots=True)
 class Machines:
@@ -73,12 +75,12 @@ def chosen_option(config: PretrainConfig, network: Network, machines: Machines) 
 
 
 def _name(zero: ZeroConfig) -> str:
-    places = [
-        name
-        for name, place in (("optimizer", zero.offload_optimizer), ("weights", zero.offload_parameters))
-        if place is not None
-    ]
-    return f"stage {zero.stage}" + (f", {' and '.join(places)} on the host" if places else "")
+    by_place: dict[str, list[str]] = {}
+    for name, place in (("optimizer", zero.offload_optimizer), ("weights", zero.offload_parameters)):
+        if place is not None:
+            by_place.setdefault(_PLACES[place.device], []).append(name)
+    offloaded = [f"{' and '.join(names)} {place}" for place, names in by_place.items()]
+    return ", ".join([f"stage {zero.stage}", *offloaded])
 
 
 def _option(

@@ -33,6 +33,7 @@ class DeviceMemory:
 
     moment: Moment
     weights: int
+    """With those that ZeRO-3 has gathered from other ranks."""
     master_weights: int
     optimizer_state: int
     average: int
@@ -77,29 +78,29 @@ def device_memory(config: PretrainConfig, network: Network, sharding: Sharding, 
     num_micro_batches = config.batch.samples // (config.batch.micro_batch_size * sharding.world_size)
     finished = [done for done, _ in trace.peaks]
     held = sharding.held(finished, accumulates=num_micro_batches > 1)
-    alive, gradients = max(
-        ((alive, taken) for (_, alive), taken in zip(trace.peaks, held, strict=True)), key=sum
-    )
-    arriving = (trace.gathering_bytes, held[0] + sharding.arriving())
-    moments: dict[Moment, tuple[int, int]] = {
-        "forward and backward": max((alive, gradients), arriving, key=sum),
-        "reduction": (0, sharding.reduction()),
-        "update": (0, sharding.update()),
-        "start": (0, max(0, sharding.start() - shards.device)),
+    gathered = sharding.gathered(finished)
+    alive = [each for _, each in trace.peaks]
+    stretches = [*zip(alive, held, gathered, strict=True)]
+    stretches.append((trace.gathering_bytes, held[0], gathered[0] + sharding.arriving()))
+    moments: dict[Moment, tuple[int, int, int]] = {
+        "forward and backward": max(stretches, key=sum),
+        "reduction": (0, sharding.reduction(), 0),
+        "update": (0, sharding.update(), 0),
+        "start": (0, 0, max(0, sharding.start() - shards.device)),
     }
     moment = max(moments, key=lambda name: sum(moments[name]))
-    alive, gradients = moments[moment]
+    activations, gradients, weights = moments[moment]
     inputs = PREFETCHED_BATCHES * trace.inputs_bytes if sharding.on_cuda else trace.inputs_bytes
     teacher = ITEM_BYTES[config.precision] * network.teacher_elements
-    allocated = shards.device + teacher + inputs + alive + gradients
+    allocated = shards.device + teacher + inputs + activations + gradients + weights
     return DeviceMemory(
         moment=moment,
-        weights=shards.weights + teacher,
+        weights=shards.weights + teacher + weights,
         master_weights=shards.master_weights,
         optimizer_state=shards.optimizer_state,
         average=shards.average,
         gradients=gradients + shards.gradients + shards.buffers,
-        activations=alive,
+        activations=activations,
         inputs=inputs,
         context=_context(sharding),
         fragmentation=int(FRAGMENTATION * allocated) if sharding.on_cuda else 0,

@@ -35,7 +35,12 @@ _PREFETCHED = 50_000_000
 _MAX_GATHERED = 1_000_000_000 + _PREFETCHED
 """Elements that stage 3 keeps gathered, with those fetched ahead."""
 _SUB_GROUP = 1_000_000_000
-"""Elements of a shard that stage 3 updates at a time."""
+"""Elements of a shard after which a group that stage 3 updates at a time takes no more parameters."""
+_SWAP_BUFFERS, _SWAP_BUFFER = 5, 100_000_000
+"""Buffers through which state goes to and from disks, and elements of each of those for weights. Those for optimizer
+state are as large as what is updated at a time."""
+_KEPT_IN_HOST = 1_000_000_000
+"""Elements of weights that stay in the host's memory (`max_in_cpu`) where they are offloaded to disks."""
 _STAGE_0_BUCKET = 500_000_000
 """Gradient elements that are flattened and reduced at a time without ZeRO."""
 
@@ -53,7 +58,9 @@ class Shards:
     buffers: int
     """For communication, and between device and host."""
     host: int
-    """In the memory of the machine: what is offloaded."""
+    """In the memory of the machine: what is offloaded, or on its way from disks."""
+    disk: int
+    """On the local disks of the machine: what is offloaded there."""
 
     @property
     def device(self) -> int:
@@ -136,22 +143,36 @@ class Sharding:
         weights = item * (shard if zero.stage == 3 else self.num_parameters)
         gradients = item * shard if zero.stage == 3 else 0
         buffers = item * self.bucket if zero.stage == 3 else 0
-        host = 0
-        if self.offloads_optimizer:
-            host += sum(map(self._in_host, (master, moments, average)))
-            host += self._in_host(4 * shard) + self._in_host(gradients)
+        host = disk = 0
+        if zero.offload_optimizer is not None:
+            host += self._in_host(gradients)
+            if zero.offload_optimizer.device == "nvme":
+                disk += master + moments + average + 4 * shard
+                host += _SWAP_BUFFERS * 4 * self._updated_together
+            else:
+                host += sum(map(self._in_host, (master, moments, average, 4 * shard)))
             gradients = master = moments = average = 0
             if zero.stage in (1, 2):
                 host += self._in_host(item * shard) + self._in_host(item * self.largest)
                 host += item * self.touched
                 buffers += item * self.largest
         if zero.offload_parameters is not None:
-            host += self._in_host(weights)
+            if zero.offload_parameters.device == "nvme":
+                disk += weights
+                host += item * (min(shard, _KEPT_IN_HOST) + _SWAP_BUFFERS * _SWAP_BUFFER)
+            else:
+                host += self._in_host(weights)
             weights = 0
-        return Shards(weights, master, moments, average, gradients, buffers, host)
+        return Shards(weights, master, moments, average, gradients, buffers, host, disk)
+
+    @property
+    def _updated_together(self) -> int:
+        """Elements of a shard that an update takes at a time."""
+        together = _SUB_GROUP + -(-self.largest // self.world_size)
+        return min(self.shard, together) if self.config.zero.stage == 3 else self.shard
 
     def held(self, finished: Sequence[int], accumulates: bool) -> list[int]:
-        """Bytes of gradients, buckets and gathered weights in each stretch of the backward pass.
+        """Bytes of gradients and buckets in each stretch of the backward pass.
 
         Args:
             finished: gradient elements finished before each stretch, ascending; the first is 0.
@@ -165,21 +186,19 @@ class Sharding:
             if accumulates:
                 return [bucket + item * self.num_parameters] * len(finished)
             return [item * done + (bucket if done else 0) for done in finished]
-        buckets = self._through_bucket(finished, accumulates)
-        # What a stretch ends with was gathered in it.
-        gathered = [self._gathered(done) for done in (0, *finished)]
-        return [sum(pair) for pair in zip(buckets, gathered, strict=False)]
+        return self._through_bucket(finished, accumulates)
 
-    def arriving(self) -> int:
-        """Bytes of the buffer in which the last weights arrive in the forward pass."""
-        return min(self._gathered(0), self.item * (_PREFETCHED + self.largest))
-
-    def _gathered(self, finished: int) -> int:
-        """Bytes of whole weights that the backward pass still needs."""
+    def gathered(self, finished: Sequence[int]) -> list[int]:
+        """Bytes of whole weights that stage 3 holds in each stretch of the backward pass, as `held` has them."""
         copies = self.world_size > 1 or (self.config.zero.offload_parameters is not None and self.on_cuda)
         if self.config.zero.stage < 3 or not copies:
-            return 0
-        return self.item * min(self.num_parameters - finished, _MAX_GATHERED)
+            return [0] * len(finished)
+        # A layer's weights go when its last gradient is there: what a stretch begins with was gathered before it.
+        return [self.item * min(self.num_parameters - done, _MAX_GATHERED) for done in (0, *finished[:-1])]
+
+    def arriving(self) -> int:
+        """Bytes of the buffer in which the last weights arrive in the forward pass of stage 3."""
+        return min(*self.gathered([0]), self.item * (_PREFETCHED + self.largest))
 
     def _through_bucket(self, finished: Sequence[int], accumulates: bool) -> list[int]:
         """Stages 2 and 3: gradients wait in the bucket, and leave it when the next has no room in it."""
@@ -231,14 +250,13 @@ class Sharding:
         half = item < 4
         if stage == 0:
             return item * shard + (4 * shard if half else 0) + scratch
-        together = min(shard, _SUB_GROUP + self.largest) if stage == 3 else shard
-        flat = (item + (4 if half else 0)) * together
+        flat = (item + (4 if half else 0)) * self._updated_together
         return flat + scratch + (item * self.touched if stage < 3 else 0)
 
     def start(self) -> int:
         """Most bytes on the device while DeepSpeed takes the network over."""
         whole = self.item * self.num_parameters
-        return whole + (self.shards().device if self.config.zero.stage == 3 else whole)
+        return whole + (self.shards().weights if self.config.zero.stage == 3 else whole)
 
     def _in_host(self, size: int) -> int:
         """Of pinned memory, torch's allocator gives out powers of two."""

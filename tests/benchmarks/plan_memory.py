@@ -43,6 +43,7 @@ zero: {stage: 1, reduce_bucket_elements: 2000000}
 _ENCODER_DECODER = "model.network=encoder_decoder"
 _DROPOUT = ("model.dropout=0.1", "model.attention_dropout=0.1")
 _OPTIMIZER = "zero.offload_optimizer.device=cpu"
+_LARGE_BUCKET = ("zero.reduce_bucket_elements=8000000", "batch.micro_batch_size=1")
 _WEIGHTS = "zero.offload_parameters.device=cpu"
 _ELMO = (
     "{network: elmo, vocab_size: 8192, cell_size: 512, projection_size: 128,"
@@ -92,6 +93,7 @@ CASES = (
     Case("T5, stage 2", (_ENCODER_DECODER, "objective.kind=t5_span_corruption", "zero.stage=2")),
     Case("ELMo, stage 1", ("objective.kind=bilm",), elmo=True),
     Case("MLM, stage 3, recomputed", ("zero.stage=3", "compute.gradient_checkpointing=true")),
+    Case("MLM, stage 3, large bucket", ("zero.stage=3", *_LARGE_BUCKET)),
     Case("MLM, stage 2, optimizer offloaded", ("zero.stage=2", _OPTIMIZER)),
     Case("MLM, stage 3, optimizer offloaded", ("zero.stage=3", _OPTIMIZER)),
     Case("MLM, stage 3, bf16, all offloaded", ("zero.stage=3", "precision=bf16", _OPTIMIZER, _WEIGHTS)),
@@ -105,6 +107,7 @@ CASES = (
     Case("MLM, stage 3, bf16, average, 2 ranks", ("zero.stage=3", "precision=bf16", "ema.decay=0.99"), 2),
     Case("MLM, stage 3, one micro-batch, 2 ranks", ("zero.stage=3", "batch.samples=8"), 2),
     Case("MLM, stage 3, small bucket, 2 ranks", ("zero.stage=3", "zero.reduce_bucket_elements=300000"), 2),
+    Case("MLM, stage 3, large bucket, 2 ranks", ("zero.stage=3", *_LARGE_BUCKET), 2),
     Case("MLM with dropout, stage 3, 2 ranks", ("zero.stage=3", *_DROPOUT), 2),
     Case("MLM, stage 3, recomputed, 2 ranks", ("zero.stage=3", "compute.gradient_checkpointing=true"), 2),
     Case("CLM, stage 3, 2 ranks", ("model.network=decoder", "objective.kind=clm", "zero.stage=3"), 2),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.plan.choices import Machines, chosen_option, memory_of, options
+from pipeline.plan.disk import disk_of
 from pipeline.plan.network import make_network
 from pipeline.plan.sharding import Sharding
 from pipeline.pretrain.config import PretrainConfig
@@ -52,28 +53,37 @@ def stage_3(*overrides: str, ranks: int = 8, on_cuda: bool = True) -> Sharding:
 
 
 def test_gathered_weights_go_with_the_gradients_that_no_longer_need_them() -> None:
-    finished, bucket = [0, 1_000, 4_000, 5_000, 6_005_000], 100_000
-    # The largest gradient lies outside of the bucket, which exists all the time.
-    assert stage_3().shards().gradients == 4 * 6_005_000 // 8
-    assert stage_3().shards().buffers == 4 * bucket
-    expected = [6_005_000, 6_005_000, 6_004_000, 6_001_000, 6_000_000 + 6_000_000]
-    # What waited in the bucket is reduced from a sorted copy when the largest gradient comes.
-    expected[-1] += 5_000
-    assert stage_3().held(finished, accumulates=False) == [4 * each for each in expected]
-
-
-def test_gloo_reduces_from_one_copy_more_than_nccl() -> None:
-    finished = [0, 1_000, 4_000]
-    here, there = (stage_3(on_cuda=each).held(finished, accumulates=False)[-1] for each in (False, True))
-    assert here - there == 4 * 4_000
+    finished = [0, 1_000, 4_000, 5_000, 6_005_000]
+    expected = [6_005_000, 6_005_000, 6_004_000, 6_001_000, 6_000_000]
+    assert stage_3().gathered(finished) == [4 * each for each in expected]
 
 
 def test_one_rank_gathers_no_weights_unless_they_are_on_the_host() -> None:
     offloaded = "zero.offload_parameters.device=cpu"
-    assert stage_3(ranks=1).held([0], accumulates=False) == [0]
+    assert stage_3(ranks=1).gathered([0]) == [0]
     assert stage_3(ranks=1).arriving() == 0
-    assert stage_3(offloaded, ranks=1).held([0], accumulates=False) == [4 * 6_005_000]
+    assert stage_3(offloaded, ranks=1).gathered([0]) == [4 * 6_005_000]
     assert stage_3().arriving() == 4 * 6_005_000
+
+
+def test_gradients_are_reduced_from_a_copy_sorted_by_ranks_and_one_more_on_gloo() -> None:
+    finished = [0, 1_000, 4_000, 5_000, 6_005_000]
+    nccl, gloo = (stage_3(on_cuda=each).held(finished, accumulates=False) for each in (True, False))
+    # The largest does not fit into the bucket: it stays outside, and what waited makes room for it.
+    assert nccl == [0, 0, 0, 0, 4 * (6_000_000 + 5_000)]
+    # It is reduced from where it lies, but gloo copies it.
+    assert gloo == [0, 0, 0, 0, 4 * (6_000_000 + 6_000_000)]
+
+
+def test_state_on_disks_is_in_host_memory_for_one_group_at_a_time() -> None:
+    on_disks = ("zero.offload_optimizer.device=nvme", "zero.offload_optimizer.path=/local")
+    shards, shard = stage_3(*on_disks).shards(), 6_005_000 // 8
+    # Master weights, two moments and gradients in float32; five buffers for them, and gradients as they come.
+    assert shards.disk == 16 * shard
+    assert shards.host == 20 * shard + (1 << (4 * shard - 1).bit_length())
+    assert shards.master_weights == shards.optimizer_state == shards.gradients == 0
+    config = planned("zero.stage=3", *on_disks)
+    assert disk_of(config, stage_3(*on_disks), ranks_per_node=4).swap == 4 * shards.disk
 
 
 def test_offloaded_state_is_in_host_memory_and_not_on_the_device() -> None:
