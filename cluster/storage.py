@@ -192,13 +192,16 @@ def quarantine(directory: Path, damage: Damage) -> Path | None:
 
 
 @contextmanager
-def exclusive(directory: Path, what: str) -> Iterator[None]:
+def exclusive(
+    directory: Path, what: str, *, in_use: str = "wait for it to finish, or choose another directory"
+) -> Iterator[None]:
     """Hold `directory` for one writer at a time; the lock goes with the process, however that ends.
 
     A file system that knows no locks is trusted.
 
     Args:
         what: what the holder does, for the error message of the next one.
+        in_use: what to do where another process holds it.
 
     Raises:
         StorageError: another process holds it.
@@ -215,7 +218,7 @@ def exclusive(directory: Path, what: str) -> Iterator[None]:
             os.close(descriptor)
             raise StorageError(
                 f"{directory} is in use by {holder}.",
-                next_step="wait for it to finish, or choose another directory",
+                next_step=in_use,
             ) from None
     try:
         yield

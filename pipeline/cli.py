@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -41,15 +42,23 @@ def main() -> None:
         enter_start_directory()
         app()
     except ClozeError as error:
-        print(f"\n{error}", file=sys.stderr)
+        _say(f"\n{error}")
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, SystemExit) as ended:
         if (interrupt := _interrupt_of(ended)) is None:
             raise
         # A verb that is taken up again by another command than itself leaves that as a note.
         next_step = " ".join(getattr(interrupt, "__notes__", ["the same command"]))
-        print(f"\nInterrupted; finished work is kept. To continue: {next_step}", file=sys.stderr)
+        _say(f"\nInterrupted; finished work is kept. To continue: {next_step}")
         sys.exit(130)
+
+
+def _say(text: str) -> None:
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        # A file on the disk that is full: the exit code is still to say what happened.
+        sys.stderr = io.StringIO()
 
 
 def _interrupt_of(ended: BaseException) -> KeyboardInterrupt | None:

@@ -61,6 +61,11 @@ def test_missing_configuration_ends_with_11_and_the_nearest_file(tmp_path: Path,
     assert "did you mean tiny.yaml?" in done.stderr
 
 
+def test_exit_code_is_that_of_the_failure_where_nothing_can_be_printed(tmp_path: Path):
+    command = f"{Path(sys.executable).with_name('cloze')} resume nobody > /dev/full 2> /dev/full"
+    assert subprocess.run(command, shell=True, cwd=tmp_path).returncode == 23
+
+
 def test_damaged_shard_stops_a_run_with_20_naming_file_and_runbook(tmp_path: Path, store: Path):
     damaged = shutil.copytree(store, tmp_path / "tokens")
     shard = min(damaged.glob("*.arrow"))

@@ -55,7 +55,6 @@ def resume(
     """Continue a run from its newest good checkpoint, on as many workers as `cluster.workers=N` says."""
     from contextlib import nullcontext
 
-    from cluster.storage import exclusive
     from pipeline.pretrain.checkpoints.checkpoint import step_of
     from pipeline.pretrain.launch import check_resume, execute
     from pipeline.pretrain.run_directory import find_run
@@ -63,7 +62,7 @@ def resume(
     run = find_run(reference.partition("@")[0], runs_dir)
     settings = run.config(tuple(overrides or ()))
     # A run that is being trained must not be changed under its workers, which read its settings at every restart.
-    with nullcontext() if dry_run else exclusive(run.path, "its resumption"):
+    with nullcontext() if dry_run else run.held("its resumption"):
         start = check_resume(run, settings, allow_changed or (), look_only=dry_run)
         step = 0 if start is None else step_of(start)
         events = [event["event"] for event in run.events()]

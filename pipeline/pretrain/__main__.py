@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch.distributed as dist
 
 from cluster.errors import ClozeError
 from cluster.stopping import stop_on_sigterm
-from cluster.storage import exclusive
 from cluster.train_group import Rank, rank_from_environment
 from pipeline.pretrain.guards.endings import record_end, record_failure
 from pipeline.pretrain.guards.leftovers import end_leftovers
@@ -35,12 +34,14 @@ def main() -> None:
         with ExitStack() as held:
             if rank.rank == 0:
                 # Before the others can go on, which the process group's start makes them wait for.
-                held.enter_context(exclusive(run.path, "its training"))
+                held.enter_context(run.held("its training"))
                 end_leftovers(run)
             _train(run, rank)
     except ClozeError as error:
         if rank.rank == 0 or not error.everywhere:
-            print(f"\n{error}", file=sys.stderr, flush=True)
+            # Standard error may be a file on the disk that is full.
+            with suppress(OSError):
+                print(f"\n{error}", file=sys.stderr, flush=True)
         # At once: the other ranks may wait in a collective for this one, and taking leave would wait for them.
         os._exit(error.exit_code)
 

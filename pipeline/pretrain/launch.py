@@ -20,7 +20,6 @@ from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.seen_files import SeenFiles
 from cluster.stopping import stop_on_sigterm
-from cluster.storage import exclusive
 from cluster.train_group import GroupSize, run_group
 from pipeline.batches.kept_layouts import KeptLayouts
 from pipeline.config import to_plain
@@ -206,7 +205,7 @@ def execute(run: RunDirectory) -> None:
             "No C++ compiler here: torch's fused AdamW takes the place of DeepSpeed's CPU Adam.",
             file=sys.stderr,
         )
-    with exclusive(run.path, "its training"):
+    with run.held("its training"):
         _train(run, config, size)
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster.errors import ReferenceNotFoundError
 from cluster.manifest import write_durably
-from cluster.storage import storage_errors
+from cluster.storage import exclusive, storage_errors
 from pipeline.config import load_config, nearest, to_yaml
 from pipeline.pretrain.config import PretrainConfig
 
@@ -132,6 +132,14 @@ class RunDirectory:
                     raise
             finally:
                 os.close(descriptor)
+
+    def held(self, what: str) -> AbstractContextManager[None]:
+        """Nobody else trains or changes the run for the time of the block; raises StorageError where somebody does."""
+        return exclusive(
+            self.path,
+            what,
+            in_use="wait for it to finish, or end it (SIGTERM saves first); `cloze runs` says how far it is",
+        )
 
     def refusals(self) -> AbstractContextManager[None]:
         """For the time of the block, a refusal of the file system is a StorageError that says how the run goes on."""

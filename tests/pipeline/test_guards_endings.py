@@ -16,7 +16,10 @@ from cluster.errors import ResumeRefusedError, StorageError
 from cluster.manifest import MANIFEST_NAME
 from cluster.storage import exclusive
 from pipeline.cli import app
+from pipeline.commands import train
+from pipeline.commands.checkpoints import checkpoints
 from pipeline.pretrain.checkpoints.checkpoint import checkpoint_name
+from pipeline.pretrain.checkpoints.checkpoint_store import store_of
 from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.guards import leftovers
 from pipeline.pretrain.guards.heartbeat import HEARTBEATS, heartbeat_path, process_of, read_heartbeats
@@ -31,6 +34,7 @@ from pipeline.pretrain.launch import check_resume
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.submission import prepare
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run
+from tests.pipeline.small_checkpoints import state_at, write_files
 
 BEATING = """
 import sys, time
@@ -175,6 +179,7 @@ def test_a_directory_in_use_is_refused_without_a_word_in_its_history(run: RunDir
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 33
     assert "the training of somebody else" in done.stderr
+    assert "choose another directory" not in done.stderr
     assert "Traceback" not in done.stderr
     assert run.events() == []
 
@@ -196,6 +201,18 @@ def test_checkpoints_are_not_left_behind_by_a_change_of_their_directory(run: Run
     with pytest.raises(ResumeRefusedError, match="is not there") as caught:
         check_resume(run, elsewhere)
     assert str(tmp_path / "elsewhere") in caught.value.next_step
+
+
+def test_the_end_names_checkpoints_wherever_they_are_and_the_run_as_it_can_be_typed(
+    tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = make_run(tmp_path, store, "elsewhere", f"checkpoint.directory={tmp_path / 'kept'}")
+    write_files(store_of(run), state_at(4, 2.0))
+    for show in (train._show_end, lambda run, as_json: checkpoints(str(run.path), as_json=as_json)):
+        show(run, as_json=True)
+        assert str(tmp_path / "kept/elsewhere/step-00000004") in capsys.readouterr().out
+    train._show_end(run, as_json=False)
+    assert f"cloze checkpoints {run.path} " in capsys.readouterr().out
 
 
 def test_a_process_that_ended_is_no_process_of_a_beat(run: RunDirectory):

@@ -135,7 +135,7 @@ class RunCheckpoints:
             else:
                 self._failed.append(outcome.error)
                 self._reporter.history(
-                    "checkpoint-failed", step=outcome.step, message=str(outcome.error)[:2000]
+                    "checkpoint-failed", step=outcome.step, message=outcome.error.problem[:2000]
                 )
         return len(self._failed) >= MAX_FAILED_SAVES
 
