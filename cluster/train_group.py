@@ -106,6 +106,8 @@ def run_group(
             raise pickle.loads(verdict.read_bytes())
         if failure is None:
             return
+        if told := [error for error in _errors_of(failure) if isinstance(error, ClozeError)]:
+            raise told[0]
         if not restarts_left or not _may_pass(failure):
             raise WorkersLostError(
                 f"The workers failed and {max_failures - restarts_left} restarts did not help: {failure}",
@@ -159,6 +161,11 @@ def _run_once(
     return None
 
 
+def _errors_of(failure: Exception) -> list[Exception]:
+    """What workers raised, by rank."""
+    return list(getattr(failure, "worker_failures", {}).values())
+
+
 def _may_pass(failure: Exception) -> bool:
     """Whether a new start may help: workers were lost, or raised; Ray Train itself did not stumble over something."""
     from ray.exceptions import RayActorError
@@ -182,8 +189,12 @@ def _worker_main(loop: Mapping[str, Any]) -> None:
         loop["function"](loop["argument"], rank)
     except ClozeError as error:
         # Left as a verdict, it ends the group whatever restarts are left, and the driver raises it.
-        verdict.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(verdict, pickle.dumps(error))
+        try:
+            verdict.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(verdict, pickle.dumps(error))
+        except OSError:
+            # The disk is full, perhaps: Ray Train carries it.
+            raise error from None
         if not error.everywhere and rank.world_size > 1:
             # The others may wait for this rank without end: Ray Train stops them for an error.
             raise

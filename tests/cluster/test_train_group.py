@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import PreemptedError, StorageError, WorkersLostError
+from cluster.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
 from cluster.runtime import ray_runtime
 from cluster.train_group import GroupSize, Rank, run_group
 
@@ -53,6 +53,15 @@ def disk_full_on_rank_one(argument: Mapping[str, Any], rank: Rank) -> None:
     dist.barrier()
 
 
+def disk_full_everywhere(argument: Mapping[str, Any], rank: Rank) -> None:
+    import resource
+
+    note_start(argument)
+    # As of now, this process cannot write to any file.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    raise StorageError("no room", next_step="make some")
+
+
 def stopped_everywhere(argument: Mapping[str, Any], rank: Rank) -> None:
     note_start(argument)
     raise PreemptedError("asked to stop")
@@ -89,9 +98,14 @@ def test_what_one_rank_says_ends_the_group_while_the_others_wait_for_it(tmp_path
     assert (tmp_path / "starts").read_text() == "xx"
 
 
-def test_what_all_ranks_say_ends_the_group_and_costs_no_restart(tmp_path: Path):
-    with pytest.raises(PreemptedError, match="asked to stop"):
-        run(stopped_everywhere, tmp_path, workers=1, max_failures=2)
+@pytest.mark.parametrize(
+    ("function", "error"), [(stopped_everywhere, PreemptedError), (disk_full_everywhere, StorageError)]
+)
+def test_what_all_ranks_say_ends_the_group_and_costs_no_restart(
+    function: Any, error: type[ClozeError], tmp_path: Path
+):
+    with pytest.raises(error, match=r"asked to stop|no room"):
+        run(function, tmp_path, workers=1, max_failures=2)
     assert (tmp_path / "starts").read_text() == "x"
 
 

@@ -86,7 +86,7 @@ class Heartbeat:
             self._file = os.open(heartbeat_path(run_directory, rank), os.O_RDWR | os.O_CREAT, 0o644)
             self._stacks_path = stacks / f"rank-{rank:05d}-{platform.node()}-{process.pid}.txt"
             self._stacks = self._stacks_path.open("w")
-        self._write(-1, "starting", timeout_s * FIRST_TIMES_AS_LONG)
+            self._write(-1, "starting", timeout_s * FIRST_TIMES_AS_LONG)
 
     def beat(self, step: int, part: str) -> None:
         """Say that this rank is alive and begins `part` of `step`.
