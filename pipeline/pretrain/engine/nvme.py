@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
 
 from cluster.errors import ConfigError
 from cluster.manifest import hash_json
@@ -54,15 +53,8 @@ def require_disks(zero: ZeroConfig) -> None:
         _require_direct_io(key, place.path, or_host)
 
 
-def require_lockable(model: nn.Module, world_size: int, *, sub_group_elements: int, buffers: int) -> None:
-    """Raise ConfigError unless this process may lock what DeepSpeed reads a sub-group into: else it ends the process.
-
-    Args:
-        sub_group_elements: after which a sub-group takes no more parameters.
-        buffers: float32 tensors of a sub-group that are in memory at a time.
-    """
-    shares = [-(-parameter.numel() // world_size) for parameter in model.parameters()]
-    needed = 4 * buffers * min(sum(shares), sub_group_elements + max(shares))
+def require_lockable(needed: int) -> None:
+    """Raise ConfigError unless this process may lock so many bytes, which DeepSpeed would otherwise end it for."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit != resource.RLIM_INFINITY and limit < needed and not _may_lock_all():
         raise ConfigError(

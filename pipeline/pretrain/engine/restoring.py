@@ -64,8 +64,10 @@ def publish_masters(engine: Any) -> None:
     if stage == 3:
         optimizer.checkpoint_event_prologue()
         for number, shard in enumerate(own_shards(engine)):
-            optimizer.fp16_partitioned_groups_flat[number].data.copy_(shard.weights.data)
-            optimizer._unflatten_partitioned_parameters(number)
+            own = shard.master.data
+            shard.master.data = shard.weights.data
+            optimizer._reassign_or_swap_out_partitioned_parameters(number)
+            shard.master.data = own
         optimizer.checkpoint_event_epilogue()
     elif stage:
         optimizer.update_lp_params()

@@ -30,12 +30,14 @@ from pipeline.pretrain.engine.optimizers import forget_beta_powers, make_optimiz
 from pipeline.pretrain.engine.restoring import restore
 from pipeline.pretrain.engine.saved_state import SavedState
 from pipeline.pretrain.engine.swapped import forget_gradients
-from pipeline.pretrain.settings import OffloadConfig
+from pipeline.pretrain.settings import OffloadConfig, ZeroConfig
 
 _QUIET = 10**9
 """Steps between DeepSpeed's own progress lines: never."""
 _SWAP_BUFFERS = 5
 """Of a sub-group: master, gradient, two moments and the average."""
+_PARAMETER_BUFFERS = 10
+"""Parameters that are in memory at a time where they lie on disk."""
 _SUB_GROUP_ELEMENTS = 100_000_000
 """ZeRO-3 updates so many elements at a time: what is offloaded is in memory for one sub-group only."""
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -215,22 +217,15 @@ def require_hardware(config: PretrainConfig) -> None:
 
 
 def deepspeed_config(
-    config: PretrainConfig, world_size: int, swap: SwapDirectory | None = None
+    config: PretrainConfig, world_size: int, swap: SwapDirectory | None = None, largest_share: int = 0
 ) -> dict[str, Any]:
     """DeepSpeed's configuration in concrete numbers; nothing is left to `auto`.
 
     Args:
-        swap: needed where state is offloaded to local disks.
+        swap: where to; needed where something is offloaded to local disks.
+        largest_share: elements of the largest parameter that a rank keeps; needed where those are parameters.
     """
     batch, zero = config.batch, config.zero
-    offload = {
-        name: offload_section(place, swap)
-        for name, place in (
-            ("offload_optimizer", zero.offload_optimizer),
-            ("offload_param", zero.offload_parameters),
-        )
-        if place is not None
-    }
     return {
         # The caller says which micro-batch is the last of an update; batches of different steps differ in size.
         "train_batch_size": batch.micro_batch_size * world_size,
@@ -249,7 +244,7 @@ def deepspeed_config(
             # Small parameters are kept whole only for speed; with few workers sharding them costs nothing.
             "stage3_param_persistence_threshold": 0,
             "sub_group_size": _SUB_GROUP_ELEMENTS,
-            **offload,
+            **_offload(zero, swap, largest_share),
         },
         # Offloaded optimizers may be torch's own, where there is no compiler.
         "zero_force_ds_cpu_optimizer": False,
@@ -259,13 +254,28 @@ def deepspeed_config(
     }
 
 
-def offload_section(place: OffloadConfig, swap: SwapDirectory | None) -> dict[str, Any]:
-    """DeepSpeed's settings of one offload."""
+def _offload(zero: ZeroConfig, swap: SwapDirectory | None, largest_share: int) -> dict[str, Any]:
+    """DeepSpeed's settings of what is kept elsewhere."""
+    optimizer, parameters = zero.offload_optimizer, zero.offload_parameters
+    settings: dict[str, Any] = {}
+    if optimizer is not None:
+        settings["offload_optimizer"] = _place(optimizer, swap) | {"buffer_count": _SWAP_BUFFERS}
+    if parameters is not None:
+        settings["offload_param"] = _place(parameters, swap)
+    if parameters is not None and parameters.device == "nvme":
+        buffers = {"buffer_count": _PARAMETER_BUFFERS, "buffer_size": largest_share, "max_in_cpu": 0}
+        settings["offload_param"] |= buffers
+        # A parameter that is kept for its next use keeps its buffer, and DeepSpeed ends where there are no more.
+        settings["stage3_max_reuse_distance"] = 0
+    return settings
+
+
+def _place(place: OffloadConfig, swap: SwapDirectory | None) -> dict[str, Any]:
     section: dict[str, Any] = {"device": place.device, "pin_memory": torch.cuda.is_available()}
     if place.device == "cpu":
         return section
     assert swap is not None
-    return section | {"nvme_path": str(swap.of(place)), "buffer_count": _SWAP_BUFFERS}
+    return section | {"nvme_path": str(swap.of(place))}
 
 
 def initialize(
@@ -280,13 +290,15 @@ def initialize(
 
     # Its shared-memory collectives serve inference alone; compiling them would cost each machine's first start.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    shares = [-(-parameter.numel() // world_size) for parameter in model.parameters()]
     if any(places_on_disk(config.zero)):
-        require_lockable(model, world_size, sub_group_elements=_SUB_GROUP_ELEMENTS, buffers=_SWAP_BUFFERS)
+        sub_group = min(sum(shares), _SUB_GROUP_ELEMENTS + max(shares))
+        require_lockable(4 * (_SWAP_BUFFERS * sub_group + _PARAMETER_BUFFERS * max(shares)))
         load_operator()
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=optimizer,
-        config=deepspeed_config(config, world_size, swap),
+        config=deepspeed_config(config, world_size, swap, max(shares)),
         dist_init_required=False,
     )
     return engine
