@@ -18,6 +18,9 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 
 _LOCAL_OBJECT_STORE_BYTES = 512 * 1024**2
 """Shards travel through files, not through the object store, so a local one stays small."""
+_ATTEMPTS = 3
+"""Ray gives its own processes 30 s to come up. A machine with much other work does not always manage that at once."""
+_TOO_SLOW = "timed out during startup"
 
 
 @contextmanager
@@ -29,7 +32,7 @@ def ray_runtime(address: str | None = None, *, num_cpus: int | None = None, **op
         num_cpus: logical CPUs of the local cluster; None counts this machine's. Ignored with an address.
 
     Raises:
-        ClusterUnreachableError: nothing answers at `address`.
+        ClusterUnreachableError: nothing answers at `address`, or a local cluster does not come up.
     """
     import ray
 
@@ -51,7 +54,7 @@ def ray_runtime(address: str | None = None, *, num_cpus: int | None = None, **op
                 "include_dashboard": False,
                 "object_store_memory": _LOCAL_OBJECT_STORE_BYTES,
             }
-            ray.init(address="local", **(quiet | local | options))
+            _start_here(quiet | local | options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if not target:
             raise
@@ -63,6 +66,27 @@ def ray_runtime(address: str | None = None, *, num_cpus: int | None = None, **op
         yield
     finally:
         ray.shutdown()
+
+
+def _start_here(options: dict[str, Any]) -> None:
+    """Start Ray on this machine, again where it was too slow."""
+    import ray
+    import tenacity
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_message(match=f".*{_TOO_SLOW}"),
+        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        reraise=True,
+    )
+    try:
+        retrying(ray.init, address="local", **options)
+    except Exception as error:
+        if _TOO_SLOW not in str(error):
+            raise
+        raise ClusterUnreachableError(
+            f"Ray did not come up on this machine in {_ATTEMPTS} attempts: {error}",
+            next_step="see what else keeps the machine busy (`uptime`), then type the same command again",
+        ) from error
 
 
 def _same_directory() -> dict[str, Any]:

@@ -34,11 +34,11 @@ from tests.pipeline.ranks import start_ranks
 from tests.runbooks.materials import ROOT, Corpus, Situation, copy_run, failed_run, flip_bit, wait_for_beat
 
 RAY = """
-import logging, ray, sys
-options = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 200 * 1024**2}
-ray.init(address="local", logging_level=logging.ERROR, **options)
-print(ray.get_runtime_context().gcs_address, flush=True)
-sys.stdin.read()
+import ray, sys
+from cluster.runtime import ray_runtime
+with ray_runtime("local", num_cpus=4):
+    print(ray.get_runtime_context().gcs_address, flush=True)
+    sys.stdin.read()
 """
 """One cluster for all pages that need one, because starting it takes longer than anything that they do."""
 
@@ -334,7 +334,6 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[st
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
         text=True,
     )
     assert process.stdout is not None
