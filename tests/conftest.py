@@ -27,8 +27,11 @@ providers._get_local_constants = lambda: providers._local_constants
 SLOW = (
     "pipeline/test_exactness.py",
     "runbooks/test_runbooks.py",
-    "pipeline/test_tiny_runs.py",
-    "pipeline/test_engine.py",
+    "pipeline/finetune/test_from_pretraining.py",
+    "pipeline/test_guards_ray.py",
+    "cluster/test_train_group.py",
+    "data_prep/test_preparation_restart.py",
+    "data_prep/test_preparation.py",
 )
 """Files that take minutes, the slowest first: the last one to start decides how long two processes take."""
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 def drawn() -> list[tuple[str, int]]:
     found = []
 
-    @settings(max_examples=300)
+    @settings(settings.get_profile("ci"), max_examples=300)
     @given(st.text(), st.integers())
     def draw(text: str, number: int) -> None:
         found.append((text, number))
