@@ -12,7 +12,7 @@ Weights have the run's precision; master weights, moments and the average are fl
   order of the layers, weights that were gathered stay until the backward pass has used them for the last time, up to
   10^9 elements (`stage3_max_live_parameters`); on one rank they are no copies. They arrive in flat buffers for several
   layers at once (`stage3_prefetch_bucket_size`), each of which stays until its last layer has taken its own copy. An
-  update goes through groups of 10^9 elements (`sub_group_size`).
+  update goes through groups of 10^8 elements (`sub_group_size`).
 - Stage 3 reduces a bucket from a flat copy that is sorted by ranks, also on one rank; `gloo` adds up in one more.
 """
 
@@ -34,13 +34,11 @@ _PREFETCHED = 50_000_000
 """Elements that stage 3 fetches ahead, in one flat buffer."""
 _MAX_GATHERED = 1_000_000_000 + _PREFETCHED
 """Elements that stage 3 keeps gathered, with those fetched ahead."""
-_SUB_GROUP = 1_000_000_000
+SUB_GROUP_ELEMENTS = 100_000_000
 """Elements of a shard after which a group that stage 3 updates at a time takes no more parameters."""
-_SWAP_BUFFERS, _SWAP_BUFFER = 5, 100_000_000
-"""Buffers through which state goes to and from disks, and elements of each of those for weights. Those for optimizer
-state are as large as what is updated at a time."""
-_KEPT_IN_HOST = 1_000_000_000
-"""Elements of weights that stay in the host's memory (`max_in_cpu`) where they are offloaded to disks."""
+STATE_BUFFERS, WEIGHT_BUFFERS = 5, 10
+"""Buffers through which state goes to and from disks, each for a group that is updated at a time, and those through
+which weights go, each for a rank's share of the largest parameter."""
 _STAGE_0_BUCKET = 500_000_000
 """Gradient elements that are flattened and reduced at a time without ZeRO."""
 
@@ -148,7 +146,7 @@ class Sharding:
             host += self._in_host(gradients)
             if zero.offload_optimizer.device == "nvme":
                 disk += master + moments + average + 4 * shard
-                host += _SWAP_BUFFERS * 4 * self._updated_together
+                host += 4 * STATE_BUFFERS * self._updated_together
             else:
                 host += sum(map(self._in_host, (master, moments, average, 4 * shard)))
             gradients = master = moments = average = 0
@@ -159,7 +157,9 @@ class Sharding:
         if zero.offload_parameters is not None:
             if zero.offload_parameters.device == "nvme":
                 disk += weights
-                host += item * (min(shard, _KEPT_IN_HOST) + _SWAP_BUFFERS * _SWAP_BUFFER)
+                host += item * (WEIGHT_BUFFERS * -(-self.largest // self.world_size))
+                # After an update weights are written from a buffer that has room for whole parameters.
+                host += item * min(self.num_parameters, self.world_size * SUB_GROUP_ELEMENTS + self.largest)
             else:
                 host += self._in_host(weights)
             weights = 0
@@ -168,7 +168,7 @@ class Sharding:
     @property
     def _updated_together(self) -> int:
         """Elements of a shard that an update takes at a time."""
-        together = _SUB_GROUP + -(-self.largest // self.world_size)
+        together = SUB_GROUP_ELEMENTS + -(-self.largest // self.world_size)
         return min(self.shard, together) if self.config.zero.stage == 3 else self.shard
 
     def held(self, finished: Sequence[int], accumulates: bool) -> list[int]:
@@ -190,11 +190,14 @@ class Sharding:
 
     def gathered(self, finished: Sequence[int]) -> list[int]:
         """Bytes of whole weights that stage 3 holds in each stretch of the backward pass, as `held` has them."""
-        copies = self.world_size > 1 or (self.config.zero.offload_parameters is not None and self.on_cuda)
+        place = self.config.zero.offload_parameters
+        copies = self.world_size > 1 or (place is not None and self.on_cuda)
         if self.config.zero.stage < 3 or not copies:
             return [0] * len(finished)
+        # What comes from disks is not kept for its next use.
+        most = _MAX_GATHERED if place is None or place.device == "cpu" else _PREFETCHED + self.largest
         # A layer's weights go when its last gradient is there: what a stretch begins with was gathered before it.
-        return [self.item * min(self.num_parameters - done, _MAX_GATHERED) for done in (0, *finished[:-1])]
+        return [self.item * min(self.num_parameters - done, most) for done in (0, *finished[:-1])]
 
     def arriving(self) -> int:
         """Bytes of the buffer in which the last weights arrive in the forward pass of stage 3."""

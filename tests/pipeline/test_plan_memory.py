@@ -86,6 +86,16 @@ def test_state_on_disks_is_in_host_memory_for_one_group_at_a_time() -> None:
     assert disk_of(config, stage_3(*on_disks), ranks_per_node=4).swap == 4 * shards.disk
 
 
+def test_weights_on_disks_are_on_the_device_for_few_layers_at_a_time() -> None:
+    on_disks = ("zero.offload_parameters.device=nvme", "zero.offload_parameters.path=/local")
+    groups = ((60_000_000,) * 20,)
+    sharding = Sharding(planned("zero.stage=3", *on_disks), groups, 8, on_cuda=True)
+    assert sharding.shards().disk == 4 * 1_200_000_000 // 8
+    assert sharding.shards().weights == 0
+    # The layer that is computed, and what is fetched ahead; they go with the last gradients.
+    assert sharding.gathered([0, 600_000_000, 1_140_000_000]) == [4 * 110_000_000] * 3
+
+
 def test_offloaded_state_is_in_host_memory_and_not_on_the_device() -> None:
     network = make_network(planned(), "cuda")
 
