@@ -239,8 +239,8 @@ def test_the_listing_names_what_is_damaged(run: RunDirectory, uri: str):
     arguments = ["checkpoints", "run", "--runs-dir", str(run.path.parent), "--json"]
     rows = orjson.loads(CliRunner().invoke(app, arguments).stdout)
     assert [(row["reference"], row["alias"], row["state"]) for row in rows] == [
-        ("run@10", "best", "committed"),
-        ("run@20", "latest", "committed"),
+        (f"{run.typed}@10", "best", "committed"),
+        (f"{run.typed}@20", "latest", "committed"),
     ]
     assert rows[0]["directory"] == f"{uri}/run/step-00000010"
     flip_byte(f"{uri}/run/step-00000020/{OPTIMIZER_FILE}")
