@@ -209,6 +209,14 @@ def clear_gradients(engine: Any) -> None:
 def require_hardware(config: PretrainConfig) -> None:
     """Raise ConfigError unless this machine can compute in the run's precision and keep its state."""
     require_disks(config.zero)
+    parameters = config.zero.offload_parameters
+    on_disk = parameters is not None and parameters.device == "nvme"
+    if on_disk and config.precision != "bf16" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"zero.offload_parameters.device nvme needs precision bf16 on CPUs, not {config.precision}: DeepSpeed keeps"
+            " parameters on disk in bf16 there, whatever they are.",
+            next_step="set precision=bf16, or zero.offload_parameters.device=cpu",
+        )
     if config.precision == "fp16" and not torch.cuda.is_available():
         raise ConfigError(
             "precision fp16 needs CUDA: CPUs have no kernels for it.",
