@@ -289,10 +289,11 @@ class OffloadConfig(Config):
     """Where ZeRO keeps what the GPU has no room for (Ren et al. 2021; Rajbhandari et al. 2021)."""
 
     device: Literal["cpu", "nvme"] = "cpu"
-    """Host memory. `nvme`, local disks through libaio, is refused at the start: a checkpoint could not hold what lies
-    there."""
+    """Host memory, or local disks through libaio, which needs libaio's header and a C++ compiler on every machine. A
+    resumption may change it: checkpoints are the same. Tensors of less than 1 MiB on a worker stay in memory."""
     path: Path | None = None
-    """Directory on the local disks of every machine; needed for `nvme`."""
+    """Directory on the local disks of every machine; needed for `nvme`. Each run has one of its own in it while it
+    trains, of as many bytes as the state, and as many again while a checkpoint is written."""
 
     @model_validator(mode="after")
     def _has_path(self) -> OffloadConfig:
@@ -310,6 +311,6 @@ class ZeroConfig(Config):
     offload_optimizer: OffloadConfig | None = None
     """Where optimizer state lives and is updated; stages 1 to 3, `nvme` stage 3 alone."""
     offload_parameters: OffloadConfig | None = None
-    """Where parameters live between their uses; stage 3."""
+    """Where parameters live between their uses; stage 3. `nvme` needs `precision` bf16 on CPUs."""
     reduce_bucket_elements: int = Field(default=500_000_000, gt=0)
     """Gradient elements that are reduced at a time: larger ones are faster and take more memory."""

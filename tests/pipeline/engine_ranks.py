@@ -51,7 +51,12 @@ DISK_CASES: dict[str, tuple[str, ...]] = {
     "3-large-disk": ("zero.stage=3", f"zero.offload_optimizer={DISK}"),
     "3-large-host": ("zero.stage=3", f"zero.offload_optimizer={CPU}"),
     "3-large-none": ("zero.stage=3",),
-    "3-large-bf16": ("zero.stage=3", f"zero.offload_optimizer={DISK}", "precision=bf16"),
+    "3-large-bf16": (
+        "zero.stage=3",
+        f"zero.offload_optimizer={DISK}",
+        f"zero.offload_parameters={DISK}",
+        "precision=bf16",
+    ),
     "3-large-lion": ("zero.stage=3", f"zero.offload_optimizer={DISK}", "optimizer.kind=lion"),
 }
 """The same with a network that is large enough for DeepSpeed to put state on disk, where there is libaio."""
@@ -95,8 +100,8 @@ def make_engine(directory: Path, rank: Rank, case: str) -> TrainingEngine:
     config = make_config(own, directory / "none", *overrides, "ema={decay: 0.8}")
     optimizers.has_compiler = lambda: not case.endswith("plain")
     torch.manual_seed(1)
-    # Half of the large one's embedding is more than the MiB below which nothing is swapped.
-    network = Network(110_003 if "large" in case else 11)
+    # Half of the large one's embedding is more than the MiB below which nothing is swapped, in bf16 too.
+    network = Network(220_003 if "large" in case else 11)
     return TrainingEngine(network, config, rank, Path(f"{case}-{next(_NUMBERS)}"))
 
 

@@ -18,17 +18,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cluster.operators import has_compiler
 from pipeline.pretrain.checkpoints.checkpoint import (
     DEEPSPEED_DIRECTORY,
     MODEL_FILE,
     list_checkpoints,
     step_of,
 )
+from pipeline.pretrain.engine.nvme import has_libaio
 from pipeline.pretrain.launch import create_run, execute, replay
 from pipeline.pretrain.log.run_log import read_metrics
 from pipeline.pretrain.run_directory import RunDirectory
 from tests.pipeline.process_group import PATIENCE_S, Group
-from tests.pipeline.ranks import make_config, make_run, start_ranks, train
+from tests.pipeline.ranks import make_config, make_run, start_ranks, train, train_by_torchrun
 
 WORLD_SIZE_TOLERANCE = 1e-5
 """Largest relative difference of any step's loss between 1, 2 and 4 workers, in fp32. Measured: about 1e-7."""
@@ -43,6 +45,11 @@ WHOLE = (
 )
 """A run with everything that has a state: an average, a phase, growing batches, a window of losses; of more than four
 epochs."""
+LARGE = (
+    "{num_layers: 1, hidden_size: 256, num_heads: 2, intermediate_size: 1024, max_positions: 32, norm: pre}"
+)
+"""With halves of more than the MiB below which DeepSpeed keeps state in memory."""
+SWAPPED = ("zero.stage=3", "steps=8", "checkpoint.every_steps=3", "ema.decay=0.9")
 SHARDED = ("zero.stage=3", "precision=bf16", "steps=40", "checkpoint.every_steps=10", "ema.decay=0.9")
 
 
@@ -195,6 +202,26 @@ def test_sharded_parameters_in_bf16_are_resumed_bit_for_bit(tmp_path: Path, stor
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
 
 
+def test_state_on_disk_survives_a_kill_and_is_bit_for_bit_what_it_is_in_memory(tmp_path: Path, store: Path):
+    if not (has_compiler() and has_libaio()):
+        pytest.skip("needs g++ and libaio (apt-get install g++ ninja-build libaio-dev)")
+    swap = tmp_path / "swap"
+    places = {"memory": "{device: cpu}", "disk": f"{{device: nvme, path: {swap}}}"}
+    in_memory, on_disk = (
+        make_run(tmp_path, store, name, *SWAPPED, f"zero.offload_optimizer={place}", model=LARGE)
+        for name, place in places.items()
+    )
+    train(in_memory, 2)
+    kill_after_step(start_ranks(on_disk, 2), on_disk, 5)
+    assert [path for path in swap.rglob("*") if path.is_file()]
+    train(on_disk, 2)
+    assert losses(on_disk) == losses(in_memory)
+    expected, found = final_state(in_memory), final_state(on_disk)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    assert not list(swap.iterdir())
+
+
 def test_loss_of_two_terms_with_tokens_drawn_while_training_is_the_same_on_one_and_two_workers(
     tmp_path: Path, store: Path
 ):
@@ -202,8 +229,8 @@ def test_loss_of_two_terms_with_tokens_drawn_while_training_is_the_same_on_one_a
     runs = [
         make_run(tmp_path, store, f"electra-{workers}", "steps=6", objective=electra) for workers in (1, 2)
     ]
-    for workers, run in enumerate(runs, 1):
-        train(run, workers)
+    train(runs[0], 1)
+    train_by_torchrun(runs[1], 2)
     assert losses(runs[0]) == pytest.approx(losses(runs[1]), rel=WORLD_SIZE_TOLERANCE)
     assert len(losses(runs[0])) == 6
 

@@ -16,7 +16,7 @@ from models.elmo.language_model import ElmoLanguageModel
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 from models.weights import decay_groups, layer_scales
-from pipeline.pretrain.engine import optimizers
+from pipeline.pretrain.engine import nvme, optimizers
 from pipeline.pretrain.engine.optimizers import KINDS, make_optimizer, optimizer_name
 from pipeline.pretrain.engine.shards import pieces_of
 from pipeline.pretrain.engine.torch_optimizers import Adagrad, Lamb
@@ -176,12 +176,37 @@ def test_fp16_on_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "bf16" in caught.value.next_step
 
 
-def test_offload_to_disks_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    nvme = "{device: nvme, path: /local}"
-    for key in ("offload_optimizer", "offload_parameters"):
+@pytest.mark.parametrize("key", ["offload_optimizer", "offload_parameters"])
+def test_offload_to_disks_says_what_a_machine_lacks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    def refusal(path: Path) -> ConfigError:
+        place = f"{{device: nvme, path: {path}}}"
         with pytest.raises(ConfigError, match=key) as caught:
-            require_hardware(make_config(tmp_path, tmp_path, "zero.stage=3", f"zero.{key}={nvme}"))
-        assert "cpu" in caught.value.next_step
+            require_hardware(make_config(tmp_path, tmp_path, "zero.stage=3", f"zero.{key}={place}"))
+        assert f"zero.{key}.device=cpu" in caught.value.next_step
+        return caught.value
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(nvme, "has_compiler", lambda: True)
+    monkeypatch.setattr(nvme, "has_libaio", lambda: True)
+    assert "Not a directory" in refusal(tmp_path / "file" / "swap").problem
+    monkeypatch.setattr(nvme, "has_libaio", lambda: False)
+    assert "apt-get install libaio-dev" in refusal(tmp_path).next_step
+    monkeypatch.setattr(nvme, "has_compiler", lambda: False)
+    assert "C++ compiler" in refusal(tmp_path).problem
+
+
+def test_parameters_that_deepspeed_would_round_are_not_offloaded_to_disks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(nvme, "has_compiler", lambda: True)
+    monkeypatch.setattr(nvme, "has_libaio", lambda: True)
+    place = f"zero.offload_parameters={{device: nvme, path: {tmp_path}}}"
+    with pytest.raises(ConfigError, match="bf16"):
+        require_hardware(make_config(tmp_path, tmp_path, "zero.stage=3", place))
+    require_hardware(make_config(tmp_path, tmp_path, "zero.stage=3", place, "precision=bf16"))
 
 
 def test_buckets_are_as_large_as_the_settings_say(tmp_path: Path) -> None:
