@@ -12,7 +12,7 @@ import pytest
 
 from cluster.runtime import ray_runtime
 from cluster.shard_log import summarize_log
-from data_prep.job import Prepared, prepare
+from data_prep.job import prepare
 from tests.data_prep.conftest import small_config
 
 COPIES = 6
@@ -34,14 +34,8 @@ def large_corpus(corpus, tmp_path_factory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def undisturbed(large_corpus, tmp_path_factory) -> Prepared:
-    with ray_runtime("local", num_cpus=2):
-        return prepare(small_config(large_corpus, tmp_path_factory.mktemp("reference") / "out"))
-
-
 @pytest.fixture
-def three_nodes(undisturbed):
+def three_nodes():
     """A head that runs no tasks but one, and two nodes that can be lost."""
     from ray.cluster_utils import Cluster
 
@@ -79,16 +73,15 @@ class Saboteur(threading.Thread):
                     return
 
 
-def test_lost_processes_and_a_lost_node_cost_their_shards_only(
-    three_nodes, undisturbed, large_corpus, tmp_path
-):
+def test_lost_processes_and_a_lost_node_cost_their_shards_only(three_nodes, large_corpus, tmp_path):
     out = tmp_path / "out"
     cluster, nodes = three_nodes
-    saboteur = Saboteur(cluster, nodes[-1], out / "documents")
-    saboteur.start()
     with ray_runtime(cluster.address):
+        undisturbed = prepare(small_config(large_corpus, tmp_path / "undisturbed"))
+        saboteur = Saboteur(cluster, nodes[-1], out / "documents")
+        saboteur.start()
         prepared = prepare(small_config(large_corpus, out))
-    saboteur.join(timeout=60)
+    saboteur.join()
     assert saboteur.killed == ["process"] * KILLED_PROCESSES + ["node"]
     assert prepared.fingerprint == undisturbed.fingerprint
     # Finished shards were not made again: one line in the log for each of them.

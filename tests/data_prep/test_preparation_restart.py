@@ -42,10 +42,9 @@ NUM_KEPT_SHARDS = 3
 
 
 @pytest.fixture(scope="module")
-def reference(configure, tmp_path_factory):
+def reference(finished):
     """The fingerprint of an undisturbed preparation with two workers."""
-    with ray_runtime("local", num_cpus=2):
-        return prepare(configure(tmp_path_factory.mktemp("reference") / "out")).fingerprint
+    return finished.fingerprint
 
 
 @pytest.fixture(scope="module")

@@ -7,22 +7,23 @@ such a run takes.
 from __future__ import annotations
 
 import os
-import subprocess
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.pretrain.run_directory import RunDirectory
-from tests.pipeline.process_group import PATIENCE_S
+from tests.pipeline.process_group import run_group
 
 
 def train_alone(runs: Sequence[RunDirectory]) -> list[str]:
     """Train every run as far as it goes, one after the other; returns how each ended."""
-    command = [sys.executable, "-m", "tests.pipeline.one_rank", *(str(run.path) for run in runs)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [line.removeprefix("END ") for line in done.stdout.splitlines() if line.startswith("END ")]
+    return endings(run_group("tests.pipeline.one_rank", [run.path for run in runs], 1))
+
+
+def endings(output: str) -> list[str]:
+    """How each run ended, by what the process printed."""
+    return re.findall(r"\bEND (\w+)$", output, re.MULTILINE)
 
 
 def main() -> None:

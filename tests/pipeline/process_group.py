@@ -9,10 +9,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import shutil
 import signal
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import connection
@@ -46,8 +48,10 @@ class Group:
 
         # Whoever picks a free port beforehand may find it taken.
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        descriptor, self._output = tempfile.mkstemp()
-        os.close(descriptor)
+        directory = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        self._output = Path(directory) / "output"
+        self._output.touch()
         shared = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -77,7 +81,7 @@ class Group:
     @property
     def output(self) -> str:
         """What all of them printed so far."""
-        return Path(self._output).read_text(errors="replace")
+        return self._output.read_text(errors="replace")
 
     def poll(self) -> int | None:
         """The exit code of the first that failed; 0 when all have come to their end, None while they run."""
@@ -111,7 +115,7 @@ def run_group(
     return group.output
 
 
-def _run(module: str, arguments: list[str], environment: Mapping[str, str], output: str) -> None:
+def _run(module: str, arguments: list[str], environment: Mapping[str, str], output: Path) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 from pipeline.config import load_config
@@ -66,6 +69,16 @@ def start_ranks(run: RunDirectory, workers: int) -> Group:
 def train(run: RunDirectory, workers: int) -> str:
     """Run to the end; returns what the ranks printed."""
     return run_group("pipeline.pretrain", [run.path], workers)
+
+
+def train_by_torchrun(run: RunDirectory, workers: int) -> None:
+    """The same, as an operator without Ray does it."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run(
+        [*command, "-m", "pipeline.pretrain", str(run.path)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def free_port() -> int:

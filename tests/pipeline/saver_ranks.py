@@ -1,8 +1,9 @@
 """Real ranks that train a tiny network and save it; one start for many cases.
 
-    -m tests.pipeline.saver_ranks DIRECTORY PLACE
+    -m tests.pipeline.saver_ranks DIRECTORY PLACE [endless]
 
-What is found is written to DIRECTORY/rank-N.json. PLACE is a directory or URI for checkpoints.
+What is found is written to DIRECTORY/rank-N.json. PLACE is a directory or URI for checkpoints. `endless` saves the run
+`endless` there until it is killed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -220,10 +222,20 @@ def limit_files(size_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
+def save_endlessly(directory: Path, store: CheckpointStore, rank: Rank) -> None:
+    """One checkpoint after the other, from the step behind the newest on."""
+    engine = make_engine(directory, rank, "2", "fp32")
+    saver = make_saver(store, rank)
+    for step in count(1 + max(store.steps(), default=0)):
+        saver.save(engine, state_at(step))
+
+
 def main() -> None:
-    directory, place = Path(sys.argv[1]), sys.argv[2]
+    directory, (place, *endless) = Path(sys.argv[1]), sys.argv[2:]
     rank = Rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"]), 1)
     dist.init_process_group("gloo")
+    if endless:
+        save_endlessly(directory, open_store(place, "endless"), rank)
     found: dict[str, Any] = {}
     cases = os.environ.get("CASES", " ".join(CASES)).split()
     for case in cases:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import orjson
 import pytest
@@ -19,7 +20,7 @@ from numba.core.codegen import get_host_cpu_features
 
 from pipeline.pretrain.log.run_log import read_metrics
 from tests.conftest import write_store
-from tests.pipeline.one_rank import train_alone
+from tests.pipeline.one_rank import endings
 from tests.pipeline.ranks import TRANSFORMER, make_run
 from tests.pipeline.real_text import write_text_store
 
@@ -65,9 +66,11 @@ def losses(directory: Path) -> dict[str, list[float]]:
         )
         for kind, overrides in FAMILIES.items()
     }
-    with mock.patch.dict(os.environ, DETERMINISTIC):
-        endings = train_alone(list(runs.values()))
-    assert endings == ["ended"] * len(runs)
+    # A process of its own: libraries read these settings when they are loaded.
+    command = [sys.executable, "-m", "tests.pipeline.one_rank", *(str(run.path) for run in runs.values())]
+    environment = os.environ | DETERMINISTIC | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert endings(done.stdout) == ["ended"] * len(runs), done.stderr[-4000:]
     return {kind: [step["loss"] for step in read_metrics(run.path)] for kind, run in runs.items()}
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +40,7 @@ from pipeline.pretrain.checkpoints.weights_file import (
     write_weights,
 )
 from pipeline.pretrain.engine.training_engine import TrainingEngine
-from tests.pipeline.process_group import PATIENCE_S, run_group
+from tests.pipeline.process_group import PATIENCE_S, Group, run_group
 from tests.pipeline.ranks import make_config
 from tests.pipeline.saver_ranks import (
     CASES,
@@ -341,32 +338,16 @@ def test_weights_with_a_hole_or_an_overlap_are_refused(tmp_path: Path, spans: li
 
 
 def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):
-    store = DirectoryStore(tmp_path / "run")
-    program = (
-        "import sys; from pathlib import Path; import torch.distributed as dist\n"
-        "from cluster.train_group import Rank\n"
-        "from tests.pipeline.saver_ranks import *\n"
-        "directory = Path(sys.argv[1]); rank = Rank(0, 1, 0, 1)\n"
-        "dist.init_process_group('gloo', init_method=f'file://{directory}/{sys.argv[2]}', rank=0, world_size=1)\n"
-        "engine = make_engine(directory, rank, '2', 'fp32')\n"
-        "saver = make_saver(open_store(str(directory), 'run'), rank)\n"
-        "for step in range(1 + max(saver._known, default=0), 10**6):\n"
-        "    saver.save(engine, state_at(step))\n"
-    )
+    store = DirectoryStore(tmp_path / "endless")
     seen = 0
     for attempt in range(3):
-        command = [sys.executable, "-c", program, str(tmp_path), str(attempt)]
-        environment = os.environ | {"LOCAL_RANK": "0", "DS_ACCELERATOR": "cpu"}
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        group = Group("tests.pipeline.saver_ranks", [tmp_path, tmp_path, "endless"], 1)
         deadline = time.monotonic() + PATIENCE_S
         while (store.steps() or [0])[-1] < seen + 5:
-            assert process.poll() is None
+            assert group.poll() is None, group.output[-3000:]
             assert time.monotonic() < deadline
             time.sleep(0.005 + 0.007 * attempt)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        group.kill()
         newest, messages = newest_good(store)
         assert messages == []
         assert newest is not None
