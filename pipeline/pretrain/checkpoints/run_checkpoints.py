@@ -156,14 +156,13 @@ class RunCheckpoints:
     def _catch_up(self) -> None:
         """Log what was done to checkpoints by somebody who was killed before it could say so."""
         last, self._told = logged_checkpoints(self._run)
-        steps, best = self._store.steps(), best_step(self._store)
+        steps = self._store.steps()
         if steps:
             self._forget_all_but(steps, steps[-1])
-        for step in steps:
-            if step > last:
-                manifest = self._store.manifest(step)
-                loss = manifest.stats.get("held_out_loss")
-                self._log(step, self._store.place(step), manifest.fingerprint, loss, step == best)
+        for step in (step for step in steps if step > last):
+            manifest = self._store.manifest(step)
+            loss, is_best = manifest.stats.get("held_out_loss"), best_step(self._store) == step
+            self._log(step, self._store.place(step), manifest.fingerprint, loss, is_best)
 
     def _tell_of(self, saved: Committed) -> None:
         self._forget_all_but(saved.kept, saved.step)
