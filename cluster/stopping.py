@@ -100,7 +100,7 @@ def stop_on_sigterm(
         if ending.why is None:
             raise
         raise PreemptedError(
-            f"Ended at once, without another checkpoint: {ending.why}.",
+            f"Ended at once, without waiting for another checkpoint: {ending.why}.",
             kept="all committed checkpoints",
             next_step=next_step,
         ) from interrupt
