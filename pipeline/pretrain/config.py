@@ -64,8 +64,8 @@ class PretrainConfig(Config):
     zero: ZeroConfig = ZeroConfig()
     compute: ComputeConfig = ComputeConfig()
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Number format of weights and activations in the network; the optimizer works in fp32. `fp16` scales the loss
-    dynamically and needs CUDA."""
+    """Number format of weights and activations in the network, and in which a worker adds up the gradients of its
+    micro-batches; the optimizer works in fp32. `fp16` scales the loss dynamically and needs CUDA."""
     ema: EmaConfig | None = None
     """An average of the weights over the run, which checkpoints hold beside them."""
     seed: int = Field(default=1, ge=0)

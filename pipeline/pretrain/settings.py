@@ -293,13 +293,17 @@ class OffloadConfig(Config):
     resumption may change it: checkpoints are the same. Tensors of less than 1 MiB on a worker stay in memory."""
     path: Path | None = None
     """Directory on the local disks of every machine; needed for `nvme`. Each run has one of its own in it while it
-    trains, of as many bytes as the state, and as many again while a checkpoint is written."""
+    trains, of as many bytes as the state, and as many again once a checkpoint was written. What a killed run leaves
+    there, its next start removes."""
 
     @model_validator(mode="after")
     def _has_path(self) -> OffloadConfig:
         if self.device == "nvme" and self.path is None:
             message = "must name a directory on a local disk for device nvme, such as /local/nvme"
             raise SettingsMisfit([ConfigProblem("path", "", message)])
+        if self.path is not None and not self.path.is_absolute():
+            message = "must be an absolute path: workers have directories of their own"
+            raise SettingsMisfit([ConfigProblem("path", str(self.path), message)])
         return self
 
 

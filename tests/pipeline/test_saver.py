@@ -293,6 +293,25 @@ def test_memory_of_copies_is_used_again():
     assert len(set(places)) == 1
 
 
+def test_what_lies_on_disk_is_copied_once_to_a_file_without_a_name(tmp_path: Path):
+    file = tmp_path / "state"
+    file.write_bytes(np.arange(1000, dtype=np.float32).tobytes())
+    first, again = (torch.from_file(str(file), shared=True, size=1000) for _ in range(2))
+    empty = torch.empty(0)
+    snapshot = Snapshot(HostBuffers())
+    copy = snapshot.tree({"state": empty, "other": torch.zeros(3)}, {empty: first})
+    part = snapshot.tensor(again[10:20])
+    snapshot.complete()
+    snapshot.copy()
+    first += 1
+    assert copy["state"].tolist() == list(range(1000))
+    assert part.tolist() == list(range(10, 20))
+    assert part.untyped_storage().data_ptr() == copy["state"].untyped_storage().data_ptr()
+    assert copy["state"].untyped_storage().filename.startswith(str(tmp_path))
+    assert copy["other"].untyped_storage().filename is None
+    assert list(tmp_path.iterdir()) == [file]
+
+
 @given(st.data())
 def test_weights_are_put_together_from_any_shares(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
