@@ -57,7 +57,6 @@ DISK_CASES: dict[str, tuple[str, ...]] = {
         f"zero.offload_parameters={DISK}",
         "precision=bf16",
     ),
-    "3-large-lion": ("zero.stage=3", f"zero.offload_optimizer={DISK}", "optimizer.kind=lion"),
 }
 """The same with a network that is large enough for DeepSpeed to put state on disk, where there is libaio."""
 CASES |= DISK_CASES

@@ -104,10 +104,10 @@ class SwapDirectory:
 
 def has_libaio() -> bool:
     """Whether operators can be linked with libaio here."""
-    from deepspeed.ops.op_builder import AsyncIOBuilder
+    from deepspeed.ops import op_builder
 
-    builder: Any = AsyncIOBuilder()
-    return builder.is_compatible(verbose=False)
+    builder: Any = op_builder
+    return builder.AsyncIOBuilder().is_compatible(verbose=False)
 
 
 def load_operator() -> None:
@@ -115,9 +115,11 @@ def load_operator() -> None:
 
     Its twelve files include torch's headers each: as one file they compile in a tenth of the time.
     """
-    from deepspeed.ops.op_builder import AsyncIOBuilder
+    from deepspeed.ops import op_builder
 
-    class OneFile(AsyncIOBuilder):
+    builder: Any = op_builder
+
+    class OneFile(builder.AsyncIOBuilder):
         def sources(self) -> list[str]:
             return [str(_joined([Path(self.deepspeed_src_path(path)) for path in super().sources()]))]
 

@@ -82,7 +82,7 @@ def own_shards(engine: Any) -> list[Shard]:
         if stage < 3
         else [optimizer.sub_group_to_group_id[i] for i in range(len(masters))]
     )
-    files = swapped(optimizer)
+    files: Any = swapped(optimizer)
     return [
         Shard(
             master,
