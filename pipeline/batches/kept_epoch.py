@@ -1,10 +1,10 @@
 """An epoch on disk: its samples in the order in which they are read, so that any of them is found at once.
 
-`samples.bin` is blocks of `BLOCK` samples each, written one after the other. A block is integers of one type: of every
-sample its row, its pair label, and how many spans it and those before it in the block have; then of every span its
-document, first token, one past the last, and flags. `index.npy` says of every block where it ends and what its hash
-is. The index is verified when the epoch is opened and each block when it is read: nothing damaged is ever used, and
-nothing takes longer for more samples but a look at the index.
+An epoch is stretches, each an artefact of its own, and a stretch is `BLOCKS` blocks of `BLOCK` samples. `samples.bin`
+holds the blocks one after the other, integers of one type: of every sample its row, its pair label, and how many spans
+it and those before it in the block have; then of every span its document, first token, one past the last, and flags.
+`index.npy` says of every block where it ends and what its hash is. The index is verified when a stretch is opened and
+each block when it is read: nothing damaged is ever used, and nothing takes longer for more samples.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 import xxhash
 from numba import njit
 
-from cluster.errors import CorruptArtefactError
+from cluster.errors import ClozeError
 from cluster.manifest import FileEntry, hash_file
-from cluster.storage import commit, open_artefact
+from cluster.storage import commit, is_committed, open_artefact
 from pipeline.batches.bins import index_type
 from pipeline.batches.laid_out import Drawn, LaidOut
 from pipeline.batches.spans import Spans, spans_to_fill
@@ -28,8 +28,10 @@ from pipeline.batches.spans import Spans, spans_to_fill
 KIND = "layout"
 BLOCK = 4096
 """Samples."""
+BLOCKS = 64
+"""Of a stretch: it is written in a fraction of a second, and a billion documents are some thousand stretches."""
 _SAMPLES, _INDEX = "samples.bin", "index.npy"
-_BLOCKS_IN_MEMORY = 4
+_BLOCKS_IN_MEMORY, _STRETCHES_IN_MEMORY = 4, 16
 _ROW, _LABEL, _STOP = 0, 1, 2
 """Columns of the samples of a block; the last counts spans."""
 _DOCUMENT, _FIRST_TOKEN, _LAST_TOKEN, _FLAGS = 0, 1, 2, 3
@@ -37,15 +39,31 @@ _DOCUMENT, _FIRST_TOKEN, _LAST_TOKEN, _FLAGS = 0, 1, 2, 3
 _OPENED, _CLOSED = 1, 2
 
 
-def write_epoch(
+def stretches_of(num_samples: int) -> int:
+    """How many stretches an epoch has."""
+    return -(-num_samples // (BLOCKS * BLOCK))
+
+
+def stretch_of(place: int) -> int:
+    """The stretch that a place of the epoch lies in."""
+    return place // (BLOCKS * BLOCK)
+
+
+def stretch_directory(directory: Path, stretch: int) -> Path:
+    """Where a stretch of the epoch in `directory` lies."""
+    return directory / f"stretch-{stretch:05d}"
+
+
+def write_stretch(
     staging: Path,
     directory: Path,
     identity: dict[str, Any],
     laid_out: LaidOut,
+    stretch: int,
     num_documents: int,
     go_on: Callable[[int], None],
 ) -> None:
-    """Commit an epoch to `directory`; the work is gathered in `staging`, an empty directory.
+    """Commit a stretch of the epoch in `directory`; the work is gathered in `staging`, an empty directory.
 
     Args:
         identity: what the epoch is a function of.
@@ -56,9 +74,11 @@ def write_epoch(
         StorageError, OSError: the file system refused.
     """
     dtype = np.dtype(index_type(max(num_documents, len(laid_out.order)) + 1))
+    first = stretch * BLOCKS * BLOCK
+    stop = min(first + BLOCKS * BLOCK, len(laid_out.order))
     size_bytes, digest, index = 0, xxhash.xxh3_128(), []
     with (staging / _SAMPLES).open("wb") as stream:
-        for block in _blocks(laid_out, dtype):
+        for block in _blocks(laid_out, range(first, stop), dtype):
             go_on(size_bytes)
             stream.write(block.data)
             digest.update(block.data)
@@ -71,53 +91,88 @@ def write_epoch(
         FileEntry(path=_INDEX, size_bytes=index_bytes, xxh3_128=index_digest),
     ]
     stats = {
-        "samples": len(laid_out.order),
+        "samples": stop - first,
         "item_bytes": dtype.itemsize,
         "pairs": laid_out.layout.pair_labels is not None,
     }
-    commit(staging, directory, KIND, config=identity, files=files, stats=stats)
+    config = identity | {"stretch": stretch}
+    commit(staging, stretch_directory(directory, stretch), KIND, config=config, files=files, stats=stats)
+
+
+class DamagedStretchError(Exception):
+    """A stretch that cannot be read as it was written."""
+
+    def __init__(self, stretch: int, why: str) -> None:
+        super().__init__(why)
+        self.stretch = stretch
 
 
 class KeptEpoch:
     """An epoch that is read from disk."""
 
     def __init__(self, directory: Path, identity: dict[str, Any]) -> None:
-        """
-        Raises:
-            CorruptArtefactError: there is no such epoch, or another one, or it is damaged.
-        """
-        manifest = open_artefact(directory, kind=KIND, only=(_INDEX,))
-        if manifest.config != identity:
-            raise CorruptArtefactError(f"{directory} holds another epoch: {manifest.config}.")
-        self._path = directory / _SAMPLES
-        self._num_samples = int(manifest.stats["samples"])
-        self._dtype = np.dtype(f"i{manifest.stats['item_bytes']}")
-        self._pairs = bool(manifest.stats["pairs"])
-        self._index = np.load(directory / _INDEX, allow_pickle=False)
+        self._directory, self._identity = directory, identity
+        self._stretch = lru_cache(_STRETCHES_IN_MEMORY)(self._open)
         self._block = lru_cache(_BLOCKS_IN_MEMORY)(self._read)
+
+    def has(self, stretch: int) -> bool:
+        """Whether there is such a stretch, good or damaged."""
+        return is_committed(stretch_directory(self._directory, stretch))
 
     def draw(self, places: np.ndarray) -> Drawn:
         """The samples at some int64 places of the epoch, in any order.
 
         Raises:
-            CorruptArtefactError, OSError: they cannot be read as they were written.
+            DamagedStretchError: they cannot be read as they were written.
         """
         numbers = np.unique(places // BLOCK)
         samples, spans = _joined([self._block(number) for number in numbers.tolist()])
         # All blocks but the last of the epoch are full.
         own = np.searchsorted(numbers, places // BLOCK) * BLOCK + places % BLOCK
         rows, labels, found = _take(samples, spans, own)
-        return Drawn(rows, found, labels if self._pairs else None)
+        return Drawn(rows, found, labels if self._stretch(stretch_of(int(places[0]))).pairs else None)
+
+    def _open(self, number: int) -> _Stretch:
+        """A stretch with its index, verified."""
+        directory = stretch_directory(self._directory, number)
+        try:
+            manifest = open_artefact(directory, kind=KIND, only=(_INDEX,))
+            index = np.load(directory / _INDEX, allow_pickle=False)
+        except (ClozeError, OSError, ValueError) as error:
+            raise DamagedStretchError(number, str(error)) from error
+        if manifest.config != self._identity | {"stretch": number}:
+            raise DamagedStretchError(number, f"{directory} holds something else: {manifest.config}.")
+        stats = manifest.stats
+        dtype = np.dtype(f"i{stats['item_bytes']}")
+        return _Stretch(directory / _SAMPLES, index, int(stats["samples"]), dtype, bool(stats["pairs"]))
 
     def _read(self, number: int) -> _Block:
-        """A block, verified."""
-        start, stop = (int(self._index[number - 1, 0]) if number else 0), int(self._index[number, 0])
-        count = (stop - start) // self._dtype.itemsize
-        values = np.fromfile(self._path, self._dtype, count, offset=start)
-        if len(values) != count or _hash(values) != self._index[number, 1:].tolist():
-            raise CorruptArtefactError(f"{self._path} is damaged between bytes {start} and {stop}.")
-        num_samples = min(BLOCK, self._num_samples - number * BLOCK)
+        """A block, verified; blocks are numbered throughout the epoch."""
+        stretch, number = divmod(number, BLOCKS)
+        path, index, num_samples, dtype, _ = self._stretch(stretch)
+        start, stop = (int(index[number - 1, 0]) if number else 0), int(index[number, 0])
+        count = (stop - start) // dtype.itemsize
+        try:
+            values = np.fromfile(path, dtype, count, offset=start)
+        except OSError as error:
+            raise DamagedStretchError(stretch, str(error)) from error
+        if len(values) != count or _hash(values) != index[number, 1:].tolist():
+            raise DamagedStretchError(stretch, f"{path} is damaged between bytes {start} and {stop}.")
+        num_samples = min(BLOCK, num_samples - number * BLOCK)
         return _Block(values[: 3 * num_samples].reshape(-1, 3), values[3 * num_samples :].reshape(-1, 4))
+
+
+class _Stretch(NamedTuple):
+    """An open stretch of an epoch."""
+
+    path: Path
+    """`samples.bin`."""
+    index: np.ndarray
+    """[blocks, 3] uint64: where each block ends, and its hash."""
+    num_samples: int
+    dtype: np.dtype
+    pairs: bool
+    """Whether samples have pair labels."""
 
 
 class _Block(NamedTuple):
@@ -134,10 +189,9 @@ def _hash(block: np.ndarray) -> list[int]:
     return np.frombuffer(xxhash.xxh3_128_digest(block.data), dtype=np.uint64).tolist()
 
 
-def _blocks(laid_out: LaidOut, dtype: np.dtype) -> Iterator[np.ndarray]:
-    num_samples = len(laid_out.order)
-    for first in range(0, num_samples, BLOCK):
-        rows, spans, labels = laid_out.draw(np.arange(first, min(first + BLOCK, num_samples)))
+def _blocks(laid_out: LaidOut, places: range, dtype: np.dtype) -> Iterator[np.ndarray]:
+    for first in range(places.start, places.stop, BLOCK):
+        rows, spans, labels = laid_out.draw(np.arange(first, min(first + BLOCK, places.stop)))
         block = np.empty(3 * len(rows) + 4 * len(spans.documents), dtype=dtype)
         _fill(rows, np.zeros_like(rows) if labels is None else labels, spans, block)
         yield block

@@ -1,7 +1,7 @@
 """What was laid out for a run, kept on disk: whoever continues the run need not look at each document again.
 
     layout/KEY/outline.json          what is known of a dataset's stocks
-    layout/KEY/part-P-epoch-E/       the epoch that is read, and the next one once it was laid out ahead
+    layout/KEY/part-P-epoch-E/       the epoch that is read, and the next one once it was laid out ahead, in stretches
 
 KEY is a hash of the dataset's fingerprint and of the code that lays it out. One process writes, in a thread of low
 priority; all read. What is missing, or is not what was written, is laid out anew.
@@ -13,6 +13,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -24,10 +25,17 @@ from typing import Any
 import numpy as np
 import orjson
 
-from cluster.errors import ClozeError, ConfigError, CorruptArtefactError
+from cluster.errors import ClozeError, ConfigError
 from cluster.manifest import hash_json, seal, unseal, write_durably
-from cluster.storage import is_committed, staging_directory
-from pipeline.batches.kept_epoch import KeptEpoch, write_epoch
+from cluster.storage import staging_directory
+from pipeline.batches.kept_epoch import (
+    DamagedStretchError,
+    KeptEpoch,
+    stretch_directory,
+    stretch_of,
+    stretches_of,
+    write_stretch,
+)
 from pipeline.batches.kernel_cache import digest_of
 from pipeline.batches.laid_out import Drawn, Epoch, LaidOut
 from pipeline.batches.stocks import Outline
@@ -81,6 +89,7 @@ class KeptLayouts:
         self._from_tokens = from_tokens
         self._writer = ThreadPoolExecutor(1, "layouts", initializer=_step_back) if writes else None
         self._pending: list[Future[None]] = []
+        self._lock = threading.Lock()
         self._closing = threading.Event()
         self._failed = False
         self._used: set[str] = set()
@@ -103,17 +112,18 @@ class KeptLayouts:
         def delete() -> None:
             kept = [self.directory / name for name in sorted(self._used)]
             _delete(path for path in _entries(self.directory) if path not in kept)
-            _delete(
-                path for one in kept for path in _entries(one) if path.name.endswith((".partial", ".tmp"))
-            )
+            _delete(path for one in kept for path in (*one.glob(".*"), *one.glob("*/.*")))
 
         self.write(delete)
 
     def write(self, work: Callable[[], None]) -> None:
         """Do it in the background, in the order of the calls, where this process is the one that writes."""
-        if self._writer is not None and not self._closing.is_set():
-            self._pending = [one for one in self._pending if not one.done()]
-            self._pending.append(self._writer.submit(self._attempt, work))
+        if self._writer is None:
+            return
+        with self._lock:
+            if not self._closing.is_set():
+                self._pending = [one for one in self._pending if not one.done()]
+                self._pending.append(self._writer.submit(self.attempt, work))
 
     def go_on(self, size_bytes: int) -> None:
         """Called in the middle of writing, after so many bytes; at least as many stay free for others.
@@ -132,12 +142,20 @@ class KeptLayouts:
 
     def close(self, timeout_s: float = 0.0) -> None:
         """Wait so long for what is being written; give up what is not done then."""
-        wait(self._pending, timeout_s)
-        self._closing.set()
+        end_s = time.monotonic() + timeout_s
+        # What is done may have led to more.
+        while (pending := [one for one in self._pending if not one.done()]) and time.monotonic() < end_s:
+            wait(pending, end_s - time.monotonic())
+        with self._lock:
+            self._closing.set()
         if self._writer is not None:
-            self._writer.shutdown(wait=False, cancel_futures=True)
+            # What is being written ends at its next block.
+            self._writer.shutdown(cancel_futures=True)
 
-    def _attempt(self, work: Callable[[], None]) -> None:
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Do it at once, where this process is the one that writes; tell of what goes wrong."""
+        if self._writer is None:
+            return
         try:
             work()
         except InterruptedError:
@@ -185,76 +203,106 @@ class KeptLayout:
         """Keep that the dataset gives no samples."""
         self._keep_outline(refusal={"problem": error.problem, "next_step": error.next_step})
 
-    def epoch(self, part: int, number: int, lay_out: Callable[[], LaidOut], num_documents: int) -> Epoch:
-        """An epoch of a part, as it was kept; else as it is laid out now, and kept.
+    def epoch(
+        self, part: int, number: int, lay_out: Callable[[], LaidOut], outline: Outline, num_documents: int
+    ) -> Epoch:
+        """An epoch of a part: what was kept of it, and as soon as something else is wanted as it is laid out now.
 
         Args:
             num_documents: documents of the part's store.
         """
+        directory = self._path / f"part-{part}-epoch-{number}"
 
-        def anew() -> LaidOut:
-            laid_out = lay_out()
-            self._owner.write(lambda: self._write(part, number, laid_out, num_documents))
-            return laid_out
+        def write(laid_out: LaidOut, stretch: int) -> None:
+            target = stretch_directory(directory, stretch)
+            staging = staging_directory(target, self._key)
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+            try:
+                write_stretch(
+                    staging, directory, identity, laid_out, stretch, num_documents, self._owner.go_on
+                )
+            except BaseException:
+                shutil.rmtree(staging, ignore_errors=True)
+                raise
+            # The epoch before may be wanted once more, by a run that goes back to a checkpoint of it.
+            epochs = {
+                path: int(path.name.rpartition("-")[2]) for path in self._path.glob(f"part-{part}-epoch-*")
+            }
+            _delete(path for path, epoch in epochs.items() if abs(epoch - number) > 1)
 
-        def mend(error: Exception) -> LaidOut:
-            self._owner.damaged(error)
-            return anew()
-
-        directory = self._directory(part, number)
-        if not is_committed(directory):
-            return anew()
-        try:
-            return _Mended(KeptEpoch(directory, self._identity(part, number)), mend)
-        except (ClozeError, OSError, ValueError) as error:
-            return mend(error)
-
-    def _directory(self, part: int, number: int) -> Path:
-        return self._path / f"part-{part}-epoch-{number}"
-
-    def _identity(self, part: int, number: int) -> dict[str, Any]:
-        return {"layout": self._key, "part": part, "epoch": number}
+        identity = {"layout": self._key, "part": part, "epoch": number}
+        kept = KeptEpoch(directory, identity)
+        return _KeptOrNew(self._owner, kept, stretches_of(outline.num_rows), lay_out, write)
 
     def _keep_outline(self, **contents: Any) -> None:
         def write() -> None:
             self._path.mkdir(parents=True, exist_ok=True)
             write_durably(self._path / _OUTLINE, orjson.dumps(seal({"layout": self._key, **contents})))
 
-        self._owner.write(write)
-
-    def _write(self, part: int, number: int, laid_out: LaidOut, num_documents: int) -> None:
-        directory = self._directory(part, number)
-        staging = staging_directory(directory, self._key)
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-        try:
-            identity = self._identity(part, number)
-            write_epoch(staging, directory, identity, laid_out, num_documents, self._owner.go_on)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        epochs = {path: int(path.name.rpartition("-")[2]) for path in self._path.glob(f"part-{part}-epoch-*")}
-        # The one before may be wanted once more, by a run that goes back to a checkpoint of it.
-        _delete(path for path, epoch in epochs.items() if abs(epoch - number) > 1)
+        self._owner.attempt(write)
 
 
-class _Mended:
-    """An epoch on disk for as long as it is what was written; then one that is laid out anew."""
+class _KeptOrNew:
+    """An epoch of which some stretches may be on disk; where others come after them, a thread lays it out meanwhile."""
 
-    def __init__(self, kept: KeptEpoch, mend: Callable[[Exception], LaidOut]) -> None:
-        self._kept, self._mend = kept, mend
-        self._laid_out: LaidOut | None = None
+    def __init__(
+        self,
+        owner: KeptLayouts,
+        kept: KeptEpoch,
+        num_stretches: int,
+        lay_out: Callable[[], LaidOut],
+        write: Callable[[LaidOut, int], None],
+    ) -> None:
+        self._owner, self._kept, self._lay_out, self._write = owner, kept, lay_out, write
+        self._missing = {stretch for stretch in range(num_stretches) if not kept.has(stretch)}
+        self._new: Future[LaidOut] | None = None
         self._lock = threading.Lock()
+        self._current = 0
+        if len(self._missing) == num_stretches:
+            self._begin()
 
     def draw(self, places: np.ndarray) -> Drawn:
-        if self._laid_out is None:
+        """The samples at some int64 places of the epoch, in any order."""
+        wanted = set(map(stretch_of, places.tolist()))
+        self._current = max(wanted)
+        if any(stretch > self._current for stretch in tuple(self._missing)):
+            self._begin()
+        new = self._new
+        if not (new is not None and new.done()) and not wanted & self._missing:
             try:
                 return self._kept.draw(places)
-            except (CorruptArtefactError, OSError) as error:
-                with self._lock:
-                    if self._laid_out is None:
-                        self._laid_out = self._mend(error)
-        return self._laid_out.draw(places)
+            except DamagedStretchError as error:
+                self._owner.damaged(error)
+                self._missing.add(error.stretch)
+        return self._begin().result().draw(places)
+
+    def _begin(self) -> Future[LaidOut]:
+        with self._lock:
+            if self._new is None:
+                self._new = Future()
+                threading.Thread(target=self._fill, args=(self._new,), name="layout", daemon=True).start()
+            return self._new
+
+    def _fill(self, new: Future[LaidOut]) -> None:
+        try:
+            laid_out = self._lay_out()
+        except BaseException as error:
+            with self._lock:
+                self._new = None
+            new.set_exception(error)
+            return
+        self._owner.write(lambda: self._keep_next(laid_out))
+        new.set_result(laid_out)
+
+    def _keep_next(self, laid_out: LaidOut) -> None:
+        """Write the stretch that is read, or the next one that is missing; others have their turn before the one after
+        it."""
+        if self._missing:
+            stretch = min(tuple(self._missing), key=lambda number: (number < self._current, number))
+            self._write(laid_out, stretch)
+            self._missing.discard(stretch)
+            self._owner.write(lambda: self._keep_next(laid_out))
 
 
 @cache

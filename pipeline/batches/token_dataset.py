@@ -258,8 +258,9 @@ class TokenDataset:
 
         if self._kept is None:
             return lay_out()
-        store = self.stores[self._outlines[part].ingredient]
-        return self._kept.epoch(part, number, lay_out, store.num_documents)
+        outline = self._outlines[part]
+        num_documents = self.stores[outline.ingredient].num_documents
+        return self._kept.epoch(part, number, lay_out, outline, num_documents)
 
 
 def _languages(ingredients: Sequence[Ingredient]) -> list[str]:

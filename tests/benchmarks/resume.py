@@ -1,9 +1,10 @@
 """Seconds from the start of a process to the first step that it logs, of a run that has a checkpoint, by size of the
 store.
 
-The same tiny network on stores of ten thousand and of eight million short documents. In turn with them, a process that
-only imports torch and DeepSpeed and joins a group of one: what the store, the checkpoint and the run add to it is what
-is reported. All compiled loops are in the cache, as they are on a machine that has trained before.
+The same tiny network on stores of ten thousand and of eight million short documents, of the latter in two formats. In
+turn with them, a process that only imports torch and DeepSpeed and joins a group of one: what the store, the checkpoint
+and the run add to it is what is reported. All compiled loops are in the cache, as they are on a machine that has
+trained before.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-STORES = (10_000, 8_000_000)
-"""Documents."""
+CASES = ((10_000, "contiguous"), (8_000_000, "contiguous"), (8_000_000, "full_sentences"))
+"""Documents, and the format of samples."""
 ROUNDS = 3
 PATIENCE_S = 240
 NUM_FILES, VOCAB_SIZE = 8, 200
@@ -41,6 +42,7 @@ class FirstStep:
     """Medians of the rounds."""
 
     num_documents: int
+    format: str
     seconds: float
     """From the start of the process to the first logged step."""
     bare_seconds: float
@@ -50,36 +52,38 @@ class FirstStep:
 
     def __str__(self) -> str:
         return (
-            f"resume, {self.num_documents:,} documents: first step after {self.seconds:.2f} s, torch, DeepSpeed and"
-            f" group {self.bare_seconds:.2f} s, beyond them {self.added_seconds:.2f} s"
+            f"resume, {self.num_documents:,} documents, {self.format}: first step after {self.seconds:.2f} s,"
+            f" torch, DeepSpeed and group {self.bare_seconds:.2f} s, beyond them {self.added_seconds:.2f} s"
         )
 
 
 def run() -> Iterator[FirstStep]:
-    """One line for each store."""
+    """One line for each case."""
     with tempfile.TemporaryDirectory() as scratch:
-        runs = {count: _stopped_run(Path(scratch) / str(count), count) for count in STORES}
-        found: dict[int, list[tuple[float, float]]] = {count: [] for count in STORES}
+        runs = {case: _stopped_run(Path(scratch), *case) for case in CASES}
+        found: dict[tuple[int, str], list[tuple[float, float]]] = {case: [] for case in CASES}
         _bare()
         for _ in range(ROUNDS):
-            for count, path in runs.items():
-                found[count].append((_until_first_step(path), _bare()))
-    for count, times in found.items():
+            for case, path in runs.items():
+                found[case].append((_until_first_step(path), _bare()))
+    for case, times in found.items():
         yield FirstStep(
-            count,
+            *case,
             statistics.median(ours for ours, _ in times),
             statistics.median(bare for _, bare in times),
             statistics.median(ours - bare for ours, bare in times),
         )
 
 
-def _stopped_run(directory: Path, num_documents: int) -> Path:
+def _stopped_run(scratch: Path, num_documents: int, format: str) -> Path:
     """A run that was stopped, and so has a checkpoint of its last step; resumed once, to warm up."""
     from tests.pipeline.ranks import make_run
 
-    directory.mkdir()
-    write_short_documents(directory / "tokens", num_documents)
-    path = make_run(directory, directory / "tokens", "run", *_SETTINGS).path
+    directory = scratch / str(num_documents)
+    if not directory.exists():
+        directory.mkdir()
+        write_short_documents(directory / "tokens", num_documents)
+    path = make_run(directory, directory / "tokens", format, *_SETTINGS, f"batch.format={format}").path
     for _ in range(2):
         _until_first_step(path)
     return path
