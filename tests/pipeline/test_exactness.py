@@ -116,6 +116,8 @@ def assert_everything_is_in_mlflow_once(run: RunDirectory, steps: int) -> None:
     history = client.get_metric_history(info.run_id, "loss")
     assert sorted(metric.step for metric in history) == list(range(1, steps + 1))
     assert [metric.value for metric in sorted(history, key=lambda metric: metric.step)] == losses(run)
+    evaluations = client.get_metric_history(info.run_id, "held_out_loss")
+    assert sorted(metric.step for metric in evaluations) == list(range(0, steps + 1, 6))
     versions = client.search_model_versions(f"name = '{info.name}'")
     assert sorted(int(version.tags["cloze.step"]) for version in versions) == [40, 60]
     for reference in (f"models:/{info.name}@latest", f"{info.run_id}@60"):
