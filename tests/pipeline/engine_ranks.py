@@ -175,6 +175,7 @@ def save(engine: TrainingEngine, directory: Path) -> None:
 def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     """Two ranks: updates, a checkpoint, the way on, the way back, and a fresh start."""
     engine = make_engine(directory, rank, case)
+    reserved = files_of(engine)
     initial = fragments(engine, "ema")
     weights = fragments(engine, "fp32")
     updates = run(engine, 0, 3)
@@ -196,6 +197,7 @@ def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     last = gather(engine)
     if rank.rank == 0:
         torch.save(last, directory / f"{case}-last.pt")
+    reserved = reserved == files_of(engine)
     found["fragments are the weights"] = _are_weights(engine)
     found["moved on"] = not same(saved, last)
     # What a spike leaves behind: half an update.
@@ -210,6 +212,7 @@ def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     run(fresh, SAVED, LAST)
     found["same after a start"] = same(last, gather(fresh))
     found["on disk"] = len(swapped(engine.deepspeed.optimizer))
+    found["reserved"] = reserved
     return found | {"left on disk": close(directory, engine, fresh)}
 
 
@@ -237,6 +240,13 @@ def return_to_two(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     ]
     close(directory, engine)
     return {"taken over": taken_over, "distance": max(distances)}
+
+
+def files_of(engine: TrainingEngine) -> list[tuple[str, int]]:
+    """Names and sizes of the swap files of its optimizer."""
+    swapper = getattr(engine.deepspeed.optimizer, "optimizer_swapper", None)
+    files = Path(swapper.swap_folder).iterdir() if swapper is not None else ()
+    return sorted((path.name, path.stat().st_size) for path in files)
 
 
 def close(directory: Path, *made: TrainingEngine) -> list[str]:

@@ -8,7 +8,9 @@ lie.
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,36 @@ def swapped(optimizer: Any) -> dict[Tensor, Tensor]:
         for info in _infos(optimizer)
         for context in info.tensors
     }
+
+
+def reserve(optimizer: Any, keys: Collection[str]) -> None:
+    """Give every swap file its blocks on the disk before the first update: DeepSpeed does not look whether it could
+    write, and would go on with what was there.
+
+    Args:
+        keys: of the state that the optimizer keeps for each master.
+
+    Raises:
+        StorageError: the disk is full.
+    """
+    swapper = getattr(optimizer, "optimizer_swapper", None)
+    for number, master in enumerate(optimizer.fp32_partitioned_groups_flat if swapper is not None else ()):
+        info = swapper.swap_params_info.get(master.ds_id)
+        if info is None:
+            continue
+        path = info.tensors[0].swap_path
+        weights = optimizer.fp16_partitioned_groups_flat[number]
+        with storage_errors(Path(path)):
+            if weights is not None and not torch.equal(_written(path, info), weights.to(info.dtype()).cpu()):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        size_bytes = swapper._io_aligned_numel(info.numel()) * swapper.swap_element_size
+        for key in keys:
+            _allocate(os.path.join(info.swap_folder, f"{key}-{info.param_id}.tensor.swp"), size_bytes)
+        for group, offset, numel in optimizer.grad_position.values():
+            if group == number and swapper.is_swappable_tensor(numel=numel):
+                aligned = numel - numel % swapper.numel_alignment
+                name = f"{info.param_id}_gradient_{offset}_{aligned}.tensor.swp"
+                _allocate(os.path.join(info.swap_folder, name), aligned * swapper.swap_element_size)
 
 
 def put_away(optimizer: Any, master: Tensor) -> None:
@@ -62,6 +94,14 @@ def forget_gradients(optimizer: Any) -> None:
     swapper.flush_gradients()
     for info in _infos(optimizer):
         info.release_unswapped_gradients()
+
+
+def _written(path: str, info: Any) -> Tensor:
+    """What arrived in the file of a master; nothing where it is too short to be mapped."""
+    size_bytes = info.numel() * info.dtype().itemsize
+    if os.path.getsize(path) < size_bytes:
+        return torch.empty(0)
+    return _mapped(path, info.numel(), info.dtype())
 
 
 def _infos(optimizer: Any) -> list[Any]:

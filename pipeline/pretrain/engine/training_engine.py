@@ -29,13 +29,15 @@ from pipeline.pretrain.engine.nvme import (
 from pipeline.pretrain.engine.optimizers import forget_beta_powers, make_optimizer, optimizer_name
 from pipeline.pretrain.engine.restoring import restore
 from pipeline.pretrain.engine.saved_state import SavedState
-from pipeline.pretrain.engine.swapped import forget_gradients
+from pipeline.pretrain.engine.swapped import forget_gradients, reserve
 from pipeline.pretrain.settings import OffloadConfig, ZeroConfig
 
 _QUIET = 10**9
 """Steps between DeepSpeed's own progress lines: never."""
 _SWAP_BUFFERS = 5
 """Of a sub-group: master, gradient, two moments and the average."""
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+"""State of the optimizers that can be offloaded."""
 _PARAMETER_BUFFERS = 10
 """Parameters that are in memory at a time where they lie on disk."""
 _SUB_GROUP_ELEMENTS = 100_000_000
@@ -72,6 +74,7 @@ class TrainingEngine:
 
         Raises:
             ConfigError: the precision, optimizer or offload cannot work on this machine.
+            StorageError: the local disks have no room for what is offloaded to them.
         """
         require_hardware(config)
         self.optimizer_name = optimizer_name(config)
@@ -79,6 +82,7 @@ class TrainingEngine:
         self._optimizer = make_optimizer(self.optimizer_name, model, config.optimizer)
         self._swap = SwapDirectory(config.zero, run, rank)
         self.deepspeed = initialize(model, config, rank.world_size, self._optimizer, self._swap)
+        reserve(self.deepspeed.optimizer, [*_MOMENTS, *([AVERAGE] if config.ema is not None else [])])
         self.device: torch.device = self.deepspeed.device
         self._clip = config.optimizer.clip
         without_zero = config.zero.stage == 0
