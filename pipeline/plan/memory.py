@@ -144,13 +144,5 @@ def host_memory(config: PretrainConfig, sharding: Sharding, ranks_per_node: int)
 def saved_bytes(config: PretrainConfig, sharding: Sharding) -> int:
     """What one rank adds to a checkpoint in DeepSpeed's files: the float32 shard, its moments and average. Stage 3
     saves its shard of the weights beside them; elsewhere weights are not saved twice."""
-    shard = sharding.shard
-    weights = sharding.item * shard if config.zero.stage == 3 else 0
-    return 4 * shard + optimizer_bytes(config, shard) + weights
-
-
-def optimizer_bytes(config: PretrainConfig, elements: int) -> int:
-    """Moments and average of so many elements."""
-    from pipeline.plan.sharding import MOMENTS_BYTES
-
-    return (MOMENTS_BYTES[config.optimizer.kind] + (4 if config.ema else 0)) * elements
+    weights = sharding.item * sharding.shard if config.zero.stage == 3 else 0
+    return 4 * sharding.shard + sharding.moments + sharding.average + weights

@@ -26,8 +26,10 @@ import numpy as np
 from pipeline.pretrain.config import PretrainConfig
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-MOMENTS_BYTES = {"adamw": 8, "lion": 4, "lamb": 8, "adagrad": 4}
+_MOMENTS_BYTES = {"adamw": 8, "lion": 4, "lamb": 8, "adagrad": 4}
 """Optimizer state per element of a shard."""
+_UNUSED_BYTES = {"lion": 4}
+"""The same, of a second moment that DeepSpeed's operators for CPUs make and never look at."""
 _UPDATE_BYTES = {"adagrad": 12}
 """Per element, what an update allocates on CUDA for a while: torch's Adagrad works on lists of whole tensors."""
 _PREFETCHED = 50_000_000
@@ -131,11 +133,22 @@ class Sharding:
     def offloads_optimizer(self) -> bool:
         return self.config.zero.offload_optimizer is not None
 
+    @property
+    def moments(self) -> int:
+        """Bytes of a rank's optimizer state, without the average."""
+        kind = self.config.optimizer.kind
+        unused = _UNUSED_BYTES.get(kind, 0) if self.offloads_optimizer or not self.on_cuda else 0
+        return (_MOMENTS_BYTES[kind] + unused) * self.shard
+
+    @property
+    def average(self) -> int:
+        """Bytes of a rank's share of the average of the weights."""
+        return 4 * self.shard if self.config.ema else 0
+
     def shards(self) -> Shards:
         """What is held all the time, once the first update is made."""
         zero, shard, item = self.config.zero, self.shard, self.item
-        moments = MOMENTS_BYTES[self.config.optimizer.kind] * shard
-        average = 4 * shard if self.config.ema else 0
+        moments, average = self.moments, self.average
         # Without ZeRO, float32 weights are their own masters.
         master = 0 if zero.stage == 0 and item == 4 else 4 * shard
         weights = item * (shard if zero.stage == 3 else self.num_parameters)

@@ -45,6 +45,8 @@ _DROPOUT = ("model.dropout=0.1", "model.attention_dropout=0.1")
 _OPTIMIZER = "zero.offload_optimizer.device=cpu"
 _LARGE_BUCKET = ("zero.reduce_bucket_elements=8000000", "batch.micro_batch_size=1")
 _WEIGHTS = "zero.offload_parameters.device=cpu"
+_DISK = f"{{device: nvme, path: {tempfile.gettempdir()}}}"
+_OPTIMIZER_ON_DISK, _WEIGHTS_ON_DISK = f"zero.offload_optimizer={_DISK}", f"zero.offload_parameters={_DISK}"
 _ELMO = (
     "{network: elmo, vocab_size: 8192, cell_size: 512, projection_size: 128,"
     " filters: [[1, 32], [2, 32], [3, 64]], num_layers: 1}"
@@ -97,6 +99,12 @@ CASES = (
     Case("MLM, stage 2, optimizer offloaded", ("zero.stage=2", _OPTIMIZER)),
     Case("MLM, stage 3, optimizer offloaded", ("zero.stage=3", _OPTIMIZER)),
     Case("MLM, stage 3, bf16, all offloaded", ("zero.stage=3", "precision=bf16", _OPTIMIZER, _WEIGHTS)),
+    Case("MLM, stage 3, optimizer on disks", ("zero.stage=3", _OPTIMIZER_ON_DISK)),
+    Case(
+        "MLM, stage 3, bf16, all on disks, 2 ranks",
+        ("zero.stage=3", "precision=bf16", _OPTIMIZER_ON_DISK, _WEIGHTS_ON_DISK),
+        2,
+    ),
     *(
         Case(
             f"MLM, stage {stage}, {precision}, 2 ranks", (f"zero.stage={stage}", f"precision={precision}"), 2
@@ -175,7 +183,7 @@ def _measured(name: str, workers: int) -> list[tuple[int, ...]]:
     command += [f"--master-port={free_port()}", "-m", "tests.benchmarks.plan_memory", name]
     with tempfile.TemporaryDirectory() as out:
         environment = os.environ | heap.ENVIRONMENT | {"OMP_NUM_THREADS": "1", "CLOZE_MEASURED": out}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
         found = [tuple(json.loads(path.read_text())) for path in Path(out).iterdir()]
         if done.returncode != 0 or len(found) != workers:
             raise RuntimeError(f"{name} could not be measured:\n{done.stderr[-4000:]}")
@@ -276,6 +284,7 @@ def _train(case: Case, rank: Any) -> None:
             engine.backward(loss / config.batch.samples, last=turn == num_micro_batches - 1)
             del loss
         engine.update(1e-4)
+    engine.close()
 
 
 def _network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:

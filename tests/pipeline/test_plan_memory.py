@@ -164,3 +164,18 @@ def test_what_is_chosen_among_several_ranks_begins_with_plain_communication() ->
     traffic = [option.traffic for option in found if option.zero.offload_optimizer is None]
     assert traffic == sorted(traffic)
     assert found[0].zero.stage == 1
+
+
+def test_groups_that_an_update_takes_at_a_time_are_those_of_the_engine() -> None:
+    from pipeline.plan.sharding import SUB_GROUP_ELEMENTS
+    from pipeline.pretrain.engine.training_engine import deepspeed_config
+
+    settings = deepspeed_config(planned("zero.stage=3"), world_size=8)["zero_optimization"]
+    assert settings["sub_group_size"] == SUB_GROUP_ELEMENTS
+
+
+def test_lion_on_the_host_has_a_moment_that_nobody_needs() -> None:
+    lion = stage_3("optimizer.kind=lion")
+    assert lion.moments == 4 * lion.shard
+    assert stage_3("optimizer.kind=lion", "zero.offload_optimizer.device=cpu").moments == 8 * lion.shard
+    assert stage_3("optimizer.kind=lion", on_cuda=False).moments == 8 * lion.shard
