@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from cluster.errors import ConfigError
+from cluster.errors import ConfigError, StorageError
 from cluster.manifest import hash_json
 from cluster.operators import compile_lock, has_compiler, operator_directory
 from cluster.train_group import Rank
@@ -93,6 +93,19 @@ class SwapDirectory:
     def of(self, place: OffloadConfig) -> Path | None:
         """The directory for one offload."""
         return next((one / self._rank for one in self._runs if one.parent == place.path), None)
+
+    def require_room(self, place: OffloadConfig | None, size_bytes: int) -> None:
+        """Raise StorageError where this rank's files of one offload find no room: DeepSpeed would end the process."""
+        directory = None if place is None else self.of(place)
+        if directory is None:
+            return
+        free = shutil.disk_usage(directory).free
+        if free < size_bytes:
+            raise StorageError(
+                f"{directory} has room for {free >> 20} MiB, and what a worker offloads there takes"
+                f" {size_bytes >> 20} MiB.",
+                next_step="free disk space, take more workers, or offload to device=cpu",
+            )
 
     def remove(self) -> None:
         """Delete this rank's files."""

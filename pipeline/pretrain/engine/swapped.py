@@ -45,7 +45,7 @@ def reserve(optimizer: Any, keys: Collection[str]) -> None:
     Raises:
         StorageError: the disk is full.
     """
-    swapper = getattr(optimizer, "optimizer_swapper", None)
+    swapper = _swapper(optimizer)
     for number, master in enumerate(optimizer.fp32_partitioned_groups_flat if swapper is not None else ()):
         info = swapper.swap_params_info.get(master.ds_id)
         if info is None:
@@ -88,7 +88,7 @@ def put_away(optimizer: Any, master: Tensor) -> None:
 def forget_gradients(optimizer: Any) -> None:
     """Leave nothing of a discarded update's gradients in memory: what is not yet written would be written later, over
     the gradients of the next update."""
-    swapper = getattr(optimizer, "optimizer_swapper", None)
+    swapper = _swapper(optimizer)
     if swapper is None:
         return
     swapper.flush_gradients()
@@ -104,9 +104,14 @@ def _written(path: str, info: Any) -> Tensor:
     return _mapped(path, info.numel(), info.dtype())
 
 
+def _swapper(optimizer: Any) -> Any:
+    """DeepSpeed's part that reads and writes the files; None where nothing is swapped."""
+    return getattr(optimizer, "optimizer_swapper", None)
+
+
 def _infos(optimizer: Any) -> list[Any]:
     """DeepSpeed's records of swapped masters, each with the master first among its tensors."""
-    swapper = getattr(optimizer, "optimizer_swapper", None)
+    swapper = _swapper(optimizer)
     return [] if swapper is None else list(swapper.swap_params_info.values())
 
 

@@ -305,6 +305,10 @@ def initialize(
     shares = [-(-parameter.numel() // world_size) for parameter in model.parameters()]
     if any(places_on_disk(config.zero)):
         sub_group = min(sum(shares), _SUB_GROUP_ELEMENTS + max(shares))
+        # Masters, gradients, two moments and the average have files of their own.
+        optimizer_bytes = 4 * (_SWAP_BUFFERS - (config.ema is None))
+        swap.require_room(config.zero.offload_optimizer, optimizer_bytes * sum(shares))
+        swap.require_room(config.zero.offload_parameters, _DTYPES[config.precision].itemsize * sum(shares))
         require_lockable(4 * (_SWAP_BUFFERS * sub_group + _PARAMETER_BUFFERS * max(shares)))
         load_operator()
     engine, *_ = deepspeed.initialize(
