@@ -46,7 +46,9 @@ def reserve(optimizer: Any, keys: Collection[str]) -> None:
         StorageError: the disk is full.
     """
     swapper = _swapper(optimizer)
-    for number, master in enumerate(optimizer.fp32_partitioned_groups_flat if swapper is not None else ()):
+    if swapper is None:
+        return
+    for number, master in enumerate(optimizer.fp32_partitioned_groups_flat):
         info = swapper.swap_params_info.get(master.ds_id)
         if info is None:
             continue
