@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 import torch
 
 from tests.pipeline.engine_ranks import CASES, DISK_CASES, MOVES, same
-from tests.pipeline.ranks import free_port
+from tests.pipeline.process_group import run_group
 
 TOLERANCES = {"fp32": 1e-6, "bf16": 1e-3, "fp16": 1e-4}
 """Largest difference of a weight after 2, 1 and 2 ranks from that after 2 ranks alone: sums in another order, and
@@ -139,9 +136,5 @@ def _require(found: dict[str, Any], case: str) -> None:
 
 
 def _start(directory: Path, part: str, ranks: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    command += [f"--master-port={free_port()}", "-m", "tests.pipeline.engine_ranks", str(directory), part]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=600)
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    run_group("tests.pipeline.engine_ranks", [directory, part], ranks)
     return orjson.loads((directory / f"{part}.json").read_bytes())
