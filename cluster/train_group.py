@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,10 +156,17 @@ def _run_once(
             worker_runtime_env={"env_vars": worker_environment(size)},
         ),
     )
+    on_interrupt = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit()
     except TrainingFailedError as error:
         return error
+    except SystemExit as ended:
+        # What Ray Train makes of Ctrl-C. Its handler would stay, and end whatever comes next without a word.
+        raise KeyboardInterrupt from ended
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, on_interrupt)
     return None
 
 

@@ -1,6 +1,7 @@
 """A group of workers under Ray Train: what one of them says ends it, whatever the others wait for."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -62,6 +63,13 @@ def disk_full_everywhere(argument: Mapping[str, Any], rank: Rank) -> None:
     raise StorageError("no room", next_step="make some")
 
 
+def interrupts_the_driver(argument: Mapping[str, Any], rank: Rank) -> None:
+    import time
+
+    os.kill(int(Path(argument["starts"]).with_name("driver").read_text()), signal.SIGINT)
+    time.sleep(600)
+
+
 def stopped_everywhere(argument: Mapping[str, Any], rank: Rank) -> None:
     note_start(argument)
     raise PreemptedError("asked to stop")
@@ -107,6 +115,14 @@ def test_what_all_ranks_say_ends_the_group_and_costs_no_restart(
     with pytest.raises(error, match=r"asked to stop|no room"):
         run(function, tmp_path, workers=1, max_failures=2)
     assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_ctrl_c_ends_the_group_as_it_ends_other_work(tmp_path: Path):
+    (tmp_path / "driver").write_text(str(os.getpid()))
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(interrupts_the_driver, tmp_path, workers=1, max_failures=2)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_workers_that_die_are_started_again_and_given_up_at_last(tmp_path: Path):
