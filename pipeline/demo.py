@@ -112,7 +112,8 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
 
 def _pretrain(settings: PretrainConfig, kill_a_worker: bool) -> tuple[RunDirectory, str]:
     """Train a new run, or go on with the one of an earlier demo unless a worker is to be killed."""
-    from pipeline.pretrain.launch import check_resume, create_run, execute
+    from pipeline.pretrain.launch import create_run, execute
+    from pipeline.pretrain.resume_checks import check_resume
 
     earlier = [run for run in list_runs(settings.runs_dir) if run.config() == settings]
     if earlier and not kill_a_worker:

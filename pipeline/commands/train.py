@@ -56,7 +56,8 @@ def resume(
     from contextlib import nullcontext
 
     from pipeline.pretrain.checkpoints.checkpoint import step_of
-    from pipeline.pretrain.launch import check_resume, execute
+    from pipeline.pretrain.launch import execute
+    from pipeline.pretrain.resume_checks import check_resume
     from pipeline.pretrain.run_directory import find_run
 
     run = find_run(reference.partition("@")[0], runs_dir)

@@ -5,30 +5,23 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import orjson
-import xxhash
-
-from cluster.errors import ClozeError, ResumeRefusedError, StorageError, WorkersLostError
-from cluster.manifest import hash_file
+from cluster.errors import ClozeError, StorageError, WorkersLostError
 from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.seen_files import SeenFiles
 from cluster.stopping import stop_on_sigterm
 from cluster.train_group import GroupSize, run_group
-from pipeline.batches.kept_layouts import KeptLayouts
 from pipeline.config import to_plain
 from pipeline.objectives.distill import Distillation, pinned
-from pipeline.pretrain.checkpoints import checkpoint as checkpoints
-from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore, open_store, store_of
-from pipeline.pretrain.checkpoints.kept_checkpoints import newest_good
-from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig, identity_of
-from pipeline.pretrain.guards.endings import record_end, record_failure, require_not_lost, stalled
+from pipeline.pretrain.checkpoints.checkpoint_store import store_of
+from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig
+from pipeline.pretrain.guards.endings import record_end, record_failure, stalled
 from pipeline.pretrain.guards.heartbeat import STACKS, read_heartbeats
 from pipeline.pretrain.guards.leftovers import end_leftovers
 from pipeline.pretrain.guards.out_of_memory import (
@@ -100,93 +93,6 @@ def _with_absolute_paths(config: PretrainConfig) -> PretrainConfig:
         "checkpoint": checkpoint,
     }
     return config.model_copy(update=changed)
-
-
-def check_resume(
-    run: RunDirectory, config: PretrainConfig, allow_changed: Sequence[str] = (), *, look_only: bool = False
-) -> Path | None:
-    """Make sure that the newest good checkpoint continues under `config`; returns it, None at step 0.
-
-    Args:
-        allow_changed: keys (such as `steps`, or `optimizer` for all below it) that may differ from the
-            checkpoint's; what did differ is recorded in the run's history.
-        look_only: change nothing, not even damaged checkpoints' names.
-
-    Raises:
-        ResumeRefusedError: data, objective, model or batch differ from the checkpoint's; names each difference.
-        CorruptCheckpointError: there are checkpoints, and none verifies.
-        ConfigError: the data does not give a single sample any more.
-    """
-    from pipeline.pretrain.engine.training_engine import optimizer_name
-    from pipeline.pretrain.inputs import open_inputs
-
-    _require_same_checkpoints(run, config)
-    # From a store elsewhere, the driver's machine does not get the weights: the workers' machines verify them.
-    files = None if config.checkpoint.directory is None else checkpoints.DESCRIPTION_FILES
-    start, messages = newest_good(store_of(run), look_only=look_only, files=files)
-    for message in messages:
-        print(f"A damaged checkpoint is passed over: {message}", file=sys.stderr)
-        if not look_only:
-            run.record_event("checkpoint-set-aside", message=message)
-    seen = SeenFiles.read(run.verified)
-    inputs = open_inputs(config, verify=True, seen=seen, layouts=KeptLayouts(run.layout))
-    inputs.require_samples()
-    if not look_only:
-        seen.write(run.verified)
-    require_not_lost(run, start)
-    if start is None:
-        return None
-    state = checkpoints.read_trainer_state(start)
-    found = {
-        **_differences(orjson.loads(orjson.dumps(state.identity)), identity_of(config)),
-        **_differences(
-            {
-                "data.tokens": state.store_fingerprints,
-                "data.tokenizer": hash_file(start / checkpoints.TOKENIZER_FILE)[0],
-                "machine": state.optimizer,
-            },
-            {
-                "data.tokens": [store.fingerprint for store in inputs.stores],
-                "data.tokenizer": xxhash.xxh3_128_hexdigest(inputs.vocabulary.tokenizer_json.encode()),
-                "machine": optimizer_name(config),
-            },
-        ),
-    }
-    # A checkpoint from before an allowed change still differs by it.
-    known = {
-        (key, text)
-        for event in run.events()
-        if event["event"] == "changed"
-        for key, text in event["differences"].items()
-    }
-    found = {key: text for key, text in found.items() if (key, text) not in known}
-    allowed = {key: text for key, text in found.items() if _is_allowed(key, allow_changed)}
-    if refused := {key: text for key, text in found.items() if key not in allowed}:
-        listed = "\n".join(f"  {key} {text}" for key, text in refused.items())
-        keys = " ".join(f"--allow-changed {key}" for key in refused)
-        raise ResumeRefusedError(
-            f"{run.path.name} at step {state.step} does not continue under this configuration:\n{listed}",
-            kept=f"the run and its checkpoint {start}",
-            next_step=f"undo the changes, or if you mean them: cloze resume {run.typed} {keys} ...",
-        )
-    if allowed and not look_only:
-        run.record_event("changed", step=state.step, differences=allowed)
-    return start
-
-
-def _require_same_checkpoints(run: RunDirectory, config: PretrainConfig) -> None:
-    """Refuse a `checkpoint.directory` that leaves the checkpoints behind: the run would start from nothing."""
-    before, after = run.config().checkpoint.directory, config.checkpoint.directory
-    if before == after:
-        return
-    old = store_of(run)
-    new = DirectoryStore(run.checkpoints) if after is None else open_store(after, run.info.name)
-    if (steps := old.steps()) and new.steps()[-1:] != steps[-1:]:
-        raise ResumeRefusedError(
-            f"checkpoint.directory is to change, and the newest checkpoint {old.place(steps[-1])} is not there.",
-            kept="the run and its checkpoints",
-            next_step=f"copy the checkpoints to {Path(new.place(steps[-1])).parent} first, or leave the setting",
-        )
 
 
 def execute(run: RunDirectory) -> None:
@@ -295,20 +201,6 @@ def _run_rank(argument: Any, rank: Any) -> None:
 
     with memory_explained(RunDirectory(Path(argument["run"])), rank.rank):
         run_rank(argument, rank)
-
-
-def _differences(old: Any, new: Any, key: str = "") -> dict[str, str]:
-    """By dotted key, what `old` and `new` say where they differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        found: dict[str, str] = {}
-        for name in sorted(old.keys() | new.keys()):
-            found |= _differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
-        return found
-    return {} if old == new else {key: f"was {old}, is {new}"}
-
-
-def _is_allowed(key: str, allow_changed: Sequence[str]) -> bool:
-    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in allow_changed)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from pipeline.pretrain.guards.out_of_memory import (
     memory_explained,
 )
 from pipeline.pretrain.guards.stall_watch import StallWatch
-from pipeline.pretrain.launch import check_resume
+from pipeline.pretrain.resume_checks import check_resume
 from pipeline.pretrain.run_directory import RunDirectory
 from pipeline.submission import prepare
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run

@@ -1,0 +1,159 @@
+"""Whether a run continues from its newest good checkpoint under a configuration, which may differ from its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import xxhash
+
+from cluster.errors import ResumeRefusedError
+from cluster.manifest import hash_file
+from cluster.seen_files import SeenFiles
+from pipeline.batches.kept_layouts import KeptLayouts
+from pipeline.objectives import OBJECTIVES
+from pipeline.pretrain.checkpoints import checkpoint as checkpoints
+from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore, open_store, store_of
+from pipeline.pretrain.checkpoints.kept_checkpoints import newest_good
+from pipeline.pretrain.config import PretrainConfig, identity_of
+from pipeline.pretrain.guards.endings import require_not_lost
+from pipeline.pretrain.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from pipeline.pretrain.inputs import Inputs
+
+
+def check_resume(
+    run: RunDirectory, config: PretrainConfig, allow_changed: Sequence[str] = (), *, look_only: bool = False
+) -> Path | None:
+    """Make sure that the newest good checkpoint continues under `config`; returns it, None at step 0.
+
+    Args:
+        allow_changed: keys (such as `steps`, or `optimizer` for all below it) that may differ from the
+            checkpoint's; what did differ is recorded in the run's history.
+        look_only: change nothing, not even damaged checkpoints' names.
+
+    Raises:
+        ResumeRefusedError: data, objective, model or batch differ from the checkpoint's; names each difference.
+        CorruptCheckpointError: there are checkpoints, and none verifies.
+        ConfigError: the data does not give a single sample any more.
+    """
+    from pipeline.pretrain.engine.training_engine import optimizer_name
+    from pipeline.pretrain.inputs import open_inputs
+
+    _require_same_checkpoints(run, config)
+    # From a store elsewhere, the driver's machine does not get the weights: the workers' machines verify them.
+    files = None if config.checkpoint.directory is None else checkpoints.DESCRIPTION_FILES
+    start, messages = newest_good(store_of(run), look_only=look_only, files=files)
+    for message in messages:
+        print(f"A damaged checkpoint is passed over: {message}", file=sys.stderr)
+        if not look_only:
+            run.record_event("checkpoint-set-aside", message=message)
+    seen = SeenFiles.read(run.verified)
+    inputs = open_inputs(config, verify=True, seen=seen, layouts=KeptLayouts(run.layout))
+    inputs.require_samples()
+    if not look_only:
+        seen.write(run.verified)
+    require_not_lost(run, start)
+    if start is None:
+        return None
+    state = checkpoints.read_trainer_state(start)
+    found = {
+        **_differences(orjson.loads(orjson.dumps(state.identity)), identity_of(config)),
+        **_differences(
+            {
+                "data.tokens": state.store_fingerprints,
+                "data.tokenizer": hash_file(start / checkpoints.TOKENIZER_FILE)[0],
+                "machine": state.optimizer,
+            },
+            {
+                "data.tokens": [store.fingerprint for store in inputs.stores],
+                "data.tokenizer": xxhash.xxh3_128_hexdigest(inputs.vocabulary.tokenizer_json.encode()),
+                "machine": optimizer_name(config),
+            },
+        ),
+    }
+    # A checkpoint from before an allowed change still differs by it.
+    known = {
+        (key, text)
+        for event in run.events()
+        if event["event"] == "changed"
+        for key, text in event["differences"].items()
+    }
+    found = {key: text for key, text in found.items() if (key, text) not in known}
+    allowed = {key: text for key, text in found.items() if _is_allowed(key, allow_changed)}
+    if refused := {key: text for key, text in found.items() if key not in allowed}:
+        listed = "\n".join(f"  {key} {text}" for key, text in refused.items())
+        keys = " ".join(f"--allow-changed {key}" for key in refused)
+        raise ResumeRefusedError(
+            f"{run.path.name} at step {state.step} does not continue under this configuration:\n{listed}",
+            kept=f"the run and its checkpoint {start}",
+            next_step=f"undo the changes, or if you mean them: cloze resume {run.typed} {keys} ...",
+        )
+    if any(_is_allowed(key, ("model", "objective")) for key in allowed):
+        _require_same_shapes(start, config, inputs)
+    if allowed and not look_only:
+        run.record_event("changed", step=state.step, differences=allowed)
+    return start
+
+
+def _require_same_checkpoints(run: RunDirectory, config: PretrainConfig) -> None:
+    """Refuse a `checkpoint.directory` that leaves the checkpoints behind: the run would start from nothing."""
+    before, after = run.config().checkpoint.directory, config.checkpoint.directory
+    if before == after:
+        return
+    old = store_of(run)
+    new = DirectoryStore(run.checkpoints) if after is None else open_store(after, run.info.name)
+    if (steps := old.steps()) and new.steps()[-1:] != steps[-1:]:
+        raise ResumeRefusedError(
+            f"checkpoint.directory is to change, and the newest checkpoint {old.place(steps[-1])} is not there.",
+            kept="the run and its checkpoints",
+            next_step=f"copy the checkpoints to {Path(new.place(steps[-1])).parent} first, or leave the setting",
+        )
+
+
+def _require_same_shapes(start: Path, config: PretrainConfig, inputs: Inputs) -> None:
+    """Refuse a network that could not take over the checkpoint's parameters, before anything is written.
+
+    A checkpoint elsewhere, whose weights are not on this machine, is compared by the workers alone.
+    """
+    import torch
+    from safetensors import safe_open
+
+    weights = start / checkpoints.MODEL_FILE
+    if not weights.exists():
+        return
+    with torch.device("meta"):
+        model = OBJECTIVES[config.objective.kind].build_model(config.objective, inputs.model)
+    with safe_open(weights, framework="pt") as file:
+        saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    unlike = [
+        f"{name} has the shape {tuple(one.shape)}, the checkpoint's {saved.get(name, 'none, it is not there')}"
+        for name, one in model.named_parameters()
+        if saved.get(name) != tuple(one.shape)
+    ]
+    if unlike:
+        raise ResumeRefusedError(
+            f"This network cannot take over the weights of {start}: {unlike[0]}"
+            f" ({len(unlike)} parameters do not fit).",
+            kept="the run, its configuration and its checkpoints",
+            next_step="leave what gives the parameters their shapes as it was, or start a new run with"
+            " `cloze pretrain`",
+        )
+
+
+def _differences(old: Any, new: Any, key: str = "") -> dict[str, str]:
+    """By dotted key, what `old` and `new` say where they differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found: dict[str, str] = {}
+        for name in sorted(old.keys() | new.keys()):
+            found |= _differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
+        return found
+    return {} if old == new else {key: f"was {old}, is {new}"}
+
+
+def _is_allowed(key: str, allow_changed: Sequence[str]) -> bool:
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in allow_changed)

@@ -1,0 +1,91 @@
+"""A run continues under the configuration that it was saved with, or under changes that somebody allowed by name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import ResumeRefusedError
+from pipeline.pretrain.checkpoints.checkpoint import list_checkpoints
+from pipeline.pretrain.resume_checks import check_resume
+from pipeline.pretrain.run_directory import RunDirectory
+from tests.conftest import write_store
+from tests.pipeline.one_rank import train_alone
+from tests.pipeline.ranks import make_run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, store: Path) -> RunDirectory:
+    run = make_run(tmp_path_factory.mktemp("trained"), store, "trained", "steps=4")
+    assert train_alone([run]) == ["ended"]
+    return run
+
+
+@pytest.fixture
+def run(trained: RunDirectory, tmp_path: Path) -> RunDirectory:
+    shutil.copytree(trained.path, tmp_path / "run")
+    return RunDirectory(tmp_path / "run")
+
+
+def changes_of(run: RunDirectory) -> list[dict[str, str]]:
+    return [event["differences"] for event in run.events() if event["event"] == "changed"]
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("objective.rate=0.2", "objective.rate"),
+        ("model.dropout=0.2", "model.dropout"),
+        ("batch.micro_batch_size=8", "batch.micro_batch_size"),
+        ("data.held_out=0.2", "data.held_out"),
+        ("seed=5", "seed"),
+    ],
+)
+def test_a_change_is_refused_by_name_allowed_by_name_and_allowed_once(
+    run: RunDirectory, override: str, key: str
+):
+    config = run.config((override,))
+    with pytest.raises(ResumeRefusedError, match=key) as refused:
+        check_resume(run, config)
+    assert f"cloze resume {run.typed} --allow-changed {key}" in refused.value.next_step
+    assert changes_of(run) == []
+
+    newest = list_checkpoints(run.checkpoints)[-1]
+    assert check_resume(run, config, [key.partition(".")[0]], look_only=True) == newest
+    assert changes_of(run) == []
+    assert check_resume(run, config, [key]) == newest
+    (recorded,) = changes_of(run)
+    assert list(recorded) == [key]
+    assert check_resume(run, config) == newest
+    assert changes_of(run) == [recorded]
+
+
+def test_other_data_is_refused_until_it_is_allowed(run: RunDirectory, tmp_path: Path):
+    other = write_store(tmp_path / "other", seed=4)
+    config = run.config((f"data.stores=[{{path: {other}}}]",))
+    with pytest.raises(ResumeRefusedError, match=r"data\.tokens"):
+        check_resume(run, config)
+    assert check_resume(run, config, ["data"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("override", "unlike"),
+    [
+        ("model.hidden_size=64", "has the shape"),
+        ("model.num_layers=3", "it is not there"),
+        ("objective={kind: rtd}", "it is not there"),
+    ],
+)
+def test_a_network_that_cannot_take_over_the_weights_is_refused_whatever_is_allowed(
+    run: RunDirectory, override: str, unlike: str
+):
+    with pytest.raises(ResumeRefusedError, match=unlike):
+        check_resume(run, run.config((override,)), ["model", "objective"])
+    assert changes_of(run) == []
+
+
+def test_an_unchanged_run_continues_from_its_newest_checkpoint(run: RunDirectory):
+    assert check_resume(run, run.config()) == list_checkpoints(run.checkpoints)[-1]
+    assert changes_of(run) == []
