@@ -12,6 +12,7 @@ runs/NAME-1a2b3c4d/
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ class RunDirectory:
     def typed(self) -> str:
         """The run as an operator types it: its name, or its directory where that is not the usual one."""
         usual = self.path.resolve().parent == Path("runs").resolve()
-        return self.path.name if usual else str(self.path.resolve())
+        return shlex.quote(self.path.name if usual else str(self.path.resolve()))
 
     @property
     def verified(self) -> Path:
