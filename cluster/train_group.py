@@ -157,6 +157,7 @@ def _run_once(
         ),
     )
     on_interrupt = signal.getsignal(signal.SIGINT)
+    others = _placement_groups()
     try:
         trainer.fit()
     except TrainingFailedError as error:
@@ -167,7 +168,33 @@ def _run_once(
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, on_interrupt)
+        _release(_placement_groups() - others)
     return None
+
+
+def _placement_groups() -> set[str]:
+    """Ids of what this job holds of the cluster."""
+    import ray
+    from ray.util import placement_group_table
+
+    # An id ends with that of the job which made the group.
+    job = ray.get_runtime_context().get_job_id()
+    return {
+        number
+        for number, group in placement_group_table().items()
+        if number.endswith(job) and group["state"] != "REMOVED"
+    }
+
+
+def _release(placement_groups: set[str]) -> None:
+    """Give back what an ended group held. After Ctrl-C Ray Train leaves that to an actor of its own, which fails where
+    it sees more than one cluster on a machine; the next group would wait without end."""
+    from ray import PlacementGroupID
+    from ray.util import remove_placement_group
+    from ray.util.placement_group import PlacementGroup
+
+    for number in sorted(placement_groups):
+        remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(number))))
 
 
 def _errors_of(failure: Exception) -> list[Exception]:
