@@ -50,7 +50,9 @@ def move(model: nn.Module, seed: int) -> None:
         for name, parameter in model.named_parameters():
             matrix = 0.4 if "wte" in name or "shared" in name else 3.2 * parameter.shape[-1] ** -0.5
             scale = matrix if parameter.dim() > 1 else 0.1
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)
+            noise = scale * torch.randn(parameter.shape, generator=generator)
+            # What transformers draws for matrices comes from the process's generator, which others used before.
+            parameter.copy_(noise) if parameter.dim() > 1 else parameter.add_(noise)
 
 
 @cache
