@@ -10,7 +10,6 @@ priority; all read. What is missing, or is not what was written, is laid out ane
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import threading
 import time
@@ -27,6 +26,7 @@ import orjson
 
 from cluster.errors import ClozeError, ConfigError
 from cluster.manifest import hash_json, seal, unseal, write_durably
+from cluster.priority import step_back
 from cluster.storage import staging_directory
 from pipeline.batches.kept_epoch import (
     DamagedStretchError,
@@ -43,7 +43,6 @@ from pipeline.batches.stocks import Outline
 FROM_TOKENS = 1 << 23
 """Smaller stores are laid out as fast as a layout of theirs is read."""
 _OUTLINE = "outline.json"
-_NICENESS = 19
 _CODE = tuple(
     Path(__file__).parents[2] / name
     for name in (
@@ -87,7 +86,7 @@ class KeptLayouts:
         self.directory = directory
         self._told = tell or (lambda *_, **__: None)
         self._from_tokens = from_tokens
-        self._writer = ThreadPoolExecutor(1, "layouts", initializer=_step_back) if writes else None
+        self._writer = ThreadPoolExecutor(1, "layouts", initializer=step_back) if writes else None
         self._pending: list[Future[None]] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -308,12 +307,6 @@ class _KeptOrNew:
 @cache
 def _code_version() -> str:
     return digest_of(_CODE)
-
-
-def _step_back() -> None:
-    """Let all other threads compute first."""
-    with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _entries(directory: Path) -> Sequence[Path]:

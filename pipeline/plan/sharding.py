@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.pretrain.config import PretrainConfig
+from pipeline.pretrain.engine.nvme import PARAMETER_BUFFERS, STATE_BUFFERS, SUB_GROUP_ELEMENTS
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 _MOMENTS_BYTES = {"adamw": 8, "lion": 4, "lamb": 8, "adagrad": 4}
@@ -36,11 +37,6 @@ _PREFETCHED = 50_000_000
 """Elements that stage 3 fetches ahead, in one flat buffer."""
 _MAX_GATHERED = 1_000_000_000 + _PREFETCHED
 """Elements that stage 3 keeps gathered, with those fetched ahead."""
-SUB_GROUP_ELEMENTS = 100_000_000
-"""Elements of a shard after which a group that stage 3 updates at a time takes no more parameters."""
-STATE_BUFFERS, WEIGHT_BUFFERS = 5, 10
-"""Buffers through which state goes to and from disks, each for a group that is updated at a time, and those through
-which weights go, each for a rank's share of the largest parameter."""
 _STAGE_0_BUCKET = 500_000_000
 """Gradient elements that are flattened and reduced at a time without ZeRO."""
 
@@ -170,7 +166,7 @@ class Sharding:
         if zero.offload_parameters is not None:
             if zero.offload_parameters.device == "nvme":
                 disk += weights
-                host += item * (WEIGHT_BUFFERS * -(-self.largest // self.world_size))
+                host += item * (PARAMETER_BUFFERS * -(-self.largest // self.world_size))
                 # After an update weights are written from a buffer that has room for whole parameters.
                 host += item * min(self.num_parameters, self.world_size * SUB_GROUP_ELEMENTS + self.largest)
             else:

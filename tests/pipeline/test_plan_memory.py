@@ -167,7 +167,7 @@ def test_what_is_chosen_among_several_ranks_begins_with_plain_communication() ->
 
 
 def test_groups_that_an_update_takes_at_a_time_are_those_of_the_engine() -> None:
-    from pipeline.plan.sharding import SUB_GROUP_ELEMENTS
+    from pipeline.pretrain.engine.nvme import SUB_GROUP_ELEMENTS
     from pipeline.pretrain.engine.training_engine import deepspeed_config
 
     settings = deepspeed_config(planned("zero.stage=3"), world_size=8)["zero_optimization"]

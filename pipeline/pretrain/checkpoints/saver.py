@@ -9,7 +9,6 @@ A save that fails, on whichever rank, leaves nothing behind and is reported; the
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import uuid
@@ -24,6 +23,7 @@ import torch.distributed as dist
 
 from cluster.errors import ClozeError, StorageError
 from cluster.manifest import FileEntry, InputEntry
+from cluster.priority import step_back
 from cluster.train_group import Rank
 from models.config import NetworkConfig
 from pipeline.pretrain.checkpoints.checkpoint import (
@@ -51,8 +51,6 @@ from pipeline.pretrain.checkpoints.snapshot import HostBuffers, Snapshot, captur
 
 if TYPE_CHECKING:
     from pipeline.pretrain.engine.training_engine import TrainingEngine
-
-_NICENESS = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +216,7 @@ class CheckpointSaver:
         """The thread's work."""
         # The next update waits for the copy; nothing waits for what follows.
         copy_state(job)
-        with suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        step_back()
         write_parts(job, self._rank.rank)
         self._conclude(job)
 

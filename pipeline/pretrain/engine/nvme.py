@@ -20,6 +20,13 @@ from cluster.operators import compile_lock, has_compiler, operator_directory
 from cluster.train_group import Rank
 from pipeline.pretrain.settings import OffloadConfig, ZeroConfig
 
+SUB_GROUP_ELEMENTS = 100_000_000
+"""ZeRO-3 updates so many elements of a shard at a time, and the parameter that passes them: what is offloaded is in
+memory for one sub-group only."""
+STATE_BUFFERS = 5
+"""Through which state goes to and from disks, each for a sub-group: master, gradient, two moments and the average."""
+PARAMETER_BUFFERS = 10
+"""Through which parameters go, each for a rank's share of the largest one."""
 _BLOCK_BYTES = 4096
 _CAP_IPC_LOCK = 14
 _SAME_NAMES = ("c_library_name", "c_block_size", "c_io_queue_depth")

@@ -20,6 +20,9 @@ from pipeline.pretrain.engine.ema import Averaging
 from pipeline.pretrain.engine.fragments import AVERAGE
 from pipeline.pretrain.engine.lean_imports import do_without_compiler
 from pipeline.pretrain.engine.nvme import (
+    PARAMETER_BUFFERS,
+    STATE_BUFFERS,
+    SUB_GROUP_ELEMENTS,
     SwapDirectory,
     load_operator,
     places_on_disk,
@@ -34,14 +37,8 @@ from pipeline.pretrain.settings import OffloadConfig, ZeroConfig
 
 _QUIET = 10**9
 """Steps between DeepSpeed's own progress lines: never."""
-_SWAP_BUFFERS = 5
-"""Of a sub-group: master, gradient, two moments and the average."""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 """State of the optimizers that can be offloaded."""
-_PARAMETER_BUFFERS = 10
-"""Parameters that are in memory at a time where they lie on disk."""
-_SUB_GROUP_ELEMENTS = 100_000_000
-"""ZeRO-3 updates so many elements at a time: what is offloaded is in memory for one sub-group only."""
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DEEPSPEED_DIRECTORY = "deepspeed"
 """Directory of a checkpoint that holds DeepSpeed's files."""
@@ -255,7 +252,7 @@ def deepspeed_config(
             "allgather_bucket_size": zero.reduce_bucket_elements,
             # Small parameters are kept whole only for speed; with few workers sharding them costs nothing.
             "stage3_param_persistence_threshold": 0,
-            "sub_group_size": _SUB_GROUP_ELEMENTS,
+            "sub_group_size": SUB_GROUP_ELEMENTS,
             **_offload(zero, swap, largest_share),
         },
         # Offloaded optimizers may be torch's own, where there is no compiler.
@@ -271,11 +268,11 @@ def _offload(zero: ZeroConfig, swap: SwapDirectory | None, largest_share: int) -
     optimizer, parameters = zero.offload_optimizer, zero.offload_parameters
     settings: dict[str, Any] = {}
     if optimizer is not None:
-        settings["offload_optimizer"] = _place(optimizer, swap) | {"buffer_count": _SWAP_BUFFERS}
+        settings["offload_optimizer"] = _place(optimizer, swap) | {"buffer_count": STATE_BUFFERS}
     if parameters is not None:
         settings["offload_param"] = _place(parameters, swap)
     if parameters is not None and parameters.device == "nvme":
-        buffers = {"buffer_count": _PARAMETER_BUFFERS, "buffer_size": largest_share, "max_in_cpu": 0}
+        buffers = {"buffer_count": PARAMETER_BUFFERS, "buffer_size": largest_share, "max_in_cpu": 0}
         settings["offload_param"] |= buffers
         # A parameter that is kept for its next use keeps its buffer, and DeepSpeed ends where there are no more.
         settings["stage3_max_reuse_distance"] = 0
@@ -304,12 +301,12 @@ def initialize(
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     shares = [-(-parameter.numel() // world_size) for parameter in model.parameters()]
     if any(places_on_disk(config.zero)):
-        sub_group = min(sum(shares), _SUB_GROUP_ELEMENTS + max(shares))
+        sub_group = min(sum(shares), SUB_GROUP_ELEMENTS + max(shares))
         # Masters, gradients, two moments and the average have files of their own.
-        optimizer_bytes = 4 * (_SWAP_BUFFERS - (config.ema is None))
+        optimizer_bytes = 4 * (STATE_BUFFERS - (config.ema is None))
         swap.require_room(config.zero.offload_optimizer, optimizer_bytes * sum(shares))
         swap.require_room(config.zero.offload_parameters, _DTYPES[config.precision].itemsize * sum(shares))
-        require_lockable(4 * (_SWAP_BUFFERS * sub_group + _PARAMETER_BUFFERS * max(shares)))
+        require_lockable(4 * (STATE_BUFFERS * sub_group + PARAMETER_BUFFERS * max(shares)))
         load_operator()
     engine, *_ = deepspeed.initialize(
         model=model,
