@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cluster.errors import ClusterUnreachableError
+from cluster.artefacts.errors import ClusterUnreachableError
 
 _PROBE_TIMEOUT_S = 5.0
 _REFUSED_TOKEN = ("InvalidAuthToken", "Unauthenticated", "AuthenticationError")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cluster.errors import ClusterUnreachableError
+from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.local_cluster import find_local_cluster, own_cluster_at
 from cluster.probe import host_and_port, require_dashboard, tcp_answers, unreachable
 

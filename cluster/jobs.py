@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cluster.errors import ClozeError, ReferenceNotFoundError
+from cluster.artefacts.errors import ClozeError, ReferenceNotFoundError
 from cluster.job_client import answering
 from cluster.probe import require_dashboard
 from cluster.signals import EXIT_LINE

@@ -24,9 +24,14 @@ from pathlib import Path
 import orjson
 import psutil
 
-from cluster.errors import ClozeError, ClusterUnreachableError
-from cluster.manifest import write_durably
-from cluster.private_directory import RAY_NAME, make_private_directory, private_root, require_private
+from cluster.artefacts.errors import ClozeError, ClusterUnreachableError
+from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.private_directory import (
+    RAY_NAME,
+    make_private_directory,
+    private_root,
+    require_private,
+)
 from cluster.probe import require_dashboard
 
 STATE_VARIABLE = "CLOZE_LOCAL_CLUSTER"

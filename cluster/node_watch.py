@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 
 from cluster import signals
-from cluster.errors import WorkersLostError
+from cluster.artefacts.errors import WorkersLostError
 
 _NODE_PROCESS = "raylet"
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from cluster.manifest import hash_json
-from cluster.private import private_cache
-from cluster.storage import storage_errors
+from cluster.artefacts.manifest import hash_json
+from cluster.artefacts.private import private_cache
+from cluster.artefacts.storage import storage_errors
 
 DIRECTORY_VARIABLE = "TORCH_EXTENSIONS_DIR"
 """torch compiles under this directory."""

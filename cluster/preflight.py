@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
+from cluster.artefacts.errors import ClozeError
 from cluster.checks import hardware, services, software
 from cluster.checks.check import Check
-from cluster.errors import ClozeError
 
 
 @dataclass(frozen=True, slots=True)

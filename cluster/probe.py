@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
-from cluster.errors import ClusterUnreachableError
+from cluster.artefacts.errors import ClusterUnreachableError
 
 TIMEOUT_S = 4.0
 """Longest wait for a connection, and for its answer."""

@@ -12,10 +12,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from cluster import signals
+from cluster.artefacts.errors import ClusterUnreachableError
+from cluster.artefacts.private_directory import RAY_NAME, private_directory
 from cluster.connecting import connect_to_cluster
-from cluster.errors import ClusterUnreachableError
 from cluster.node_watch import own_node_watched
-from cluster.private_directory import RAY_NAME, private_directory
 from cluster.probe import host_and_port, tcp_answers
 from cluster.progress import announce
 from cluster.start_directory import START_DIRECTORY_VARIABLE, enter_start_directory

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.adoption import adopt_shards
-from cluster.errors import ConfigError, CorruptArtefactError
-from cluster.manifest import (
+from cluster.artefacts.adoption import adopt_shards
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError
+from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
     InputEntry,
@@ -18,7 +18,17 @@ from cluster.manifest import (
     hash_json,
     read_manifest,
 )
-from cluster.shard_log import LOG_NAME
+from cluster.artefacts.shard_log import LOG_NAME
+from cluster.artefacts.storage import (
+    QUARANTINE_NAME,
+    Damage,
+    commit,
+    find_damage,
+    is_committed,
+    quarantine,
+    staging_directory,
+    storage_errors,
+)
 from cluster.shards import (
     RECORDS_NAME,
     TEMPORARY,
@@ -31,16 +41,6 @@ from cluster.shards import (
     record_path,
     sum_stats,
     was_made,
-)
-from cluster.storage import (
-    QUARANTINE_NAME,
-    Damage,
-    commit,
-    find_damage,
-    is_committed,
-    quarantine,
-    staging_directory,
-    storage_errors,
 )
 
 Finish = Callable[[Path, Sequence[ShardRecord]], Mapping[str, Any]]

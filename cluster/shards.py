@@ -18,12 +18,12 @@ from uuid import uuid4
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from cluster.errors import ClozeError, TooManyRejectsError, WorkersLostError
-from cluster.manifest import FileEntry, InputEntry, Manifest, hash_file, seal, unseal, write_durably
+from cluster.artefacts.errors import ClozeError, TooManyRejectsError, WorkersLostError
+from cluster.artefacts.manifest import FileEntry, InputEntry, Manifest, hash_file, seal, unseal, write_durably
+from cluster.artefacts.shard_log import Effort, ShardLog, measure_effort
+from cluster.artefacts.shard_status import read_status, remove_status
+from cluster.artefacts.storage import Damage, storage_errors
 from cluster.progress import progress
-from cluster.shard_log import Effort, ShardLog, measure_effort
-from cluster.shard_status import read_status, remove_status
-from cluster.storage import Damage, storage_errors
 
 RECORDS_NAME = "shard-records"
 TEMPORARY = ".*.tmp"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cluster.errors import MissingInputError
+from cluster.artefacts.errors import MissingInputError
 
 START_DIRECTORY_VARIABLE = "CLOZE_WORKDIR"
 """Set for submitted jobs: in the command itself and in all workers that it starts."""

@@ -20,7 +20,7 @@ from types import FrameType
 import orjson
 
 from cluster import signals
-from cluster.errors import PreemptedError
+from cluster.artefacts.errors import PreemptedError
 
 REQUEST_NAME = "stop.json"
 _UNHEARD_S = 5.0

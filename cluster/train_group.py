@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster import signals
-from cluster.errors import ClozeError, ConfigError, WorkersLostError, error_as_json, error_from_json
-from cluster.manifest import write_durably
+from cluster.artefacts.errors import ClozeError, ConfigError, WorkersLostError, error_as_json, error_from_json
+from cluster.artefacts.manifest import write_durably
 
 _VERDICT_NAME = "verdict.json"
 """Holds the ClozeError that ended a group."""

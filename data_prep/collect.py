@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from cluster.errors import EmptyCorpusError
+from cluster.artefacts.errors import EmptyCorpusError
 from cluster.shards import Reject, ShardResult
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter

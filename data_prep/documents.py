@@ -16,9 +16,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster.errors import CorruptArtefactError
-from cluster.manifest import Manifest
-from cluster.storage import open_artefact
+from cluster.artefacts.errors import CorruptArtefactError
+from cluster.artefacts.manifest import Manifest
+from cluster.artefacts.storage import open_artefact
 from data_prep.document import Document
 from data_prep.layout import DOCUMENTS, REPAIR
 from data_prep.repeated_ids import named_by_place

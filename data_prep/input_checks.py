@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cluster.errors import ClozeError, ConfigError, ConfigProblem, MissingInputError
+from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, MissingInputError
 from data_prep.config import DataConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.evaluation import check_evaluation_texts

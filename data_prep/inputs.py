@@ -11,11 +11,11 @@ from pathlib import Path
 import orjson
 import xxhash
 
-from cluster.credentials import without_credentials
-from cluster.errors import ClozeError, MissingInputError
-from cluster.manifest import seal, unseal, write_durably
+from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.errors import ClozeError, MissingInputError
+from cluster.artefacts.manifest import seal, unseal, write_durably
+from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
-from cluster.storage import storage_errors
 from data_prep.config import DataConfig
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile

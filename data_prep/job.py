@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.manifest import Manifest
-from cluster.storage import exclusive, storage_errors
+from cluster.artefacts.manifest import Manifest
+from cluster.artefacts.storage import exclusive, storage_errors
 from data_prep.config import DataConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_checks import check_inputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from cluster.storage import is_committed
+from cluster.artefacts.storage import is_committed
 from data_prep.config import DataConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_checks import check_inputs

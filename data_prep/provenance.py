@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster.errors import ClozeError
-from cluster.manifest import read_manifest
-from cluster.storage import contents_of
+from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.storage import contents_of
 from data_prep.document import Document
 from data_prep.layout import DOCUMENTS
 from data_prep.sources.streams import Gap, read_chunks

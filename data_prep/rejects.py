@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.errors import MissingInputError
+from cluster.artefacts.errors import MissingInputError
 from cluster.shards import RECORDS_NAME, Reject, read_records
 from data_prep.layout import DEDUP, DOCUMENTS
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster.errors import CorruptArtefactError
+from cluster.artefacts.errors import CorruptArtefactError
 from data_prep.layout import REPAIR
 
 _SCHEMA = pa.schema([("row", pa.uint32()), ("removed", pa.list_(pa.uint32())), ("repeats_id", pa.bool_())])

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cluster.manifest import read_manifest
-from cluster.shard_log import summarize_log
-from cluster.storage import is_committed
+from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.shard_log import summarize_log
+from cluster.artefacts.storage import is_committed
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, STAGES
 from data_prep.token_store import TokenStore
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cluster.errors import MissingInputError
-from cluster.manifest import MANIFEST_NAME, Manifest
-from cluster.seen_files import SeenFiles
-from cluster.storage import contents_of, open_artefact
+from cluster.artefacts.errors import MissingInputError
+from cluster.artefacts.manifest import MANIFEST_NAME, Manifest
+from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.storage import contents_of, open_artefact
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TOKENIZER_FILE, TOKENS
 from data_prep.token_files import TokenFile, categories, spanning

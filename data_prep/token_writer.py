@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cluster.manifest import write_durably
+from cluster.artefacts.manifest import write_durably
 from data_prep.layout import TOKENIZER_FILE
 from data_prep.ragged import Ragged
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import CorruptArtefactError, MissingInputError
-from cluster.manifest import MANIFEST_NAME, read_manifest
+from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
+from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest
+from cluster.artefacts.storage import Damage, find_damage, is_committed
 from cluster.shards import RECORDS_NAME, find_record_damage
-from cluster.storage import Damage, find_damage, is_committed
 from data_prep.layout import REPAIR, STAGES, WORK
 
 _MARKS = (RECORDS_NAME, "state.json", "trainer.json", "scores.json")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.manifest import InputEntry, Manifest
+from cluster.artefacts.manifest import InputEntry, Manifest
 from cluster.shards import ShardRecord, sum_stats
 from data_prep.config import DataConfig
 from data_prep.inputs import Input, InputPart

@@ -30,10 +30,10 @@ def main() -> None:
 
 def _run() -> int:
     """Run a verb; returns the exit code of one that failed as documented."""
-    from cluster.credentials import message_without_credentials, split_tracking_credentials
-    from cluster.errors import ClozeError
+    from cluster.artefacts.credentials import message_without_credentials, split_tracking_credentials
+    from cluster.artefacts.errors import ClozeError
     from cluster.start_directory import enter_start_directory
-    from pipeline.verbs import app
+    from pipeline.commands.verbs import app
 
     try:
         enter_start_directory()

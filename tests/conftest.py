@@ -95,7 +95,7 @@ def write_store(
     """Commit a token store of a small Markov language, with which a network can learn something in seconds."""
     from tokenizers import Tokenizer, models
 
-    from cluster.storage import commit, staging_directory
+    from cluster.artefacts.storage import commit, staging_directory
     from data_prep.ragged import Ragged
     from data_prep.token_writer import (
         EncodedBatch,

@@ -13,7 +13,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from pipeline.verbs import app
+from pipeline.commands.verbs import app
 
 CONFIG = """
 name: tiny

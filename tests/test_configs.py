@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from cluster.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.config import DataConfig
 from data_prep.filters.chain import FilterChain
 from data_prep.plan import plan_preparation
 from models.presets import PRESETS
 from pipeline.commands.train import describe
-from pipeline.config import load_config, to_yaml, validate
+from pipeline.config.loading import load_config, to_yaml, validate
+from pipeline.config.networks import NetworkChoice
 from pipeline.finetune.config import FinetuneConfig
-from pipeline.networks import NetworkChoice
 from pipeline.objectives.rtd import ReplacedTokenDetection
-from pipeline.pretrain.config import PretrainConfig
+from pipeline.runs.config import PretrainConfig
 from tests.pipeline.test_plan import teaching
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -22,14 +22,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster import credentials
-from cluster.credentials import has_credentials, without_credentials
-from cluster.errors import ConfigError
-from pipeline.pretrain.log.run_log import RunLog
-from pipeline.pretrain.reconciling import replay
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.submission import environment_of, prepare
-from pipeline.verbs import app
+from cluster.artefacts import credentials
+from cluster.artefacts.credentials import has_credentials, without_credentials
+from cluster.artefacts.errors import ConfigError
+from pipeline.commands.verbs import app
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.reconciling import replay
+from pipeline.runs.submission import environment_of, prepare
 from tests.pipeline.test_tracking_outages import Server
 from tests.test_command_line import CONFIG, write_config
 

@@ -20,10 +20,10 @@ from models.elmo.encoder import ElmoEncoder
 from models.encoder import Encoder
 from models.masked_language_model import MaskedLanguageModel
 from models.weights import count_parameters
-from pipeline.config import load_config, load_plain, to_plain
-from pipeline.networks import NetworkChoice
+from pipeline.config.loading import load_config, load_plain, to_plain
+from pipeline.config.networks import NetworkChoice
 from pipeline.objectives import OBJECTIVES
-from pipeline.pretrain.config import PretrainConfig
+from pipeline.runs.config import PretrainConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published_values.yaml").read_text())

@@ -10,10 +10,10 @@ import pytest
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from pipeline.commands.schema import write_reference
-from pipeline.config_reference import KINDS, json_schema, reference
-from pipeline.verbs import app
+from pipeline.commands.verbs import app
+from pipeline.config.reference import KINDS, json_schema, reference
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "reference"

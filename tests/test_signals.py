@@ -14,7 +14,8 @@ MARK = "CLOZE_TEST_MARK"
 VERB = """
 import os, signal, subprocess, sys, threading, time
 import typer
-from pipeline import cli, verbs
+from pipeline import cli
+from pipeline.commands import verbs
 verbs.app = typer.Typer()
 @verbs.app.command()
 def verb(words: list[str]):

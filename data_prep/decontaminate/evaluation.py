@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from cluster.errors import ConfigError
-from cluster.manifest import InputEntry, hash_file
+from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.manifest import InputEntry, hash_file
 from cluster.shards import ShardResult
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText, EvaluationTexts
 from data_prep.decontaminate.ngrams import NgramIndex

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.manifest import InputEntry, Manifest, hash_json
+from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, ShardRecord
 from data_prep.array_files import save_array

@@ -14,7 +14,7 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
-from cluster.errors import CorruptArtefactError
+from cluster.artefacts.errors import CorruptArtefactError
 from data_prep.layout import REPAIR
 
 PARTITION_RECORDS = 1 << 22

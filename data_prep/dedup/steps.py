@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from cluster.manifest import InputEntry, Manifest, hash_json
+from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, ShardFunction
 from data_prep.dedup import candidates, edges, exact, minhash, paragraphs, verification

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cluster.errors import CorruptArtefactError
+from cluster.artefacts.errors import CorruptArtefactError
 from cluster.shards import ShardResult
 from data_prep.dedup.edges import COLUMNS, both_ways, distinct
 from data_prep.dedup.records import (

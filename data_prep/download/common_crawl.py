@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 
-from cluster.errors import DownloadError
+from cluster.artefacts.errors import DownloadError
 from data_prep.download.http import GoneError, Http
 from data_prep.download.remote_file import RemoteFile
 

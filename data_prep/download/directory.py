@@ -13,9 +13,9 @@ from threading import Lock
 
 import orjson
 
-from cluster.errors import DownloadError, StorageError
+from cluster.artefacts.errors import DownloadError, StorageError
+from cluster.artefacts.storage import exclusive, storage_errors
 from cluster.progress import progress
-from cluster.storage import exclusive, storage_errors
 from data_prep.download.fetch import Fetched, checksum_of, fetch
 from data_prep.download.http import Http
 from data_prep.download.remote_file import RemoteFile

@@ -12,8 +12,8 @@ from pathlib import Path
 import orjson
 import requests
 
-from cluster.errors import DownloadError
-from cluster.storage import storage_errors
+from cluster.artefacts.errors import DownloadError
+from cluster.artefacts.storage import storage_errors
 from data_prep.download.http import GoneError, Http, Stopped, TryAgainError, connection_errors
 from data_prep.download.remote_file import RemoteFile
 

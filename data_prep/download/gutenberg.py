@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 
-from cluster.errors import DownloadError
+from cluster.artefacts.errors import DownloadError
 from data_prep.download.http import GoneError, Http
 from data_prep.download.remote_file import RemoteFile
 

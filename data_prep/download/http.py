@@ -16,7 +16,7 @@ import requests
 import tenacity
 import urllib3
 
-from cluster.errors import DownloadError
+from cluster.artefacts.errors import DownloadError
 
 Result = TypeVar("Result")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
 
-from cluster.confined import confined_name
-from cluster.errors import DownloadError
+from cluster.artefacts.confined import confined_name
+from cluster.artefacts.errors import DownloadError
 
 
 @dataclass(frozen=True, slots=True)

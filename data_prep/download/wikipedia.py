@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from cluster.errors import DownloadError
+from cluster.artefacts.errors import DownloadError
 from data_prep.download.http import GoneError, Http
 from data_prep.download.remote_file import RemoteFile
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.errors import MissingInputError
-from cluster.manifest import hash_file
+from cluster.artefacts.errors import MissingInputError
+from cluster.artefacts.manifest import hash_file
 
 
 def require_file(path: Path, key: str) -> Path:

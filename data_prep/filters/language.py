@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
 from data_prep.filters.files import file_identity, require_file

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cluster.manifest import read_manifest
-from cluster.storage import is_committed
+from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.storage import is_committed
 from data_prep.document import Document
 from data_prep.hashing import hash_strings
 from data_prep.layout import DOCUMENTS

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from cluster.credentials import without_credentials
-from cluster.errors import ConfigError, MissingInputError
+from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.filters import AnyFilter

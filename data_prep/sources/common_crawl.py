@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fastwarc.warc import HeaderMap
 from pydantic import Field
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources.base import (

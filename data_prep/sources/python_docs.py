@@ -23,7 +23,7 @@ from typing import Literal
 import xxhash
 from pydantic import Field, model_validator
 
-from cluster.errors import MissingInputError
+from cluster.artefacts.errors import MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile, whole_file

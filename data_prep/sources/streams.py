@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from cluster.errors import MissingInputError, StorageError
+from cluster.artefacts.errors import MissingInputError, StorageError
 from data_prep.sources.decompression import (
     READ_BYTES,
     CompressedStream,

@@ -20,7 +20,7 @@ from mwxml.element_iterator import ElementIterator
 from mwxml.errors import MalformedXML
 from pydantic import Field
 
-from cluster.errors import MissingInputError
+from cluster.artefacts.errors import MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources.base import (

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.manifest import InputEntry, Manifest, hash_json
+from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, ShardRecord, sum_stats
 from data_prep.collect import DocumentsSplit, collect_documents, require_documents

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from cluster.manifest import Manifest, hash_json
+from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, ShardRecord
 from data_prep.decontaminate.config import EvaluationTexts

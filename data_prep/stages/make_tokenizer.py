@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.manifest import InputEntry, Manifest, hash_file, hash_json
+from cluster.artefacts.manifest import InputEntry, Manifest, hash_file, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE, WORK

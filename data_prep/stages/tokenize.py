@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.manifest import Manifest, hash_json
+from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, ShardRecord
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE, TOKENS

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from cluster.errors import ClozeError, ConfigError, MissingInputError
+from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
 from cluster.shards import ShardResult
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE
 from data_prep.tokenizers import byte_level_bpe, wordpiece

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from cluster.shards import ShardResult
 from data_prep.documents import one_chunk, read_selected
 from data_prep.hashing import hash_strings

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from data_prep.tokenizers.config import SentencePiece
 from data_prep.tokenizers.sentencepiece_conversion import check_conversion, convert
 from data_prep.tokenizers.special import SPECIAL_TOKENS

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from cluster.errors import ConfigError
-from cluster.storage import contents_of
+from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.storage import contents_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

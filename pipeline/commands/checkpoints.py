@@ -10,7 +10,7 @@ import typer
 from pipeline.commands.output import Json, RunsDir, print_json, print_table
 
 if TYPE_CHECKING:
-    from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore
+    from pipeline.checkpoints.store import CheckpointStore
 
 _COLUMNS = ("reference", "metric", "held_out", "alias", "size_bytes", "state", "directory")
 
@@ -27,13 +27,13 @@ def checkpoints(
     as_json: Json = False,
 ) -> None:
     """List a run's checkpoints; exit code 21 when one is damaged (with --verify)."""
-    from cluster.errors import CorruptCheckpointError
-    from pipeline.pretrain.checkpoints.checkpoint_store import store_of
-    from pipeline.pretrain.checkpoints.kept_checkpoints import best_step
-    from pipeline.pretrain.log.log_lines import LOG_NAME
-    from pipeline.pretrain.log.log_seals import damage_of_log
-    from pipeline.pretrain.reconciling import reconcile
-    from pipeline.pretrain.run_directory import find_run
+    from cluster.artefacts.errors import CorruptCheckpointError
+    from pipeline.checkpoints.retention import best_step
+    from pipeline.checkpoints.store import store_of
+    from pipeline.runs.directory import find_run
+    from pipeline.runs.log.lines import LOG_NAME
+    from pipeline.runs.log.seals import damage_of_log
+    from pipeline.runs.reconciling import reconcile
 
     run = find_run(reference, runs_dir)
     reconcile(run)
@@ -71,8 +71,8 @@ def checkpoints(
 
 def _row(store: CheckpointStore, step: int, verify: bool) -> tuple[dict[str, Any], list[str]]:
     """What the listing says of a checkpoint, and a line for each damaged file."""
-    from cluster.errors import CorruptArtefactError
-    from pipeline.pretrain.checkpoints.checkpoint import evaluated
+    from cluster.artefacts.errors import CorruptArtefactError
+    from pipeline.checkpoints.checkpoint import evaluated
 
     place = store.place(step)
     row: dict[str, Any] = {"directory": place}

@@ -50,7 +50,7 @@ def prepare(
     from data_prep.job import prepare as run_preparation
     from data_prep.plan import plan_preparation
     from pipeline.finetune.evaluation_sets import evaluation_texts
-    from pipeline.preparation_config import load_preparation
+    from pipeline.preparation.config import load_preparation
 
     settings = load_preparation(config, overrides or ())
     if dry_run:
@@ -121,7 +121,7 @@ def stats(
     as_json: Json = False,
 ) -> None:
     """Documents, tokens, sentences and lengths of a token store: as a whole, per source and per language."""
-    from cluster.errors import MissingInputError
+    from cluster.artefacts.errors import MissingInputError
     from data_prep.stats import describe_store
     from data_prep.token_store import TokenStore
 
@@ -134,7 +134,7 @@ def stats(
     warn_of_damage([opened])
     found = describe_store(opened)
     if html is not None:
-        from cluster.storage import storage_errors
+        from cluster.artefacts.storage import storage_errors
         from data_prep.report.page import render_report
 
         with storage_errors(html):

@@ -23,7 +23,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Text to scores on two cores: documents, tokens, pre-training, fine-tuning; about ten minutes."""
-    from pipeline.demo import render, run_demo
+    from pipeline.demo.demo import render, run_demo
 
     report = run_demo(out, kill_a_worker=kill_a_worker)
     if as_json:

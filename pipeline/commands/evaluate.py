@@ -40,10 +40,10 @@ def finetune(
     as_json: Json = False,
 ) -> None:
     """Fine-tune a checkpoint on tasks, score it, and log each score with the checkpoint it came from."""
-    from pipeline.config import load_config
+    from pipeline.checkpoints.references import resolve_model
+    from pipeline.config.loading import load_config
     from pipeline.finetune.config import FinetuneConfig
     from pipeline.finetune.run import finetune as run_finetune
-    from pipeline.references import resolve_model
 
     settings = load_config(FinetuneConfig, config, overrides or ())
     pretrained = None if reference == "random" else resolve_model(reference, settings.runs_dir)

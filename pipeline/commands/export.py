@@ -38,7 +38,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a network as a Hugging Face directory, and make sure that transformers computes the same from it."""
-    from pipeline.exporting import export as write_export
+    from pipeline.exporting.exporting import export as write_export
 
     made = write_export(
         reference,

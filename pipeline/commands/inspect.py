@@ -24,8 +24,8 @@ from pipeline.commands.output import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pipeline.inspection import InspectedPiece, Stretch
-    from pipeline.step_inspection import DocumentUse, InspectedStep
+    from pipeline.inspection.sample import InspectedPiece, Stretch
+    from pipeline.inspection.step import DocumentUse, InspectedStep
 
 _MAX_SHOWN_DOCUMENTS = 60
 """Documents of a batch listed on a terminal; `--json` has all."""
@@ -87,8 +87,8 @@ def inspect(
     if document is not None:
         _show_document(store, document, as_json)
         return
-    from pipeline.inspection import inspect_sample
-    from pipeline.pretrain.inputs import open_inputs
+    from pipeline.inspection.sample import inspect_sample
+    from pipeline.runs.inputs import open_inputs
 
     config = _pretrain_config(store, tuple(overrides or ()), objective)
     inputs = open_inputs(config, verify=False)
@@ -116,13 +116,13 @@ def _show_step(
     runs_dir: Path,
     as_json: bool,
 ) -> None:
-    from pipeline.pretrain.run_directory import find_run
-    from pipeline.step_inspection import (
+    from pipeline.inspection.step import (
         Selection,
         inspect_step,
         rebuild_data_step,
         rebuild_step,
     )
+    from pipeline.runs.directory import find_run
 
     run = find_run(name, runs_dir)
     if step is not None:
@@ -294,9 +294,9 @@ def _piece_as_dict(piece: InspectedPiece) -> dict[str, Any]:
 
 
 def _pretrain_config(path: Path, overrides: tuple[str, ...], objective: str | None) -> Any:
-    from pipeline.config import load_config, validate, with_overrides
+    from pipeline.config.loading import load_config, validate, with_overrides
     from pipeline.objectives import OBJECTIVES
-    from pipeline.pretrain.config import PretrainConfig
+    from pipeline.runs.config import PretrainConfig
 
     if path.suffix in (".yaml", ".yml"):
         chosen = (f"objective.kind={objective}",) if objective else ()
@@ -320,7 +320,7 @@ def _pretrain_config(path: Path, overrides: tuple[str, ...], objective: str | No
 def _show_document(path: Path, number: int, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from cluster.errors import ReferenceNotFoundError
+    from cluster.artefacts.errors import ReferenceNotFoundError
     from data_prep.provenance import trace_document
     from data_prep.token_store import TokenStore
 

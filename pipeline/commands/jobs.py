@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
     from cluster.jobs import Job
-    from pipeline.submission import Submission
+    from pipeline.runs.submission import Submission
 
 _MIB = 1024**2
 
@@ -64,7 +64,7 @@ def register(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         """Run a verb as a job that outlives this terminal; the same work is not started twice."""
-        from pipeline.submission import prepare
+        from pipeline.runs.submission import prepare
 
         submission = prepare(app, verb)
         options = {"memory_bytes": driver_memory * _MIB, "num_gpus": driver_gpus}
@@ -164,7 +164,7 @@ def _submit(
     from cluster.jobs import JobRequest, attempts, next_id
     from cluster.jobs import submit as submit_job
     from cluster.local_cluster import own_cluster_at
-    from pipeline.submission import code_to_ship, environment_of
+    from pipeline.runs.submission import code_to_ship, environment_of
 
     client = connect(address)
     earlier = attempts(client, submission.base_id)
@@ -244,8 +244,8 @@ def _stop_cluster() -> None:
 
 def _settle(job: Job, *, only_reserved: bool = False) -> None:
     """Set the status of the job's MLflow run; tracking that is down is no reason to fail."""
-    from cluster.errors import TrackingUnreachableError
-    from pipeline.submission import settle_run
+    from cluster.artefacts.errors import TrackingUnreachableError
+    from pipeline.runs.submission import settle_run
 
     try:
         settle_run(job, only_reserved=only_reserved)
@@ -257,8 +257,8 @@ def _variables(given: list[str]) -> dict[str, str]:
     """`["A=1", "B"]` as variables; B has its value from here."""
     import os
 
-    from cluster.credentials import has_credentials
-    from cluster.errors import ConfigError
+    from cluster.artefacts.credentials import has_credentials
+    from cluster.artefacts.errors import ConfigError
 
     unset = [entry for entry in given if "=" not in entry and entry not in os.environ]
     if unset:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.credentials import without_credentials
+from cluster.artefacts.credentials import without_credentials
 
 if TYPE_CHECKING:
     from data_prep.token_store import TokenStore
@@ -59,7 +59,7 @@ def print_mapping(title: str, values: Mapping[str, Any]) -> None:
 
 def warn_of_damage(stores: Iterable[TokenStore]) -> None:
     """Say on stderr which files of what is shown are not what their manifests say."""
-    from cluster.storage import told_damage
+    from cluster.artefacts.storage import told_damage
 
     for store in stores:
         if told := told_damage(store.path, store.manifest):

@@ -38,10 +38,10 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Work out memory, disk and hours of a pre-training run, and what to choose, before anything is started."""
-    from pipeline.config import load_config
-    from pipeline.plan.gpus import require_gpu
+    from pipeline.config.loading import load_config
+    from pipeline.engine.gpus import require_gpu
     from pipeline.plan.plan import make_plan, to_json
-    from pipeline.pretrain.config import PretrainConfig
+    from pipeline.runs.config import PretrainConfig
 
     card = require_gpu(gpu)
     # The plan is for the machines of the command line; one worker shares out any batch.

@@ -12,7 +12,7 @@ import typer
 from pipeline.commands.output import Json, RunsDir, print_json, print_table, shown
 
 if TYPE_CHECKING:
-    from pipeline.run_comparison import RunComparison
+    from pipeline.inspection.comparison import RunComparison
 
 Axis = Literal["step", "tokens"]
 
@@ -34,9 +34,9 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
         return
     from contextlib import suppress
 
-    from cluster.errors import CorruptArtefactError
-    from pipeline.pretrain.reconciling import reconcile
-    from pipeline.pretrain.run_directory import list_runs
+    from cluster.artefacts.errors import CorruptArtefactError
+    from pipeline.runs.directory import list_runs
+    from pipeline.runs.reconciling import reconcile
 
     found = list_runs(runs_dir)
     silent: set[str] = set()
@@ -78,9 +78,9 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare two runs, in whatever state they are: settings, data, loss curves, speeds, where they end."""
-    from cluster.errors import MissingInputError
-    from pipeline.pretrain.run_directory import find_run
-    from pipeline.run_comparison import compare as compare_runs
+    from cluster.artefacts.errors import MissingInputError
+    from pipeline.inspection.comparison import compare as compare_runs
+    from pipeline.runs.directory import find_run
 
     if html is not None and not html.absolute().parent.is_dir():
         raise MissingInputError(
@@ -90,8 +90,8 @@ def compare(
     place = runs_dir or context.obj
     comparison = compare_runs(find_run(left, place), find_run(right, place), by)
     if html is not None:
-        from cluster.storage import storage_errors
-        from pipeline.comparison_plots import page
+        from cluster.artefacts.storage import storage_errors
+        from pipeline.inspection.comparison_plots import page
 
         with storage_errors(html):
             html.write_text(page(comparison, _tables(comparison)), encoding="utf-8")
@@ -106,7 +106,7 @@ def compare(
 def _print_comparison(comparison: RunComparison) -> None:
     from shutil import get_terminal_size
 
-    from pipeline.comparison_plots import terminal_plot
+    from pipeline.inspection.comparison_plots import terminal_plot
 
     names = [facts.name for facts in comparison.facts]
     for title, rows in _tables(comparison):
@@ -154,7 +154,7 @@ def lineage(
     as_json: Json = False,
 ) -> None:
     """Print what something was made from, down to the source files and their hashes."""
-    from pipeline.lineage import render, trace
+    from pipeline.inspection.lineage import render, trace
 
     tree = trace(reference, runs_dir)
     if as_json:
@@ -164,11 +164,11 @@ def lineage(
 
 
 def _summary(run: Any) -> dict[str, Any]:
-    from cluster.errors import ClozeError
+    from cluster.artefacts.errors import ClozeError
     from pipeline.objectives.terms import TOTAL, logged
-    from pipeline.pretrain.config import UNBOUNDED_STEPS
-    from pipeline.pretrain.run_history import last_logged
-    from pipeline.pretrain.run_state import state_of
+    from pipeline.runs.config import UNBOUNDED_STEPS
+    from pipeline.runs.history import last_logged
+    from pipeline.runs.state import state_of
 
     step, data = last_logged(run) or (0, {})
     _, held_out = last_logged(run, "held_out") or (0, {})

@@ -28,9 +28,9 @@ def schema(
     ] = None,
 ) -> None:
     """Print every setting with its type, default, unit and meaning."""
-    from cluster.errors import ConfigError
-    from pipeline import config_reference
-    from pipeline.config_problems import nearest
+    from cluster.artefacts.errors import ConfigError
+    from pipeline.config import reference as config_reference
+    from pipeline.config.problems import nearest
 
     if write is not None:
         write_reference(write)
@@ -69,8 +69,8 @@ def write_reference(directory: Path) -> None:
     """Write `KIND.md` and `KIND.schema.json` for every kind of YAML file."""
     import orjson
 
-    from cluster.storage import storage_errors
-    from pipeline.config_reference import KINDS, json_schema, render_markdown
+    from cluster.artefacts.storage import storage_errors
+    from pipeline.config.reference import KINDS, json_schema, render_markdown
 
     with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ def train(
     from cluster.runtime import ray_runtime
     from data_prep.job import prepare_tokenizer
     from pipeline.finetune.evaluation_sets import evaluation_texts
-    from pipeline.preparation_config import load_preparation
+    from pipeline.preparation.config import load_preparation
 
     settings = load_preparation(config, overrides or ())
     with ray_runtime(address, workers=workers):
@@ -106,7 +106,7 @@ def compare(
 
 
 def _read_lines(path: Path) -> list[str]:
-    from cluster.errors import MissingInputError
+    from cluster.artefacts.errors import MissingInputError
 
     if not path.is_file():
         raise MissingInputError(f"There is no file {path}.", next_step="name a text file in UTF-8")

@@ -12,8 +12,8 @@ from cluster.signals import JOB_VARIABLE
 from pipeline.commands.output import ConfigPath, DryRun, Json, Overrides, RunsDir, print_json, print_mapping
 
 if TYPE_CHECKING:
-    from pipeline.pretrain.config import PretrainConfig
-    from pipeline.pretrain.run_directory import RunDirectory
+    from pipeline.runs.config import PretrainConfig
+    from pipeline.runs.directory import RunDirectory
 
 
 def register(app: typer.Typer) -> None:
@@ -26,9 +26,9 @@ def pretrain(
     config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
     """Train a network on token stores, from random weights."""
-    from pipeline.config import load_config
-    from pipeline.pretrain.config import PretrainConfig
+    from pipeline.config.loading import load_config
     from pipeline.pretrain.launch import create_run, execute
+    from pipeline.runs.config import PretrainConfig
 
     settings = load_config(PretrainConfig, config, overrides or ())
     if dry_run:
@@ -56,10 +56,10 @@ def resume(
     """Continue a run from its newest good checkpoint, on as many workers as `cluster.workers=N` says."""
     from contextlib import nullcontext
 
-    from pipeline.pretrain.checkpoints.checkpoint import step_of
+    from pipeline.checkpoints.checkpoint import step_of
     from pipeline.pretrain.launch import execute, settled
     from pipeline.pretrain.resume_checks import check_resume
-    from pipeline.pretrain.run_directory import find_run
+    from pipeline.runs.directory import find_run
 
     run = find_run(reference.partition("@")[0], runs_dir)
     # To the end, because workers read the settings at every restart: no other command may change them until then.
@@ -90,11 +90,11 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
 
     import torch
 
-    from cluster.storage import is_committed
+    from cluster.artefacts.storage import is_committed
     from models.weights import count_parameters
+    from pipeline.engine.deepspeed.optimizers import optimizer_names
+    from pipeline.engine.deepspeed.training_engine import prepare_network
     from pipeline.objectives import OBJECTIVES
-    from pipeline.pretrain.engine.optimizers import optimizer_names
-    from pipeline.pretrain.engine.training_engine import prepare_network
 
     missing = [str(store.path) for store in config.data.stores if not is_committed(store.path)]
     plan: dict[str, Any] = {
@@ -113,7 +113,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     }
     vocab_size = config.model.vocab_size
     if not missing:
-        from pipeline.pretrain.inputs import open_inputs
+        from pipeline.runs.inputs import open_inputs
 
         inputs = open_inputs(config, verify=False)
         vocab_size = inputs.model.vocab_size
@@ -140,9 +140,9 @@ def _show(title: str, values: dict[str, Any], as_json: bool) -> None:
 
 
 def _show_end(run: RunDirectory, as_json: bool) -> None:
+    from pipeline.checkpoints.store import store_of
     from pipeline.objectives.terms import logged
-    from pipeline.pretrain.checkpoints.checkpoint_store import store_of
-    from pipeline.pretrain.log.run_log import read_metrics
+    from pipeline.runs.log.log import read_metrics
 
     metric = run.config().metric
     train, held_out = read_metrics(run.path), read_metrics(run.path, "held_out")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from pipeline.config import Config
+from pipeline.config.loading import Config
+from pipeline.config.networks import NetworkChoice
 from pipeline.finetune.settings import Precision, TrainingConfig
 from pipeline.finetune.tasks import TaskChoice
-from pipeline.networks import NetworkChoice
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What is safe in file names."""

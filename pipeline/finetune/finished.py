@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import TypeAdapter
 
-from cluster.confined import inside
-from cluster.errors import ReferenceNotFoundError
-from cluster.manifest import MANIFEST_NAME, Manifest
-from cluster.storage import contents_of, open_artefact
+from cluster.artefacts.confined import inside
+from cluster.artefacts.errors import ReferenceNotFoundError
+from cluster.artefacts.manifest import MANIFEST_NAME, Manifest
+from cluster.artefacts.storage import contents_of, open_artefact
 from models.config import NetworkConfig
+from pipeline.config.networks import NetworkChoice
 from pipeline.finetune.results import TOKENIZER_FILE, Trial
 from pipeline.finetune.scores import KIND, SCORES_FILE, Score
 from pipeline.finetune.tasks import TASKS
 from pipeline.finetune.tasks.base import FormName
-from pipeline.networks import NetworkChoice
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from cluster.errors import MismatchError
+from cluster.artefacts.errors import MismatchError
 from models.config import NetworkConfig, TransformerConfig
+from pipeline.demo.tasks.held_out_sentences import HeldOutTaskConfig
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.tasks import TASKS, TaskChoice
 from pipeline.finetune.tasks.base import FormName, GenerationTaskConfig, SpanTaskConfig
-from pipeline.finetune.tasks.held_out_sentences import HeldOutTaskConfig
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 
 if TYPE_CHECKING:
-    from pipeline.references import PretrainedModel
+    from pipeline.checkpoints.references import PretrainedModel
 
 CARRIERS: Mapping[FormName, tuple[str, ...]] = MappingProxyType(
     {
@@ -65,7 +65,7 @@ def check_held_out(config: FinetuneConfig, pretrained: PretrainedModel | None) -
     tasks = {n: task for n, task in config.tasks.items() if isinstance(task, HeldOutTaskConfig)}
     if not tasks or pretrained is None or pretrained.step is None:
         return
-    from pipeline.pretrain.checkpoints.checkpoint import read_trainer_state
+    from pipeline.checkpoints.checkpoint import read_trainer_state
 
     trained = read_trainer_state(pretrained.directory).identity["data"]["held_out"]
     for name, task in tasks.items():

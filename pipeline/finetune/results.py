@@ -14,8 +14,8 @@ from pathlib import Path
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cluster.errors import CorruptArtefactError
-from cluster.manifest import FileEntry, hash_file, write_durably
+from cluster.artefacts.errors import CorruptArtefactError
+from cluster.artefacts.manifest import FileEntry, hash_file, write_durably
 from pipeline.finetune.scores import SCORES_FILE, Initial, Score
 
 RECORDS_NAME = "trial-records"

@@ -7,11 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from cluster.errors import ConfigError, CorruptArtefactError
-from cluster.manifest import Manifest, read_manifest, write_durably
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError
+from cluster.artefacts.manifest import Manifest, read_manifest, write_durably
+from cluster.artefacts.storage import (
+    commit,
+    find_damage,
+    is_committed,
+    quarantine,
+    staging_directory,
+    storage_errors,
+)
 from cluster.progress import Advance, progress
 from cluster.shards import describe_changes
-from cluster.storage import commit, find_damage, is_committed, quarantine, staging_directory, storage_errors
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.results import (
     TOKENIZER_FILE,
@@ -24,16 +31,16 @@ from pipeline.finetune.results import (
 )
 from pipeline.finetune.scores import KIND, Score, read_scores
 from pipeline.finetune.workload import Workload, make_workload
-from pipeline.tracking import TrackedRun, start_run
+from pipeline.runs.tracking import TrackedRun, start_run
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from pipeline.references import PretrainedModel
+    from pipeline.checkpoints.references import PretrainedModel
 
 
 class StartRun(Protocol):
-    """Starts a tracked run, as `pipeline.tracking.start_run` does."""
+    """Starts a tracked run, as `pipeline.runs.tracking.start_run` does."""
 
     def __call__(
         self, experiment: str, name: str, *, config: dict, tags: dict[str, str], runs_dir: Path

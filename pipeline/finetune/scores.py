@@ -11,7 +11,7 @@ from typing import Literal
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from cluster.storage import open_artefact
+from cluster.artefacts.storage import open_artefact
 
 KIND = "scores"
 SCORES_FILE = "scores.json"

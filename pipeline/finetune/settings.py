@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.config import Config
+from pipeline.config.loading import Config
 
 Scored = Literal["every_epoch", "last_epoch"]
 

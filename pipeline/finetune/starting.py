@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from cluster.errors import MismatchError
+from cluster.artefacts.errors import MismatchError
 from models.initialization import init_weights
 from models.weights import check_tensors
 from pipeline.finetune.forms.base import Part, PreparedTask

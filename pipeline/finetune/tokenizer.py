@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from cluster.errors import CorruptArtefactError, MismatchError, MissingInputError
+from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError
 from data_prep.tokenizers.special import NAMES, REQUIRED_ROLES, find_special_tokens, vocabulary_size
 from models.config import NetworkConfig, TransformerConfig
 

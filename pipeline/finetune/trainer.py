@@ -18,12 +18,12 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader
 
-from cluster.errors import ClozeError, ConfigError
+from cluster.artefacts.errors import ClozeError, ConfigError
 from models.weights import decay_groups
-from pipeline.batches.noise import Noise
 from pipeline.finetune.batches import UpdatePlan
 from pipeline.finetune.forms.base import PaddedBatch, PreparedTask
 from pipeline.finetune.settings import TrainingConfig
+from pipeline.samples.noise.noise import Noise
 
 BETAS = (0.9, 0.98)
 """Decay rates of AdamW (Liu et al. 2019, section 3.1)."""

@@ -13,9 +13,9 @@ from accelerate import Accelerator
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from cluster.manifest import write_durably
+from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.storage import storage_errors
 from cluster.progress import Advance
-from cluster.storage import storage_errors
 from pipeline.finetune.batches import sample_examples
 from pipeline.finetune.forms import FORMS
 from pipeline.finetune.forms.base import PreparedTask, TaskContext
@@ -26,7 +26,7 @@ from pipeline.finetune.starting import initial_network
 from pipeline.finetune.tasks import TASKS
 from pipeline.finetune.trainer import EpochReport, Outcome, plan_updates, train
 from pipeline.finetune.workload import Workload
-from pipeline.tracking import TrackedRun
+from pipeline.runs.tracking import TrackedRun
 
 if TYPE_CHECKING:
     from pipeline.finetune.run import StartRun

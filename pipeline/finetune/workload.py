@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cluster.errors import ConfigError
-from cluster.manifest import InputEntry, hash_file, hash_json
+from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
 from models.config import NetworkConfig
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.fit import check_fit, check_held_out
@@ -20,7 +20,7 @@ from pipeline.finetune.tasks.base import TaskData
 from pipeline.finetune.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
-    from pipeline.references import PretrainedModel
+    from pipeline.checkpoints.references import PretrainedModel
 
 
 @dataclass(frozen=True)

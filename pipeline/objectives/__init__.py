@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from pipeline.batches.noise import Noise
 from pipeline.objectives import (
     bart_denoising,
     bilm,
@@ -40,6 +39,7 @@ from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.t5_span_corruption import SpanCorruption
 from pipeline.objectives.ul2_mixture_of_denoisers import MixtureOfDenoisers
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.noise.noise import Noise
 
 ObjectiveChoice = Annotated[
     MaskedLM

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
-from pipeline.config import Config
+from pipeline.config.loading import Config
 from pipeline.objectives.base import SINGLE_FORMATS, Batch, Reading
 from pipeline.objectives.encoder_decoder import TextPairs, lay_out
 from pipeline.objectives.kernels.denoising import Frame, denoising_pairs
@@ -23,6 +21,8 @@ from pipeline.objectives.kernels.sampling import poisson_table
 from pipeline.objectives.kernels.text_noise import INSIDE_WORD, SPECIAL, STARTS_WORD, TextNoise
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +29,7 @@ Format = Literal[
     "sentence_pair",
     "sentences",
 ]
-"""How samples are cut from documents; see `pipeline/batches/formats.py`."""
+"""How samples are cut from documents; see `pipeline/samples/formats/formats.py`."""
 SINGLE_FORMATS: tuple[Format, ...] = (
     "contiguous",
     "best_fit",

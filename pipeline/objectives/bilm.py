@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from cluster.errors import ConfigError, MismatchError
+from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.word_lexicon import Lexicon
 from models.elmo.characters import PADDING, SENTENCE_BEGIN, SENTENCE_END, SHIFT, WORD_BEGIN, WORD_END
 from models.elmo.config import ElmoConfig
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
-from pipeline.config import Config
+from pipeline.config.loading import Config
 from pipeline.objectives.base import Batch, Format, Reading
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from torch import nn

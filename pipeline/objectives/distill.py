@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from cluster.credentials import require_no_credentials
-from cluster.errors import ConfigError, MismatchError
-from cluster.manifest import InputEntry
-from cluster.storage import contents_of
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
-from pipeline.config import Config
+from cluster.artefacts.credentials import require_no_credentials
+from cluster.artefacts.errors import ConfigError, MismatchError
+from cluster.artefacts.manifest import InputEntry
+from cluster.artefacts.storage import contents_of
+from pipeline.config.loading import Config
 from pipeline.objectives import mlm
 from pipeline.objectives.base import SINGLE_FORMATS, Batch, Reading
 from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.distillation import DistilledLanguageModel
     from models.masked_language_model import MaskedLanguageModel
-    from pipeline.references import PretrainedModel
+    from pipeline.checkpoints.references import PretrainedModel
 
 NETWORKS: tuple[str, ...] = ("encoder",)
 
@@ -216,7 +216,7 @@ def _load_teacher(settings: Distillation) -> MaskedLanguageModel:
 
 
 def _resolve(teacher: str, runs_dir: Path) -> PretrainedModel:
-    from pipeline.references import resolve_model
+    from pipeline.checkpoints.references import resolve_model
 
     return resolve_model(teacher, runs_dir)
 

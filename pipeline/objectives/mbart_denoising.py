@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
-from pipeline.config import Config
+from pipeline.config.loading import Config
 from pipeline.objectives.bart_denoising import corrupt_pieces, token_kinds
 from pipeline.objectives.base import Batch, Reading
 from pipeline.objectives.encoder_decoder import lay_out
@@ -24,6 +22,8 @@ from pipeline.objectives.kernels.sampling import poisson_table
 from pipeline.objectives.kernels.text_noise import TextNoise
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

@@ -5,7 +5,7 @@ A sample is a pair of segments `<s> A </s> B </s>`, and the first token tells ab
 - `nsp`: does B follow A in the text, or is it random? (Devlin et al. 2019, section 3.1, task 2)
 - `sop`: are A and B in the order of the text, or swapped? (Lan et al. 2020, section 3.1)
 
-Where pairs come from is in `pipeline/batches/pairs.py`; the head is `models.heads.PairHead`.
+Where pairs come from is in `pipeline/samples/formats/pairs.py`; the head is `models.heads.PairHead`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.batches.packing import Packed
 from pipeline.objectives.base import PAIR_FORMATS, SINGLE_FORMATS, Reading
 from pipeline.objectives.terms import Term
+from pipeline.samples.packed import Packed
 
 Pairs = Literal["nsp", "sop"]
 """What is predicted about pairs; also the name of the loss term."""

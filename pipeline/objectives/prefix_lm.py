@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
-from pipeline.config import Config
+from pipeline.config.loading import Config
 from pipeline.objectives.base import SINGLE_FORMATS, Batch, Reading
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.causal_language_model import CausalLanguageModel

@@ -18,9 +18,7 @@ import numpy as np
 from numba import njit
 from pydantic import Field, model_validator
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
-from pipeline.config import Config
+from pipeline.config.loading import Config
 from pipeline.objectives import nsp
 from pipeline.objectives.base import Batch, Reading, boundaries
 from pipeline.objectives.kernels.masking import (
@@ -35,6 +33,8 @@ from pipeline.objectives.kernels.masking import (
 from pipeline.objectives.mlm import cumulative, masking_of
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

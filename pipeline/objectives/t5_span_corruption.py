@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from cluster.errors import ConfigError
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
-from pipeline.config import Config
+from cluster.artefacts.errors import ConfigError
+from pipeline.config.loading import Config
 from pipeline.objectives.base import SINGLE_FORMATS, Batch, Reading
 from pipeline.objectives.encoder_decoder import TextPairs, lay_out, used_columns
 from pipeline.objectives.kernels.span_noise import (
@@ -28,6 +26,8 @@ from pipeline.objectives.kernels.span_noise import (
 )
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

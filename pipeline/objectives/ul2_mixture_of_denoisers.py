@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
-from pipeline.config import Config
+from pipeline.config.loading import Config
 from pipeline.objectives.base import SINGLE_FORMATS, Batch, Reading
 from pipeline.objectives.kernels.span_noise import Denoisers, target_lengths
 from pipeline.objectives.t5_span_corruption import (
@@ -27,6 +25,8 @@ from pipeline.objectives.t5_span_corruption import (
 )
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

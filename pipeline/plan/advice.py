@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pipeline.engine.gpus import find_gpu
 from pipeline.plan.choices import Machines, cheapest, chosen_option, memory_of, options
-from pipeline.plan.gpus import find_gpu
 from pipeline.plan.network import make_network
-from pipeline.pretrain.config import PretrainConfig
+from pipeline.runs.config import PretrainConfig
 
 _GIB = 1 << 30
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.plan.memory import saved_bytes
 from pipeline.plan.sharding import Sharding
-from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig
+from pipeline.runs.config import UNBOUNDED_STEPS, PretrainConfig
 
 
 @dataclass(frozen=True, slots=True)

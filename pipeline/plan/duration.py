@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.plan.gpus import Gpu, find_gpu
+from pipeline.engine.gpus import Gpu, find_gpu
 from pipeline.plan.network import Network
-from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig
+from pipeline.runs.config import UNBOUNDED_STEPS, PretrainConfig
 
 _DEFAULT_MFU = {"encoder": 0.35, "decoder": 0.35, "encoder_decoder": 0.30, "elmo": 0.05}
 """Shares of a GPU's peak to be expected, below what is published: 52% of a V100's for BERT large (Rasley et al. 2020,
@@ -128,7 +128,7 @@ def _usual(config: PretrainConfig) -> Speed:
 def measured(config: PretrainConfig, gpu: Gpu) -> Speed | None:
     """The median MFU of finished runs with the same kind of network, objective and precision on such a GPU; None where
     there is none, or no tracking store that can be asked."""
-    from pipeline.tracking import connect, tracking_uri
+    from pipeline.runs.tracking import connect, tracking_uri
 
     uri = tracking_uri(config.runs_dir)
     if uri.startswith("sqlite:///") and not (config.runs_dir / "mlflow.db").is_file():

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from cluster.errors import ClozeError
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
+from cluster.artefacts.errors import ClozeError
 from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import PAIR_FORMATS, Batch
 from pipeline.objectives.distill import Distillation
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.pretrain.config import PretrainConfig
+from pipeline.runs.config import PretrainConfig
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 PIECES_PER_ROW = 4
 """Documents that are taken to share a row."""
@@ -46,7 +46,7 @@ def reader_of(config: PretrainConfig) -> Reader:
     """The vocabulary of the run's tokens; where they are not prepared yet, one of the configured or of a usual size."""
     try:
         from data_prep.token_store import TokenStore
-        from pipeline.pretrain.inputs import open_vocabulary
+        from pipeline.runs.inputs import open_vocabulary
 
         stores = [TokenStore.open(store.path, verify=False) for store in config.data.stores]
         return Reader(open_vocabulary(config, stores), "")

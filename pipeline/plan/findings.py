@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster.errors import ClozeError
+from cluster.artefacts.errors import ClozeError
 from data_prep.token_store import TokenStore
 from pipeline.plan.choices import Machines, Option, cheapest
 from pipeline.plan.disk import Disk
 from pipeline.plan.duration import Duration
-from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig, must_be_multiple
+from pipeline.runs.config import UNBOUNDED_STEPS, PretrainConfig, must_be_multiple
 
 _GIB = 1 << 30
 _WORTHWHILE_EPOCHS, _USELESS_EPOCHS = 4, 40

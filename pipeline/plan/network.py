@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
 from pipeline.objectives import OBJECTIVES
 from pipeline.plan.example import Reader, example_batch, reader_of
+from pipeline.plan.flops import count_flops
 from pipeline.plan.trace import Device, Place, Trace, trace, without_storage
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.measuring.flops import count_flops
+from pipeline.runs.config import PretrainConfig
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

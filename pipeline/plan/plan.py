@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pipeline.engine.gpus import CPU, Gpu
 from pipeline.plan.choices import Machines, Option, cheapest, chosen_option, options, sharding_of
 from pipeline.plan.disk import Disk, disk_of
 from pipeline.plan.duration import Duration, duration_of
 from pipeline.plan.findings import StoreUse, findings, store_uses
-from pipeline.plan.gpus import CPU, Gpu
 from pipeline.plan.network import make_network
-from pipeline.pretrain.config import PretrainConfig
+from pipeline.runs.config import PretrainConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.engine.nvme import PARAMETER_BUFFERS, STATE_BUFFERS, SUB_GROUP_ELEMENTS
+from pipeline.engine.deepspeed.nvme import PARAMETER_BUFFERS, STATE_BUFFERS, SUB_GROUP_ELEMENTS
+from pipeline.runs.config import PretrainConfig
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 _MOMENTS_BYTES = {"adamw": 8, "lion": 4, "lamb": 8, "adagrad": 4}

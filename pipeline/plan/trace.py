@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pipeline.pretrain.measuring.no_numbers import DATA_DEPENDENT
+from pipeline.plan.no_numbers import DATA_DEPENDENT
 
 Device = Literal["cuda", "cpu"]
 Place = Literal["meta", "cpu"]

@@ -10,7 +10,7 @@ from cluster import signals
 
 if TYPE_CHECKING:
     from cluster.train_group import Rank
-    from pipeline.pretrain.run_directory import RunDirectory
+    from pipeline.runs.directory import RunDirectory
 
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 """What torchrun would say to a group of one."""
@@ -36,12 +36,12 @@ def _main(directory: str) -> None:
     from contextlib import ExitStack, suppress
     from pathlib import Path
 
-    from cluster.errors import ClozeError
+    from cluster.artefacts.errors import ClozeError
     from cluster.train_group import rank_from_environment
     from pipeline.pretrain.guards.endings import record_launch
     from pipeline.pretrain.guards.leftovers import end_leftovers
     from pipeline.pretrain.guards.torchrun_files import note_torchrun, remove_torchrun_directories
-    from pipeline.pretrain.run_directory import RunDirectory
+    from pipeline.runs.directory import RunDirectory
 
     if "RANK" not in os.environ:
         os.environ |= _ALONE
@@ -73,14 +73,14 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     import torch
     import torch.distributed as dist
 
-    from cluster.errors import ClozeError
+    from cluster.artefacts.errors import ClozeError
     from cluster.stopping import stop_on_sigterm
+    from pipeline.engine.device import trains_on_cuda
     from pipeline.pretrain.collectives import from_rank_zero
-    from pipeline.pretrain.engine.device import trains_on_cuda
     from pipeline.pretrain.guards.endings import record_end, record_failure
-    from pipeline.pretrain.guards.heartbeat import has_made_updates
     from pipeline.pretrain.guards.out_of_memory import memory_explained
-    from pipeline.pretrain.reconciling import replay
+    from pipeline.runs.heartbeat import has_made_updates
+    from pipeline.runs.reconciling import replay
 
     first = rank.rank == 0
     if trains_on_cuda():

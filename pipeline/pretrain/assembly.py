@@ -8,22 +8,22 @@ from pathlib import Path
 
 import torch
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from cluster.train_group import Rank
 from models.backends import Choice
 from models.initialization import init_weights
-from pipeline.batches.kept_layouts import KeptLayouts
-from pipeline.batches.loader import StepLoader
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
-from pipeline.batches.token_dataset import TokenDataset
+from pipeline.engine.deepspeed.training_engine import TrainingEngine, prepare_network
+from pipeline.engine.device import trains_on_cuda
 from pipeline.objectives import OBJECTIVES
-from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.device_batches import HostBatch, host_batch
-from pipeline.pretrain.engine.device import trains_on_cuda
-from pipeline.pretrain.engine.training_engine import TrainingEngine, prepare_network
 from pipeline.pretrain.evaluation import Evaluation
-from pipeline.pretrain.inputs import Inputs, open_inputs
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.inputs import Inputs, open_inputs
+from pipeline.samples.dataset import TokenDataset
+from pipeline.samples.epochs.kept_layouts import KeptLayouts
+from pipeline.samples.loader import StepLoader
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.batches.packing import Packed
 from pipeline.objectives.base import Batch
+from pipeline.samples.packed import Packed
 
 
 @dataclass(frozen=True, slots=True)

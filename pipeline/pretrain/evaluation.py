@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from pipeline.batches.loader import StepLoader
+from pipeline.engine.deepspeed.training_engine import TrainingEngine
 from pipeline.objectives.terms import Term, with_perplexities
 from pipeline.pretrain.collectives import summed
 from pipeline.pretrain.device_batches import HostBatch
-from pipeline.pretrain.engine.training_engine import TrainingEngine
 from pipeline.pretrain.totals import Totals
+from pipeline.samples.loader import StepLoader
 
 
 class Evaluation:

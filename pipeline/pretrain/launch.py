@@ -11,20 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from cluster import signals
-from cluster.credentials import tracking_environment
-from cluster.errors import ClozeError, WorkersLostError
+from cluster.artefacts.credentials import tracking_environment
+from cluster.artefacts.errors import ClozeError, WorkersLostError
+from cluster.artefacts.seen_files import SeenFiles
 from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
-from cluster.seen_files import SeenFiles
 from cluster.stopping import stop_on_sigterm
 from cluster.train_group import GroupSize, run_group
-from pipeline.config import to_plain
+from pipeline.checkpoints.store import store_of
+from pipeline.config.loading import to_plain
 from pipeline.objectives.distill import Distillation, pinned
-from pipeline.pretrain.checkpoints.checkpoint_store import store_of
-from pipeline.pretrain.config import UNBOUNDED_STEPS, PretrainConfig
 from pipeline.pretrain.guards.endings import record_end, record_failure, record_launch, stalled
-from pipeline.pretrain.guards.heartbeat import STACKS, has_made_updates, read_heartbeats
 from pipeline.pretrain.guards.leftovers import end_leftovers
 from pipeline.pretrain.guards.lost_workers import record_lost_workers
 from pipeline.pretrain.guards.out_of_memory import (
@@ -35,12 +33,14 @@ from pipeline.pretrain.guards.out_of_memory import (
 )
 from pipeline.pretrain.guards.stall_watch import StallWatch, watching
 from pipeline.pretrain.guards.torchrun_files import remove_torchrun_directories
-from pipeline.pretrain.log.log_lines import log_size, read_new
-from pipeline.pretrain.log.log_sender import want_status
-from pipeline.pretrain.log.run_log import STEP_KIND
-from pipeline.pretrain.reconciling import replay
-from pipeline.pretrain.run_directory import RunDirectory, RunInfo
-from pipeline.pretrain.run_history import last_logged
+from pipeline.runs.config import UNBOUNDED_STEPS, PretrainConfig
+from pipeline.runs.directory import RunDirectory, RunInfo
+from pipeline.runs.heartbeat import STACKS, has_made_updates, read_heartbeats
+from pipeline.runs.history import last_logged
+from pipeline.runs.log.lines import log_size, read_new
+from pipeline.runs.log.log import STEP_KIND
+from pipeline.runs.log.sender import want_status
+from pipeline.runs.reconciling import replay
 
 _POLL_S = 0.5
 
@@ -52,8 +52,8 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
         CorruptArtefactError, MismatchError, ConfigError: the data is damaged or does not fit.
         TrackingUnreachableError: no tracking store answers.
     """
-    from pipeline.pretrain.inputs import open_inputs
-    from pipeline.tracking import start_run
+    from pipeline.runs.inputs import open_inputs
+    from pipeline.runs.tracking import start_run
 
     seen = SeenFiles()
     inputs = open_inputs(config, verify=True, seen=seen)

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import xxhash
 
-from cluster.errors import CorruptCheckpointError, ResumeRefusedError
-from cluster.manifest import InputEntry, hash_file, read_manifest
-from cluster.seen_files import SeenFiles
-from cluster.storage import contents_of
-from pipeline.batches.kept_layouts import KeptLayouts
+from cluster.artefacts.errors import CorruptCheckpointError, ResumeRefusedError
+from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
+from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.storage import contents_of
+from pipeline.checkpoints import checkpoint as checkpoints
+from pipeline.checkpoints.retention import newest_good
+from pipeline.checkpoints.store import DirectoryStore, open_store, store_of
 from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.distill import TEACHER
-from pipeline.pretrain.checkpoints import checkpoint as checkpoints
-from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore, open_store, store_of
-from pipeline.pretrain.checkpoints.kept_checkpoints import newest_good
-from pipeline.pretrain.config import PretrainConfig, identity_of, without_places
 from pipeline.pretrain.guards.endings import require_not_lost
-from pipeline.pretrain.log.log_lines import LOG_NAME
-from pipeline.pretrain.log.log_seals import damage_of_log
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.config import PretrainConfig, identity_of, without_places
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.lines import LOG_NAME
+from pipeline.runs.log.seals import damage_of_log
+from pipeline.samples.epochs.kept_layouts import KeptLayouts
 
 if TYPE_CHECKING:
-    from pipeline.pretrain.inputs import Inputs
+    from pipeline.runs.inputs import Inputs
 
 MACHINE = "machine"
 """The key under which an optimizer of another class is allowed."""
@@ -49,7 +49,7 @@ def check_resume(
         CorruptCheckpointError: there are checkpoints, and none verifies.
         ConfigError: the data does not give a single sample any more.
     """
-    from pipeline.pretrain.inputs import open_inputs
+    from pipeline.runs.inputs import open_inputs
 
     _require_same_checkpoints(run, config)
     # From a store elsewhere, the driver's machine does not get the weights: the workers' machines verify them.

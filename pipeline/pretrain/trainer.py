@@ -12,35 +12,35 @@ from typing import Any
 
 import torch
 
-from cluster.manifest import created_by
+from cluster.artefacts.manifest import created_by
 from cluster.stopping import StopFile
 from cluster.train_group import Rank
-from pipeline.batches.kept_layouts import KeptLayouts
-from pipeline.batches.loader import Step
+from pipeline.checkpoints.checkpoint import TrainerState
+from pipeline.engine.deepspeed.training_engine import Update
+from pipeline.engine.device import trains_on_cuda
 from pipeline.pretrain.assembly import assemble, seed_dropout
-from pipeline.pretrain.checkpoints.checkpoint import TrainerState
-from pipeline.pretrain.checkpoints.run_checkpoints import RunCheckpoints, Start
 from pipeline.pretrain.clock import StepClock
 from pipeline.pretrain.collectives import from_rank_zero, gathered, summed
-from pipeline.pretrain.config import PretrainConfig, identity_of
 from pipeline.pretrain.device_batches import HostBatch
-from pipeline.pretrain.engine.device import trains_on_cuda
-from pipeline.pretrain.engine.training_engine import Update
 from pipeline.pretrain.guards import endings
 from pipeline.pretrain.guards.fence import Fence
-from pipeline.pretrain.guards.heartbeat import Heartbeat
 from pipeline.pretrain.guards.loss_window import LossWindow
-from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
-from pipeline.pretrain.log.reporter import Reporter
 from pipeline.pretrain.measuring.machine import describe
 from pipeline.pretrain.measuring.measurements import Measurements
 from pipeline.pretrain.measuring.profiling import StepProfiler
 from pipeline.pretrain.progress import Progress
 from pipeline.pretrain.resume_checks import require_same_optimizer
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.pretrain.run_checkpoints import RunCheckpoints, Start
 from pipeline.pretrain.schedule import Schedule
 from pipeline.pretrain.totals import Totals
-from pipeline.tracking import environment
+from pipeline.runs.config import PretrainConfig, identity_of
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import Heartbeat
+from pipeline.runs.log.reporter import Reporter
+from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
+from pipeline.runs.tracking import environment
+from pipeline.samples.epochs.kept_layouts import KeptLayouts
+from pipeline.samples.loader import Step
 
 _LAYOUT_TIMEOUT_S = 10.0
 """Seconds that an end in good order waits for what is being kept; the next start is as much faster."""

@@ -50,10 +50,10 @@ def _measure(directory: Path) -> list[Share]:
     import torch.distributed as dist
 
     from cluster.train_group import Rank
-    from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore
-    from pipeline.pretrain.checkpoints.kept_checkpoints import Retention
-    from pipeline.pretrain.checkpoints.saver import CheckpointSaver, Committed, Contents
-    from pipeline.pretrain.engine.training_engine import TrainingEngine
+    from pipeline.checkpoints.retention import Retention
+    from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
+    from pipeline.checkpoints.store import DirectoryStore
+    from pipeline.engine.deepspeed.training_engine import TrainingEngine
     from tests.pipeline.ranks import make_config
     from tests.pipeline.small_checkpoints import state_at
 

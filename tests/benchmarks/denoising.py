@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
 from pipeline.objectives import bart_denoising, t5_span_corruption
 from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.base import Batch
 from pipeline.objectives.t5_span_corruption import SpanCorruption
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 from tests.benchmarks.compare import Comparison, compare
 
 BATCH, LENGTH, VOCAB_SIZE = 256, 512, 50_265

@@ -15,13 +15,13 @@ import numpy as np
 import orjson
 import torch
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
 from pipeline.objectives import mlm, span
 from pipeline.objectives.base import Batch
 from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 from tests.benchmarks.compare import Comparison, compare, peer_name
 
 BATCH, LENGTH, VOCAB_SIZE = 256, 512, 50_265

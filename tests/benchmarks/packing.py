@@ -16,9 +16,9 @@ import numpy as np
 import orjson
 
 from data_prep.token_store import TokenArrays
-from pipeline.batches.formats import LAYOUTS, PAIRS
-from pipeline.batches.material import Material
-from pipeline.batches.order import StoreOrder
+from pipeline.samples.epochs.order import StoreOrder
+from pipeline.samples.formats.formats import LAYOUTS, PAIRS
+from pipeline.samples.formats.material import Material
 from tests.benchmarks.compare import Share
 from tests.benchmarks.corpus import documents
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import load_config
-from pipeline.pretrain.config import PretrainConfig
+from pipeline.config.loading import load_config
+from pipeline.runs.config import PretrainConfig
 from tests.benchmarks import heap
 
 TOLERANCE = 0.1
@@ -257,8 +257,8 @@ def _warm_up(case: Case, rank: Any) -> None:
     """
     import torch
 
+    from pipeline.engine.deepspeed.training_engine import TrainingEngine
     from pipeline.plan.network import DTYPES
-    from pipeline.pretrain.engine.training_engine import TrainingEngine
 
     config = case.config()
     model, batch = _network_and_batch(case)
@@ -271,7 +271,7 @@ def _warm_up(case: Case, rank: Any) -> None:
 
 def _train(case: Case, rank: Any) -> None:
     """Some updates on one micro-batch, through the engine that training has."""
-    from pipeline.pretrain.engine.training_engine import TrainingEngine
+    from pipeline.engine.deepspeed.training_engine import TrainingEngine
 
     config = case.config()
     model, batch = _network_and_batch(case)
@@ -293,9 +293,9 @@ def _network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
     import torch
 
     from models.initialization import init_weights
+    from pipeline.engine.deepspeed.training_engine import prepare_network
     from pipeline.objectives import OBJECTIVES
     from pipeline.plan.example import example_batch, reader_of
-    from pipeline.pretrain.engine.training_engine import prepare_network
 
     config = case.config()
     vocabulary = reader_of(config).vocabulary

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from cluster.storage import commit, staging_directory
+from cluster.artefacts.storage import commit, staging_directory
 from data_prep.ragged import Ragged
 from data_prep.token_store import TokenStore
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
-from pipeline.batches.ingredients import Ingredient
-from pipeline.batches.noise import Noise
-from pipeline.batches.token_dataset import TokenDataset
+from pipeline.samples.dataset import TokenDataset
+from pipeline.samples.epochs.ingredients import Ingredient
+from pipeline.samples.noise.noise import Noise
 from tests.benchmarks.compare import Comparison, compare_all, peer_name
 
 BATCH, LENGTH, VOCAB_SIZE = 256, 512, 50_257

@@ -139,7 +139,7 @@ def write_short_documents(path: Path, num_documents: int) -> None:
     import pyarrow as pa
     from tokenizers import Tokenizer, models
 
-    from cluster.storage import commit, staging_directory
+    from cluster.artefacts.storage import commit, staging_directory
     from data_prep.ragged import Ragged
     from data_prep.token_writer import (
         EncodedBatch,

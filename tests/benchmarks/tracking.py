@@ -29,8 +29,8 @@ from typing import Any
 
 import psutil
 
-from pipeline.pretrain.log.run_log import RunLog, Sender
-from pipeline.tracking import connect
+from pipeline.runs.log.log import RunLog, Sender
+from pipeline.runs.tracking import connect
 from tests.pipeline.ranks import free_port
 
 STEPS = 500

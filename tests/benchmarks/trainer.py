@@ -71,7 +71,7 @@ def _ours(directory: Path, stage: int) -> Callable[[], float]:
 
     def measure() -> float:
         from pipeline.pretrain.launch import create_run
-        from pipeline.pretrain.log.run_log import read_log
+        from pipeline.runs.log.log import read_log
 
         run = create_run(_config(directory, stage))
         command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
@@ -85,8 +85,8 @@ def _ours(directory: Path, stage: int) -> Callable[[], float]:
 
 
 def _config(directory: Path, stage: int = 1) -> Any:
-    from pipeline.config import load_config
-    from pipeline.pretrain.config import PretrainConfig
+    from pipeline.config.loading import load_config
+    from pipeline.runs.config import PretrainConfig
 
     path = directory / "benchmark.yaml"
     path.write_text(CONFIG.format(directory=directory, steps=STEPS, stage=stage))
@@ -173,9 +173,9 @@ def bare_loop(directory: str) -> None:
     import torch
 
     from models.initialization import init_weights
-    from pipeline.batches.noise import Noise
     from pipeline.objectives import OBJECTIVES
-    from pipeline.pretrain.inputs import open_inputs
+    from pipeline.runs.inputs import open_inputs
+    from pipeline.samples.noise.noise import Noise
 
     torch.set_num_threads(2)
     config = _config(Path(directory))

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.adoption import adopt_shards
-from cluster.confined import confined_name, inside
-from cluster.errors import CorruptArtefactError
-from cluster.manifest import (
+from cluster.artefacts.adoption import adopt_shards
+from cluster.artefacts.confined import confined_name, inside
+from cluster.artefacts.errors import CorruptArtefactError
+from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
     fingerprint_of,
@@ -25,11 +25,11 @@ from cluster.manifest import (
     seal,
     write_manifest,
 )
+from cluster.artefacts.storage import Damage, commit, find_damage, open_artefact, quarantine
 from cluster.shards import RECORDS_NAME, Shard, read_records, record_path
-from cluster.storage import Damage, commit, find_damage, open_artefact, quarantine
 from data_prep.sources import hf_datasets
 from data_prep.verify import examine
-from pipeline.pretrain.checkpoints.checkpoint_store import open_store
+from pipeline.checkpoints.store import open_store
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 OUTSIDE = [

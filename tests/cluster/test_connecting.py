@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.connecting import connect_to_cluster
-from cluster.errors import ClusterUnreachableError
 
 
 def test_an_address_where_nothing_listens_is_refused():

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from cluster.errors import (
+from cluster.artefacts.errors import (
     ClozeError,
     ConfigError,
     ConfigProblem,
@@ -20,7 +20,7 @@ def all_errors() -> list[type[ClozeError]]:
     while pending:
         found.append(pending.pop())
         pending.extend(found[-1].__subclasses__())
-    return [cls for cls in found if cls.__module__ == "cluster.errors"]
+    return [cls for cls in found if cls.__module__ == "cluster.artefacts.errors"]
 
 
 @pytest.mark.parametrize("cls", all_errors(), ids=lambda cls: cls.__name__)

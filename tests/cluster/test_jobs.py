@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cluster import jobs, local_cluster
-from cluster.errors import ClusterUnreachableError, ReferenceNotFoundError
+from cluster.artefacts.errors import ClusterUnreachableError, ReferenceNotFoundError
 from cluster.job_client import connect, named_address, resolve_address
 
 ECHO = "import os; print(sorted(os.listdir('.')), os.environ['GREETING'])"
@@ -68,7 +68,7 @@ def addresses_of(processes: list[psutil.Process]) -> set[str]:
 
 
 REFUSED = """
-from cluster.errors import ClusterUnreachableError
+from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.runtime import ray_runtime
 try:
     with ray_runtime("127.0.0.1:{port}"):

@@ -9,9 +9,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster import manifest as manifests
-from cluster.errors import CorruptArtefactError, MismatchError
-from cluster.manifest import (
+from cluster.artefacts import manifest as manifests
+from cluster.artefacts.errors import CorruptArtefactError, MismatchError
+from cluster.artefacts.manifest import (
     FileEntry,
     InputEntry,
     fingerprint_of,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.private import private_cache
+from cluster.artefacts.private import private_cache
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster import seen_files, storage
-from cluster.errors import CorruptArtefactError
-from cluster.manifest import hash_file
-from cluster.seen_files import SeenFiles
-from cluster.storage import commit, open_artefact
+from cluster.artefacts import seen_files, storage
+from cluster.artefacts.errors import CorruptArtefactError
+from cluster.artefacts.manifest import hash_file
+from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.storage import commit, open_artefact
 
 CONTENTS = {"a.bin": b"a" * 1000, "sub/b.bin": b"b" * 10}
 

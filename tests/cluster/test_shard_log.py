@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cluster.shard_log import LOG_NAME, Effort, ShardLog, measure_effort, summarize_log
+from cluster.artefacts.shard_log import LOG_NAME, Effort, ShardLog, measure_effort, summarize_log
 
 
 def test_totals_are_told_over_all_and_by_worker(tmp_path):

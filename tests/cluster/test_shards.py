@@ -12,7 +12,7 @@ import pytest
 
 from cluster import progress as progress_module
 from cluster import shards as shards_module
-from cluster.errors import (
+from cluster.artefacts.errors import (
     ConfigError,
     CorruptArtefactError,
     MissingInputError,
@@ -20,10 +20,10 @@ from cluster.errors import (
     TooManyRejectsError,
     WorkersLostError,
 )
-from cluster.manifest import InputEntry
+from cluster.artefacts.manifest import InputEntry
+from cluster.artefacts.shard_log import LOG_NAME
+from cluster.artefacts.shard_status import read_status, report_status
 from cluster.runtime import node_cpus, ray_runtime, tasks_in_flight
-from cluster.shard_log import LOG_NAME
-from cluster.shard_status import read_status, report_status
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Reject, Shard, ShardResult, map_shards, read_records
 

@@ -13,7 +13,7 @@ from cluster.stopping import REQUEST_NAME, StopFile
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from cluster.errors import PreemptedError
+from cluster.artefacts.errors import PreemptedError
 from cluster.stopping import StopFile, stop_on_sigterm
 directory, grace_s, obeys = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "obeys"
 try:

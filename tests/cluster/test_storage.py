@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from cluster import storage
-from cluster.errors import CorruptArtefactError, MissingInputError, StorageError
-from cluster.storage import (
+from cluster.artefacts import storage
+from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError
+from cluster.artefacts.storage import (
     Damage,
     commit,
     exclusive,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
+from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
 from cluster.runtime import ray_runtime
 from cluster.train_group import GroupSize, Rank, run_group
 

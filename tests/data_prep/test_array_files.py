@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.errors import StorageError
-from cluster.storage import storage_errors
+from cluster.artefacts.errors import StorageError
+from cluster.artefacts.storage import storage_errors
 from data_prep.array_files import save_array
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cluster import sharded_artefact
-from cluster.errors import (
+from cluster.artefacts.errors import (
     ConfigError,
     CorruptArtefactError,
     EmptyCorpusError,
@@ -16,10 +16,10 @@ from cluster.errors import (
     StorageError,
     TooManyRejectsError,
 )
+from cluster.artefacts.shard_log import LOG_NAME
+from cluster.artefacts.storage import exclusive
 from cluster.runtime import ray_runtime
-from cluster.shard_log import LOG_NAME
 from cluster.shards import read_records
-from cluster.storage import exclusive
 from data_prep.inputs import CACHE_NAME
 from data_prep.job import prepare, prepare_tokenizer
 from data_prep.layout import DECONTAMINATION, STAGES
@@ -95,7 +95,7 @@ def test_tokens_are_those_of_hf_tokenizers_on_whole_documents(finished):
 
 
 def test_lineage_leads_from_the_tokens_to_the_bytes_of_the_source_files(finished, corpus):
-    from cluster.manifest import hash_file
+    from cluster.artefacts.manifest import hash_file
 
     inputs = {entry.kind: entry.fingerprint for entry in finished.tokens.inputs}
     assert inputs["documents"] == finished.documents.fingerprint

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.artefacts.shard_log import summarize_log
 from cluster.runtime import ray_runtime
-from cluster.shard_log import summarize_log
 from data_prep.job import prepare
 from tests.data_prep.conftest import small_config
 

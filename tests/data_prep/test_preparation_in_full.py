@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from cluster.errors import CorruptArtefactError
+from cluster.artefacts.errors import CorruptArtefactError
 from cluster.runtime import ray_runtime
 from data_prep.config import DataConfig
 from data_prep.decontaminate.config import EvaluationText, EvaluationTexts
@@ -21,7 +21,7 @@ from data_prep.plan import plan_preparation
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.verify import verify_preparation
-from pipeline.verbs import app
+from pipeline.commands.verbs import app
 from tests.data_prep.conftest import sentences, write_corpus
 
 EVALUATED = "Nobody but the old keeper knew why both lamps had burned through that whole winter night"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import TooManyRejectsError
-from cluster.manifest import hash_file
+from cluster.artefacts.errors import TooManyRejectsError
+from cluster.artefacts.manifest import hash_file
 from data_prep.config import DataConfig
 from data_prep.documents import DocumentStore
 from data_prep.inputs import group_inputs, list_inputs

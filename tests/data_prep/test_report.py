@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cluster.errors import MissingInputError
-from cluster.manifest import FileEntry
+from cluster.artefacts.errors import MissingInputError
+from cluster.artefacts.manifest import FileEntry
 from cluster.shards import Reject, ShardRecord, record_path
 from data_prep.collect import DocumentsSplit, collect_documents
 from data_prep.dedup.config import NearDedup
@@ -24,7 +24,7 @@ from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.tokenizers.pretrained import find_tokenizer
 from pipeline.commands.data_tables import print_stats
-from pipeline.verbs import app
+from pipeline.commands.verbs import app
 from tests.conftest import write_store
 
 
@@ -143,7 +143,7 @@ def test_ten_sources_are_ten_rows_of_the_plan_and_of_the_statistics(tmp_path, mo
     sources = [{"kind": "json_lines", "name": name, "paths": [str(tmp_path / "a.jsonl")]} for name in names]
     config = {"name": "ten", "out": str(tmp_path / "out"), "sources": sources, "decontaminate": ["glue"]}
     (tmp_path / "ten.yaml").write_text(json.dumps(config))
-    monkeypatch.setattr("pipeline.preparation_config.evaluation_texts", lambda settings: iter(()))
+    monkeypatch.setattr("pipeline.preparation.config.evaluation_texts", lambda settings: iter(()))
     monkeypatch.setattr("pipeline.finetune.evaluation_sets.evaluation_texts", lambda settings: iter(()))
     plan = shown_by("prepare", tmp_path / "ten.yaml", "--dry-run")
     assert [line.split()[1] for line in plan if "json_lines" in line] == names

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from data_prep.collect import DocumentsSplit, collect_documents
 from data_prep.sources import FilePart, common_crawl
 from data_prep.sources.html_text import PageError, decode_html, read_page

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
-from cluster.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources import Skipped, source_of

@@ -6,7 +6,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from cluster.errors import MissingInputError
+from cluster.artefacts.errors import MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from cluster.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.sources import SOURCES, AnySource, source_of
 from data_prep.sources.base import expand_patterns
 from data_prep.sources.text import clean_text

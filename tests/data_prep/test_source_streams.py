@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import MissingInputError, StorageError
+from cluster.artefacts.errors import MissingInputError, StorageError
 from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
 
 COMPRESSORS = [bz2.compress, gzip.compress, lzma.compress, zstandard.compress]

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import MissingInputError
+from cluster.artefacts.errors import MissingInputError
 from cluster.shards import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of

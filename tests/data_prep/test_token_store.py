@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import CorruptArtefactError, MissingInputError
-from cluster.storage import commit
+from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
+from cluster.artefacts.storage import commit
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter, document_files
 from data_prep.ragged import Ragged

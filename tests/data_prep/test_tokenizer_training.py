@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from cluster.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.tokenizers.byte_level_bpe import train, train_bpe
 from data_prep.tokenizers.config import ByteLevelBPE
 from data_prep.tokenizers.pretrained import ConversionSplit, Published, convert_tokenizer, find_tokenizer

@@ -21,15 +21,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cluster.train_group import Rank
-from pipeline.pretrain.checkpoints.snapshot import HostBuffers, Snapshot, capture
-from pipeline.pretrain.engine import optimizers
-from pipeline.pretrain.engine import training_engine as engines
-from pipeline.pretrain.engine.fragments import own_fragments
-from pipeline.pretrain.engine.nvme import has_libaio
-from pipeline.pretrain.engine.restoring import is_sharded
-from pipeline.pretrain.engine.shards import own_shards
-from pipeline.pretrain.engine.swapped import swapped
-from pipeline.pretrain.engine.training_engine import DEEPSPEED_DIRECTORY, TrainingEngine
+from pipeline.checkpoints.snapshot import HostBuffers, Snapshot, capture
+from pipeline.engine.deepspeed import optimizers
+from pipeline.engine.deepspeed import training_engine as engines
+from pipeline.engine.deepspeed.nvme import has_libaio
+from pipeline.engine.deepspeed.shards import own_shards
+from pipeline.engine.deepspeed.swapped import swapped
+from pipeline.engine.deepspeed.training_engine import DEEPSPEED_DIRECTORY, TrainingEngine
+from pipeline.engine.fragments import own_fragments
+from pipeline.engine.restoring import is_sharded
 from tests.pipeline.ranks import make_config
 
 CPU, DISK = "{device: cpu}", "{device: nvme, path: SWAP}"

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cluster.storage import commit, staging_directory
+from cluster.artefacts.storage import commit, staging_directory
 from data_prep.ragged import Ragged
 from data_prep.token_store import TokenArrays
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
-from pipeline.batches.material import Material, Relation
-from pipeline.batches.order import StoreOrder
-from pipeline.batches.packing import Piece
-from pipeline.batches.reader import sentence_positions, write_rows
-from pipeline.batches.spans import Layout, pieces_of
+from pipeline.samples.epochs.order import StoreOrder
+from pipeline.samples.formats.material import Material, Relation
+from pipeline.samples.packed import Piece
+from pipeline.samples.reader import sentence_positions, write_rows
+from pipeline.samples.spans import Layout, pieces_of
 
 BOS, PAD, EOS = 0, 1, 2
 FIRST_ORDINARY = 5

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
 from tests.pipeline.process_group import run_group
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     """Train the runs named on the command line."""
     import torch.distributed as dist
 
-    from cluster.errors import ClozeError
+    from cluster.artefacts.errors import ClozeError
     from cluster.train_group import Rank
     from pipeline.pretrain.trainer import run_rank
 

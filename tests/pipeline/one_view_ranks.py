@@ -3,8 +3,8 @@
 import os
 import runpy
 
-from pipeline.pretrain.guards.skip_ledger import SkipLedger
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.skip_ledger import SkipLedger
 
 
 def refuse(*_: object) -> None:

@@ -10,10 +10,10 @@ from types import ModuleType
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from pipeline.batches.packing import Packed
-from pipeline.config import Config
+from pipeline.config.loading import Config
 from pipeline.objectives.base import Batch
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
+from pipeline.samples.packed import Packed
 
 BOS, PAD, EOS, UNK = range(4)
 ROLES = {"bos": BOS, "pad": PAD, "eos": EOS, "unk": UNK}

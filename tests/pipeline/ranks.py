@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline.config import load_config
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.run_directory import RunDirectory, RunInfo
+from pipeline.config.loading import load_config
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.directory import RunDirectory, RunInfo
 from tests.pipeline.process_group import Group, run_group
 
 CONFIG = """

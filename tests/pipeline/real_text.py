@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from cluster.storage import commit, staging_directory
+from cluster.artefacts.storage import commit, staging_directory
 from data_prep.document import Document
 from data_prep.sentences import cut_sentences
 from data_prep.sources import python_docs

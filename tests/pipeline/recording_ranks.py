@@ -17,7 +17,7 @@ from torch import nn
 
 from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.__main__ import main
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
 
 VARIABLE = "RECORDED_BATCHES"
 

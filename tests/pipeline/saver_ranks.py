@@ -27,14 +27,14 @@ from cluster.train_group import Rank
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from pipeline.pretrain.checkpoints import saver as saver_module
-from pipeline.pretrain.checkpoints.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
-from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore, open_store
-from pipeline.pretrain.checkpoints.kept_checkpoints import Retention
-from pipeline.pretrain.checkpoints.save_job import Job, copy_state
-from pipeline.pretrain.checkpoints.saver import CheckpointSaver, Contents, Failed
-from pipeline.pretrain.engine.fragments import own_fragments
-from pipeline.pretrain.engine.training_engine import TrainingEngine
+from pipeline.checkpoints import saver as saver_module
+from pipeline.checkpoints.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
+from pipeline.checkpoints.retention import Retention
+from pipeline.checkpoints.save_job import Job, copy_state
+from pipeline.checkpoints.saver import CheckpointSaver, Contents, Failed
+from pipeline.checkpoints.store import CheckpointStore, open_store
+from pipeline.engine.deepspeed.training_engine import TrainingEngine
+from pipeline.engine.fragments import own_fragments
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
 

@@ -6,16 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.manifest import InputEntry
+from cluster.artefacts.manifest import InputEntry
 from models.config import NetworkConfig, TransformerConfig
-from pipeline.pretrain.checkpoints.checkpoint import (
+from pipeline.checkpoints.checkpoint import (
     MODEL_FILE,
     TrainerState,
     description,
     manifest_config,
     manifest_stats,
 )
-from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore
+from pipeline.checkpoints.store import CheckpointStore
 
 NETWORK = TransformerConfig(vocab_size=100)
 

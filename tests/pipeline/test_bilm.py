@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from cluster.errors import ConfigError, MismatchError
+from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.tokenizers.byte_level_bpe import train_bpe
 from data_prep.tokenizers.config import WordLexicon
 from data_prep.tokenizers.word_lexicon import Lexicon, train
@@ -19,12 +19,12 @@ from models.config import TransformerConfig
 from models.elmo.characters import spell, spell_sentence
 from models.elmo.config import ElmoConfig
 from models.initialization import init_weights
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
 from pipeline.objectives import bilm
 from pipeline.objectives.base import Batch
 from pipeline.objectives.bilm import BidirectionalLM
 from pipeline.objectives.vocabulary import make_vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 
 ROLES = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
 KNOWN = [f"word{number}" for number in range(80)]

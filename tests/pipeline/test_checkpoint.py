@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import CorruptCheckpointError
-from pipeline.pretrain.checkpoints import checkpoint as checkpoints
-from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore
-from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention, best_step, newest_good
+from cluster.artefacts.errors import CorruptCheckpointError
+from pipeline.checkpoints import checkpoint as checkpoints
+from pipeline.checkpoints.retention import Retention, apply_retention, best_step, newest_good
+from pipeline.checkpoints.store import DirectoryStore
 from pipeline.pretrain.guards.endings import require_not_lost
-from pipeline.pretrain.log.run_log import RunLog
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.log import RunLog
 from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
 
 

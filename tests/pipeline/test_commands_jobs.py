@@ -10,16 +10,22 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cluster.errors import ConfigError, MissingInputError, ReferenceNotFoundError, TrackingUnreachableError
+from cluster.artefacts.errors import (
+    ConfigError,
+    MissingInputError,
+    ReferenceNotFoundError,
+    TrackingUnreachableError,
+)
 from cluster.jobs import Job, JobRequest, submit
 from cluster.signals import JOB_VARIABLE
-from pipeline import submission
 from pipeline.commands import doctor, jobs, train
-from pipeline.tracking import connect, start_run, tracking_uri
+from pipeline.runs import submission
+from pipeline.runs.tracking import connect, start_run, tracking_uri
 
 SLEEPING = """
 import sys, time, typer
-from pipeline import cli, verbs
+from pipeline import cli
+from pipeline.commands import verbs
 verbs.app = typer.Typer()
 @verbs.app.command()
 def verb(words: list[str], data_dir: str = ""):

@@ -8,10 +8,10 @@ import pytest
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
-from cluster.errors import MissingInputError
+from cluster.artefacts.errors import MissingInputError
 from data_prep.tokenizers.byte_level_bpe import train_bpe
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS
-from pipeline.verbs import app
+from pipeline.commands.verbs import app
 
 LINES = ["the city and the river", "the naïve city", "", "water"]
 

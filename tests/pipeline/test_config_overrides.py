@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from data_prep.config import DataConfig
-from pipeline.config import load_config
-from pipeline.pretrain.config import PretrainConfig
+from pipeline.config.loading import load_config
+from pipeline.runs.config import PretrainConfig
 
 RUN = """
 name: run

@@ -13,16 +13,21 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from cluster.errors import ClozeError, CorruptArtefactError, CorruptCheckpointError, ResumeRefusedError
-from pipeline.lineage import trace
-from pipeline.pretrain.checkpoints.checkpoint import list_checkpoints
-from pipeline.pretrain.log.log_lines import LOG_NAME
-from pipeline.pretrain.log.log_seals import CHECKED_BYTES, SEALS_NAME, damage_of_log
-from pipeline.pretrain.log.run_log import RunLog
+from cluster.artefacts.errors import (
+    ClozeError,
+    CorruptArtefactError,
+    CorruptCheckpointError,
+    ResumeRefusedError,
+)
+from pipeline.checkpoints.checkpoint import list_checkpoints
+from pipeline.checkpoints.references import resolve_model
+from pipeline.commands.verbs import app
+from pipeline.inspection.lineage import trace
 from pipeline.pretrain.resume_checks import check_resume
-from pipeline.pretrain.run_directory import CONFIG_FILE, RUN_FILE, RunDirectory, list_runs
-from pipeline.references import resolve_model
-from pipeline.verbs import app
+from pipeline.runs.directory import CONFIG_FILE, RUN_FILE, RunDirectory, list_runs
+from pipeline.runs.log.lines import LOG_NAME
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.log.seals import CHECKED_BYTES, SEALS_NAME, damage_of_log
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenStore
-from pipeline.batches.batch_plan import BatchPlan
-from pipeline.batches.formats import LAYOUTS, PAIRS
-from pipeline.batches.ingredients import Ingredient
-from pipeline.batches.loader import StepLoader
-from pipeline.batches.packing import Packed
-from pipeline.batches.token_dataset import TokenDataset
+from pipeline.samples.batch_plan import BatchPlan
+from pipeline.samples.dataset import TokenDataset
+from pipeline.samples.epochs.ingredients import Ingredient
+from pipeline.samples.formats.formats import LAYOUTS, PAIRS
+from pipeline.samples.loader import StepLoader
+from pipeline.samples.packed import Packed
 from tests.pipeline.materials import FIRST_ORDINARY, PAD, Corpus, write_corpus
 
 CORPUS = Corpus([[2 + (d + 3 * s) % 9 for s in range(1 + d % 7)] for d in range(240)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.batches.draw_order import sorted_by_draw
-from pipeline.batches.noise import Noise
-from pipeline.batches.order import StoreOrder
+from pipeline.samples.epochs.draw_order import sorted_by_draw
+from pipeline.samples.epochs.order import StoreOrder
+from pipeline.samples.noise.noise import Noise
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 100, 128, 129, 5_000, 300_000])

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from data_prep.token_store import TokenStore
-from pipeline.batches.epochs import Epochs
-from pipeline.batches.ingredients import Ingredient
-from pipeline.batches.token_dataset import TokenDataset
+from pipeline.samples.dataset import TokenDataset
+from pipeline.samples.epochs.epochs import Epochs
+from pipeline.samples.epochs.ingredients import Ingredient
 from tests.conftest import write_store
 
 

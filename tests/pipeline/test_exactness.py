@@ -19,17 +19,17 @@ import torch
 from safetensors.torch import load_file
 
 from cluster.operators import has_compiler
-from pipeline.pretrain.checkpoints.checkpoint import (
+from pipeline.checkpoints.checkpoint import (
     DEEPSPEED_DIRECTORY,
     MODEL_FILE,
     list_checkpoints,
     step_of,
 )
-from pipeline.pretrain.engine.nvme import has_libaio
+from pipeline.engine.deepspeed.nvme import has_libaio
 from pipeline.pretrain.launch import create_run, execute
-from pipeline.pretrain.log.run_log import read_metrics
-from pipeline.pretrain.reconciling import replay
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.log import read_metrics
+from pipeline.runs.reconciling import replay
 from tests.pipeline.process_group import PATIENCE_S, Group
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train, train_by_torchrun
 
@@ -106,8 +106,8 @@ def make_tracked_run(directory: Path, store: Path, *overrides: str) -> RunDirect
 
 def assert_everything_is_in_mlflow_once(run: RunDirectory, steps: int) -> None:
     """One MLflow run, with each step's loss once and each kept checkpoint as a version."""
-    from pipeline.references import resolve_model
-    from pipeline.tracking import connect
+    from pipeline.checkpoints.references import resolve_model
+    from pipeline.runs.tracking import connect
 
     assert replay(run)
     info = run.info

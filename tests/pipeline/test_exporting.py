@@ -12,14 +12,16 @@ from safetensors.torch import load_file, save, save_file
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from cluster.errors import ExportError, MismatchError, StorageError
-from cluster.manifest import InputEntry, read_manifest
+from cluster.artefacts.errors import ExportError, MismatchError, StorageError
+from cluster.artefacts.manifest import InputEntry, read_manifest
 from models.config import ElmoConfig, TransformerConfig
 from models.initialization import init_weights
 from models.presets import PRESETS
-from pipeline.config import Config
-from pipeline.exporting import export
-from pipeline.lineage import trace
+from pipeline.checkpoints.checkpoint import MODEL_FILE
+from pipeline.checkpoints.store import DirectoryStore
+from pipeline.config.loading import Config
+from pipeline.exporting.exporting import export
+from pipeline.inspection.lineage import trace
 from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.bilm import BidirectionalLM
@@ -28,8 +30,6 @@ from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.t5_span_corruption import SpanCorruption
-from pipeline.pretrain.checkpoints.checkpoint import MODEL_FILE
-from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")

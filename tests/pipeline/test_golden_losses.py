@@ -18,7 +18,7 @@ import pytest
 import torch
 from numba.core.codegen import get_host_cpu_features
 
-from pipeline.pretrain.log.run_log import read_metrics
+from pipeline.runs.log.log import read_metrics
 from tests.conftest import write_store
 from tests.pipeline.one_rank import endings
 from tests.pipeline.ranks import TRANSFORMER, make_run

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.errors import CorruptArtefactError
+from cluster.artefacts.errors import CorruptArtefactError
 from pipeline.pretrain.guards import endings
 from pipeline.pretrain.guards.loss_window import LossWindow
-from pipeline.pretrain.guards.skip_ledger import LEDGER_NAME, SkipLedger, SkippedStep
 from pipeline.pretrain.guards.stragglers import StepTimes, compare
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.skip_ledger import LEDGER_NAME, SkipLedger, SkippedStep
 from tests.pipeline.ranks import make_config
 
 SPIKE = SkippedStep(at_update=7, data_step=7, loss=9.5, score=12.0)

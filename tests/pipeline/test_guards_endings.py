@@ -14,36 +14,37 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cluster.errors import ResumeRefusedError, StorageError
-from cluster.manifest import MANIFEST_NAME
-from cluster.storage import exclusive
-from pipeline.commands import train
-from pipeline.commands.checkpoints import checkpoints
-from pipeline.pretrain import launch
-from pipeline.pretrain.checkpoints.checkpoint import (
+from cluster.artefacts.errors import ResumeRefusedError, StorageError
+from cluster.artefacts.manifest import MANIFEST_NAME
+from cluster.artefacts.storage import exclusive
+from pipeline.checkpoints.checkpoint import (
     checkpoint_name,
     list_checkpoints,
     read_trainer_state,
     step_of,
 )
-from pipeline.pretrain.checkpoints.checkpoint_store import store_of
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.guards import heartbeat, leftovers, pulse
+from pipeline.checkpoints.store import store_of
+from pipeline.commands import train
+from pipeline.commands.checkpoints import checkpoints
+from pipeline.commands.verbs import app
+from pipeline.pretrain import launch
+from pipeline.pretrain.guards import leftovers
 from pipeline.pretrain.guards.fence import Fence
-from pipeline.pretrain.guards.heartbeat import HEARTBEATS, heartbeat_path, process_of, read_heartbeats
 from pipeline.pretrain.guards.out_of_memory import (
     count_oom_kills,
     explain_killed_worker,
     explain_out_of_memory,
     memory_explained,
 )
-from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
 from pipeline.pretrain.guards.stall_watch import StallWatch
-from pipeline.pretrain.reconciling import reconcile
 from pipeline.pretrain.resume_checks import check_resume
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.submission import prepare
-from pipeline.verbs import app
+from pipeline.runs import heartbeat, pulse
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import HEARTBEATS, heartbeat_path, process_of, read_heartbeats
+from pipeline.runs.reconciling import reconcile
+from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
+from pipeline.runs.submission import prepare
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run, start_ranks
 from tests.pipeline.small_checkpoints import state_at, write_files
@@ -51,7 +52,7 @@ from tests.pipeline.small_checkpoints import state_at, write_files
 BEATING = """
 import sys, time
 from pathlib import Path
-from pipeline.pretrain.guards.heartbeat import Heartbeat
+from pipeline.runs.heartbeat import Heartbeat
 heartbeat = Heartbeat(Path(sys.argv[1]), 0, timeout_s=900)
 heartbeat.beat(1, "data")
 heartbeat.beat(2, "data")
@@ -115,7 +116,7 @@ def test_an_estimate_that_fails_hides_nothing(config: PretrainConfig):
 
 
 def test_in_the_first_update_it_is_final_and_later_it_costs_a_restart(run: RunDirectory):
-    from cluster.errors import OutOfMemoryError
+    from cluster.artefacts.errors import OutOfMemoryError
 
     with pytest.raises(OutOfMemoryError), memory_explained(run, 0):
         torch.empty(10**15)

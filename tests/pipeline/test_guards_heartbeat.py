@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.pretrain.guards.heartbeat import ENDED, STACKS, process_of, read_heartbeats
+from pipeline.runs.heartbeat import ENDED, STACKS, process_of, read_heartbeats
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from pipeline.pretrain.guards.heartbeat import Heartbeat
+from pipeline.runs.heartbeat import Heartbeat
 heartbeat = Heartbeat(Path(sys.argv[1]), 3, timeout_s=float(sys.argv[2]))
 {body}
 """

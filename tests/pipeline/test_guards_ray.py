@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.storage import is_committed
-from pipeline.pretrain.checkpoints.checkpoint import list_checkpoints, step_of
-from pipeline.pretrain.guards.heartbeat import Beat, process_of, read_heartbeats
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_state import state_of
+from cluster.artefacts.storage import is_committed
+from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import Beat, process_of, read_heartbeats
+from pipeline.runs.state import state_of
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import make_run
 

@@ -19,17 +19,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cluster.errors import ClozeError, CorruptCheckpointError, exit_codes
-from cluster.manifest import make_manifest, read_manifest, write_manifest
-from cluster.storage import hash_tree
-from pipeline.pretrain.checkpoints.checkpoint import (
+from cluster.artefacts.errors import ClozeError, CorruptCheckpointError, exit_codes
+from cluster.artefacts.manifest import make_manifest, read_manifest, write_manifest
+from cluster.artefacts.storage import hash_tree
+from pipeline.checkpoints.checkpoint import (
     MODEL_CONFIG_FILE,
     MODEL_FILE,
     TOKENIZER_FILE,
     TRAINER_FILE,
 )
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.verbs import app
+from pipeline.commands.verbs import app
+from pipeline.runs.directory import RunDirectory
 from tests.pipeline.finetune.conftest import write_sst2
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run

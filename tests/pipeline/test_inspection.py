@@ -14,13 +14,13 @@ import pytest
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
-from cluster.errors import ReferenceNotFoundError
-from pipeline.config import validate
-from pipeline.inspection import InspectedPiece, _Tokens, inspect_sample
+from cluster.artefacts.errors import ReferenceNotFoundError
+from pipeline.commands.verbs import app
+from pipeline.config.loading import validate
+from pipeline.inspection.sample import InspectedPiece, _Tokens, inspect_sample
 from pipeline.objectives import OBJECTIVES
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.inputs import Inputs, open_inputs
-from pipeline.verbs import app
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.inputs import Inputs, open_inputs
 from tests.pipeline.real_text import write_text_store
 from tests.pipeline.test_refusals import plain
 

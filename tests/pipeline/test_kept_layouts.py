@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenStore
-from pipeline.batches import kept_epoch
-from pipeline.batches.formats import LAYOUTS, PAIRS
-from pipeline.batches.ingredients import Ingredient
-from pipeline.batches.kept_layouts import KeptLayouts
-from pipeline.batches.packing import Packed
-from pipeline.batches.stocks import Cutting
-from pipeline.batches.token_dataset import TokenDataset
-from pipeline.pretrain.checkpoints.checkpoint import MODEL_FILE, list_checkpoints
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.checkpoints.checkpoint import MODEL_FILE, list_checkpoints
+from pipeline.runs.directory import RunDirectory
+from pipeline.samples.dataset import TokenDataset
+from pipeline.samples.epochs import kept_epoch
+from pipeline.samples.epochs.ingredients import Ingredient
+from pipeline.samples.epochs.kept_layouts import KeptLayouts
+from pipeline.samples.epochs.stocks import Cutting
+from pipeline.samples.formats.formats import LAYOUTS, PAIRS
+from pipeline.samples.packed import Packed
 from tests.benchmarks.resume import write_short_documents
 from tests.pipeline.materials import Corpus, write_corpus
 from tests.pipeline.one_rank import train_alone

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline.batches.kernel_cache import SOURCES, kernel_cache
+from pipeline.samples.noise.kernel_cache import SOURCES, kernel_cache
 
-PROGRAM = "import pipeline.batches, numba; print(numba.config.CACHE_DIR)"
+PROGRAM = "import pipeline.samples, numba; print(numba.config.CACHE_DIR)"
 
 
 def test_every_change_of_a_source_gives_another_place(tmp_path: Path):

@@ -11,17 +11,17 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from cluster.errors import ReferenceNotFoundError
-from cluster.manifest import InputEntry, hash_file, read_manifest
-from cluster.storage import commit
-from pipeline.lineage import Node, trace
-from pipeline.pretrain.checkpoints.checkpoint import EMA_FILE, MODEL_FILE
-from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore
-from pipeline.pretrain.config import PretrainConfig, identity_of
-from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
-from pipeline.pretrain.log.run_log import RunLog
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.verbs import app
+from cluster.artefacts.errors import ReferenceNotFoundError
+from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
+from cluster.artefacts.storage import commit
+from pipeline.checkpoints.checkpoint import EMA_FILE, MODEL_FILE
+from pipeline.checkpoints.store import DirectoryStore
+from pipeline.commands.verbs import app
+from pipeline.inspection.lineage import Node, trace
+from pipeline.runs.config import PretrainConfig, identity_of
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
 from tests.pipeline.ranks import make_config, make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 

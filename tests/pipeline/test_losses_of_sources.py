@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from cluster.storage import commit, staging_directory
+from cluster.artefacts.storage import commit, staging_directory
 from data_prep.ragged import Ragged
 from data_prep.token_store import TokenStore
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
@@ -25,15 +25,15 @@ from models.config import NetworkConfig, TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.initialization import init_weights
 from models.losses import EACH, sums_by_group
-from pipeline.batches.formats import LAYOUTS, PAIRS
-from pipeline.batches.ingredients import Ingredient
-from pipeline.batches.noise import Noise
-from pipeline.batches.piece_sources import NO_SOURCE, PieceSources, find_sources
-from pipeline.batches.spans import pieces_of
-from pipeline.batches.token_dataset import TokenDataset
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.base import SINGLE_FORMATS, Batch, Format, Objective
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
+from pipeline.samples.dataset import TokenDataset
+from pipeline.samples.epochs.ingredients import Ingredient
+from pipeline.samples.formats.formats import LAYOUTS, PAIRS
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.piece_sources import NO_SOURCE, PieceSources, find_sources
+from pipeline.samples.spans import pieces_of
 from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus
 
 NAMES = ["books", "common_crawl", "wikipedia"]

@@ -18,14 +18,14 @@ from models.config import TransformerConfig
 from models.distillation import DistilledLanguageModel
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from pipeline.batches.batch_plan import BatchPlan
-from pipeline.batches.loader import StepLoader
-from pipeline.batches.noise import Noise
+from pipeline.engine.gpus import peak_flops
 from pipeline.objectives import OBJECTIVES
-from pipeline.plan.gpus import peak_flops
-from pipeline.pretrain.inputs import open_inputs
-from pipeline.pretrain.measuring.flops import count_flops, product_formula
+from pipeline.plan.flops import count_flops, product_formula
 from pipeline.pretrain.measuring.meters import Meter, Meters, device_peak, memory
+from pipeline.runs.inputs import open_inputs
+from pipeline.samples.batch_plan import BatchPlan
+from pipeline.samples.loader import StepLoader
+from pipeline.samples.noise.noise import Noise
 from tests.pipeline.ranks import MASKED_LM, make_config
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, LENGTH, ROWS = 512, 64, 3, 4, 32, 4

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
 from pipeline.objectives import mlm
 from pipeline.objectives.base import Batch
 from pipeline.objectives.mlm import MaskedLM, Units, corrupt
 from pipeline.objectives.vocabulary import make_vocabulary
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     NUM_TOKENS,
     in_epoch,

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.noise_kernels import fold, integer, uniform
+from pipeline.samples.noise.kernels import fold, integer, uniform
+from pipeline.samples.noise.noise import Noise
 
 WORDS = st.integers(0, 2**64 - 1)
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, poisson
 from transformers.models.bart.modeling_bart import shift_tokens_right
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
 from pipeline.objectives import bart_denoising
 from pipeline.objectives.bart_denoising import BartDenoising
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,
     EOS,

@@ -11,10 +11,9 @@ import pytest
 import torch
 import transformers
 
-from cluster.errors import ConfigError, MismatchError, ReferenceNotFoundError
+from cluster.artefacts.errors import ConfigError, MismatchError, ReferenceNotFoundError
 from models.config import TransformerConfig
 from models.initialization import init_weights
-from pipeline.batches.noise import Noise
 from pipeline.objectives import distill, mlm
 from pipeline.objectives.distill import (
     Distillation,
@@ -25,6 +24,7 @@ from pipeline.objectives.distill import (
     teacher_entry,
 )
 from pipeline.objectives.mlm import MaskedLM
+from pipeline.samples.noise.noise import Noise
 from tests.pipeline.packed_texts import PAD, many_texts_per_row, vocabulary_for
 
 VOCABULARY = vocabulary_for(mlm, MaskedLM())

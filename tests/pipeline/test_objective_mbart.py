@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from transformers.models.mbart.modeling_mbart import shift_tokens_right
 from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES
 
-from pipeline.batches.noise import Noise
 from pipeline.objectives import mbart_denoising
 from pipeline.objectives.mbart_denoising import MBartDenoising, extra_tokens, language_tag, reading
+from pipeline.samples.noise.noise import Noise
 from tests.pipeline.packed_texts import (
     BOS,
     EOS,

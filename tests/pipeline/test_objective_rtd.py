@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from models.presets import PRESETS
-from pipeline.batches.noise import Noise
 from pipeline.objectives import rtd
 from pipeline.objectives.rtd import GeneratorSize, ReplacedTokenDetection, corrupt, generator_config
+from pipeline.samples.noise.noise import Noise
 from tests.pipeline.packed_texts import PAD, in_epoch, many_texts_per_row, row_alone, vocabulary_for
 
 VOCABULARY = vocabulary_for(rtd, ReplacedTokenDetection())

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
 from pipeline.objectives import span
 from pipeline.objectives.base import Batch
 from pipeline.objectives.span import SpanMasking, corrupt, span_lengths
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,
     in_epoch,

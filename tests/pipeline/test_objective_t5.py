@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from cluster.errors import ConfigError
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
+from cluster.artefacts.errors import ConfigError
 from pipeline.objectives import t5_span_corruption
 from pipeline.objectives.t5_span_corruption import SpanCorruption, extra_tokens, reading
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,
     EOS,

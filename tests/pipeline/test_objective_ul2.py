@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from pipeline.batches.noise import Noise
-from pipeline.batches.packing import Packed
 from pipeline.objectives import ul2_mixture_of_denoisers as ul2
 from pipeline.objectives.ul2_mixture_of_denoisers import Denoiser, MixtureOfDenoisers, reading
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,
     EOS,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from cluster.operators import has_compiler
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
@@ -18,17 +18,17 @@ from models.elmo.language_model import ElmoLanguageModel
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 from models.weights import decay_groups, layer_scales
-from pipeline.pretrain.engine import nvme, optimizers
-from pipeline.pretrain.engine.optimizers import (
+from pipeline.engine.deepspeed import nvme, optimizers
+from pipeline.engine.deepspeed.optimizers import (
     KINDS,
     forget_beta_powers,
     make_optimizer,
     optimizer_name,
 )
-from pipeline.pretrain.engine.shards import pieces_of
-from pipeline.pretrain.engine.torch_optimizers import Adagrad, Lamb
-from pipeline.pretrain.engine.training_engine import deepspeed_config, require_hardware
-from pipeline.pretrain.settings import OptimizerConfig
+from pipeline.engine.deepspeed.shards import pieces_of
+from pipeline.engine.deepspeed.training_engine import deepspeed_config, require_hardware
+from pipeline.optimizers.torch_optimizers import Adagrad, Lamb
+from pipeline.runs.settings import OptimizerConfig
 from tests.pipeline.ranks import make_config
 
 SHAPE = TransformerConfig(

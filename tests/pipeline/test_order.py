@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.batches.order import SCHEDULE_PERIOD, Mixture, StoreOrder
+from pipeline.samples.epochs.order import SCHEDULE_PERIOD, Mixture, StoreOrder
 
 
 def test_every_epoch_holds_each_row_once_in_a_new_order():

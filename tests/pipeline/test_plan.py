@@ -9,15 +9,15 @@ import pytest
 import transformers
 from typer.testing import CliRunner
 
-from cluster.errors import ConfigError
-from pipeline.config import load_config
+from cluster.artefacts.errors import ConfigError
+from pipeline.commands.verbs import app
+from pipeline.config.loading import load_config
+from pipeline.engine.gpus import CPU, GPUS, find_gpu, peak_flops, require_gpu
 from pipeline.plan.advice import advise
 from pipeline.plan.disk import kept_checkpoints
-from pipeline.plan.gpus import CPU, GPUS, find_gpu, peak_flops, require_gpu
 from pipeline.plan.network import make_network
 from pipeline.plan.plan import make_plan
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.verbs import app
+from pipeline.runs.config import PretrainConfig
 from tests.benchmarks.plan_memory import Case
 from tests.conftest import write_store
 
@@ -95,8 +95,8 @@ def test_hours_are_operations_over_peak_and_share() -> None:
 def test_hours_follow_the_share_that_finished_runs_like_this_one_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.config import to_plain
-    from pipeline.tracking import connect, start_run
+    from pipeline.config.loading import to_plain
+    from pipeline.runs.tracking import connect, start_run
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     config = Case("", ("batch.samples=64", "precision=bf16", f"runs_dir={tmp_path}")).config()

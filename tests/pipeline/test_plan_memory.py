@@ -10,7 +10,7 @@ from pipeline.plan.choices import Machines, chosen_option, memory_of, options
 from pipeline.plan.disk import disk_of
 from pipeline.plan.network import make_network
 from pipeline.plan.sharding import Sharding
-from pipeline.pretrain.config import PretrainConfig
+from pipeline.runs.config import PretrainConfig
 from tests.benchmarks.plan_memory import CASES, TOLERANCE, Case, measure, measure_known, predict
 
 GPUS = Machines(nodes=1, devices_per_node=8, device_bytes=80 << 30, on_cuda=True)
@@ -167,8 +167,8 @@ def test_what_is_chosen_among_several_ranks_begins_with_plain_communication() ->
 
 
 def test_groups_that_an_update_takes_at_a_time_are_those_of_the_engine() -> None:
-    from pipeline.pretrain.engine.nvme import SUB_GROUP_ELEMENTS
-    from pipeline.pretrain.engine.training_engine import deepspeed_config
+    from pipeline.engine.deepspeed.nvme import SUB_GROUP_ELEMENTS
+    from pipeline.engine.deepspeed.training_engine import deepspeed_config
 
     settings = deepspeed_config(planned("zero.stage=3"), world_size=8)["zero_optimization"]
     assert settings["sub_group_size"] == SUB_GROUP_ELEMENTS

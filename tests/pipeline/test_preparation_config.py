@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import ConfigError, MissingInputError
-from pipeline.preparation_config import load_preparation
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from pipeline.preparation.config import load_preparation
 
 NAMES = """
 name: texts

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 
-from cluster.errors import (
+from cluster.artefacts.errors import (
     ClozeError,
     ConfigError,
     ExportError,
@@ -26,21 +26,21 @@ from cluster.errors import (
     ReferenceNotFoundError,
     StorageError,
 )
-from cluster.storage import commit, staging_directory
+from cluster.artefacts.storage import commit, staging_directory
 from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from models.presets import PRESETS
-from pipeline.batches.noise import Noise
-from pipeline.config import validate
-from pipeline.exporting import export
+from pipeline.checkpoints.references import resolve_model
+from pipeline.config.loading import validate
+from pipeline.exporting.exporting import export
 from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import SINGLE_FORMATS
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.inputs import Inputs, open_inputs
-from pipeline.references import resolve_model
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.inputs import Inputs, open_inputs
+from pipeline.samples.noise.noise import Noise
 from tests.conftest import write_store
 
 TINY: dict[str, Any] = {

@@ -15,7 +15,7 @@ from moto.server import ThreadedMotoServer
 from safetensors.torch import save
 from typer.testing import CliRunner
 
-from cluster.errors import (
+from cluster.artefacts.errors import (
     CorruptArtefactError,
     CorruptCheckpointError,
     MismatchError,
@@ -23,7 +23,7 @@ from cluster.errors import (
     ReferenceNotFoundError,
     StorageError,
 )
-from pipeline.pretrain.checkpoints.checkpoint import (
+from pipeline.checkpoints.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,
     MODEL_FILE,
@@ -31,11 +31,11 @@ from pipeline.pretrain.checkpoints.checkpoint import (
     checkpoint_name,
     step_of,
 )
-from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore, open_store, store_of
-from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention, best_step, newest_good
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.references import resolve_checkpoint, resolve_model
-from pipeline.verbs import app
+from pipeline.checkpoints.references import resolve_checkpoint, resolve_model
+from pipeline.checkpoints.retention import Retention, apply_retention, best_step, newest_good
+from pipeline.checkpoints.store import CheckpointStore, open_store, store_of
+from pipeline.commands.verbs import app
+from pipeline.runs.directory import RunDirectory
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files

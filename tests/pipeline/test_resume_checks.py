@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cluster.errors import ResumeRefusedError
+from cluster.artefacts.errors import ResumeRefusedError
 from cluster.train_group import GroupSize, Rank, worker_environment
+from pipeline.checkpoints.checkpoint import list_checkpoints, read_trainer_state
+from pipeline.commands.verbs import app
 from pipeline.pretrain.assembly import device_of
-from pipeline.pretrain.checkpoints.checkpoint import list_checkpoints, read_trainer_state
 from pipeline.pretrain.resume_checks import check_resume, require_same_optimizer
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.tracking import tracking_uri
-from pipeline.verbs import app
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.tracking import tracking_uri
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run

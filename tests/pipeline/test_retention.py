@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.errors import StorageError
+from cluster.artefacts.errors import StorageError
 from cluster.train_group import Rank
-from pipeline.pretrain.checkpoints.checkpoint import MODEL_FILE, checkpoint_name, list_lost
-from pipeline.pretrain.checkpoints.checkpoint_store import CheckpointStore, DirectoryStore, open_store
-from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention, newest_good
-from pipeline.pretrain.checkpoints.save_job import Job, copy_state, write_parts
-from pipeline.pretrain.checkpoints.saver import CheckpointSaver, Committed, Contents
-from pipeline.pretrain.checkpoints.snapshot import HostBuffers, Snapshot
-from pipeline.pretrain.checkpoints.weights_file import array_piece
+from pipeline.checkpoints.checkpoint import MODEL_FILE, checkpoint_name, list_lost
+from pipeline.checkpoints.retention import Retention, apply_retention, newest_good
+from pipeline.checkpoints.save_job import Job, copy_state, write_parts
+from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
+from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
+from pipeline.checkpoints.store import CheckpointStore, DirectoryStore, open_store
+from pipeline.checkpoints.weights_file import array_piece
 from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
 
 ALONE = Rank(0, 1, 0, 1)

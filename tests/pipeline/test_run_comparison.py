@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pipeline.comparison_plots import page, terminal_plot
-from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
-from pipeline.pretrain.log.run_log import RunLog
-from pipeline.pretrain.run_directory import EVENTS_FILE, RunDirectory
-from pipeline.pretrain.run_history import list_attempts
-from pipeline.run_comparison import RunComparison, compare, flat_settings
-from pipeline.run_curves import Curve, bin_curve, read_curves
-from pipeline.verbs import app
+from pipeline.commands.verbs import app
+from pipeline.inspection.comparison import RunComparison, compare, flat_settings
+from pipeline.inspection.comparison_plots import page, terminal_plot
+from pipeline.inspection.curves import Curve, bin_curve, read_curves
+from pipeline.runs.directory import EVENTS_FILE, RunDirectory
+from pipeline.runs.history import list_attempts
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
 from tests.conftest import write_store
 from tests.pipeline.ranks import make_config, make_run
 

@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.train_group import Rank
-from pipeline.pretrain.checkpoints.checkpoint_store import store_of
-from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, apply_retention
-from pipeline.pretrain.checkpoints.run_checkpoints import RunCheckpoints
-from pipeline.pretrain.inputs import open_inputs
-from pipeline.pretrain.log import log_lines
-from pipeline.pretrain.log.log_lines import entries_backwards
-from pipeline.pretrain.log.reporter import Reporter
-from pipeline.pretrain.log.run_log import (
+from pipeline.checkpoints.retention import Retention, apply_retention
+from pipeline.checkpoints.store import store_of
+from pipeline.pretrain.run_checkpoints import RunCheckpoints
+from pipeline.runs.inputs import open_inputs
+from pipeline.runs.log import lines as log_lines
+from pipeline.runs.log.lines import entries_backwards
+from pipeline.runs.log.log import (
     LOG_NAME,
     SENT_NAME,
     RunLog,
@@ -30,7 +29,8 @@ from pipeline.pretrain.log.run_log import (
     send_log,
     want_status,
 )
-from pipeline.tracking import TrackedRun, connect, environment, source_tags, start_run
+from pipeline.runs.log.reporter import Reporter
+from pipeline.runs.tracking import TrackedRun, connect, environment, source_tags, start_run
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import StorageError
+from cluster.artefacts.errors import StorageError
 from pipeline.pretrain.guards.endings import record_failure
-from pipeline.pretrain.log.run_log import (
+from pipeline.runs.directory import RunDirectory, RunInfo
+from pipeline.runs.log.log import (
     LOG_NAME,
     RunLog,
     log_size,
     read_log,
 )
-from pipeline.pretrain.reconciling import replay
-from pipeline.pretrain.run_directory import RunDirectory, RunInfo
+from pipeline.runs.reconciling import replay
 from tests.pipeline.ranks import make_config
 
 

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.pretrain.guards.heartbeat import Heartbeat, read_heartbeats
+from pipeline.commands.verbs import app
 from pipeline.pretrain.guards.lost_workers import record_lost_workers
 from pipeline.pretrain.launch import create_run
-from pipeline.pretrain.log.run_log import RunLog
-from pipeline.pretrain.reconciling import reconcile
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_state import state_of
-from pipeline.tracking import connect
-from pipeline.verbs import app
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import Heartbeat, read_heartbeats
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.reconciling import reconcile
+from pipeline.runs.state import state_of
+from pipeline.runs.tracking import connect
 from tests.pipeline.ranks import make_config, make_run, train
 
 BEAT = """
 import sys
 from pathlib import Path
-from pipeline.pretrain.guards.heartbeat import Heartbeat
+from pipeline.runs.heartbeat import Heartbeat
 heartbeat = Heartbeat(Path(sys.argv[1]), int(sys.argv[2]), 900.0)
 heartbeat.beat(7, "forward")
 if sys.argv[3] == "killed":
@@ -101,8 +101,8 @@ def test_run_without_a_driver_is_finished_with_its_last_checkpoint(run: RunDirec
 LAUNCHED = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.config import load_config
-from pipeline.pretrain.config import PretrainConfig
+from pipeline.config.loading import load_config
+from pipeline.runs.config import PretrainConfig
 from pipeline.pretrain.launch import create_run
 run = create_run(load_config(PretrainConfig, Path(sys.argv[1]), ()))
 print(run.path, flush=True)

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from cluster.errors import ReferenceNotFoundError
-from pipeline.pretrain.checkpoints.checkpoint import MODEL_FILE, step_of
-from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore
-from pipeline.pretrain.checkpoints.save_job import PARTS_DIRECTORY, assemble
-from pipeline.references import resolve_model
+from cluster.artefacts.errors import ReferenceNotFoundError
+from pipeline.checkpoints.checkpoint import MODEL_FILE, step_of
+from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoints.save_job import PARTS_DIRECTORY, assemble
+from pipeline.checkpoints.store import DirectoryStore
 
 
 def test_a_share_that_cannot_be_opened_leaves_none_of_the_others_open(tmp_path: Path):

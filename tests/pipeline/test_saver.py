@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from cluster.train_group import Rank
-from pipeline.pretrain.checkpoints.checkpoint import (
+from pipeline.checkpoints.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,
     MODEL_FILE,
@@ -29,18 +29,18 @@ from pipeline.pretrain.checkpoints.checkpoint import (
     evaluated,
     read_trainer_state,
 )
-from pipeline.pretrain.checkpoints.checkpoint_store import DirectoryStore, store_of
-from pipeline.pretrain.checkpoints.kept_checkpoints import Retention, newest_good
-from pipeline.pretrain.checkpoints.saver import CheckpointSaver, Committed, Failed
-from pipeline.pretrain.checkpoints.snapshot import HostBuffers, Snapshot
-from pipeline.pretrain.checkpoints.weights_file import (
+from pipeline.checkpoints.retention import Retention, newest_good
+from pipeline.checkpoints.saver import CheckpointSaver, Committed, Failed
+from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
+from pipeline.checkpoints.store import DirectoryStore, store_of
+from pipeline.checkpoints.weights_file import (
     IncompleteWeightsError,
     array_piece,
     read_pieces,
     write_pieces,
     write_weights,
 )
-from pipeline.pretrain.engine.training_engine import TrainingEngine
+from pipeline.engine.deepspeed.training_engine import TrainingEngine
 from tests.pipeline.process_group import PATIENCE_S, Group, run_group
 from tests.pipeline.ranks import make_config
 from tests.pipeline.saver_ranks import (
@@ -235,7 +235,7 @@ def test_a_state_written_before_these_fields_existed_is_read(store: DirectorySto
 
 
 def test_the_configuration_says_where_checkpoints_are(tmp_path: Path):
-    from pipeline.pretrain.run_directory import RunDirectory, RunInfo
+    from pipeline.runs.directory import RunDirectory, RunInfo
 
     places = {
         "null": tmp_path / "runs" / "here" / "checkpoints",

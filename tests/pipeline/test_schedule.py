@@ -2,10 +2,10 @@
 
 import pytest
 
-from cluster.errors import ConfigError
-from pipeline.config import validate
-from pipeline.pretrain.config import PretrainConfig
+from cluster.artefacts.errors import ConfigError
+from pipeline.config.loading import validate
 from pipeline.pretrain.schedule import SHAPES, Schedule
+from pipeline.runs.config import PretrainConfig
 
 
 def make(

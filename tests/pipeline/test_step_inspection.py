@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cluster.errors import MismatchError, ReferenceNotFoundError
-from pipeline.batches.noise import Noise
-from pipeline.inspection import documents_of
+from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
+from pipeline.commands.verbs import app
+from pipeline.inspection.sample import documents_of
+from pipeline.inspection.step import RebuiltStep, Selection, inspect_step, rebuild_data_step, rebuild_step
 from pipeline.objectives import OBJECTIVES
-from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_history import list_attempts
-from pipeline.step_inspection import RebuiltStep, Selection, inspect_step, rebuild_data_step, rebuild_step
-from pipeline.verbs import app
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.history import list_attempts
+from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
+from pipeline.samples.noise.noise import Noise
 from tests.conftest import write_store
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import make_config, make_run

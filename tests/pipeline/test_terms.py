@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
+from pipeline.checkpoints.checkpoint import TrainerState
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.terms import Term, deciding_metric, logged, metric_names, with_perplexities
-from pipeline.pretrain.checkpoints.checkpoint import TrainerState
 from pipeline.pretrain.progress import Progress
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from data_prep.token_store import TokenStore
 from models.initialization import init_weights
-from pipeline.batches.batch_plan import BatchPlan
-from pipeline.batches.loader import StepLoader
-from pipeline.batches.noise import Noise
-from pipeline.config import load_config
+from pipeline.config.loading import load_config
 from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.inputs import Inputs, open_inputs
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.inputs import Inputs, open_inputs
+from pipeline.samples.batch_plan import BatchPlan
+from pipeline.samples.loader import StepLoader
+from pipeline.samples.noise.noise import Noise
 from tests.pipeline.real_text import write_text_store
 
 PRETRAIN = Path(__file__).parents[2] / "configs" / "pretrain"

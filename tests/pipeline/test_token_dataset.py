@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.errors import ConfigError, MismatchError
+from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.token_store import TokenStore
-from pipeline.batches.batch_plan import BatchPlan
-from pipeline.batches.loader import StepLoader
-from pipeline.batches.packing import Packed
-from pipeline.batches.token_dataset import Ingredient, TokenDataset
+from pipeline.samples.batch_plan import BatchPlan
+from pipeline.samples.dataset import Ingredient, TokenDataset
+from pipeline.samples.loader import StepLoader
+from pipeline.samples.packed import Packed
 from tests.conftest import write_store
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.pretrain.log.run_log import RunLog, Sender, read_log, send_log, want_status
-from pipeline.tracking import TrackedRun, connect, find_version, logged_models, start_run
+from pipeline.runs.log.log import RunLog, Sender, read_log, send_log, want_status
+from pipeline.runs.tracking import TrackedRun, connect, find_version, logged_models, start_run
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import free_port
 
@@ -193,7 +193,7 @@ def test_a_checkpoint_whose_registration_broke_off_has_one_model_and_one_version
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-from pipeline.pretrain.log.run_log import RunLog, Sender
+from pipeline.runs.log.log import RunLog, Sender
 directory, uri, run_id = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 log = RunLog(directory)
 sender = Sender(directory, uri=uri, run_id=run_id, model_name="killed")

@@ -11,18 +11,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cluster.manifest import read_manifest
-from pipeline.pretrain.checkpoints.checkpoint import (
+from cluster.artefacts.manifest import read_manifest
+from pipeline.checkpoints.checkpoint import (
     EMA_FILE,
     MODEL_FILE,
     list_checkpoints,
     read_trainer_state,
     step_of,
 )
-from pipeline.pretrain.log.run_log import read_metrics
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_history import list_attempts
 from pipeline.pretrain.schedule import Schedule
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.history import list_attempts
+from pipeline.runs.log.log import read_metrics
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run

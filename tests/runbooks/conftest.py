@@ -20,14 +20,14 @@ import pytest
 
 from data_prep.documents import DocumentStore, read_selected
 from data_prep.selection import Selection
-from pipeline.config import load_config
-from pipeline.pretrain.checkpoints.checkpoint import checkpoint_name, list_checkpoints
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.guards.heartbeat import HEARTBEATS
-from pipeline.pretrain.guards.skip_ledger import SkipLedger, SkippedStep
+from pipeline.checkpoints.checkpoint import checkpoint_name, list_checkpoints
+from pipeline.config.loading import load_config
 from pipeline.pretrain.guards.stall_watch import watching
 from pipeline.pretrain.launch import create_run
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import HEARTBEATS
+from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
 from tests.data_prep.download.publisher import Answer, serve
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import start_ranks

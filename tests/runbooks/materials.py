@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.pretrain.guards.heartbeat import Beat, process_of, read_heartbeats
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import Beat, process_of, read_heartbeats
 from tests.pipeline.process_group import PATIENCE_S, Group
 
 ROOT = Path(__file__).parents[2]

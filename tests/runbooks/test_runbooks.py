@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import exit_codes
+from cluster.artefacts.errors import exit_codes
 from tests.pipeline.process_group import PATIENCE_S
 from tests.runbooks.materials import ROOT, Situation
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from cluster.errors import ConfigError, ConfigProblem, MissingInputError
+from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputError
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
-from pipeline.config_problems import nearest
+from pipeline.config.problems import nearest
 from pipeline.finetune.evaluation_sets import annotated, columns, squad
 from pipeline.finetune.evaluation_sets.base import EvaluationSet, Read
 

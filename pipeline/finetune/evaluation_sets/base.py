@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 
 Named = tuple[str, str]
 """The name of an example, and one of its texts."""

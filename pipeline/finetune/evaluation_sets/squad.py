@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from pipeline.finetune.evaluation_sets.base import EvaluationSet, Files, Named
 
 

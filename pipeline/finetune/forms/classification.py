@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cluster.errors import MismatchError
+from cluster.artefacts.errors import MismatchError
 from data_prep.tokenizers.word_lexicon import Lexicon
 from models.config import ElmoConfig, NetworkConfig
 from models.decoder_classifier import DecoderClassifier

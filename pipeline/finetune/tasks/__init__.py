@@ -7,20 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipeline.finetune.tasks import (
-    cola,
-    docstring_package,
-    docstring_word_order,
-    mrpc,
-    rte,
-    squad,
-    sst2,
-    xsum,
-)
+from pipeline.demo.tasks import docstring_package, docstring_word_order
+from pipeline.demo.tasks.docstring_package import DocstringPackageConfig
+from pipeline.demo.tasks.docstring_word_order import DocstringWordOrderConfig
+from pipeline.finetune.tasks import cola, mrpc, rte, squad, sst2, xsum
 from pipeline.finetune.tasks.base import Task, TaskData
 from pipeline.finetune.tasks.cola import ColaConfig
-from pipeline.finetune.tasks.docstring_package import DocstringPackageConfig
-from pipeline.finetune.tasks.docstring_word_order import DocstringWordOrderConfig
 from pipeline.finetune.tasks.mrpc import MrpcConfig
 from pipeline.finetune.tasks.rte import RteConfig
 from pipeline.finetune.tasks.squad import SquadConfig

@@ -13,8 +13,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from cluster.manifest import InputEntry
-from pipeline.config import Config
+from cluster.artefacts.manifest import InputEntry
+from pipeline.config.loading import Config
 from pipeline.finetune.settings import TrainingOverrides
 
 FormName = Literal["classification", "spans", "generation"]

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import orjson
 
-from cluster.errors import ConfigError, MissingInputError
-from cluster.manifest import InputEntry, hash_file
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.manifest import InputEntry, hash_file
 from pipeline.finetune.tasks.base import Answer, Question, SpanTaskConfig, TaskData
 
 METRICS = ("f1", "exact_match")

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.errors import ConfigError, MissingInputError
-from cluster.manifest import InputEntry, hash_file
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.manifest import InputEntry, hash_file
 from pipeline.finetune.tasks.base import Example, TaskData
 
 

@@ -9,10 +9,10 @@ from typing import Literal
 import orjson
 from pydantic import Field
 
-from cluster.errors import ConfigError, MissingInputError
-from cluster.manifest import InputEntry, hash_file
-from pipeline.batches.noise import Noise
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.manifest import InputEntry, hash_file
 from pipeline.finetune.tasks.base import GenerationTaskConfig, TaskData, TextPair
+from pipeline.samples.noise.noise import Noise
 
 METRICS = ("rouge1", "rouge2", "rouge_l")
 _KEYS = ("id", "document", "summary")

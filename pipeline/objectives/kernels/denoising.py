@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from pipeline.batches.noise_kernels import fold
 from pipeline.objectives.kernels.text_noise import TextNoise, add_text_noise
+from pipeline.samples.noise.kernels import fold
 
 
 class Frame(NamedTuple):

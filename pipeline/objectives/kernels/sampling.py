@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
-from pipeline.batches.noise_kernels import fold, integer, uniform
+from pipeline.samples.noise.kernels import fold, integer, uniform
 
 
 @njit(cache=True, nogil=True)

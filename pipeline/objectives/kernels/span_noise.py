@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from pipeline.batches.noise_kernels import fold, integer
 from pipeline.objectives.kernels.sampling import partition
+from pipeline.samples.noise.kernels import fold, integer
 
 _HIDDEN, _SHOWN, _SUFFIX = (np.uint64(purpose) for purpose in range(3))
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from pipeline.batches.noise_kernels import fold, integer, uniform
 from pipeline.objectives.kernels.sampling import choose, poisson, shuffle
+from pipeline.samples.noise.kernels import fold, integer, uniform
 
 _PERMUTE, _INFILL, _MASK, _DELETE, _ROTATE, _WHETHER = (np.uint64(purpose) for purpose in range(6))
 _FIRST, _SECOND, _THIRD, _FOURTH = (np.uint64(draw) for draw in range(4))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from cluster.errors import (
+from cluster.artefacts.errors import (
     CorruptCheckpointError,
     LossSpikeError,
     NonFiniteError,
@@ -17,12 +17,12 @@ from cluster.errors import (
     StalledError,
     StorageError,
 )
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.guards.heartbeat import this_machine
-from pipeline.pretrain.guards.skip_ledger import SkippedStep
-from pipeline.pretrain.log.log_sender import want_status
-from pipeline.pretrain.run_directory import RunDirectory
-from pipeline.pretrain.run_history import last_logged
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import this_machine
+from pipeline.runs.history import last_logged
+from pipeline.runs.log.sender import want_status
+from pipeline.runs.skip_ledger import SkippedStep
 
 
 def record_launch(run: RunDirectory) -> None:

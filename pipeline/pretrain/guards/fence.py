@@ -15,10 +15,10 @@ from uuid import uuid4
 
 import orjson
 
-from cluster.errors import StorageError
-from cluster.manifest import write_durably
+from cluster.artefacts.errors import StorageError
+from cluster.artefacts.manifest import write_durably
 from pipeline.pretrain.guards.endings import taken_over
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
 
 OWNER_NAME = "owner.json"
 _POLL_S = 1.0

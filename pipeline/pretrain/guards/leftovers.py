@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import psutil
 
-from cluster.errors import StorageError
-from pipeline.pretrain.guards.heartbeat import (
+from cluster.artefacts.errors import StorageError
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import (
     ENDED,
     Beat,
     heartbeat_path,
@@ -21,8 +22,7 @@ from pipeline.pretrain.guards.heartbeat import (
     pulse_path,
     read_heartbeats,
 )
-from pipeline.pretrain.guards.pulse import find_beating
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.pulse import find_beating
 
 _PATIENCE_S = 10.0
 """Seconds that a worker of this machine has to notice by itself."""

@@ -6,10 +6,10 @@ import re
 import signal
 
 from cluster.train_group import errors_by_rank
-from pipeline.pretrain.guards.heartbeat import STACKS, Beat, pulse_path, read_heartbeats
 from pipeline.pretrain.guards.out_of_memory import was_killed_for_memory
-from pipeline.pretrain.guards.pulse import deadly_signal
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import STACKS, Beat, pulse_path, read_heartbeats
+from pipeline.runs.pulse import deadly_signal
 
 _NODE_LOST = re.compile(
     r"NodeDied|NODE_DIED|node (?:has|had)? ?(?:died|been (?:lost|terminated|preempted))", re.IGNORECASE

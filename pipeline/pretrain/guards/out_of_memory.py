@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.errors import OutOfMemoryError
-from pipeline.pretrain.config import PretrainConfig
-from pipeline.pretrain.guards.heartbeat import read_heartbeats
-from pipeline.pretrain.run_directory import RunDirectory
+from cluster.artefacts.errors import OutOfMemoryError
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import read_heartbeats
 
 _ALLOCATION = re.compile(r"out of memory|can(?:'|no)t allocate memory|unable to allocate", re.IGNORECASE)
 """What torch, CUDA, NumPy and the C library say; torch's allocator for CPUs raises a plain RuntimeError."""

@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-from pipeline.pretrain.guards.heartbeat import ENDED, STACKS, Beat, is_here, process_of, read_heartbeats
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import ENDED, STACKS, Beat, is_here, process_of, read_heartbeats
 
 NAMED_AFTER = 0.9
 """Share of the timeout after which a silent rank is named: before any of them has ended itself."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import orjson
 import psutil
 
-from pipeline.pretrain.guards.heartbeat import this_machine
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import this_machine
 
 _NOTES = "torchrun"
 _PREFIX = "torchelastic_"

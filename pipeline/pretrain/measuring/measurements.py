@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.train_group import Rank
-from pipeline.batches.loader import Step
 from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.assembly import Parts
 from pipeline.pretrain.clock import StepTime
 from pipeline.pretrain.collectives import gathered
-from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.device_batches import HostBatch
 from pipeline.pretrain.guards.stragglers import StepTimes, compare
-from pipeline.pretrain.log.reporter import Reporter
 from pipeline.pretrain.measuring.machine import MachineMetrics, by_host
 from pipeline.pretrain.measuring.meters import Meter, Meters, memory
-from pipeline.pretrain.run_directory import RunDirectory
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.reporter import Reporter
+from pipeline.samples.loader import Step
 
 
 class Measurements:

@@ -12,8 +12,8 @@ import psutil
 import torch
 from torch import nn
 
-from pipeline.plan.gpus import peak_flops
-from pipeline.pretrain.measuring.flops import Count, count_flops
+from pipeline.engine.gpus import peak_flops
+from pipeline.plan.flops import Count, count_flops
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Meter:
         Returns:
             `tokens_per_s`, `samples_per_s`, `step_s`, `data_wait_share`, `model_flops_per_s` (of one device), and
             `mfu`, the share of its peak, where that is known. MFU is not given for CPUs, and for cards that are not in
-            the table of `pipeline/plan/gpus.py`: a share of what some product reached here is another number, and
+            the table of `pipeline/engine/gpus.py`: a share of what some product reached here is another number, and
             would be taken for it.
         """
         found = {

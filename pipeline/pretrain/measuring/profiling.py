@@ -24,9 +24,9 @@ from torch.autograd import DeviceType  # pyright: ignore[reportPrivateImportUsag
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
-from cluster.manifest import write_durably
-from pipeline.pretrain.engine.device import trains_on_cuda
-from pipeline.pretrain.settings import ProfileConfig
+from cluster.artefacts.manifest import write_durably
+from pipeline.engine.device import trains_on_cuda
+from pipeline.runs.settings import ProfileConfig
 
 MAX_PROFILED_RANKS = 8
 """Ranks from this number on are not profiled: they do what these do, and a trace has tens of megabytes."""

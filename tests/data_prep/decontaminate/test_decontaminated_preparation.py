@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from cluster import sharded_artefact
-from cluster.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.runtime import ray_runtime
 from data_prep.decontaminate.config import EvaluationText, EvaluationTexts
 from data_prep.job import prepare
@@ -101,7 +101,7 @@ def test_documents_with_planted_texts_are_not_tokenised_and_the_report_names_the
 
 
 def test_lineage_leads_to_the_bytes_of_the_evaluation_files(finished, planted):
-    from cluster.manifest import hash_file
+    from cluster.artefacts.manifest import hash_file
 
     assert finished.selection.fingerprint in {entry.fingerprint for entry in finished.tokens.inputs}
     inputs = {entry.kind: entry.fingerprint for entry in finished.selection.inputs}

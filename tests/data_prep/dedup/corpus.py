@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from cluster import shards
-from cluster.manifest import FileEntry, Manifest, hash_file
-from cluster.storage import commit, staging_directory
+from cluster.artefacts.manifest import FileEntry, Manifest, hash_file
+from cluster.artefacts.storage import commit, staging_directory
 from data_prep.config import DataConfig
 from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter, document_files

@@ -22,7 +22,7 @@ import os, signal, sys
 from pathlib import Path
 
 from cluster import shards
-from cluster.manifest import read_manifest
+from cluster.artefacts.manifest import read_manifest
 from cluster.runtime import ray_runtime
 from data_prep.stages.deduplicate import deduplicate
 from tests.data_prep.dedup.corpus import workspace

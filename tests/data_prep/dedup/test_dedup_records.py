@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import CorruptArtefactError
+from cluster.artefacts.errors import CorruptArtefactError
 from data_prep.dedup import records
 from data_prep.dedup.records import (
     RecordWriter,

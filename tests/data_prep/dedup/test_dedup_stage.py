@@ -12,7 +12,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from cluster import sharded_artefact
-from cluster.manifest import read_manifest
+from cluster.artefacts.manifest import read_manifest
 from data_prep.dedup import candidates, minhash, records, text_blocks
 from data_prep.dedup.config import NearDedup
 from data_prep.dedup.minhash import band_keys, sign

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import DownloadError, StorageError
+from cluster.artefacts.errors import DownloadError, StorageError
 from data_prep.download import directory as downloads
 from data_prep.download import fetch as fetching
 from data_prep.download.directory import download

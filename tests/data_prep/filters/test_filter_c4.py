@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import MissingInputError
+from cluster.artefacts.errors import MissingInputError
 from data_prep.filters.c4 import without_citations
 
 GOOD = "One sentence stands here alone.\nDoes another one stand here?\nA third one makes it enough!"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-from cluster.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.filters.language import excerpt
 from data_prep.filters.language_scores import load_py3langid
 

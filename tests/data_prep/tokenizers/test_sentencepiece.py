@@ -11,7 +11,7 @@ import sentencepiece
 from hypothesis import example, given, settings
 from tokenizers import Tokenizer
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from data_prep.tokenizers import pretrained
 from data_prep.tokenizers.config import SentencePiece
 from data_prep.tokenizers.pretrained import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter
 from data_prep.selection import Selection, write_selection

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from tokenizers import Tokenizer
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.config import WordPiece
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
+from pipeline.checkpoints.references import PretrainedModel
 from pipeline.finetune.config import FinetuneConfig
-from pipeline.references import PretrainedModel
 
 WORDS = ["good", "bad", "film", "plot", "the", "a", "was", "and", "very", "one", "two", "three"]
 MODEL = TransformerConfig(

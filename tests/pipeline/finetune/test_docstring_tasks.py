@@ -10,17 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cluster.errors import ConfigError, MismatchError
+from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep import token_store
 from data_prep.document import Document
-from pipeline.batches.noise import Noise
+from pipeline.demo.tasks.docstring_word_order import exchange_halves, exchange_neighbours
+from pipeline.demo.tasks.held_out_sentences import read_sentences, split_sentences
 from pipeline.finetune.tasks import (
     DocstringPackageConfig,
     DocstringWordOrderConfig,
     load_task,
 )
-from pipeline.finetune.tasks.docstring_word_order import exchange_halves, exchange_neighbours
-from pipeline.finetune.tasks.held_out_sentences import read_sentences, split_sentences
+from pipeline.samples.noise.noise import Noise
 
 PACKAGES = ("numpy", "ray", "sklearn", "torch")
 NOUNS = ("matrix", "actor", "model", "tensor", "array", "worker", "score", "layer")
@@ -215,8 +215,8 @@ def test_code_and_fragments_are_no_sentences(store):
 
 
 def test_checkpoint_that_saw_the_documents_is_refused(store, make_config, checkpoint, monkeypatch):
+    from pipeline.checkpoints import checkpoint as checkpoints
     from pipeline.finetune.workload import make_workload
-    from pipeline.pretrain.checkpoints import checkpoint as checkpoints
 
     state = SimpleNamespace(identity={"data": {"held_out": 0.01}})
     monkeypatch.setattr(checkpoints, "read_trainer_state", lambda directory: state)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from cluster.errors import CorruptArtefactError, MismatchError, MissingInputError
+from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError
 from models.config import TransformerConfig
 from pipeline.finetune.encoding import EncodedExamples, encode_examples, longest_first
 from pipeline.finetune.tasks.base import Example

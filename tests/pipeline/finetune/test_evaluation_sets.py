@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.decontaminate.config import DecontaminationConfig
 from pipeline.finetune.evaluation_sets import (
     GROUPS,

@@ -16,7 +16,8 @@ from models.hf.directory import save_hf_directory
 from models.masked_language_model import MaskedLanguageModel
 from models.presets import PRESETS
 from models.sequence_to_sequence import SequenceToSequence
-from pipeline.exporting import export
+from pipeline.checkpoints.references import PretrainedModel
+from pipeline.exporting.exporting import export
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.forms import FORMS
 from pipeline.finetune.forms.base import PreparedTask, TaskContext
@@ -25,7 +26,6 @@ from pipeline.finetune.starting import initial_network
 from pipeline.finetune.tasks import TASKS, load_task
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 from pipeline.finetune.workload import make_workload, scores_directory
-from pipeline.references import PretrainedModel
 from tests.pipeline.finetune.conftest import MODEL, make_checkpoint
 from tests.pipeline.finetune.launched_run import make_inputs
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import ConfigError
-from pipeline.config import load_config, validate
+from cluster.artefacts.errors import ConfigError
+from pipeline.config.loading import load_config, validate
 from pipeline.finetune.config import FinetuneConfig
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "finetune"

@@ -6,8 +6,8 @@ import orjson
 import pytest
 import torch
 
-from cluster.errors import ConfigError, MismatchError
-from cluster.manifest import read_manifest
+from cluster.artefacts.errors import ConfigError, MismatchError
+from cluster.artefacts.manifest import read_manifest
 from pipeline.finetune import run, trials
 from pipeline.finetune.encoding import encode_examples
 from pipeline.finetune.run import finetune

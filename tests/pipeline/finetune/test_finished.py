@@ -6,7 +6,7 @@ import orjson
 import pytest
 import torch
 
-from cluster.errors import CorruptArtefactError, ReferenceNotFoundError
+from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError
 from models.sequence_classifier import SequenceClassifier
 from pipeline.finetune.encoding import encode_examples
 from pipeline.finetune.finished import HEADS, load_finetuned

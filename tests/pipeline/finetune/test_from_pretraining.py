@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import transformers
 
-from cluster.errors import ExportError
-from pipeline.config import load_config
-from pipeline.exporting import export
+from cluster.artefacts.errors import ExportError
+from pipeline.checkpoints.references import resolve_model
+from pipeline.config.loading import load_config
+from pipeline.exporting.exporting import export
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.run import finetune
 from pipeline.finetune.workload import scores_directory
-from pipeline.pretrain.config import PretrainConfig
 from pipeline.pretrain.launch import create_run
-from pipeline.pretrain.reconciling import replay
-from pipeline.references import resolve_model
-from pipeline.tracking import connect
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.reconciling import replay
+from pipeline.runs.tracking import connect
 from tests.pipeline.finetune.samples import squad_sample, sst2_sample, xsum_sample
 from tests.pipeline.ranks import train
 from tests.pipeline.real_text import write_text_store

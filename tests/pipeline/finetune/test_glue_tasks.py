@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.finetune.tasks import (
     ColaConfig,
     MrpcConfig,

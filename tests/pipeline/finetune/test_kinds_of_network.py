@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cluster.errors import ExportError, MismatchError
+from cluster.artefacts.errors import ExportError, MismatchError
 from data_prep.tokenizers.word_lexicon import assemble
 from models.causal_language_model import CausalLanguageModel
 from models.config import ElmoConfig, TransformerConfig
@@ -21,7 +21,7 @@ from models.elmo.language_model import ElmoLanguageModel
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_classifier import SequenceClassifier
-from pipeline.exporting import export
+from pipeline.exporting.exporting import export
 from pipeline.finetune.encoding import encode_examples
 from pipeline.finetune.fit import CARRIERS, PUBLISHED
 from pipeline.finetune.forms.base import Part, TaskContext

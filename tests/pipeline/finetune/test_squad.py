@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import ConfigError, MismatchError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
 from models.config import TransformerConfig
 from models.masked_language_model import MaskedLanguageModel
 from models.span_classifier import best_spans, span_loss

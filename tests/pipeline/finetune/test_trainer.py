@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cluster.errors import ConfigError
+from cluster.artefacts.errors import ConfigError
 from models.initialization import init_weights
 from models.sequence_classifier import SequenceClassifier
 from pipeline.finetune.settings import TrainingConfig

@@ -10,12 +10,12 @@ import orjson
 import pytest
 import torch
 
-from cluster.errors import ConfigError, MismatchError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
 from models.conditional_generator import ConditionalGenerator, smoothed_loss
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.sequence_to_sequence import SequenceToSequence
-from pipeline.config import validate
+from pipeline.config.loading import validate
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.forms.base import TaskContext
 from pipeline.finetune.forms.generation import GenerationTask, first_sentences

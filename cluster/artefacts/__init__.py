@@ -1,0 +1,1 @@
+"""What lies on disk: errors, manifests, atomic commits, shard records; no Ray."""

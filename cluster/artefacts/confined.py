@@ -1,0 +1,75 @@
+"""Names of files from a manifest or a record lead to files of that artefact, and nowhere else.
+
+A manifest may be written by anyone who can write to the directory or the store that it lies in. So a name is checked
+when it is read, and the path that it leads to again when it is used: a link in the artefact may have come later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from cluster.artefacts.errors import CorruptArtefactError
+
+_DRIVE = re.compile(r"[A-Za-z]:")
+_LONGEST_BYTES = 255
+"""Of one part of a name; no file system that is in use here takes more."""
+
+
+def confined_name(name: str) -> str:
+    """`name`, where it is relative, normalised, with forward slashes, and of printable characters.
+
+    Raises:
+        ValueError: it is not; says why.
+    """
+    reasons = {
+        "has a part that is empty, `.` or `..`": not {"", ".", ".."}.isdisjoint(name.split("/")),
+        "has a backslash": "\\" in name,
+        "begins with a drive": _DRIVE.match(name) is not None,
+        "has characters that are not printable": not name.isprintable(),
+        "is too long": any(len(part.encode(errors="replace")) > _LONGEST_BYTES for part in name.split("/")),
+    }
+    if found := [reason for reason, applies in reasons.items() if applies]:
+        raise ValueError(f"{name[:200]!r} is no name of a file inside the artefact: it {found[0]}")
+    return name
+
+
+def inside(directory: Path, name: str) -> Path:
+    """The path of a file of an artefact.
+
+    Raises:
+        CorruptArtefactError: the name, or a link on the way, leads out of `directory`.
+    """
+    path = _joined(directory, name)
+    if not _leads_into(path, directory):
+        raise CorruptArtefactError(
+            f"{path} is a link that leads out of {directory}.", next_step="put the file itself in its place"
+        )
+    return path
+
+
+def place_inside(directory: Path, name: str) -> Path:
+    """The same for a name that is to be replaced or moved: a link that stands there itself may lead anywhere.
+
+    Raises:
+        CorruptArtefactError: the name, or a link among the directories on the way, leads out of `directory`.
+    """
+    path = _joined(directory, name)
+    if path.parent != directory and not _leads_into(path.parent, directory):
+        raise CorruptArtefactError(
+            f"{path.parent} is a link that leads out of {directory}.",
+            next_step="put the directory itself in its place",
+        )
+    return path
+
+
+def _joined(directory: Path, name: str) -> Path:
+    try:
+        return directory / confined_name(name)
+    except ValueError as error:
+        raise CorruptArtefactError(f"{directory}: {error}.") from None
+
+
+def _leads_into(path: Path, directory: Path) -> bool:
+    return os.path.realpath(path).startswith(os.path.join(os.path.realpath(directory), ""))

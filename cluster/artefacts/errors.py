@@ -1,0 +1,243 @@
+"""Typed errors: what happened, what was kept, and the command to type next.
+
+Every class of failure has one exception, one exit code and, where an operator must act, one runbook page.
+All of them survive pickling (Ray carries them between processes) because their arguments are plain strings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+import orjson
+
+from cluster.artefacts.credentials import message_without_credentials
+
+
+class ClozeError(Exception):
+    """Base of every failure that cloze explains instead of showing a traceback.
+
+    Args:
+        problem: what happened and where, in one or two sentences.
+        kept: what is still good and needs no redoing; empty when nothing was at stake.
+        next_step: the command to type, or the change to make, next.
+    """
+
+    exit_code: ClassVar[int] = 1
+    runbook: ClassVar[str | None] = None
+    """Page under `runbooks/` for the operator who meets this failure."""
+    everywhere: ClassVar[bool] = False
+    """Whether all ranks of a group raise it at the same place; otherwise the others may wait for the one that did."""
+
+    def __init__(self, problem: str, *, kept: str = "", next_step: str = "") -> None:
+        problem = message_without_credentials(problem)
+        super().__init__(problem)
+        self.problem = problem
+        self.kept = message_without_credentials(kept)
+        self.next_step = message_without_credentials(next_step)
+
+    def __str__(self) -> str:
+        lines = [self.problem]
+        if self.kept:
+            lines.append(f"Kept: {self.kept}")
+        if self.next_step:
+            lines.append(f"Next: {self.next_step}")
+        if self.runbook:
+            lines.append(f"Runbook: runbooks/{self.runbook}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One thing that is wrong with a configuration."""
+
+    key: str
+    """Dotted key, such as `optimizer.lr`."""
+    value: str
+    """The offending value as the user wrote it."""
+    message: str
+    """What is allowed, and the nearest valid name when a key or a choice is misspelt."""
+
+    def __str__(self) -> str:
+        shown = f" = {self.value}" if self.value else ""
+        return message_without_credentials(f"  {self.key}{shown}: {self.message}")
+
+
+class ConfigError(ClozeError, ValueError):
+    """The configuration is wrong; all problems are reported at once."""
+
+    exit_code = 10
+
+    def __init__(
+        self, problem: str, *, problems: tuple[ConfigProblem, ...] = (), kept: str = "", next_step: str = ""
+    ) -> None:
+        super().__init__(problem, kept=kept, next_step=next_step)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join([self.problem, *map(str, self.problems), *super().__str__().splitlines()[1:]])
+
+
+class MissingInputError(ClozeError, ValueError):
+    """A file, directory or pattern that the user named does not exist."""
+
+    exit_code = 11
+
+
+class EmptyCorpusError(ClozeError, ValueError):
+    """The sources were read and no document was left."""
+
+    exit_code = 12
+    runbook = "prepare-a-corpus.md"
+
+
+class TooManyRejectsError(ClozeError):
+    """More inputs were unreadable than `max_rejects` allows."""
+
+    exit_code = 13
+    runbook = "prepare-a-corpus.md"
+
+
+class DownloadError(ClozeError):
+    """A publisher's server does not give a file, or gives another one than it published."""
+
+    exit_code = 14
+    runbook = "download-a-corpus.md"
+
+
+class CorruptArtefactError(ClozeError):
+    """A file of a committed artefact is missing or its bytes changed."""
+
+    exit_code = 20
+    runbook = "corrupt-shard.md"
+
+
+class CorruptCheckpointError(ClozeError):
+    """No checkpoint of the run verifies."""
+
+    exit_code = 21
+    runbook = "corrupt-checkpoint.md"
+
+
+class MismatchError(ClozeError, ValueError):
+    """Two artefacts do not fit together, such as a vocabulary and the tokens."""
+
+    exit_code = 22
+
+
+class ReferenceNotFoundError(ClozeError, ValueError):
+    """A run, checkpoint, model or job that does not exist."""
+
+    exit_code = 23
+
+
+class ResumeRefusedError(ClozeError, ValueError):
+    """The run cannot be continued as asked, because something it depends on changed."""
+
+    exit_code = 24
+    runbook = "resume-after-a-failure.md"
+
+
+class ExportError(ClozeError, ValueError):
+    """A network that cannot be written for others, or that computes something else when it is read back."""
+
+    exit_code = 25
+    runbook = "export-a-model.md"
+
+
+class WorkersLostError(ClozeError):
+    """Training workers kept failing after all retries were spent."""
+
+    exit_code = 30
+    runbook = "resume-after-a-failure.md"
+
+
+class ClusterUnreachableError(ClozeError):
+    """No Ray cluster answers at the address."""
+
+    exit_code = 31
+    runbook = "start-and-watch-a-run.md"
+
+
+class TrackingUnreachableError(ClozeError):
+    """The MLflow tracking store does not answer at the start of a run."""
+
+    exit_code = 32
+    runbook = "start-and-watch-a-run.md"
+
+
+class StorageError(ClozeError):
+    """The file system refused: disk full, permission denied, read-only."""
+
+    exit_code = 33
+    runbook = "prepare-a-corpus.md"
+
+
+class StalledError(ClozeError):
+    """Training stood still, and did so again after all restarts."""
+
+    exit_code = 34
+    runbook = "stalled-worker.md"
+
+
+class LossSpikeError(ClozeError):
+    """The loss jumps up more often than the run may go back and leave the samples out."""
+
+    exit_code = 35
+    runbook = "loss-spike.md"
+    everywhere = True
+
+
+class NonFiniteError(ClozeError):
+    """Losses or gradients are no finite numbers, too many updates in a row."""
+
+    exit_code = 36
+    runbook = "not-a-number.md"
+    everywhere = True
+
+
+class OutOfMemoryError(ClozeError):
+    """A worker needs more memory than its machine or its GPU has."""
+
+    exit_code = 37
+    runbook = "out-of-memory.md"
+
+
+class PreemptedError(ClozeError):
+    """Somebody, or the machine's scheduler, asked the run to stop; it saved and can be resumed."""
+
+    # EX_TEMPFAIL of sysexits.h: what failed for now, and is to be tried again.
+    exit_code = 75
+    runbook = "stop-and-preempt.md"
+    everywhere = True
+
+
+def exit_codes() -> dict[int, type[ClozeError]]:
+    """Every documented exit code with its error class, in ascending order."""
+    found: dict[int, type[ClozeError]] = {}
+    pending: list[type[ClozeError]] = [ClozeError]
+    while pending:
+        cls = pending.pop()
+        found[cls.exit_code] = cls
+        pending.extend(cls.__subclasses__())
+    return dict(sorted(found.items()))
+
+
+def error_as_json(error: ClozeError) -> bytes:
+    """All that an error says, to be left on a disk that others can write to: unlike a pickle it runs nothing."""
+    problems = [asdict(one) for one in error.problems] if isinstance(error, ConfigError) else []
+    told = {"exit_code": error.exit_code, "problem": error.problem, "kept": error.kept}
+    return orjson.dumps({**told, "next_step": error.next_step, "problems": problems})
+
+
+def error_from_json(data: bytes) -> ClozeError:
+    """The error that `error_as_json` wrote; what it did not write is an error of no class in particular."""
+    try:
+        told = orjson.loads(data)
+        cls = exit_codes().get(told["exit_code"], ClozeError)
+        error = cls(str(told["problem"]), kept=str(told["kept"]), next_step=str(told["next_step"]))
+        if isinstance(error, ConfigError):
+            error.problems = tuple(ConfigProblem(**one) for one in told["problems"])
+    except (ValueError, LookupError, TypeError):
+        return ClozeError("A worker ended with an error, and what it wrote of that cannot be read.")
+    return error

@@ -1,0 +1,281 @@
+"""The manifest of an artefact: what it is, what it was made from, and a hash for every file.
+
+The fingerprint answers "is this the same data?" across machines: it hashes what determines the content and
+nothing that varies between two honest runs (places, times, hosts, worker counts).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import xxhash
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
+
+from cluster.artefacts.confined import confined_name, inside
+from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.errors import CorruptArtefactError, MismatchError
+
+MANIFEST_NAME = "manifest.json"
+SCHEMA_VERSION = 1
+_HASH_BLOCK_BYTES = 1 << 22
+_CHECKSUM = "checksum"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileEntry(_Frozen):
+    """One file of an artefact."""
+
+    path: Annotated[str, AfterValidator(confined_name)]
+    """Relative to the artefact's directory, with forward slashes; never leads out of it."""
+    size_bytes: int
+    xxh3_128: str
+    rows: int | None = None
+    tokens: int | None = None
+
+    def under(self, directory: Path) -> Path:
+        """Where the file lies, if the artefact is in `directory`.
+
+        Raises:
+            CorruptArtefactError: a link leads out of it.
+        """
+        return inside(directory, self.path)
+
+
+class InputEntry(_Frozen):
+    """Something that an artefact was made from."""
+
+    kind: str
+    """`source-file`, or the kind of the artefact."""
+    uri: Annotated[str, AfterValidator(without_credentials)]
+    """Where it was found, without credentials; informs people and lineage, never enters the fingerprint."""
+    fingerprint: str
+
+
+class CreatedBy(_Frozen):
+    """Who made an artefact; never enters the fingerprint."""
+
+    version: str
+    commit: str | None
+    host: str
+    time: str
+    """UTC, ISO 8601."""
+
+
+class Manifest(_Frozen):
+    """The contents of `manifest.json`, written last into an artefact."""
+
+    kind: str
+    schema_version: int = SCHEMA_VERSION
+    config: dict[str, Any]
+    """What determined the content besides the inputs. Holds no paths."""
+    inputs: tuple[InputEntry, ...]
+    files: tuple[FileEntry, ...]
+    stats: dict[str, Any]
+    created_by: CreatedBy
+    fingerprint: str
+
+    @field_validator("files")
+    @classmethod
+    def _names_are_distinct(cls, files: tuple[FileEntry, ...]) -> tuple[FileEntry, ...]:
+        names = {entry.path for entry in files}
+        if len(names) < len(files) or MANIFEST_NAME in names:
+            raise ValueError(f"it names a file twice, or {MANIFEST_NAME} itself")
+        return files
+
+
+def hash_json(value: Any) -> str:
+    """xxh3_128 hex digest of the canonical JSON (sorted keys) of `value`."""
+    return xxhash.xxh3_128_hexdigest(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+
+
+def hash_file(path: Path) -> tuple[str, int]:
+    """xxh3_128 hex digest and size in bytes of a local file, read in blocks."""
+    digest = xxhash.xxh3_128()
+    size_bytes = 0
+    with path.open("rb") as stream:
+        while block := stream.read(_HASH_BLOCK_BYTES):
+            digest.update(block)
+            size_bytes += len(block)
+    return digest.hexdigest(), size_bytes
+
+
+def seal(contents: Mapping[str, Any]) -> dict[str, Any]:
+    """The contents of a JSON file with a checksum of them: damage that leaves the file readable is noticed too."""
+    return {**contents, _CHECKSUM: hash_json(dict(contents))}
+
+
+def unseal(sealed: Any) -> dict[str, Any]:
+    """What was sealed. Contents without a checksum, as files of earlier versions are, pass as they are.
+
+    Raises:
+        ValueError: these are not the contents that were sealed.
+    """
+    if not isinstance(sealed, dict):
+        raise ValueError("it is no JSON object")
+    contents = {key: value for key, value in sealed.items() if key != _CHECKSUM}
+    if _CHECKSUM in sealed and (found := hash_json(contents)) != sealed[_CHECKSUM]:
+        raise ValueError(f"it was altered: it states checksum {sealed[_CHECKSUM]}, its contents give {found}")
+    return contents
+
+
+def fingerprint_of(
+    kind: str, config: Mapping[str, Any], inputs: Sequence[InputEntry], files: Sequence[FileEntry]
+) -> str:
+    """Hash of kind, config, input fingerprints (in order) and file hashes; see the module's docstring."""
+    return hash_json(
+        {
+            "kind": kind,
+            "schema_version": SCHEMA_VERSION,
+            "config": dict(config),
+            "inputs": [[entry.kind, entry.fingerprint] for entry in inputs],
+            "files": [[entry.path, entry.xxh3_128] for entry in files],
+        }
+    )
+
+
+def make_manifest(
+    kind: str,
+    *,
+    config: Mapping[str, Any],
+    inputs: Sequence[InputEntry],
+    files: Sequence[FileEntry],
+    stats: Mapping[str, Any],
+) -> Manifest:
+    """Build a manifest with its fingerprint. `config` must be JSON-serialisable and hold no paths."""
+    ordered = tuple(sorted(files, key=lambda entry: entry.path))
+    return Manifest(
+        kind=kind,
+        config=dict(config),
+        inputs=tuple(inputs),
+        files=ordered,
+        stats=dict(stats),
+        created_by=created_by(),
+        fingerprint=fingerprint_of(kind, config, inputs, ordered),
+    )
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write `manifest.json` durably: temporary name, fsync, rename."""
+    write_durably(directory / MANIFEST_NAME, manifest_bytes(manifest))
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` in one step that survives a crash: readers see the old bytes or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read the manifest of a committed artefact.
+
+    Raises:
+        CorruptArtefactError: the manifest is missing, unreadable, or its own checksum or fingerprint does not
+            follow from its contents.
+        MismatchError: it was written by a newer cloze.
+    """
+    path = directory / MANIFEST_NAME
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise CorruptArtefactError(
+            f"{directory} is not a committed artefact: it has no {MANIFEST_NAME}.",
+            next_step="run the command that makes it again; it continues from what is finished",
+        ) from None
+    return parse_manifest(data, str(path))
+
+
+def parse_manifest(data: bytes, place: str) -> Manifest:
+    """The manifest in the contents of its file, wherever that lies.
+
+    Args:
+        place: the file's path or URI, for error messages.
+
+    Raises:
+        CorruptArtefactError, MismatchError: as `read_manifest` does.
+    """
+    try:
+        contents = unseal(orjson.loads(data))
+    except ValueError as error:
+        raise CorruptArtefactError(f"{place} cannot be read: {error}") from None
+    _require_known_schema(place, contents)
+    try:
+        manifest = Manifest.model_validate(contents)
+    except ValidationError as error:
+        raise CorruptArtefactError(f"{place} is no manifest: {_first_problem(error)}") from None
+    expected = fingerprint_of(manifest.kind, manifest.config, manifest.inputs, manifest.files)
+    if manifest.fingerprint != expected:
+        raise CorruptArtefactError(
+            f"{place} was altered: it states fingerprint {manifest.fingerprint}, its contents give {expected}."
+        )
+    return manifest
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The contents of `manifest.json`, with a checksum."""
+    return orjson.dumps(seal(manifest.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def _require_known_schema(place: str, contents: Mapping[str, Any]) -> None:
+    found = contents.get("schema_version")
+    if isinstance(found, int) and found > SCHEMA_VERSION:
+        raise MismatchError(
+            f"{place} has schema version {found}; this cloze reads up to {SCHEMA_VERSION}.",
+            next_step="upgrade cloze",
+        )
+
+
+@cache
+def cloze_version() -> str:
+    """The installed version of cloze."""
+    try:
+        return version("cloze")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+@cache
+def _source_commit() -> str | None:
+    """The commit of the source tree that runs, with `+dirty` when it was changed; None outside a clone."""
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).resolve().parents[2]),
+        "describe",
+        "--always",
+        "--dirty=+dirty",
+    ]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def created_by() -> CreatedBy:
+    """Who is running now: version, commit, host and time."""
+    return CreatedBy(
+        version=cloze_version(),
+        commit=_source_commit(),
+        host=platform.node(),
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+    )

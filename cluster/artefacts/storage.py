@@ -1,0 +1,339 @@
+"""Artefact directories: staged under a hidden name, committed by one rename, verified, quarantined."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import platform
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.artefacts.confined import place_inside
+from cluster.artefacts.errors import ClozeError, CorruptArtefactError, MissingInputError, StorageError
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    InputEntry,
+    Manifest,
+    hash_file,
+    make_manifest,
+    read_manifest,
+    write_manifest,
+)
+from cluster.artefacts.seen_files import SeenFiles
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+QUARANTINE_NAME = "quarantine"
+LOCK_NAME = ".lock"
+LOOKED_AT_BYTES = 1 << 30
+"""Bytes that are hashed in a second or two."""
+_HASHING_THREADS = min(8, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One file that is not what the manifest says."""
+
+    path: str
+    """Relative to the artefact."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def is_committed(directory: Path) -> bool:
+    """Whether `directory` holds a committed artefact (not whether its bytes are still good)."""
+    return (directory / MANIFEST_NAME).is_file()
+
+
+def staging_directory(directory: Path, key: str) -> Path:
+    """Where the work for `directory` is gathered before it is committed.
+
+    `key` names what is being made (a config hash): work for one configuration is found again after a crash
+    and never mixed with work for another.
+    """
+    return directory.with_name(f".{directory.name}.{key[:12]}.partial")
+
+
+def find_damage(
+    directory: Path,
+    manifest: Manifest,
+    *,
+    deep: bool = True,
+    only: Collection[str] | None = None,
+    seen: SeenFiles | None = None,
+) -> list[Damage]:
+    """Compare every file with the manifest: sizes always, hashes when `deep`.
+
+    Args:
+        only: paths of the files whose hashes are compared; None means all.
+        seen: files whose hashes need not be compared again; those that are right are added.
+    """
+
+    def check(entry: FileEntry) -> Damage | None:
+        try:
+            path = entry.under(directory)
+        except CorruptArtefactError:
+            return Damage(entry.path, "a link that leads out of the artefact")
+        if not path.is_file():
+            return Damage(entry.path, "missing")
+        if (size_bytes := path.stat().st_size) != entry.size_bytes:
+            return Damage(entry.path, f"{size_bytes} bytes instead of {entry.size_bytes}")
+        if not deep or (only is not None and entry.path not in only):
+            return None
+        if seen is not None and seen.has(path, entry.xxh3_128):
+            return None
+        before = path.stat()
+        digest = hash_file(path)[0]
+        if digest == entry.xxh3_128:
+            if seen is not None:
+                seen.add(path, digest, before)
+            return None
+        return Damage(entry.path, f"xxh3_128 is {digest} instead of {entry.xxh3_128}")
+
+    # Reading and hashing leave the interpreter to others: big artefacts are as fast as the disk.
+    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
+        return [damage for damage in pool.map(check, manifest.files) if damage is not None]
+
+
+def told_damage(directory: Path, manifest: Manifest) -> str:
+    """The damage of an artefact that is only looked at, in a line; empty where there is none.
+
+    Files are hashed up to LOOKED_AT_BYTES in all; of larger artefacts their sizes are compared.
+    """
+    size_bytes = sum(entry.size_bytes for entry in manifest.files)
+    damages = find_damage(directory, manifest, deep=size_bytes <= LOOKED_AT_BYTES)
+    more = f"; and {len(damages) - 3} more files" if len(damages) > 3 else ""
+    return f"damaged: {'; '.join(map(str, damages[:3]))}{more}" if damages else ""
+
+
+def open_artefact(
+    directory: Path,
+    *,
+    kind: str | None = None,
+    deep: bool = True,
+    only: Collection[str] | None = None,
+    seen: SeenFiles | None = None,
+    repair: str = "",
+) -> Manifest:
+    """Read and verify a committed artefact.
+
+    Args:
+        kind: the kind it must be; None accepts any.
+        deep: hash every file; otherwise only sizes are compared.
+        only: paths of the files that are hashed; None means all.
+        seen: files that need not be hashed again; those that are right are added.
+        repair: the command that repairs it, for the error message.
+
+    Raises:
+        MissingInputError: it is an artefact of another kind.
+        CorruptArtefactError: names the artefact and every damaged file.
+    """
+    manifest = read_manifest(directory)
+    if kind is not None and manifest.kind != kind:
+        beside = directory.parent / kind
+        raise MissingInputError(
+            f"{directory} is an artefact of the kind `{manifest.kind}`; one of the kind `{kind}` is needed here.",
+            next_step=f"name {beside if is_committed(beside) else f'a directory with {kind}'}",
+        )
+    if damages := find_damage(directory, manifest, deep=deep, only=only, seen=seen):
+        listed = "\n".join(f"  {damage}" for damage in damages)
+        raise CorruptArtefactError(
+            f"{directory} ({manifest.kind}) is damaged:\n{listed}",
+            kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
+            next_step=repair or "make it again with the command that made it; only damaged files are redone",
+        )
+    return manifest
+
+
+def commit(
+    staging: Path,
+    directory: Path,
+    kind: str,
+    *,
+    config: Mapping[str, Any],
+    inputs: Sequence[InputEntry] = (),
+    files: Sequence[FileEntry] | None = None,
+    stats: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Turn `staging` into the artefact `directory`: manifest last, then one rename.
+
+    Args:
+        files: entries known already; None hashes every file found in `staging`.
+
+    Raises:
+        StorageError: the file system refused; `staging` is left as it is.
+    """
+    entries = list(files) if files is not None else hash_tree(staging)
+    manifest = make_manifest(kind, config=config, inputs=inputs, files=entries, stats=stats or {})
+    with storage_errors(directory):
+        write_manifest(staging, manifest)
+        for entry in entries:
+            _fsync(entry.under(staging))
+        _fsync(staging)
+        if directory.exists() and not is_committed(directory):
+            # A directory without a manifest was never an artefact; it may hold what the user made by hand.
+            os.replace(directory, _free_name(directory.with_name(f"{directory.name}.uncommitted")))
+        elif directory.exists():
+            os.replace(directory, _free_name(directory.with_name(f".{directory.name}.replaced")))
+        os.replace(staging, directory)
+    # It is committed: what is not done to it and beside it now is no reason to say otherwise.
+    with suppress(OSError):
+        _fsync(directory.parent)
+    for old in directory.parent.glob(f".{directory.name}.replaced*"):
+        with suppress(OSError):
+            remove_tree(old)
+    return manifest
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a directory, or the link to one: what a link leads to stays.
+
+    Raises:
+        OSError: something in it cannot be deleted.
+    """
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
+
+
+def hash_tree(directory: Path) -> list[FileEntry]:
+    """An entry for every file under `directory`, sorted by path; the manifest itself is left out."""
+    entries = []
+    for path in sorted(directory.rglob("*")):
+        relative = path.relative_to(directory).as_posix()
+        if path.is_file() and relative != MANIFEST_NAME:
+            digest, size_bytes = hash_file(path)
+            entries.append(FileEntry(path=relative, size_bytes=size_bytes, xxh3_128=digest))
+    return entries
+
+
+def quarantine(directory: Path, damage: Damage) -> Path | None:
+    """Move a damaged file out of the way; returns where it lies now, None if it is missing.
+
+    Raises:
+        CorruptArtefactError: its name, or a link on the way, leads out of the artefact.
+    """
+    path = place_inside(directory, damage.path)
+    if not os.path.lexists(path):
+        return None
+    place_inside(directory, f"{QUARANTINE_NAME}/{damage.path}")
+    target = _free_name(directory / QUARANTINE_NAME / damage.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(path, target)
+    return target
+
+
+@contextmanager
+def exclusive(
+    directory: Path, what: str, *, in_use: str = "wait for it to finish, or choose another directory"
+) -> Iterator[None]:
+    """Hold `directory` for one writer at a time; the lock goes with the process, however that ends.
+
+    A file system that knows no locks is trusted.
+
+    Args:
+        what: what the holder does, for the error message of the next one.
+        in_use: what to do where another process holds it.
+
+    Raises:
+        StorageError: another process holds it.
+    """
+    with storage_errors(directory):
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{what} (process {os.getpid()} on {platform.node()})".encode(), 0)
+    except OSError as error:
+        holder = os.pread(descriptor, 1000, 0).decode(errors="replace") or "another process"
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            os.close(descriptor)
+            raise StorageError(
+                f"{directory} is in use by {holder}.",
+                next_step=in_use,
+            ) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def storage_errors(where: Path, *, again: str = "run the same command again") -> Iterator[None]:
+    """Turn a file system's refusal into a StorageError that says what to do.
+
+    Args:
+        again: how the work is taken up again.
+    """
+    remedies = {
+        errno.ENOSPC: f"free disk space, then {again}; finished work is kept",
+        errno.EDQUOT: f"raise the quota, then {again}; finished work is kept",
+        errno.EFBIG: "raise the limit on file sizes (ulimit -f), or choose another file system",
+        errno.EACCES: "give this user write permission, or choose another directory",
+        errno.EPERM: "give this user write permission, or choose another directory",
+        errno.EROFS: "choose a directory on a writable file system",
+        errno.ENOTDIR: "a file stands where a directory is needed; move it or choose another directory",
+    }
+    try:
+        yield
+    except Exception as error:
+        number = _errno_of(error)
+        if number not in remedies:
+            raise
+        place = getattr(error, "filename", None) or where
+        raise StorageError(
+            f"Cannot write {place}: {os.strerror(number)}.", next_step=remedies[number]
+        ) from error
+
+
+@contextmanager
+def contents_of(file: Path, error_class: type[ClozeError] = CorruptArtefactError) -> Iterator[None]:
+    """For the time of the block, whatever a parser raises of a file's contents is a typed error that names the file.
+
+    A manifest vouches for bytes, never for their meaning: they may have been written to confuse their reader.
+    """
+    try:
+        yield
+    except ClozeError:
+        raise
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0][:300]
+        raise error_class(
+            f"{file} does not hold what it should: {type(error).__name__}: {reason}",
+            next_step="find out who wrote it, and put a copy there that you trust: SECURITY.md",
+        ) from error
+
+
+def _errno_of(error: Exception) -> int:
+    """The system's number for a refusal, 0 where it was none; libraries written in Rust tell it only in words."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    told = _OS_ERROR.search(str(error))
+    return int(told[1]) if told else 0
+
+
+def _free_name(path: Path) -> Path:
+    """`path`, or the first of `path.1`, `path.2`, ... that does not exist."""
+    candidate, number = path, 0
+    while os.path.lexists(candidate):
+        number += 1
+        candidate = path.with_name(f"{path.name}.{number}")
+    return candidate
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

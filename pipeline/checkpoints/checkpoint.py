@@ -1,0 +1,226 @@
+"""Checkpoints: DeepSpeed's sharded state plus what cloze needs, committed like any artefact.
+
+    step-00000100/
+        manifest.json        written last, with a hash for every file
+        trainer.json         step, samples, tokens, fingerprints, identity of the run, world size
+        model.safetensors    whole float32 master weights, for everything that only wants the model
+        ema.safetensors      their moving average, where the run keeps one
+        model.json           shape of the network
+        tokenizer.json
+        deepspeed/           sharded weights and optimizer state of every rank
+
+A directory without a manifest is never read: it is damaged, as one is whose bytes do not verify. That is renamed to
+`*.corrupt`, and the next older one is taken.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
+
+from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError
+from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
+from cluster.artefacts.storage import Damage, contents_of, is_committed
+from models.config import NetworkConfig
+from pipeline.config.networks import NetworkChoice
+from pipeline.objectives.terms import TOTAL
+
+KIND = "checkpoint"
+TRAINER_FILE = "trainer.json"
+MODEL_FILE = "model.safetensors"
+EMA_FILE = "ema.safetensors"
+MODEL_CONFIG_FILE = "model.json"
+TOKENIZER_FILE = "tokenizer.json"
+DEEPSPEED_DIRECTORY = "deepspeed"
+DESCRIPTION_FILES = frozenset({TRAINER_FILE, MODEL_CONFIG_FILE, TOKENIZER_FILE})
+"""What tells about a checkpoint without its tensors."""
+OF_THE_RUN = ("run_id", "run_name", "elapsed_s", "attempt", "allowed_changes")
+"""What a `TrainerState` says of the run that made it, and not of the training. It stands in the manifest, outside of
+the fingerprint: the same training gives the same checkpoint in any run, on any machine, at any time."""
+_NAME = re.compile(r"step-(\d{8,})$")
+
+
+class TrainerState(BaseModel):
+    """The contents of `trainer.json`: where the run stands and what it depends on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: int
+    """Updates made."""
+    samples: int
+    """Samples consumed."""
+    predicted_tokens: int
+    """Tokens predicted so far."""
+    world_size: int
+    zero_stage: int
+    optimizer: str
+    """Class of the optimizer; its state fits no other."""
+    data_fingerprint: str
+    """Of the training samples: stores, weights, length, seed, held-out share."""
+    store_fingerprints: list[str]
+    identity: dict[str, Any]
+    """The part of the configuration that determines every update."""
+    run_id: str
+    run_name: str
+    elapsed_s: float = 0.0
+    """Seconds of training so far, over all resumptions."""
+    tokens: int = 0
+    """Tokens of text read so far, before noise."""
+    metric: str = TOTAL
+    """The metric of evaluations that tells the better of two checkpoints."""
+    held_out: dict[str, float] = {}
+    """By name, the metrics of the latest evaluation that are finite numbers; none before the first."""
+    best: float | None = None
+    """Best value of the metric so far."""
+    evaluations_since_best: int = 0
+    """Evaluations since the metric was last better."""
+    skipped_updates: int = 0
+    """Updates in a row, up to this step, that were not made because something was no finite number."""
+    losses: list[float] = []
+    """The last training losses, which the guard against spikes compares the next one with."""
+    skipped_data: list[int] = []
+    """Data steps that the run leaves out, ascending."""
+    allowed_changes: list[Any] = []
+    """What resumptions changed with --allow-changed, oldest first."""
+    attempt: str = ""
+    """Names the start of the run's processes that saved it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_versions(cls, plain: Any) -> Any:
+        """They wrote down the weighted sum of all terms alone, and compared by it."""
+        if not isinstance(plain, dict) or "held_out_loss" not in plain:
+            return plain
+        plain = dict(plain)
+        held_out, best = _total_alone(plain.pop("held_out_loss")), plain.pop("best_loss", None)
+        return plain | {"metric": TOTAL, "held_out": held_out, "best": best}
+
+
+def checkpoint_name(step: int) -> str:
+    """Directory name of a step's checkpoint."""
+    return f"step-{step:08d}"
+
+
+def step_of(directory: Path) -> int:
+    """The step in a checkpoint directory's name.
+
+    Raises:
+        ValueError: it is not the name of a checkpoint.
+    """
+    match = _NAME.search(directory.name)
+    if match is None:
+        raise ValueError(f"{directory} is not named like a checkpoint, such as {checkpoint_name(100)}")
+    return int(match.group(1))
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Committed checkpoints in a run's `checkpoints` directory, oldest first; their bytes are not checked."""
+    found = [path for path in directory.glob("step-*") if _NAME.search(path.name) and is_committed(path)]
+    return sorted(found, key=step_of)
+
+
+def list_lost(directory: Path) -> list[Path]:
+    """Checkpoints that have lost their manifest, oldest first: one comes to its name by a rename, manifest and all."""
+    found = [path for path in directory.glob("step-*") if _NAME.search(path.name) and not is_committed(path)]
+    return sorted((path for path in found if path.is_dir()), key=step_of)
+
+
+def staging_path(directory: Path, step: int, key: str) -> Path:
+    """Where the ranks write a checkpoint before rank 0 commits it; `key` tells this save from all others."""
+    return directory / f".{checkpoint_name(step)}.{key}.partial"
+
+
+def description(state: TrainerState, model: NetworkConfig, tokenizer_json: str) -> dict[str, bytes]:
+    """The contents of cloze's own small files of a checkpoint, by name."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+    return {
+        TRAINER_FILE: orjson.dumps(state.model_dump(mode="json", exclude=set(OF_THE_RUN)), option=options),
+        MODEL_CONFIG_FILE: orjson.dumps(asdict(model), option=options),
+        TOKENIZER_FILE: tokenizer_json.encode(),
+    }
+
+
+def manifest_config(state: TrainerState) -> dict[str, Any]:
+    """What a manifest says that determined the checkpoint."""
+    return {"step": state.step, "identity": state.identity}
+
+
+def manifest_stats(state: TrainerState) -> dict[str, Any]:
+    """What a manifest tells people about the checkpoint."""
+    run = state.model_dump(mode="json", include=set(OF_THE_RUN))
+    measured = {
+        "metric": state.metric,
+        "held_out": state.held_out,
+        "predicted_tokens": state.predicted_tokens,
+    }
+    return measured | {"run": run}
+
+
+def evaluated(stats: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
+    """The metric that decides, and by name what was measured, from the stats of a checkpoint's manifest; what is no
+    number was not measured."""
+    metric, held_out = stats.get("metric"), stats.get("held_out", _total_alone(stats.get("held_out_loss")))
+    numbers = held_out.items() if isinstance(held_out, dict) else ()
+    return metric if isinstance(metric, str) else TOTAL, {
+        name: value for name, value in numbers if isinstance(value, int | float)
+    }
+
+
+def read_trainer_state(checkpoint: Path) -> TrainerState:
+    """`trainer.json` of a checkpoint, and what its manifest says of the run.
+
+    Raises:
+        CorruptCheckpointError: one of them is not there, or says something else.
+    """
+    with contents_of(checkpoint / TRAINER_FILE, CorruptCheckpointError):
+        plain = orjson.loads((checkpoint / TRAINER_FILE).read_bytes())
+        if isinstance(plain, dict) and "run_id" not in plain:
+            try:
+                plain |= read_manifest(checkpoint).stats["run"]
+            except (CorruptArtefactError, KeyError, TypeError) as error:
+                raise CorruptCheckpointError(
+                    f"{checkpoint} does not say which run it is of: {error}"
+                ) from error
+        return TrainerState.model_validate(plain)
+
+
+def read_model_config(checkpoint: Path) -> NetworkConfig:
+    """`model.json` of a checkpoint.
+
+    Raises:
+        CorruptCheckpointError: it is not there, or describes no network.
+    """
+    with contents_of(checkpoint / MODEL_CONFIG_FILE, CorruptCheckpointError):
+        plain = orjson.loads((checkpoint / MODEL_CONFIG_FILE).read_bytes())
+        return TypeAdapter(NetworkChoice).validate_python(plain)
+
+
+def unlisted(checkpoint: Path, manifest: Manifest) -> list[Damage]:
+    """Files that would be read as parts of a checkpoint although its manifest does not vouch for them."""
+    listed = {entry.path for entry in manifest.files}
+    found = [
+        path.relative_to(checkpoint).as_posix() for path in (checkpoint / DEEPSPEED_DIRECTORY).glob("*.pt")
+    ]
+    found += [name for name in (*DESCRIPTION_FILES, MODEL_FILE, EMA_FILE) if (checkpoint / name).exists()]
+    return [Damage(name, f"not in {MANIFEST_NAME}") for name in sorted(found) if name not in listed]
+
+
+def _total_alone(loss: float | None) -> dict[str, float]:
+    return {} if loss is None else {TOTAL: loss}
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Rename a damaged checkpoint so that nothing takes it for one; returns the new path."""
+    target, number = checkpoint.with_name(f"{checkpoint.name}.corrupt"), 0
+    while target.exists():
+        number += 1
+        target = checkpoint.with_name(f"{checkpoint.name}.corrupt.{number}")
+    os.replace(checkpoint, target)
+    return target

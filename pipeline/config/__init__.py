@@ -1,0 +1,1 @@
+"""Configurations: load, merge, validate and explain."""

@@ -1,0 +1,195 @@
+"""One YAML is one run: load with OmegaConf, merge bases and overrides, validate with pydantic, explain errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputError
+from pipeline.config.members import TAG_FIELDS, fields_of, members_in, tags_of
+from pipeline.config.problems import nearest, problems_of
+
+ConfigT = TypeVar("ConfigT")
+
+BASE_KEY = "base"
+"""Names YAML files, relative to the file that names them, which are merged first."""
+
+
+class Config(BaseModel):
+    """Base of every configuration: immutable, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+def load_config(kind: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
+    """Read a YAML file, apply `a.b=c` overrides (which win) and validate.
+
+    A base, the file and the overrides are merged key by key. Where one chooses another member of a union than the one
+    before, such as another `objective.kind`, none of the former member's settings are left.
+
+    Raises:
+        MissingInputError: the file, or a file named by `base`, does not exist.
+        ConfigError: every problem at once, with key, value, what is allowed and the nearest name.
+    """
+    return validate(kind, load_plain(kind, path, overrides), str(path))
+
+
+def load_plain(kind: Any, path: Path, overrides: Sequence[str] = ()) -> Any:
+    """Like `load_config`, without validation: the merged settings as plain data, `${...}` resolved."""
+    return with_overrides(kind, _load_merged(kind, path, ()), overrides, str(path))
+
+
+def with_overrides(kind: Any, plain: Mapping[str, Any], overrides: Sequence[str], where: str) -> Any:
+    """Plain settings of a `kind` with `a.b=c` overrides merged into them and `${...}` resolved."""
+    given = OmegaConf.to_container(parse_overrides(overrides), resolve=False)
+    try:
+        merged = OmegaConf.create(_merge(members_in(kind), plain, given))
+        return OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{where}: {reason}", next_step=_interpolation_remedy(reason)) from None
+
+
+def validate(kind: type[ConfigT], plain: Any, where: str) -> ConfigT:
+    """Validate plain data as `kind`. `where` names its origin in the ConfigError."""
+    try:
+        return TypeAdapter(kind).validate_python(plain)
+    except ValidationError:
+        problems = tuple(problems_of(kind, plain))
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    raise ConfigError(f"{where}: {count} in the configuration:", problems=problems)
+
+
+def parse_overrides(overrides: Sequence[str]) -> DictConfig:
+    """Turn `["a.b=c"]` into a config.
+
+    Raises:
+        ConfigError: an override has no `=` or no key.
+    """
+    wrong = tuple(
+        ConfigProblem(override, "", "an override is written key=value, such as optimizer.lr=1e-4")
+        for override in overrides
+        if not override.partition("=")[1] or not override.partition("=")[0].strip()
+    )
+    if wrong:
+        raise ConfigError("Overrides that cannot be read:", problems=wrong)
+    try:
+        return OmegaConf.from_dotlist(list(overrides))
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        raise ConfigError(f"Overrides {' '.join(overrides)} cannot be read: {error}") from None
+
+
+def to_plain(config: BaseModel) -> dict[str, Any]:
+    """The resolved configuration as JSON-like data."""
+    return config.model_dump(mode="json")
+
+
+def to_yaml(config: BaseModel) -> str:
+    """The resolved configuration as YAML that `load_config` reads back."""
+    return OmegaConf.to_yaml(OmegaConf.create(to_plain(config)))
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _load_merged(kind: Any, path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
+    resolved = path.resolve()
+    if resolved in chain:
+        raise ConfigError(f"{path}: `base` leads back to itself: {' -> '.join(map(str, (*chain, resolved)))}")
+    if not path.is_file():
+        near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")])
+        hint = (
+            f"did you mean {path.parent / near}?" if near else "`ls configs/*` lists those that are shipped"
+        )
+        named_by = f" (named by `base` in {chain[-1]})" if chain else ""
+        raise MissingInputError(f"There is no configuration file {path}{named_by}.", next_step=hint)
+    try:
+        loaded = OmegaConf.load(path)
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(f"{path} must hold `key: value` pairs, not a list or a single value.")
+    bases = loaded.pop(BASE_KEY, None) or []
+    names = [bases] if isinstance(bases, str) else list(bases)
+    merged: Any = {}
+    for name in names:
+        merged = _merge(members_in(kind), merged, _load_merged(kind, path.parent / name, (*chain, resolved)))
+    return _merge(members_in(kind), merged, OmegaConf.to_container(loaded, resolve=False))
+
+
+def _merge(members: set[type], lower: Any, upper: Any, key: str = "") -> Any:
+    """`lower` with what `upper` says otherwise. A mapping changes the elements of a list by their indexes.
+
+    Args:
+        members: the classes of settings that may stand here.
+        key: dotted name of the place.
+    """
+    if isinstance(lower, list) and isinstance(upper, Mapping):
+        return _change_elements(members, lower, upper, key)
+    if (
+        not isinstance(lower, Mapping)
+        or not isinstance(upper, Mapping)
+        or _other_member(members, lower, upper)
+    ):
+        return upper
+    merged = dict(lower)
+    for name, value in upper.items():
+        below = [fields_of(member)[name] for member in members if name in fields_of(member)]
+        # A mapping from free names, such as tasks, has the members of its values behind every name.
+        inner = set().union(*map(members_in, below)) if below else members
+        merged[name] = (
+            _merge(inner, lower[name], value, f"{key}.{name}".lstrip(".")) if name in lower else value
+        )
+    return merged
+
+
+def _change_elements(members: set[type], lower: list[Any], upper: Mapping[Any, Any], key: str) -> list[Any]:
+    indexes = {str(index): index for index in range(len(lower))}
+    wrong = tuple(
+        ConfigProblem(
+            f"{key}.{name}",
+            "",
+            f"{key} is a list of {len(lower)}; its elements are named by {', '.join(indexes) or 'no index'},"
+            f" and `{key}=[...]` replaces the whole list",
+        )
+        for name in upper
+        if str(name) not in indexes
+    )
+    if wrong:
+        raise ConfigError("Settings that cannot be merged:", problems=wrong)
+    changed = list(lower)
+    for name, value in upper.items():
+        index = indexes[str(name)]
+        changed[index] = _merge(members, changed[index], value, f"{key}.{name}")
+    return changed
+
+
+def _other_member(members: set[type], lower: Mapping[str, Any], upper: Mapping[str, Any]) -> bool:
+    """Whether `upper` chooses another member of a union than `lower`, none of whose settings are then left."""
+    for tag in TAG_FIELDS:
+        before, after = (
+            {each for each in members if str(it.get(tag)) in tags_of(each)} for it in (lower, upper)
+        )
+        if before and after and not before & after:
+            return True
+    return False
+
+
+def _interpolation_remedy(message: str) -> str:
+    if "Environment variable" in message:
+        return "set the variable that the message names, such as `export CLOZE_DATA=/path/to/corpora`"
+    return "correct the ${...} expression"

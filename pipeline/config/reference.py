@@ -1,0 +1,266 @@
+"""The reference of settings: every key with its type, default, unit and meaning, from types and docstrings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter
+
+from pipeline.config.loading import BASE_KEY
+from pipeline.config.members import TAG_FIELDS
+
+KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "data": ("data_prep.config", "DataConfig"),
+        "pretrain": ("pipeline.runs.config", "PretrainConfig"),
+        "finetune": ("pipeline.finetune.config", "FinetuneConfig"),
+    }
+)
+"""The kinds of YAML files: where the class of each is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key of a configuration."""
+
+    name: str
+    type: str
+    """What is allowed, in words: `integer >= 1`, `one of a, b`, `settings (see optimizer)`."""
+    default: str
+    """As YAML writes it; `required` where there is none."""
+    meaning: str
+    """The docstring, with the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The settings that stand together below one key."""
+
+    key: str
+    """Dotted, such as `sources.books_text`: the kind `books_text` of what may stand at `sources`. Empty at the top."""
+    meaning: str
+    settings: tuple[Setting, ...]
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """A JSON Schema (draft 2020-12) of the YAML files of a kind, for editors.
+
+    Nothing is required in it but the kinds of members, because `base` may give the rest, and every value may be an
+    `${...}` expression.
+    """
+    schema = _for_editors(_schema(kind))
+    schema["$defs"]["Interpolation"] = _INTERPOLATION
+    schema["properties"][BASE_KEY] = {
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        "description": "YAML files, relative to this one, that are merged first.",
+    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def reference(kind: str) -> list[Section]:
+    """Every setting of a kind of YAML file, the top level first."""
+    schema = _schema(kind)
+    definitions = schema["$defs"]
+    keys: dict[str, str] = {}
+    pending = list(_members("", schema, definitions))
+    while pending:
+        key, name = pending.pop(0)
+        if name not in keys:
+            keys[name] = key
+            pending += _members(key, definitions[name], definitions)
+    sections = [_section("", schema, definitions, keys)]
+    return sections + [_section(key, definitions[name], definitions, keys) for name, key in keys.items()]
+
+
+def render_markdown(kind: str) -> str:
+    """The reference of a kind as one Markdown page."""
+    intro = (
+        "Made by `cloze schema --write docs/reference` from the types and docstrings of the code; do not edit.\n"
+        f"An editor that knows YAML checks files against [{kind}.schema.json]({kind}.schema.json).\n"
+        f"`{BASE_KEY}` names files that are merged first, and `a.b=c` on the command line wins over all of them;\n"
+        "elements of lists are named by their index: `sources.0.lang=it`.\n"
+    )
+    parts = [f"# Settings of `{kind}` files\n\n{intro}"]
+    for section in reference(kind):
+        title = f"## `{section.key}`\n\n{section.meaning}\n\n" if section.key else f"{section.meaning}\n\n"
+        rows = [
+            f"| `{each.name}` | {_cell(each.type)} | {_cell(each.default)} | {_cell(each.meaning)} |"
+            for each in section.settings
+        ]
+        parts.append(
+            title + "\n".join(["| setting | type | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
+        )
+    return "\n".join(parts)
+
+
+def _schema(kind: str) -> dict[str, Any]:
+    module, name = KINDS[kind]
+    return TypeAdapter(getattr(import_module(module), name)).json_schema()
+
+
+_INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
+
+
+def _for_editors(node: Any) -> Any:
+    if not isinstance(node, Mapping):
+        return [_for_editors(each) for each in node] if isinstance(node, list) else node
+    made: dict[str, Any] = {}
+    for word, value in node.items():
+        if word in ("properties", "$defs"):
+            made[word] = {name: _for_editors(each) for name, each in value.items()}
+        elif word == "required":
+            made[word] = [name for name in value if name in TAG_FIELDS]
+        elif word in ("oneOf", "anyOf", "items", "prefixItems", "additionalProperties"):
+            # Members of a union whose kind may be left out cannot be told apart here.
+            made["anyOf" if word == "oneOf" else word] = _for_editors(value)
+        elif word not in ("discriminator", "title"):
+            made[word] = value
+    if made.get("type") in ("integer", "number", "boolean", "array") or "enum" in made:
+        about = {word: made.pop(word) for word in ("description", "default") if word in made}
+        return about | {"anyOf": [made, {"$ref": "#/$defs/Interpolation"}]}
+    return made
+
+
+def _objects(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The object with keys that a definition is, or those among its alternatives."""
+    if "properties" in node:
+        assert isinstance(node, dict)
+        yield node
+    for each in node.get("anyOf", ()):
+        yield from _objects(each)
+
+
+def _members(key: str, node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The key and the definition of everything with keys of its own that stands directly below a definition."""
+    for each in _objects(node):
+        for name, value in each["properties"].items():
+            found = list(_references(value))
+            place = f"{key}.{name}".lstrip(".")
+            for reference in found:
+                if not any(True for _ in _objects(definitions[reference])):
+                    continue
+                tag = _tag(definitions[reference]) if len(found) > 1 else ""
+                yield (f"{place}.{tag}" if tag else place), reference
+
+
+def _references(node: Any) -> Iterator[str]:
+    """Names of the definitions that a schema refers to, each once."""
+    seen: dict[str, None] = {}
+
+    def search(part: Any) -> None:
+        if isinstance(part, Mapping):
+            if "$ref" in part:
+                seen[part["$ref"].rpartition("/")[2]] = None
+            for name, value in part.items():
+                if name not in ("default", "discriminator"):
+                    search(value)
+        elif isinstance(part, list):
+            for value in part:
+                search(value)
+
+    search(node)
+    yield from seen
+
+
+def _tag(node: Mapping[str, Any]) -> str:
+    """What a member of a union is called: the values that its `kind` or `network` may have."""
+    for each in _objects(node):
+        for name in TAG_FIELDS:
+            if name in each["properties"]:
+                return "|".join(_choices(each["properties"][name]))
+    return str(node.get("title", ""))
+
+
+def _choices(node: Mapping[str, Any]) -> list[str]:
+    return [str(node["const"])] if "const" in node else [str(choice) for choice in node.get("enum", ())]
+
+
+def _section(
+    key: str, node: Mapping[str, Any], definitions: Mapping[str, Any], keys: Mapping[str, str]
+) -> Section:
+    settings = []
+    for each in _objects(node):
+        required = each.get("required", ())
+        for name, value in each["properties"].items():
+            default = "required" if name in required else _yaml(value.get("default"))
+            settings.append(
+                Setting(name, _type(value, definitions, keys), default, _meaning(name, value, definitions))
+            )
+    return Section(key, _one_line(node.get("description", "")), tuple(settings))
+
+
+def _meaning(name: str, value: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    own = value.get("description", "")
+    found = list(_references(value))
+    if not own and name in TAG_FIELDS:
+        return "Says which settings these are."
+    if not own and len(found) == 1:
+        own = definitions[found[0]].get("description", "")
+    return _one_line(own)
+
+
+def _type(node: Mapping[str, Any], definitions: Mapping[str, Any], keys: Mapping[str, str]) -> str:
+    if "$ref" in node:
+        name = node["$ref"].rpartition("/")[2]
+        if name not in keys:
+            return _type(definitions[name], definitions, keys)
+        short = [each for each in definitions[name].get("anyOf", ()) if "properties" not in each]
+        return " or ".join(
+            [*(_type(each, definitions, keys) for each in short), f"settings (see {keys[name]})"]
+        )
+    if "const" in node or "enum" in node:
+        choices = _choices(node)
+        return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
+    for union in ("anyOf", "oneOf", "allOf"):
+        if union in node:
+            if (members := _kinds(node[union], keys)) is not None:
+                return members
+            return " or ".join(dict.fromkeys(_type(each, definitions, keys) for each in node[union]))
+    if node.get("type") == "array":
+        if "prefixItems" in node:
+            return f"list of {', '.join(_type(each, definitions, keys) for each in node['prefixItems'])}"
+        return f"list of {_type(node.get('items', {}), definitions, keys)}"
+    if node.get("type") == "object":
+        return f"mapping of names to {_type(node.get('additionalProperties') or {}, definitions, keys)}"
+    return _scalar(node)
+
+
+def _kinds(alternatives: Sequence[Mapping[str, Any]], keys: Mapping[str, str]) -> str | None:
+    """A union of settings that its members' kinds tell apart; None for any other union."""
+    found = [keys.get(each.get("$ref", "").rpartition("/")[2], "") for each in alternatives]
+    places, kinds = zip(*(key.rpartition(".")[::2] for key in found), strict=True)
+    if len(found) < 2 or not all(found) or len(set(places)) > 1:
+        return None
+    return f"settings of the kind {', '.join(kinds)} (see {places[0]}.KIND)"
+
+
+_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+def _scalar(node: Mapping[str, Any]) -> str:
+    name = str(node.get("format") or node.get("type") or "anything")
+    bounds = [f"{sign} {node[word]:,}" for word, sign in _BOUNDS.items() if word in node]
+    if pattern := node.get("pattern"):
+        bounds.append(f"like {pattern}")
+    return " ".join([name, ", ".join(bounds)]).strip()
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        tag = next((value[name] for name in TAG_FIELDS if name in value), "")
+        return (f"{tag} with its defaults" if tag else "their defaults") if value else "{}"
+    return orjson.dumps(value).decode() if not isinstance(value, str) else value or '""'
+
+
+def _one_line(text: str) -> str:
+    """A docstring without its line breaks, and without what programs alone want to know."""
+    return " ".join(text.partition("\n\nRaises:")[0].split())
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,1 @@
+"""The demo, and the tasks that exist for it only."""

@@ -1,0 +1,202 @@
+"""The whole road on one machine: docstrings, tokens, pre-training, fine-tuning, and one table at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.artefacts.errors import MissingInputError
+from cluster.runtime import ray_runtime
+from pipeline.config.loading import load_config
+from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.scores import Score
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.directory import RunDirectory, list_runs
+from pipeline.runs.log.log import read_metrics
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "demo"
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the demo ends with."""
+
+    documents: int
+    duplicates: int
+    tokens: int
+    run: str
+    run_id: str
+    steps: int
+    tokens_per_s: float
+    """Median over steps."""
+    loss_start: float
+    """Held-out masked-LM loss before training, nats per predicted token."""
+    loss_end: float
+    killed: str
+    """What was killed and where the run went on; empty when nothing was."""
+    scores: list[Score]
+    scores_directory: str
+    seconds: dict[str, float]
+    """Wall time of each part."""
+    runs_dir: str
+    tracking_uri: str
+    tokens_directory: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON-like data."""
+        return asdict(self) | {"scores": [score.model_dump(mode="json") for score in self.scores]}
+
+
+def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
+    """Make everything under `out`. What an earlier, interrupted demo finished there is used."""
+    from data_prep.config import DataConfig
+    from data_prep.job import prepare
+    from pipeline.checkpoints.references import resolve_model
+    from pipeline.finetune.evaluation_sets import evaluation_texts
+    from pipeline.finetune.run import finetune
+    from pipeline.finetune.workload import scores_directory
+
+    out = out.resolve()
+    if not CONFIGS.is_dir():
+        raise MissingInputError(
+            f"The demo's configurations are not at {CONFIGS}.", next_step="run it from a clone: make demo"
+        )
+    data = load_config(DataConfig, CONFIGS / "data.yaml", [f"out={out / 'data'}"])
+    settings = load_config(
+        PretrainConfig,
+        CONFIGS / "pretrain.yaml",
+        [f"runs_dir={out / 'runs'}", f"data.stores=[{{path: {out / 'data' / 'tokens'}}}]"],
+    )
+    tasks = load_config(
+        FinetuneConfig,
+        CONFIGS / "finetune.yaml",
+        [f"out={out / 'scores'}", f"runs_dir={out / 'runs'}", f"tasks.package.store={out / 'data'}"],
+    )
+    seconds: dict[str, float] = {}
+    with ray_runtime("local", num_cpus=max(2, os.cpu_count() or 2)):
+        with _timed(seconds, "1/3  data: documents, dedup, tokenizer, tokens"):
+            prepared = prepare(data, evaluation_texts=evaluation_texts)
+        with _timed(seconds, "2/3  pre-training: RoBERTa, masked LM, ZeRO-2 on 2 workers"):
+            run, killed = _pretrain(settings, kill_a_worker)
+    with _timed(seconds, "3/3  fine-tuning: 2 tasks x 3 seeds, pre-trained and random weights"):
+        pretrained = resolve_model(f"{run.path}@latest", settings.runs_dir)
+        scores = finetune(tasks, pretrained, replace=True)
+    held_out, train = read_metrics(run.path, "held_out"), read_metrics(run.path)
+    return Report(
+        documents=prepared.dedup.stats["documents_kept"],
+        duplicates=prepared.dedup.stats["duplicates"],
+        tokens=prepared.tokens.stats["tokens"],
+        run=run.path.name,
+        run_id=run.info.run_id,
+        steps=train[-1]["step"],
+        tokens_per_s=sorted(step["tokens_per_s"] for step in train)[len(train) // 2],
+        loss_start=held_out[0]["loss"],
+        loss_end=held_out[-1]["loss"],
+        killed=killed,
+        scores=scores,
+        scores_directory=str(scores_directory(tasks, pretrained)),
+        seconds=seconds,
+        runs_dir=str(settings.runs_dir),
+        tracking_uri=run.info.tracking_uri,
+        tokens_directory=str(prepared.token_store),
+    )
+
+
+def _pretrain(settings: PretrainConfig, kill_a_worker: bool) -> tuple[RunDirectory, str]:
+    """Train a new run, or go on with the one of an earlier demo unless a worker is to be killed."""
+    from pipeline.pretrain.launch import create_run, execute
+    from pipeline.pretrain.resume_checks import check_resume
+
+    earlier = [run for run in list_runs(settings.runs_dir) if run.config() == settings]
+    if earlier and not kill_a_worker:
+        run = earlier[-1]
+        check_resume(run, settings)
+    else:
+        run = create_run(settings)
+    trained = read_metrics(run.path)
+    if (
+        trained
+        and trained[-1]["step"] == settings.num_steps
+        and any(e["event"] == "finished" for e in run.events())
+    ):
+        return run, ""
+    if not kill_a_worker:
+        execute(run)
+        return run, ""
+    killer = _Killer(run, at_step=settings.num_steps // 2)
+    execute(run)
+    return run, killer.outcome()
+
+
+class _Killer:
+    """Kills one training process with SIGKILL once the run has reached a step, as a failing machine would."""
+
+    def __init__(self, run: RunDirectory, at_step: int) -> None:
+        self._run, self._at_step = run, at_step
+        self._killed: dict[str, Any] = {}
+        threading.Thread(target=self._watch, name="killer", daemon=True).start()
+
+    def outcome(self) -> str:
+        """What was killed and where the run went on."""
+        starts = [event for event in self._run.events() if event["event"] == "started"]
+        if not self._killed or len(starts) < 2:
+            return "nothing was killed: the run ended first"
+        return (
+            f"worker {self._killed['rank']} (process {self._killed['pid']}) got SIGKILL after step"
+            f" {self._killed['step']}; all workers went on from the checkpoint at step {starts[-1]['step']}"
+        )
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_POLL_S)
+            steps = read_metrics(self._run.path)
+            if steps and steps[-1]["step"] >= self._at_step:
+                break
+        started = [event for event in self._run.events() if event["event"] == "started"][-1]
+        worker = started["workers"][-1]
+        os.kill(worker["pid"], signal.SIGKILL)
+        self._killed = worker | {"step": steps[-1]["step"]}
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    import sys
+
+    print(f"\n{part}", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    yield
+    seconds[part.split("  ")[1].split(":")[0]] = time.monotonic() - started
+
+
+def render(report: Report) -> None:
+    """Print the table and the three commands to type next."""
+    from pipeline.commands.evaluate import show_scores
+    from pipeline.commands.output import print_mapping
+
+    rows = {
+        "corpus": f"{report.documents:,} documents, {report.duplicates:,} exact duplicates dropped,"
+        f" {report.tokens:,} tokens",
+        "pre-training": f"{report.steps:,} steps, {report.tokens_per_s:,.0f} tokens/s",
+        "held-out masked-LM loss": f"{report.loss_start:.2f} at the start, {report.loss_end:.2f} at the end",
+        **({"a worker was killed": report.killed} if report.killed else {}),
+        "time": ", ".join(f"{part} {spent:.0f} s" for part, spent in report.seconds.items()),
+        "tokens": report.tokens_directory,
+        "run and checkpoints": f"{report.runs_dir}/{report.run}  (MLflow run {report.run_id})",
+        "scores": report.scores_directory,
+    }
+    print_mapping("from text to scores", rows)
+    show_scores(report.scores)
+    print("\nWhat to type next (in the environment: source .venv/bin/activate):")
+    print(f"  mlflow ui --backend-store-uri {report.tracking_uri}")
+    print(
+        f"  cloze resume {report.run} --runs-dir {report.runs_dir} --allow-changed steps steps={report.steps + 600}"
+    )
+    print(f"  cloze lineage {report.scores_directory} --runs-dir {report.runs_dir}")

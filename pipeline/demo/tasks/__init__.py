@@ -1,0 +1,1 @@
+"""Tasks of the demo, made from the Python documentation's docstrings."""

@@ -1,0 +1,1 @@
+"""The training engine: one interface, and DeepSpeed behind it."""

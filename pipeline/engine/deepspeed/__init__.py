@@ -1,0 +1,1 @@
+"""Every import of DeepSpeed, and every private name of it."""

@@ -1,0 +1,239 @@
+"""DeepSpeed's files of a checkpoint, read as what they hold: stretches of parameters and of their optimizer state.
+
+DeepSpeed itself loads a checkpoint only into the ZeRO stage and number of workers that wrote it; its universal
+checkpoints are a second copy on disk, know no optimizer but Adam in stage 3, and give all groups the settings of the
+first. Here files are mapped into memory, and everyone takes the stretches that it needs, whoever wrote them.
+
+The files are pickles, and a pickle may name any function for its reader to call. Here only tensors, plain values and
+the few classes of DeepSpeed that its state really holds are made of one; a file that names anything else is refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cluster.artefacts.errors import ClozeError, CorruptCheckpointError
+from pipeline.engine.deepspeed.shards import Piece, Sizes, pieces_of
+
+_SCALING = ("cur_scale", "cur_iter", "last_overflow_iter")
+_NAMED = re.compile(r"(?:GLOBAL|class|function|instantiate|call) (?P<name>[A-Za-z_][\w.]*\.\w+)")
+"""What torch says of the name that it refused."""
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    RuntimeError,
+    OSError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
+"""What torch raises for files that are none of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMaster:
+    """A master of a rank that saved: float32 weights and their state."""
+
+    weights: Tensor
+    """Flat; without the padding at its end."""
+    state: Mapping[str, Any]
+    """By key: a tensor of as many elements (or more: padding), or a number that is the same for all elements."""
+
+
+class SavedState:
+    """The state in a directory that DeepSpeed wrote to."""
+
+    def __init__(self, directory: Path) -> None:
+        """
+        Args:
+            directory: with `*_model_states.pt`, and for ZeRO `*_optim_states.pt` of every rank.
+        """
+        self._directory = directory
+        self._ranks: dict[int, list[SavedMaster]] = {}
+        self._files: dict[int, dict[str, Any]] = {}
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """For the time of the block, files without the parts that DeepSpeed's have are a CorruptCheckpointError."""
+        try:
+            yield
+        except ClozeError:
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise _unusable(self._directory, f"{type(error).__name__}: {error}") from error
+
+    @cached_property
+    def model(self) -> dict[str, Any]:
+        """What the first rank wrote about the run and, below ZeRO stage 3, the network's weights."""
+        return self._open("*mp_rank_00_model_states.pt")
+
+    @property
+    def stage(self) -> int:
+        """ZeRO stage."""
+        return self.model["ds_config"]["zero_optimization"]["stage"]
+
+    @cached_property
+    def world_size(self) -> int:
+        """Ranks that hold different parts; 1 in stage 0, where all hold the same."""
+        if not self.stage:
+            return 1
+        stated, files = self.model["dp_world_size"], len(list(self._directory.glob("*_optim_states.pt")))
+        if stated != files:
+            raise _unusable(self._directory, f"the state of {stated} ranks is in {files} files")
+        return files
+
+    @cached_property
+    def rows(self) -> list[Sizes]:
+        """The parameters of each master, in order."""
+        if self.stage:
+            return [
+                [(name, shape.numel()) for name, shape in shapes.items()]
+                for shapes in self.model["param_shapes"]
+            ]
+        sizes = [group["sizes"] for group in self._plain_optimizer["param_groups"]]
+        if "fp32_groups_flat" in self.model["optimizer"]:
+            return sizes
+        return [[size] for group in sizes for size in group]
+
+    def holders(self, name: str, start: int, stop: int) -> Iterator[tuple[Piece, SavedMaster]]:
+        """Everyone who holds some of a parameter's elements from `start` to `stop`; no other files are opened."""
+        for piece, rank, number in self._places.get(name, ()):
+            if piece.start < stop and start < piece.start + piece.size:
+                yield piece, self.masters(rank)[number]
+
+    def masters(self, rank: int) -> list[SavedMaster]:
+        """The masters of a rank."""
+        if rank not in self._ranks:
+            self._ranks[rank] = list(self._read(rank))
+        return self._ranks[rank]
+
+    @cached_property
+    def loss_scaling(self) -> dict[str, float]:
+        """The numbers of DeepSpeed's loss scaler (ZeRO), or of the optimizer's (stage 0); empty without scaling."""
+        if self.stage:
+            fields = vars(self._optimizer(0)["loss_scaler"])
+        else:
+            fields = {name: value for name, value in self.model["optimizer"].items() if name in _SCALING}
+        return {name: value for name, value in fields.items() if isinstance(value, int | float)}
+
+    @cached_property
+    def _places(self) -> dict[str, list[tuple[Piece, int, int]]]:
+        """By parameter: its pieces, with the rank and the number of the master that has each."""
+        places: dict[str, list[tuple[Piece, int, int]]] = {}
+        for rank in range(self.world_size):
+            for number, row in enumerate(self.rows):
+                for piece in pieces_of(row, self.stage, self.world_size, rank):
+                    places.setdefault(piece.name, []).append((piece, rank, number))
+        return places
+
+    def _read(self, rank: int) -> Iterator[SavedMaster]:
+        state = self._states(rank)
+        weights = self._weights(rank)
+        for number, row in enumerate(self.rows):
+            own = pieces_of(row, self.stage, self.world_size, rank)
+            size = max((piece.offset + piece.size for piece in own), default=0)
+            master = SavedMaster(weights[number].view(-1), state.get(number, {}))
+            for key, value in {"its weights": master.weights, **master.state}.items():
+                sharded = torch.is_tensor(value) and value.dim() > 0
+                if not (value.numel() >= size if sharded else isinstance(value, Tensor | int | float)):
+                    raise _unusable(
+                        self._directory, f"master {number} of rank {rank} needs {size} numbers of {key}"
+                    )
+            yield master
+
+    def _weights(self, rank: int) -> list[Tensor]:
+        if self.stage:
+            return self._optimizer(rank)[
+                "fp32_flat_groups" if self.stage == 3 else "single_partition_of_fp32_groups"
+            ]
+        optimizer = self.model["optimizer"]
+        if "fp32_groups_flat" in optimizer:
+            return optimizer["fp32_groups_flat"]
+        if "fp32_groups" in optimizer:
+            return [tensor for group in optimizer["fp32_groups"] for tensor in group]
+        return [self.model["module"][name] for ((name, _),) in self.rows]
+
+    def _states(self, rank: int) -> dict[int, dict[str, Any]]:
+        """By number of the master, its optimizer state; empty before the first update."""
+        if not self.stage:
+            return self._plain_optimizer["state"]
+        key = "optimizer_state_dict" if self.stage == 3 else "base_optimizer_state"
+        return self._optimizer(rank)[key]["state"]
+
+    @property
+    def _plain_optimizer(self) -> dict[str, Any]:
+        """Without ZeRO: the `state_dict` of torch."""
+        optimizer = self.model["optimizer"]
+        return optimizer.get("optimizer_state_dict", optimizer)
+
+    def _optimizer(self, rank: int) -> dict[str, Any]:
+        if rank not in self._files:
+            self._files[rank] = self._open(f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+        return self._files[rank]["optimizer_state_dict"]
+
+    def _open(self, pattern: str) -> dict[str, Any]:
+        found = sorted(self._directory.glob(pattern))
+        if not found:
+            raise CorruptCheckpointError(
+                f"{self._directory} has no file {pattern}.",
+                next_step="resume from an older checkpoint",
+            )
+        if not (isinstance(contents := _read_tensors(found[0]), dict)):
+            raise _unusable(found[0], f"it holds a {type(contents).__name__}")
+        return contents
+
+
+def _read_tensors(file: Path) -> Any:
+    """The contents of a file of `torch.save`; tensors are mapped, because most of them belong to other ranks.
+
+    Raises:
+        CorruptCheckpointError: it is none, it is compressed, or it names what is neither tensor nor number.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            # torch never compresses: a few bytes that unpack to many are not its own.
+            if any(entry.file_size != entry.compress_size for entry in archive.infolist()):
+                raise _unusable(file, "it is compressed")
+        with torch.serialization.safe_globals(_harmless_classes()):
+            return torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    except ClozeError:
+        raise
+    except (*_UNREADABLE, AttributeError, zipfile.BadZipFile) as error:
+        named = _NAMED.search(str(error))
+        reason = (
+            f"it names {named['name']}, and to make that could run code"
+            if named
+            else str(error).split("\n")[0]
+        )
+        raise _unusable(file, reason[:300]) from None
+
+
+def _harmless_classes() -> list[Any]:
+    """Classes of DeepSpeed in its files, for all stages, precisions and optimizers: values without any behaviour when
+    they are made."""
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+
+
+def _unusable(place: Path, reason: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{place} is not what DeepSpeed writes: {reason}.",
+        kept="everything; nothing of it was loaded",
+        next_step="find out who wrote it (SECURITY.md); to go on from the checkpoint before it, move this one away and"
+        " resume",
+    )

@@ -1,0 +1,1 @@
+"""Exports of checkpoints and fine-tuned networks to Hugging Face directories."""

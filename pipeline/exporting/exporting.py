@@ -1,0 +1,350 @@
+"""From a checkpoint, or a fine-tuned network, to a directory that others read; verified before it is committed.
+
+A Transformer becomes a Hugging Face directory, and `transformers` itself must compute the same from it. An ELMo
+becomes a directory with its own loader (models/elmo/README.md).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from cluster.artefacts.errors import (
+    ClozeError,
+    CorruptArtefactError,
+    ExportError,
+    MismatchError,
+    StorageError,
+)
+from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
+from cluster.artefacts.storage import commit, is_committed, staging_directory, storage_errors
+from data_prep.tokenizers.special import NAMES, find_special_tokens
+from models.config import ElmoConfig, NetworkConfig, TransformerConfig
+from pipeline.checkpoints.references import PretrainedModel, Weights, resolve_model
+from pipeline.finetune.finished import load_finetuned
+from pipeline.finetune.scores import CHECKPOINT_KIND
+from pipeline.finetune.scores import KIND as SCORES_KIND
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.hf.family import Head, TokenIds
+
+KIND = "export"
+ELMO = "ELMo"
+"""The architecture that has its own loader."""
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+PARTS = ("discriminator", "generator")
+"""Networks of an ELECTRA."""
+ROLE_NAMES = {
+    "bos": ("bos_token", "cls_token"),
+    "eos": ("eos_token", "sep_token"),
+    "pad": ("pad_token",),
+    "unk": ("unk_token",),
+    "mask": ("mask_token",),
+}
+"""How tokenizer_config.json calls the roles of special tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A network to export, wherever it comes from."""
+
+    state_dict: Mapping[str, Tensor]
+    config: NetworkConfig
+    head: Head | None
+    """What is on top; None in an ELMo, which `transformers` does not have."""
+    tokenizer_json: str
+    input: InputEntry
+    """What it was read from."""
+    labels: tuple[str, ...] = ()
+    """Names of the labels, where it classifies and they are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What was written."""
+
+    directory: Path
+    family: str
+    """Architecture of `transformers`, or ELMo."""
+    auto_class: str
+    """The class whose `from_pretrained` reads it, or the function."""
+    fingerprint: str
+    difference: float | None
+    """Largest absolute difference of any logit between our network and the one that was read back; None when not
+    verified."""
+    notes: tuple[str, ...]
+    """What the network has and the directory has not."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON-like data."""
+        return {**asdict(self), "directory": str(self.directory)}
+
+
+def export(
+    reference: str,
+    directory: Path,
+    *,
+    runs_dir: Path,
+    part: str | None = None,
+    trial: str | None = None,
+    family: str | None = None,
+    weights: Weights = "model",
+    verify: bool = True,
+) -> Export:
+    """Write a network so that others read it.
+
+    Args:
+        reference: any reference to a model, or a directory of scores whose models were kept.
+        directory: what is to be made.
+        part: `generator` or `discriminator` of an ELECTRA; None takes the discriminator.
+        trial: `TASK-INITIAL-SEED` among the trainings of scores; None where there is only one.
+        family: architecture to write; None takes the first that can carry the network.
+        weights: `ema` takes the moving average of a run that keeps one.
+        verify: read the directory back with `transformers` and compare logits before it is committed.
+
+    Raises:
+        ExportError: the network cannot be written, or what was written computes something else.
+        ReferenceNotFoundError, CorruptCheckpointError, CorruptArtefactError: as reading the reference raises them.
+        StorageError: `directory` holds something else.
+    """
+    try:
+        source, notes = _open(reference, runs_dir, part, trial, weights)
+    except ClozeError:
+        raise
+    except ValueError as error:
+        raise ExportError(f"{reference} cannot be exported: {error}") from None
+    key = hash_json([KIND, source.input.fingerprint, part, trial, family, weights])
+    _refuse_other(directory, source)
+    writer: Callable[..., tuple[str, str, float | None]] = (
+        _write_elmo if isinstance(source.config, ElmoConfig) else _write_hugging_face
+    )
+    with _staged(directory, key) as staging:
+        try:
+            name, auto_class, difference = writer(staging, source, family, verify)
+        except ClozeError:
+            raise
+        except ValueError as error:
+            raise ExportError(f"{reference} cannot be exported: {error}") from None
+        manifest = commit(
+            staging,
+            directory,
+            KIND,
+            config={
+                "family": name,
+                "part": part,
+                "trial": trial,
+                "network": asdict(source.config),
+                **({} if weights == "model" else {"weights": weights}),
+            },
+            inputs=[source.input],
+            stats={"largest_difference": difference},
+        )
+    return Export(directory, name, auto_class, manifest.fingerprint, difference, notes)
+
+
+@contextmanager
+def _staged(directory: Path, key: str) -> Iterator[Path]:
+    """Where an export is gathered; one that fails leaves nothing behind, because it is one piece of work."""
+    staging = staging_directory(directory, key)
+    try:
+        with storage_errors(staging):
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+            yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _open(
+    reference: str, runs_dir: Path, part: str | None, trial: str | None, weights: Weights
+) -> tuple[Source, tuple[str, ...]]:
+    path = Path(reference)
+    if _holds(path, SCORES_KIND):
+        _refuse_option("part", part, f"{path} holds scores, and their networks have no parts", "leave it out")
+        if weights != "model":
+            raise MismatchError(
+                f"--ema has no meaning here: {path} holds scores, and fine-tuning keeps no average.",
+                next_step="leave it out",
+            )
+        tuned = load_finetuned(path, trial)
+        entry = InputEntry(kind=SCORES_KIND, uri=str(path), fingerprint=read_manifest(path).fingerprint)
+        if isinstance(tuned.config, ElmoConfig):
+            raise ExportError(
+                f"{path} holds a classifier on top of an ELMo, which no library can read; the biLM below it is that of"
+                " the checkpoint, unchanged.",
+                next_step=f"export the checkpoint (cloze lineage {path} names it), or read the classifier with"
+                " pipeline.finetune.finished.load_finetuned",
+            )
+        text = tuned.tokenizer_path.read_text(encoding="utf-8")
+        return Source(tuned.state_dict, tuned.config, tuned.head, text, entry, tuned.labels), ()
+    _refuse_option(
+        "trial",
+        trial,
+        f"{reference} is no directory of scores",
+        "leave it out, or name the scores of a fine-tuning",
+    )
+    model = resolve_model(reference, runs_dir, weights)
+    entry = InputEntry(kind=CHECKPOINT_KIND, uri=model.reference, fingerprint=model.fingerprint)
+    return _pretrained(model, part, entry)
+
+
+def _pretrained(
+    model: PretrainedModel, part: str | None, entry: InputEntry
+) -> tuple[Source, tuple[str, ...]]:
+    """The network inside what an objective trains, and what is left out."""
+    text = model.tokenizer_path.read_text(encoding="utf-8")
+    state_dict, config = model.state_dict(), model.model
+    if isinstance(config, ElmoConfig):
+        _refuse_option("part", part, f"{model.reference} is an ELMo, which is exported whole", "leave it out")
+        return Source(state_dict, config, None, text, entry), ()
+    from models.hf.parts import exported_part, generator_part
+
+    is_electra = any(name.startswith("generator.") for name in state_dict)
+    if part is not None and not (is_electra and part in PARTS):
+        raise MismatchError(
+            f"{model.reference} has no part {part!r} of its own.",
+            next_step=f"--part may be {' or '.join(PARTS)}" if is_electra else "leave out --part",
+        )
+    if part == "generator":
+        shape = _generator_config(model, config)
+        return Source(generator_part(state_dict), shape, "masked_lm", text, entry), ()
+    chosen = exported_part(state_dict, config, model.head)
+    return Source(chosen.state_dict, config, chosen.head, text, entry), chosen.notes
+
+
+def _generator_config(model: PretrainedModel, config: TransformerConfig) -> TransformerConfig:
+    from pipeline.checkpoints.checkpoint import read_trainer_state
+    from pipeline.objectives.rtd import ReplacedTokenDetection, generator_config
+
+    settings = read_trainer_state(model.directory).identity["objective"]
+    return generator_config(ReplacedTokenDetection.model_validate(settings).generator, config)
+
+
+def _holds(directory: Path, kind: str) -> bool:
+    """Whether a directory is an artefact of a kind; one whose manifest is damaged is for others to complain about."""
+    try:
+        return is_committed(directory) and read_manifest(directory).kind == kind
+    except CorruptArtefactError:
+        return False
+
+
+def _refuse_option(name: str, value: str | None, reason: str, remedy: str) -> None:
+    if value is not None:
+        raise MismatchError(f"--{name} {value} has no meaning here: {reason}.", next_step=remedy)
+
+
+def _refuse_other(directory: Path, source: Source) -> None:
+    if not directory.exists():
+        return
+    if directory.is_dir() and not any(directory.iterdir()):
+        with storage_errors(directory):
+            directory.rmdir()
+        return
+    if _holds(directory, KIND):
+        manifest = read_manifest(directory)
+        if manifest.inputs[0].fingerprint == source.input.fingerprint:
+            raise StorageError(
+                f"{directory} holds an export of {manifest.inputs[0].uri} already.",
+                kept="it, as it is",
+                next_step=f"use it, or export to another directory; or first: rm -r {directory}",
+            )
+    raise StorageError(
+        f"{directory} exists, and an export does not write over other files.",
+        kept="everything in it",
+        next_step="name a directory that does not exist",
+    )
+
+
+def _write_hugging_face(
+    staging: Path, source: Source, family: str | None, verify: bool
+) -> tuple[str, str, float | None]:
+    from models.hf.directory import save_hf_directory
+    from models.hf.networks import carrier_of
+
+    assert isinstance(source.config, TransformerConfig)
+    roles = _write_tokenizer(staging, source)
+    exported = save_hf_directory(
+        staging,
+        source.state_dict,
+        source.config,
+        _token_ids(roles),
+        head=source.head,
+        family=family,
+        labels=source.labels or None,
+    )
+    difference = None
+    if verify:
+        from pipeline.exporting.verification import verify_export
+
+        difference = verify_export(staging, source.state_dict, source.config, exported.head)
+    return exported.family, carrier_of(source.config, exported.head).auto_class, difference
+
+
+def _write_elmo(
+    staging: Path, source: Source, family: str | None, verify: bool
+) -> tuple[str, str, float | None]:
+    from models.elmo.export import load_elmo, save_elmo
+    from models.elmo.language_model import ElmoLanguageModel
+    from models.hf.families import check_values
+
+    assert isinstance(source.config, ElmoConfig)
+    if family not in (None, ELMO):
+        raise ValueError(
+            f"an ELMo is of no family of Hugging Face models such as {family!r}; leave out --family"
+        )
+    check_values(source.state_dict, "the weights to export")
+    model = ElmoLanguageModel(source.config)
+    model.load_state_dict(dict(source.state_dict))
+    save_elmo(staging, model, source.tokenizer_json)
+    difference = None
+    if verify:
+        from pipeline.exporting.verification import compare_elmo
+
+        difference = compare_elmo(load_elmo(staging), model)
+    return ELMO, "models.elmo.export.load_elmo", difference
+
+
+def _write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
+    """tokenizer.json with the settings that AutoTokenizer wants; returns the ids of special tokens by role."""
+    from tokenizers import Tokenizer
+
+    assert isinstance(source.config, TransformerConfig)
+    try:
+        tokenizer = Tokenizer.from_str(source.tokenizer_json)
+    except Exception as error:  # the library raises nothing narrower
+        raise MismatchError(
+            f"The tokenizer.json of {source.input.uri} is no tokenizer: {error}",
+            next_step="put the tokenizer there that the network was trained with",
+        ) from None
+    roles = find_special_tokens(tokenizer)
+    if "pad" not in roles:
+        raise MismatchError(
+            f"The tokenizer.json of {source.input.uri} has no token to pad with.",
+            next_step=f"add one under a usual name: {', '.join(NAMES['pad'])}",
+        )
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": source.config.max_positions,
+        "clean_up_tokenization_spaces": False,
+    }
+    for role, names in ROLE_NAMES.items():
+        if role in roles:
+            settings |= dict.fromkeys(names, tokenizer.id_to_token(roles[role]))
+    write_durably(staging / TOKENIZER_FILE, source.tokenizer_json.encode())
+    write_durably(staging / TOKENIZER_CONFIG_FILE, orjson.dumps(settings, option=orjson.OPT_INDENT_2))
+    return roles
+
+
+def _token_ids(roles: Mapping[str, int]) -> TokenIds:
+    from models.hf.family import TokenIds
+
+    return TokenIds(pad=roles["pad"], bos=roles.get("bos"), eos=roles.get("eos"))

@@ -1,0 +1,1 @@
+"""What a run read and learned from: samples, steps, lineage, comparisons."""

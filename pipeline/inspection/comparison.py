@@ -1,0 +1,195 @@
+"""Two runs side by side: what differs in their settings and their data, how their losses fell, where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.manifest import read_manifest
+from pipeline.config.loading import to_plain
+from pipeline.inspection.curves import HELD_OUT_KIND, Curve, read_curves
+from pipeline.objectives.terms import higher_is_better
+from pipeline.runs.config import UNBOUNDED_STEPS
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.history import list_attempts, newest_state
+from pipeline.runs.skip_ledger import SkipLedger
+from pipeline.runs.state import state_of
+
+Axis = Literal["step", "tokens"]
+
+CURVES = ("loss", "grad_norm", "lr", "tokens_per_s")
+"""Of every step."""
+LAST = 100
+"""Steps over which the loss at a place is averaged: that of one step says little."""
+_OF_THE_PLACE = ("runs_dir", "name")
+"""Settings that say where a run lies and what it is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One of the runs."""
+
+    name: str
+    state: str
+    detail: str
+    """What its workers do, or why it ended."""
+    step: int
+    steps: int | None
+    """Of the whole run; None where only its time ends it."""
+    tokens: int
+    """Read until `step`."""
+    loss: float | None
+    """Mean of the last LAST steps."""
+    metric: str
+    """What tells the better of its evaluations."""
+    held_out: float | None
+    """The metric at the last evaluation."""
+    best_held_out: float | None
+    tokens_per_s: float | None
+    """Median over steps."""
+    workers: tuple[int, ...]
+    """Of each attempt."""
+    skipped: tuple[int, ...]
+    """Global batches that were left out after loss spikes, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """Both runs at the last place of the axis that both have reached."""
+
+    axis: Axis
+    place: float
+    loss: tuple[float | None, float | None]
+    """Means of the last LAST steps up to there."""
+    held_out: tuple[float | None, float | None]
+    """The metric of each at the last evaluation up to there."""
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """What `cloze runs compare` says."""
+
+    facts: tuple[RunFacts, RunFacts]
+    settings: Mapping[str, tuple[Any, Any]]
+    """By dotted key, what differs; None for what one of them does not have."""
+    data: Mapping[str, tuple[Any, Any]]
+    """What differs in the data: fingerprints, sizes, what was left out. Empty: both read the same samples."""
+    common: Common
+    curves: tuple[Mapping[str, Curve], Mapping[str, Curve]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-like data, without the curves."""
+        return {
+            "runs": [asdict(own) for own in self.facts],
+            "settings": {key: list(pair) for key, pair in self.settings.items()},
+            "data": {key: list(pair) for key, pair in self.data.items()},
+            "common": asdict(self.common),
+        }
+
+
+def compare(left: RunDirectory, right: RunDirectory, axis: Axis = "step") -> RunComparison:
+    """Compare two runs, whatever state they are in.
+
+    Args:
+        axis: what their curves are aligned by.
+    """
+    curves = (
+        read_curves(left, CURVES, left.config().metric),
+        read_curves(right, CURVES, right.config().metric),
+    )
+    return RunComparison(
+        facts=(_facts(left, curves[0]), _facts(right, curves[1])),
+        settings=differences(_settings(left), _settings(right)),
+        data=differences(_data(left), _data(right)),
+        common=_common(curves, axis),
+        curves=curves,
+    )
+
+
+def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """By key, both values where they differ; None for what is missing."""
+    keys = dict.fromkeys((*left, *right))
+    return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
+
+
+def flat_settings(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything in nested settings; items of lists by their number."""
+    items: Sequence[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        items = list(enumerate(value))
+    if not items:
+        yield key, value
+    for name, own in items:
+        yield from flat_settings(own, f"{key}.{name}".lstrip("."))
+
+
+def _settings(run: RunDirectory) -> dict[str, Any]:
+    plain = to_plain(run.config())
+    return dict(flat_settings({key: own for key, own in plain.items() if key not in _OF_THE_PLACE}))
+
+
+def _data(run: RunDirectory) -> dict[str, Any]:
+    """What decides about the samples, as far as it can be read from here."""
+    config = run.config()
+    found: dict[str, Any] = {}
+    for number, store in enumerate(config.data.stores):
+        try:
+            manifest = read_manifest(store.path)
+        except ClozeError:
+            found[f"stores.{number}"] = f"{store.path} (cannot be read here)"
+            continue
+        found[f"stores.{number}.fingerprint"] = manifest.fingerprint
+        found[f"stores.{number}.documents"] = manifest.stats.get("rows")
+        found[f"stores.{number}.tokens"] = manifest.stats.get("tokens")
+    found["left out"] = [entry.data_step for entry in SkipLedger(run.path).entries]
+    if state := newest_state(run):
+        # Of the samples: stores, mixture, lengths, seed and what is held out.
+        found["samples"] = state.data_fingerprint
+    return found
+
+
+def _facts(run: RunDirectory, curves: Mapping[str, Curve]) -> RunFacts:
+    loss, held_out = curves["loss"], curves[HELD_OUT_KIND]
+    state, config = state_of(run), run.config()
+    speeds = curves["tokens_per_s"].values
+    speeds = speeds[np.isfinite(speeds)]
+    evaluated = held_out.values[np.isfinite(held_out.values)]
+    return RunFacts(
+        name=run.path.name,
+        state=state.name,
+        detail=state.detail,
+        step=int(loss.steps[-1]) if len(loss.steps) else 0,
+        steps=config.num_steps if config.num_steps < UNBOUNDED_STEPS else None,
+        tokens=int(loss.tokens[-1]) if len(loss.tokens) else 0,
+        loss=loss.mean_of_last(LAST),
+        metric=config.metric,
+        held_out=held_out.mean_of_last(1),
+        best_held_out=_best(config.metric, evaluated),
+        tokens_per_s=float(np.median(speeds)) if len(speeds) else None,
+        workers=tuple(attempt.world_size for attempt in list_attempts(run.events())),
+        skipped=SkipLedger(run.path).data.steps,
+    )
+
+
+def _best(metric: str, values: np.ndarray) -> float | None:
+    if not len(values):
+        return None
+    return float(values.max() if higher_is_better(metric) else values.min())
+
+
+def _common(curves: tuple[Mapping[str, Curve], Mapping[str, Curve]], axis: Axis) -> Common:
+    ends = [own["loss"].along(axis) for own in curves]
+    place = min(float(own[-1]) if len(own) else 0.0 for own in ends)
+    left, right = ({name: curve.until(axis, place) for name, curve in own.items()} for own in curves)
+    return Common(
+        axis=axis,
+        place=place,
+        loss=(left["loss"].mean_of_last(LAST), right["loss"].mean_of_last(LAST)),
+        held_out=(left[HELD_OUT_KIND].mean_of_last(1), right[HELD_OUT_KIND].mean_of_last(1)),
+    )

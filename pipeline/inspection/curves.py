@@ -1,0 +1,145 @@
+"""Curves of a run's log: one value per step, by step or by tokens, and as few points of them as a plot can show."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.objectives.terms import TOTAL, logged
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.history import Attempt, config_of, list_attempts
+from pipeline.runs.log.lines import entries_from
+from pipeline.runs.log.log import STEP_KIND
+
+HELD_OUT_KIND = "held_out"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Numbers over a run, ascending in `steps` and in `tokens`."""
+
+    steps: np.ndarray
+    """[points] int64 updates made."""
+    tokens: np.ndarray
+    """[points] float64 tokens of text read until then."""
+    values: np.ndarray
+    """[points] float64; NaN where nothing was logged."""
+
+    def along(self, axis: str) -> np.ndarray:
+        """[points] float64 places on the axis `step` or `tokens`."""
+        return self.tokens if axis == "tokens" else self.steps.astype(np.float64)
+
+    def until(self, axis: str, place: float) -> Curve:
+        """What lies at or before a place of an axis."""
+        count = int(np.searchsorted(self.along(axis), place, side="right"))
+        return Curve(self.steps[:count], self.tokens[:count], self.values[:count])
+
+    def mean_of_last(self, count: int) -> float | None:
+        """Mean of the last values that are finite; None when there are none."""
+        last = self.values[-count:]
+        finite = last[np.isfinite(last)]
+        return float(finite.mean()) if len(finite) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """A curve as columns of a plot."""
+
+    places: np.ndarray
+    """[columns] where on the axis, ascending; columns without values are left out."""
+    means: np.ndarray
+    lows: np.ndarray
+    highs: np.ndarray
+
+
+def read_curves(run: RunDirectory, names: Sequence[str], metric: str = TOTAL) -> dict[str, Curve]:
+    """Curves of a run's log in one pass over it: `names` of every step, and `metric` of evaluations.
+
+    Returns:
+        By name; the metric of evaluations as `held_out`. Steps are those that the run stands on: an update that was
+        taken back is not in the log.
+    """
+    wanted = {STEP_KIND: tuple(names), HELD_OUT_KIND: (metric,)}
+    steps = {kind: array("q") for kind in wanted}
+    values = {kind: [array("d") for _ in own] for kind, own in wanted.items()}
+    for entry, _ in entries_from(run.path):
+        kind = entry["kind"]
+        if kind in wanted:
+            steps[kind].append(entry["step"])
+            data = entry["data"]
+            for name, column in zip(wanted[kind], values[kind], strict=True):
+                column.append(_number(logged(data, name)))
+    found: dict[str, Curve] = {}
+    segments = _segments(run, list_attempts(run.events()))
+    for kind, keys in ((STEP_KIND, names), (HELD_OUT_KIND, (HELD_OUT_KIND,))):
+        own = np.frombuffer(steps[kind], dtype=np.int64) if steps[kind] else np.empty(0, np.int64)
+        tokens = _tokens(segments, own)
+        for key, column in zip(keys, values[kind], strict=True):
+            numbers = np.frombuffer(column, dtype=np.float64) if column else np.empty(0)
+            found[key] = Curve(own, tokens, numbers)
+    return found
+
+
+def bin_curve(curve: Curve, axis: str, limits: tuple[float, float], num_columns: int) -> Bins:
+    """The curve between two places, as mean, least and largest value of each of `num_columns` columns.
+
+    A million steps on a screen are what their columns hold: taking every n-th step would lose the spikes.
+    """
+    places, values = curve.along(axis), curve.values
+    shown = np.isfinite(values) & (places >= limits[0]) & (places <= limits[1])
+    places, values = places[shown], values[shown]
+    width = (limits[1] - limits[0]) / num_columns or 1.0
+    columns = np.minimum(((places - limits[0]) / width).astype(np.int64), num_columns - 1)
+    if not len(columns):
+        return Bins(*(np.empty(0) for _ in range(4)))
+    firsts = np.flatnonzero(np.diff(columns, prepend=-1))
+    counts = np.diff(firsts, append=len(columns))
+    return Bins(
+        places=np.add.reduceat(places, firsts) / counts,
+        means=np.add.reduceat(values, firsts) / counts,
+        lows=np.minimum.reduceat(values, firsts),
+        highs=np.maximum.reduceat(values, firsts),
+    )
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else np.nan
+
+
+def _segments(run: RunDirectory, attempts: Sequence[Attempt]) -> list[tuple[int, PretrainConfig]]:
+    """(first step, configuration) of the stretches that the run stands on; a later attempt replaces what is behind its
+    start."""
+    configs: dict[str, PretrainConfig] = {}
+    found: list[tuple[int, PretrainConfig]] = []
+    for number, attempt in enumerate(attempts):
+        if attempt.config_file not in configs:
+            configs[attempt.config_file] = config_of(run, attempt)
+        # A run begins at 0, although the line of its history that says so may have been torn.
+        first_step = attempt.first_step if number else 0
+        found = [one for one in found if one[0] < first_step]
+        found.append((first_step, configs[attempt.config_file]))
+    return found or [(0, config_of(run, None))]
+
+
+def _tokens(segments: Sequence[tuple[int, PretrainConfig]], steps: np.ndarray) -> np.ndarray:
+    """[points] float64 tokens read until each of the ascending steps; straight lines between a few knots."""
+    last = int(steps[-1]) if len(steps) else 0
+    places, totals = [0], [0]
+    ends = [*(first for first, _ in segments[1:]), max(last, segments[-1][0])]
+    for (first, config), end in zip(segments, ends, strict=True):
+        knots = sorted({*(knot for knot in _knots(config) if first < knot < end), end})
+        base, before = totals[-1], config.tokens_before(first)
+        for knot in knots:
+            places.append(knot)
+            totals.append(base + config.tokens_before(knot) - before)
+    return np.interp(steps.astype(np.float64), places, totals)
+
+
+def _knots(config: PretrainConfig) -> list[int]:
+    """The steps at which the tokens of a step change."""
+    stretches = ([phase.steps for phase in config.batch.phases], [one.steps for one in config.batch.warmup])
+    return [int(step) for stretch in stretches for step in np.cumsum(stretch, dtype=np.int64)]

@@ -1,0 +1,196 @@
+"""From a score back to the source files: every artefact names its inputs by fingerprint, and this follows them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cluster.artefacts.errors import ClozeError, CorruptArtefactError, ReferenceNotFoundError
+from cluster.artefacts.manifest import InputEntry, Manifest, read_manifest
+from cluster.artefacts.storage import is_committed, told_damage
+from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.checkpoints.references import resolve_checkpoint
+from pipeline.checkpoints.remote_files import cache_directory
+from pipeline.inspection.run_lineage import checkpoint_facts, created_facts, described, run_facts
+from pipeline.runs.directory import RunDirectory, find_run
+from pipeline.runs.reconciling import reconcile
+
+RUN_KIND = "run"
+_MAX_SHOWN_FILES = 20
+"""Source files listed under one artefact on a terminal; `--json` has all."""
+
+_WIDTH_OF_FILES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One thing in the ancestry."""
+
+    kind: str
+    uri: str
+    fingerprint: str
+    note: str = ""
+    """What people want to know at a glance, such as a step or a row count."""
+    problem: str = ""
+    """The damage, or why the ancestry cannot be followed further."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """How it was made: of a checkpoint and a run, how training went; of others, their settings and who made them."""
+    inputs: list[Node] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The tree as JSON-like data."""
+        return {
+            "kind": self.kind,
+            "uri": self.uri,
+            "fingerprint": self.fingerprint,
+            "note": self.note,
+            "problem": self.problem,
+            "facts": self.facts,
+            "inputs": [node.as_dict() for node in self.inputs],
+        }
+
+
+def trace(reference: str, runs_dir: Path) -> Node:
+    """The ancestry of a run, of a checkpoint reference, or of an artefact's directory.
+
+    Args:
+        runs_dir: where the runs lie that are named, also by scores as `RUN@STEP`.
+
+    Raises:
+        ReferenceNotFoundError: there is no such thing.
+    """
+    directory = Path(reference)
+    if is_committed(directory):
+        return _node(read_manifest(directory), directory, runs_dir)
+    if (run := _named_run(reference, runs_dir)) is not None:
+        return _run_node(run, runs_dir)
+    directory = resolve_checkpoint(reference, runs_dir)
+    return _node(read_manifest(directory), directory, runs_dir)
+
+
+def _named_run(reference: str, runs_dir: Path) -> RunDirectory | None:
+    """The run, where the reference is one's name, directory or MLflow run id and nothing more."""
+    try:
+        return find_run(reference, runs_dir)
+    except ReferenceNotFoundError:
+        return None
+
+
+def _run_node(run: RunDirectory, runs_dir: Path) -> Node:
+    """A run, made from its newest checkpoint, or while it has none from the stores of its configuration."""
+    reconcile(run)
+    facts = run_facts(run)
+    try:
+        checkpoint = resolve_checkpoint(str(run.path), runs_dir)
+        inputs = [_node(read_manifest(checkpoint), checkpoint, runs_dir)]
+    except (ReferenceNotFoundError, CorruptArtefactError):
+        inputs = [_store_node(store.path, runs_dir) for store in run.config().data.stores]
+    note = f"step {facts['step']:,}" + (f", {facts['state']}" if "state" in facts else "")
+    return Node(RUN_KIND, str(run.path), run.info.run_id, note=note, facts=facts, inputs=inputs)
+
+
+def _store_node(path: Path, runs_dir: Path) -> Node:
+    """A store that no checkpoint names by fingerprint yet: it is what lies there now."""
+    try:
+        return _node(read_manifest(path), path, runs_dir)
+    except CorruptArtefactError as error:
+        return Node("tokens", str(path), "", problem=error.problem)
+
+
+def _node(manifest: Manifest, directory: Path, runs_dir: Path) -> Node:
+    is_checkpoint = manifest.kind == CHECKPOINT_KIND
+    facts = checkpoint_facts(directory, manifest, runs_dir) if is_checkpoint else {}
+    inputs = [_follow(entry, directory, runs_dir) for entry in manifest.inputs]
+    if is_checkpoint:
+        # A checkpoint reads tokens; another checkpoint among its inputs taught it.
+        inputs = [
+            replace(node, note=f"teacher, {node.note}") if node.kind == CHECKPOINT_KIND else node
+            for node in inputs
+        ]
+    return Node(
+        kind=manifest.kind,
+        uri=str(directory),
+        fingerprint=manifest.fingerprint,
+        note=_note(manifest),
+        problem="" if _is_copy(directory) else told_damage(directory, manifest),
+        facts=facts or {"settings": manifest.config, "made_by": created_facts(manifest.created_by)},
+        inputs=inputs,
+    )
+
+
+def _is_copy(directory: Path) -> bool:
+    """Whether it holds only some files of a checkpoint that is kept elsewhere."""
+    return directory.is_relative_to(cache_directory())
+
+
+def _follow(entry: InputEntry, used_by: Path, runs_dir: Path) -> Node:
+    """The node of an input; the artefact is read again, and must still be the one that was used."""
+    problem = "" if entry.kind.endswith("file") else "not found here"
+    for directory in _candidates(entry, used_by, runs_dir):
+        if not is_committed(directory):
+            continue
+        try:
+            manifest = read_manifest(directory)
+        except CorruptArtefactError as error:
+            problem = error.problem
+            continue
+        if manifest.fingerprint == entry.fingerprint:
+            return _node(manifest, directory, runs_dir)
+        if manifest.kind == entry.kind:
+            problem = f"{directory} now holds something else ({manifest.fingerprint})"
+    return Node(entry.kind, entry.uri, entry.fingerprint, problem=problem)
+
+
+def _candidates(entry: InputEntry, used_by: Path, runs_dir: Path) -> Iterator[Path]:
+    """Where an input artefact may lie: where it was, or beside its user when both were moved together."""
+    place = Path(entry.uri)
+    yield place
+    yield place / entry.kind
+    yield used_by.parent / place.name
+    if entry.kind == CHECKPOINT_KIND:
+        # It may be gone, or lie in a store that does not answer.
+        with suppress(ClozeError):
+            yield resolve_checkpoint(entry.uri, runs_dir)
+
+
+def _note(manifest: Manifest) -> str:
+    parts = [f"step {manifest.config['step']}"] if "step" in manifest.config else []
+    parts += [
+        f"{name} {manifest.config[name]}" for name in ("family", "weights") if manifest.config.get(name)
+    ]
+    parts += [
+        f"{manifest.stats[name]:,} {name.replace('_', ' ')}"
+        for name in ("rows", "tokens", "predicted_tokens", "rejects", "trainings")
+        if isinstance(manifest.stats.get(name), int)
+    ]
+    parts.append(f"cloze {manifest.created_by.version}")
+    if manifest.created_by.commit:
+        parts.append(f"commit {manifest.created_by.commit}")
+    return ", ".join(parts)
+
+
+def render(root: Node) -> None:
+    """Print the ancestry as a tree."""
+    from rich.console import Console
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def add(node: Node, parent: Tree | None) -> Tree:
+        text = Text.assemble((node.kind, "bold"), f" {node.uri}\n  {node.fingerprint}  {node.note}")
+        for line in described(node.facts) if node.kind in (RUN_KIND, CHECKPOINT_KIND) else ():
+            text.append(f"\n  {line}", "dim")
+        if node.problem:
+            text.append(f"\n  {node.problem}", "red")
+        tree = Tree(text) if parent is None else parent.add(text)
+        for child in node.inputs[:_MAX_SHOWN_FILES]:
+            add(child, tree)
+        if len(node.inputs) > _MAX_SHOWN_FILES:
+            tree.add(f"... and {len(node.inputs) - _MAX_SHOWN_FILES} more (--json lists all)")
+        return tree
+
+    # Rich cuts lines of trees; what a program or a file gets must be whole.
+    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, highlight=False).print(add(root, None))

@@ -1,0 +1,215 @@
+"""What a checkpoint's weights depend on besides its inputs: how the run that made it went until then.
+
+Facts are from the checkpoint itself, which may have been copied away from its run; what only the run's directory knows
+(who worked at it, and when) is added where that is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.manifest import CreatedBy, Manifest
+from pipeline.checkpoints.checkpoint import EMA_FILE, TrainerState, read_trainer_state
+from pipeline.config.loading import to_plain
+from pipeline.runs.config import identity_of
+from pipeline.runs.directory import RUN_FILE, RunDirectory, find_run
+from pipeline.runs.history import Attempt, last_logged, list_attempts
+from pipeline.runs.skip_ledger import SkipLedger
+from pipeline.runs.state import state_of
+
+_CHANGES = ("changed", "spike", "skipped-update", "checkpoint-set-aside", "profiled")
+"""Events that a reader of weights wants to know of, besides starts and ends."""
+
+
+def checkpoint_facts(directory: Path, manifest: Manifest, runs_dir: Path) -> dict[str, Any]:
+    """How a checkpoint came to be, as JSON-like data."""
+    try:
+        state = read_trainer_state(directory)
+    except ClozeError:
+        return {}
+    facts: dict[str, Any] = {
+        "run": state.run_name,
+        "mlflow_run": state.run_id,
+        "step": state.step,
+        "samples": state.samples,
+        "tokens": state.tokens or None,
+        "predicted_tokens": state.predicted_tokens,
+        "hours": state.elapsed_s / 3600 or None,
+        "held_out": state.held_out,
+        "ema": _ema(state, manifest),
+        **_learned_from(state.identity, state.step),
+        "left_out": state.skipped_data,
+        "allowed_changes": state.allowed_changes,
+        "saved_by": {
+            "workers": state.world_size,
+            "zero_stage": state.zero_stage,
+            "optimizer": state.optimizer,
+            **created_facts(manifest.created_by),
+        },
+    }
+    run = _run_of(directory, state.run_name, state.run_id, runs_dir)
+    return facts if run is None else facts | _history(run, state.step)
+
+
+def run_facts(run: RunDirectory) -> dict[str, Any]:
+    """Where a run stands and how it came there, as JSON-like data."""
+    facts: dict[str, Any] = {"run": run.info.name, "mlflow_run": run.info.run_id}
+    step = (last_logged(run) or (0, {}))[0]
+    try:
+        config = run.config()
+    except ClozeError as error:
+        return facts | {"step": step, "problem": error.problem}
+    state = state_of(run)
+    return {
+        **facts,
+        "state": state.name,
+        "detail": state.detail,
+        "step": step,
+        "tokens": config.tokens_before(step),
+        **_learned_from({**identity_of(config), "data": to_plain(config)["data"]}, step),
+        "left_out": [entry.model_dump(mode="json") for entry in SkipLedger(run.path).entries],
+        **_history(run, None),
+    }
+
+
+def created_facts(created: CreatedBy) -> dict[str, Any]:
+    """Who made something."""
+    return {
+        "cloze": created.version,
+        "commit": created.commit,
+        "host": created.host,
+        "time": created.time,
+    }
+
+
+def described(facts: Mapping[str, Any]) -> Iterator[str]:
+    """The facts as lines to read; those that say nothing are left out."""
+    for name, value in facts.items():
+        if value in (None, "", [], {}) or name in ("run", "step"):
+            continue
+        label = name.replace("_", " ")
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            yield f"{label}:"
+            yield from (f"  {_line(item)}" for item in value)
+        else:
+            yield f"{label}: {_line(value)}"
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, Mapping):
+        said = {key: own for key, own in value.items() if own not in (None, [], {})}
+        return ", ".join(
+            f"{key} ({_line(own)})" if isinstance(own, Mapping) else f"{key} {_line(own)}"
+            for key, own in said.items()
+        )
+    if isinstance(value, list):
+        return ", ".join(map(_line, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _ema(state: TrainerState, manifest: Manifest) -> dict[str, Any] | None:
+    """The average of the weights that lies beside them."""
+    if not any(entry.path == EMA_FILE for entry in manifest.files):
+        return None
+    return {"decay": (state.identity.get("ema") or {}).get("decay"), "file": EMA_FILE}
+
+
+def _learned_from(identity: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """Objective, mixture and phases up to a step; of identities of other versions, what they have."""
+    data, batch = identity.get("data") or {}, identity.get("batch") or {}
+    objective = identity.get("objective") or {}
+    found = {
+        "objective": objective.get("kind"),
+        "teacher": objective.get("teacher"),
+        "seed": identity.get("seed"),
+        "precision": identity.get("precision"),
+        "mixture": [_compact(store) for store in data.get("stores", ())],
+        "phases": list(_phases(batch, step)),
+        "batch_sizes": list(_batch_sizes(batch, step)),
+    }
+    return {name: value for name, value in found.items() if value not in (None, [])}
+
+
+def _compact(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _phases(batch: Mapping[str, Any], step: int) -> Iterator[dict[str, Any]]:
+    """Stretches of the run with their sequence lengths and weights; steps are numbered from 1."""
+    first, length = 1, batch.get("sequence_length")
+    for phase in batch.get("phases") or ():
+        if first > step:
+            return
+        own = {"from_step": first, "tokens_per_sample": phase.get("sequence_length") or length}
+        yield own | _compact({"weights": phase.get("weights")})
+        first += phase["steps"]
+    if first <= step and length is not None:
+        yield {"from_step": first, "tokens_per_sample": length}
+
+
+def _batch_sizes(batch: Mapping[str, Any], step: int) -> Iterator[dict[str, Any]]:
+    first = 1
+    for stage in batch.get("warmup") or ():
+        if first > step:
+            return
+        yield {"from_step": first, "samples": stage["samples"]}
+        first += stage["steps"]
+    if first <= step and "samples" in batch:
+        yield {"from_step": first, "samples": batch["samples"]}
+
+
+def _run_of(directory: Path, name: str, run_id: str, runs_dir: Path) -> RunDirectory | None:
+    """The run that a checkpoint belongs to; one of the same name that is another is not taken for it."""
+    candidates = [RunDirectory(directory.absolute().parent.parent)]
+    with suppress(ClozeError, OSError):
+        candidates.append(find_run(name, runs_dir))
+    for run in candidates:
+        if (run.path / RUN_FILE).is_file():
+            with suppress(OSError, ValueError):
+                if run.info.run_id == run_id or run.info.name == name:
+                    return run
+    return None
+
+
+def _history(run: RunDirectory, step: int | None) -> dict[str, Any]:
+    """Attempts, and what happened, until a step; None: all."""
+    try:
+        events = run.events()
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    attempts = [each for each in list_attempts(events) if step is None or each.first_step < step]
+    told = [
+        {
+            "event": event["event"],
+            **{key: own for key, own in event.items() if key not in ("event", "samples")},
+        }
+        for event in events
+        if event["event"] in _CHANGES and (step is None or int(event.get("step", 0)) <= step)
+    ]
+    return {"attempts": list(_attempts(attempts)), "events": told}
+
+
+def _attempts(attempts: Sequence[Attempt]) -> Iterator[dict[str, Any]]:
+    for attempt in attempts:
+        event = attempt.event
+        hosts = sorted({str(worker.get("host")) for worker in event.get("workers", ())})
+        yield {
+            "attempt": attempt.number,
+            "from_step": attempt.first_step + 1,
+            "time": attempt.time,
+            "workers": attempt.world_size,
+            "hosts": hosts,
+            "device": event.get("device"),
+            "optimizer": event.get("optimizer"),
+            "attention": event.get("attention"),
+            "config": attempt.config_file,
+            **_compact({"commit": event.get("commit"), "environment": event.get("environment")}),
+        }

@@ -1,0 +1,1 @@
+"""The configuration of a data preparation, checked with everything that it names."""

@@ -1,0 +1,69 @@
+"""The configuration of a preparation, read together with a look at everything that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from cluster.artefacts.errors import ConfigError
+from data_prep.config import DataConfig
+from data_prep.decontaminate.config import DecontaminationConfig
+from data_prep.filters import AnyFilter
+from data_prep.input_checks import as_problems, check_inputs, find_input_errors
+from data_prep.sources import AnySource
+from data_prep.tokenizers.config import AnyTokenizer
+from pipeline.config.loading import load_plain, validate
+from pipeline.finetune.evaluation_sets import evaluation_texts
+
+
+def load_preparation(path: Path, overrides: Sequence[str] = ()) -> DataConfig:
+    """Read and validate a data configuration, and look for its files, tokenizer, filters and evaluation sets.
+
+    Raises:
+        MissingInputError: the configuration or something that it names is not there.
+        ConfigError: every problem at once. Where a part of the configuration is wrong, what the other parts name is
+            looked for all the same.
+    """
+    plain = load_plain(DataConfig, path, overrides)
+    try:
+        config = validate(DataConfig, plain, str(path))
+    except ConfigError as error:
+        missing = [
+            problem
+            for key, found in find_input_errors(**_valid_parts(plain), evaluation_texts=evaluation_texts)
+            for problem in as_problems(key, found)
+        ]
+        if not missing:
+            raise
+        problems = (*error.problems, *missing)
+        raise ConfigError(
+            f"{path}: {len(problems)} problems in the configuration:", problems=problems
+        ) from None
+    check_inputs(config, evaluation_texts)
+    return config
+
+
+def _valid_parts(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a wrong configuration that are right by themselves, as `find_input_errors` takes them."""
+    sources, filters = (_listed(plain.get(name)) for name in ("sources", "filters"))
+    return {
+        "sources": {number: valid for number, one in sources if (valid := _valid(AnySource, one))},
+        "filters": [valid for _, one in filters if (valid := _valid(AnyFilter, one))],
+        "tokenizer": _valid(AnyTokenizer, plain.get("tokenizer")),
+        "decontaminate": _valid(DecontaminationConfig, plain.get("decontaminate")),
+    }
+
+
+def _listed(value: Any) -> enumerate[Any]:
+    return enumerate(value if isinstance(value, list) else [])
+
+
+def _valid(annotation: Any, value: Any) -> Any:
+    """The value as settings; None where it is absent or wrong."""
+    try:
+        return None if value is None else TypeAdapter(annotation).validate_python(value)
+    except ValidationError:
+        return None

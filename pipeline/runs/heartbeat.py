@@ -1,0 +1,215 @@
+"""Signs of life of every rank, and the end of one that gives none.
+
+RUN/heartbeats/rank-00000             what the rank does at the moment: one line of JSON, written over and over
+RUN/heartbeats/pulse-00000            that its process exists: see `pulse.py`
+RUN/stacks/rank-00000-HOST-PID.txt    the stacks of all its threads, when it stood still for too long
+
+A beat is progress, and is late after a time that depends on what the rank does; a pulse is life, and only says whether
+the process may still train.
+
+Stacks are written while Python does nothing, by a thread of C that needs no interpreter lock (`faulthandler`). A
+stopped or vanished process cannot do even that; `stall_watch.py` sees to it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import platform
+import time
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+import orjson
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.pulse import Pulse
+
+HEARTBEATS = "heartbeats"
+STACKS = "stacks"
+ENDED = "ended"
+"""Part of a rank that came to its end in good order."""
+FIRST_TIMES_AS_LONG = 10.0
+"""The first step, and a part that comes for the first time, compile, load and open: so many times the timeout."""
+_SLOW_PARTS = frozenset({"saving", "loading"})
+"""Parts that take as long as storage does, every time."""
+_RECORD_BYTES = 512
+_REARM_SHARE = 0.01
+"""Share of the timeout that may pass before the alarm is set anew: setting it starts a thread (70 us)."""
+
+
+class Beat(BaseModel):
+    """The last sign of life of a rank."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int
+    host: str
+    machine: str = ""
+    """What tells machines, and containers, of one name apart: see `this_machine`."""
+    pid: int
+    started_s: float
+    """Unix time at which the process was created: tells it from a later one with its number."""
+    step: int
+    """The update that it works on."""
+    num_steps: int
+    """Updates that the process has finished since it began."""
+    part: str
+    """What of it, such as `data`, `forward`, `update`, `evaluation` or `saving`."""
+    time_s: float
+    """Unix time of the beat, by the clock of its host; for people, because clocks differ."""
+    timeout_s: float
+    """Seconds after which the next beat is too late."""
+
+
+class Heartbeat:
+    """The heartbeat of this process; close it, or use it as a context, so that the alarm goes with it."""
+
+    def __init__(self, run_directory: Path, rank: int, timeout_s: float) -> None:
+        """Start with the alarm set for the time that a first step may take.
+
+        Args:
+            timeout_s: seconds without a beat after which the stacks are written and the process is ended.
+
+        Raises:
+            StorageError: the file system refuses.
+        """
+        self._timeout_s = timeout_s
+        process = psutil.Process()
+        self._who = {
+            "rank": rank,
+            "host": platform.node(),
+            "machine": this_machine(),
+            "pid": process.pid,
+            "started_s": process.create_time(),
+        }
+        self._first_step: int | None = None
+        self._parts: set[str] = set()
+        """Those of the steps before."""
+        self._current: set[str] = set()
+        self._step = -1
+        self._armed_at, self._armed_s = 0.0, 0.0
+        beats, stacks = run_directory / HEARTBEATS, run_directory / STACKS
+        with RunDirectory(run_directory).refusals():
+            beats.mkdir(exist_ok=True)
+            stacks.mkdir(exist_ok=True)
+            # Kept open: whoever has no memory, or no file system, left can still tell.
+            self._file = os.open(heartbeat_path(run_directory, rank), os.O_RDWR | os.O_CREAT, 0o644)
+            self._stacks_path = stacks / f"rank-{rank:05d}-{platform.node()}-{process.pid}.txt"
+            self._stacks = self._stacks_path.open("w")
+            self._write(-1, "starting", timeout_s * FIRST_TIMES_AS_LONG)
+        self._pulse = Pulse(pulse_path(run_directory, rank), process.pid)
+
+    def beat(self, step: int, part: str) -> None:
+        """Say that this rank begins `part` of `step`.
+
+        Until the second step that it is called with, in a part that it was not called with before, and in those that
+        wait for storage, the alarm is that of a first step.
+        """
+        if self._first_step is None:
+            self._first_step = step
+        # A run that goes back after a loss spike may come to earlier steps than it began with.
+        if step != self._step:
+            self._parts |= self._current
+            self._current = set()
+        self._current.add(part)
+        first = step <= self._first_step or part in _SLOW_PARTS or part not in self._parts
+        self._write(step, part, self._timeout_s * (FIRST_TIMES_AS_LONG if first else 1.0))
+
+    def close(self) -> None:
+        """Take the alarm back. An empty file of stacks is removed."""
+        if self._stacks.closed:
+            return
+        faulthandler.cancel_dump_traceback_later()
+        self._pulse.close()
+        self._put(self._step, ENDED, 0.0)
+        os.close(self._file)
+        self._stacks.close()
+        if self._stacks_path.stat().st_size == 0:
+            self._stacks_path.unlink()
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, step: int, part: str, timeout_s: float) -> None:
+        now = time.monotonic()
+        if timeout_s != self._armed_s or now - self._armed_at > timeout_s * _REARM_SHARE:
+            later = timeout_s * (1.0 + _REARM_SHARE)
+            faulthandler.dump_traceback_later(later, exit=True, file=self._stacks)
+            self._armed_at, self._armed_s = now, timeout_s
+        self._put(step, part, timeout_s)
+
+    def _put(self, step: int, part: str, timeout_s: float) -> None:
+        self._step = step
+        record = {
+            **self._who,
+            "step": step,
+            "num_steps": 0 if self._first_step is None else max(0, step - self._first_step),
+            "part": part,
+            "time_s": time.time(),
+            "timeout_s": timeout_s,
+        }
+        # One write of one size: a reader sees this beat or the one before, never a mixture.
+        os.pwrite(self._file, orjson.dumps(record).ljust(_RECORD_BYTES - 1) + b"\n", 0)
+
+
+def heartbeat_path(run_directory: Path, rank: int) -> Path:
+    """Where a rank's heartbeat lies."""
+    return run_directory / HEARTBEATS / f"rank-{rank:05d}"
+
+
+def pulse_path(run_directory: Path, rank: int) -> Path:
+    """Where the count of a rank's helper lies."""
+    return run_directory / HEARTBEATS / f"pulse-{rank:05d}"
+
+
+@cache
+def this_machine() -> str:
+    """Tells this machine, since it was started, and the container from all others in which numbers of processes mean
+    something else; names of hosts may be equal."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return platform.node()
+
+
+def is_here(beat: Beat) -> bool:
+    """Whether the process behind a beat can be looked up on this machine."""
+    return beat.machine == this_machine() if beat.machine else beat.host == platform.node()
+
+
+def read_heartbeats(run_directory: Path) -> list[Beat]:
+    """The last sign of life of every rank that ever gave one, by rank."""
+    found = []
+    for path in sorted((run_directory / HEARTBEATS).glob("rank-*")):
+        try:
+            found.append(Beat.model_validate(orjson.loads(path.read_bytes())))
+        except (OSError, ValueError, ValidationError):
+            continue  # Created and not yet written.
+    return found
+
+
+def has_made_updates(run_directory: Path) -> bool:
+    """Whether the newest processes at a run have finished an update."""
+    return any(beat.num_steps > 0 for beat in read_heartbeats(run_directory))
+
+
+def process_of(beat: Beat) -> psutil.Process | None:
+    """The process behind a beat, when it runs on this machine and has not ended."""
+    if not is_here(beat):
+        return None
+    try:
+        process = psutil.Process(beat.pid)
+        alive = abs(process.create_time() - beat.started_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return None
+    return process if alive else None

@@ -1,0 +1,219 @@
+"""What a run reads: its token stores, the samples cut from them, the vocabulary, and the network they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from cluster.artefacts.errors import ConfigError, MismatchError
+from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, hash_json
+from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.storage import contents_of
+from data_prep.token_store import TokenStore
+from models.config import NetworkConfig
+from pipeline.objectives import FIT_CHECKS, LENGTHS, OBJECTIVES
+from pipeline.objectives.base import Batch
+from pipeline.objectives.distill import Distillation, teacher_entry
+from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
+from pipeline.runs.config import PretrainConfig
+from pipeline.samples.dataset import Ingredient, Split, TokenDataset
+from pipeline.samples.epochs.kept_layouts import KeptLayouts
+from pipeline.samples.loader import Lengths
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the run reads: stores, samples and the network's shape."""
+
+    config: PretrainConfig
+    stores: list[TokenStore]
+    model: NetworkConfig
+    vocabulary: Vocabulary
+    layouts: KeptLayouts | None = None
+    """Where what is laid out is kept."""
+
+    @cached_property
+    def phases(self) -> list[tuple[int, TokenDataset]]:
+        """The first step of every phase, and its training samples."""
+        found, first = [], 0
+        for phase in self.config.phases:
+            found.append((first, self._dataset(self.config.length_of(phase), "train", phase.weights)))
+            first += phase.steps
+        return found
+
+    @property
+    def train(self) -> TokenDataset:
+        """The training samples of the last phase: those of the whole run where there is one."""
+        return self.phases[-1][1]
+
+    @cached_property
+    def held_out(self) -> TokenDataset:
+        """The samples of evaluations, of the last phase's length."""
+        return self._dataset(self.config.batch.sequence_length, "held_out")
+
+    @cached_property
+    def held_out_by_source(self) -> dict[str, TokenDataset]:
+        """The held-out samples of each source of the stores alone; only of sources that have enough of them."""
+        found = {}
+        for source in sorted({name for store in self.stores for name in store.source_names}):
+            with suppress(ConfigError):
+                found[source] = self._dataset(self.config.batch.sequence_length, "held_out", source=source)
+        return found
+
+    @cached_property
+    def source_names(self) -> list[str]:
+        """The sources whose losses are told apart: all that are read, by alphabet; none where there is only one."""
+        found = {
+            name
+            for store, one in zip(self.stores, self.config.data.stores, strict=True)
+            for name in store.source_names
+            if one.sources is None or name in one.sources
+        }
+        return sorted(found) if len(found) > 1 else []
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Of all training samples."""
+        prints = [[first, dataset.fingerprint] for first, dataset in self.phases]
+        return prints[0][1] if len(prints) == 1 else hash_json(prints)
+
+    @cached_property
+    def entries(self) -> list[InputEntry]:
+        """What checkpoints of the run name as their inputs: the stores, and the teacher where there is one."""
+        tokens = [
+            InputEntry(kind="tokens", uri=str(store.path), fingerprint=store.fingerprint)
+            for store in self.stores
+        ]
+        objective = self.config.objective
+        return [*tokens, teacher_entry(objective)] if isinstance(objective, Distillation) else tokens
+
+    def require_samples(self) -> None:
+        """Lay out all samples.
+
+        Raises:
+            ConfigError: some documents, of training or held out, do not give a single sample.
+        """
+        _ = self.phases, self.held_out
+
+    def corrupt(self, packed: Packed, noise: Noise) -> Batch:
+        """What the objective makes of samples; `noise` is that of the run."""
+        settings = self.config.objective
+        return OBJECTIVES[settings.kind].corrupt(packed, noise, settings, self.vocabulary)
+
+    def lengths(self, noise: Noise) -> Lengths | None:
+        """What the samples of a step are sorted by; None where their texts are of one length."""
+        settings = self.config.objective
+        own = LENGTHS.get(settings.kind)
+        return None if own is None else partial(own, settings, noise)
+
+    def _dataset(
+        self,
+        sequence_length: int,
+        split: Split,
+        weights: Sequence[float] | None = None,
+        source: str | None = None,
+    ) -> TokenDataset:
+        config = self.config
+        wanted = config.reading_at(sequence_length)
+        return TokenDataset(
+            self._ingredients(weights, source),
+            sequence_length=wanted.length,
+            pad=self.vocabulary["pad"],
+            seed=config.seed,
+            held_out=config.data.held_out,
+            split=split,
+            format=config.format,
+            relation=wanted.relation,
+            attention=config.batch.attention,
+            with_sentence_starts=wanted.sentence_starts,
+            with_langs=wanted.langs,
+            language_temperature=config.data.language_temperature,
+            source_names=self.source_names or None,
+            layouts=self.layouts,
+        )
+
+    def _ingredients(self, weights: Sequence[float] | None, source: str | None) -> list[Ingredient]:
+        """The stores with their weights, without those of weight 0; or only what they hold of one source."""
+        found = []
+        for number, (store, one) in enumerate(zip(self.stores, self.config.data.stores, strict=True)):
+            weight = one.weight if weights is None else weights[number]
+            sources = one.sources
+            if source is not None:
+                if source not in (store.source_names if sources is None else sources):
+                    continue
+                sources = (source,)
+            if weight > 0:
+                found.append(Ingredient(store, weight, sources, one.langs))
+        return found
+
+
+def open_inputs(
+    config: PretrainConfig,
+    *,
+    verify: bool,
+    seen: SeenFiles | None = None,
+    layouts: KeptLayouts | None = None,
+) -> Inputs:
+    """Open the stores, hashing every file when `verify`, and fit the network's vocabulary to them.
+
+    Args:
+        seen: files that need not be hashed again; those that are right are added.
+        layouts: where what is laid out is kept.
+
+    Raises:
+        CorruptArtefactError, MismatchError, ConfigError: as the parts raise them; what the objective, the network and
+            the tokens are to each other is checked here, before anything is started.
+    """
+    stores = [TokenStore.open(store.path, verify=verify, seen=seen) for store in config.data.stores]
+    vocabulary = open_vocabulary(config, stores)
+    model = replace(config.model, vocab_size=vocabulary.size)
+    if check_fit := FIT_CHECKS.get(config.objective.kind):
+        check_fit(config.objective, model, vocabulary)
+    return Inputs(config, stores, model, vocabulary, layouts)
+
+
+def open_vocabulary(config: PretrainConfig, stores: Sequence[TokenStore]) -> Vocabulary:
+    """The vocabulary of the tokens with what the objective needs beyond, such as `<mask>` or sentinels.
+
+    Raises:
+        MismatchError: the configured vocabulary has no place for some tokens.
+        CorruptArtefactError: a store names no special tokens, or its tokenizer is none.
+    """
+    languages = sorted({name for store in stores for name in store.lang_codes})
+    objective = OBJECTIVES[config.objective.kind]
+    roles, extra_tokens = dict(stores[0].special_tokens), objective.extra_tokens(config.objective, languages)
+    with contents_of(stores[0].path / MANIFEST_NAME):
+        pad, ends = roles["pad"], (roles["bos"], roles["eos"])
+    if pad in ends:
+        # GPT-2's vocabulary has one token for all of it; were texts to end with padding, no end would be learned.
+        del roles["pad"]
+        extra_tokens = ("<pad>", *extra_tokens)
+    with contents_of(stores[0].tokenizer_path):
+        vocabulary = make_vocabulary(
+            stores[0].tokenizer_path.read_text(encoding="utf-8"),
+            roles,
+            extra_tokens,
+            size=max(store.vocab_size for store in stores),
+        )
+    return fit_vocabulary(vocabulary, config.model.vocab_size, str(stores[0].path))
+
+
+def fit_vocabulary(vocabulary: Vocabulary, configured: int | None, place: str) -> Vocabulary:
+    """The vocabulary with the size of the network: its own, unless the configuration asks for a larger one.
+
+    Raises:
+        MismatchError: the configured vocabulary has no place for some tokens.
+    """
+    needed = vocabulary.size
+    if configured is None or configured == needed:
+        return vocabulary
+    if configured < needed:
+        raise MismatchError(
+            f"model.vocab_size is {configured}, but the tokens of {place}, with those of the objective, need {needed}.",
+            next_step=f"remove model.vocab_size from the configuration, or set it to {needed} or more",
+        )
+    return vocabulary.enlarged(configured)

@@ -1,0 +1,210 @@
+"""The log of a training run: every step is written to disk first, and sent to MLflow from there.
+
+`log.jsonl` in the run's directory is append-only and is the truth; MLflow is a copy that a process of its own keeps
+up to date (`log_sender.py`). A tracking store that is down, slow or restarted costs training nothing.
+
+A resumed run repeats the steps after its checkpoint; those that are in the log already are not written again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from cluster.artefacts.errors import StorageError
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.lines import (
+    LOG_NAME,
+    encode,
+    entries_backwards,
+    log_size,
+    read_log,
+    read_metrics,
+    read_new,
+)
+from pipeline.runs.log.seals import LogSeals
+from pipeline.runs.log.sender import SENT_NAME, Sender, send_log, want_status
+
+__all__ = [
+    "LOG_NAME",
+    "SENT_NAME",
+    "RunLog",
+    "Sender",
+    "log_size",
+    "read_log",
+    "read_metrics",
+    "read_new",
+    "send_log",
+    "want_status",
+]
+
+STEP_KIND = "train"
+"""Kind of the entries that every step has exactly one of, in order."""
+CHECKPOINT_KIND = "checkpoint"
+"""Kind of the entries about committed checkpoints."""
+FORGET_KIND = "forget"
+"""Kind of the entries about checkpoints that are not there any more."""
+_HELD_OUT_KIND = "held_out"
+
+
+class RunLog:
+    """Appends entries to `log.jsonl`. Only rank 0 has one."""
+
+    def __init__(self, run_directory: Path, *, since: int = 0) -> None:
+        """
+        Args:
+            since: the step of the checkpoint that the run continues from. Only what the log holds from there on is
+                read: with the last step of a long run, that is its last lines.
+
+        Raises:
+            StorageError: the log cannot be written.
+        """
+        self._directory, self._path = run_directory, run_directory / LOG_NAME
+        self._last: dict[str, int] = {}
+        self._events: set[bytes] = set()
+        self._recorded: dict[int, dict[str, Any]] = {}
+        self._evaluated: dict[int, int] = {}
+        with _refusals(self._path):
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = self._drop_torn_line()
+        self._seals = LogSeals(run_directory, self._size)
+        self._read_back_to(since)
+
+    def write(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
+        """Append an entry unless this kind already has one for `step` or later; returns whether it did.
+
+        Raises:
+            StorageError: the disk is full, or refuses. The log is as it was before, and the run can be resumed from
+                its last checkpoint.
+        """
+        if step <= self.last_step(kind):
+            return False
+        time_ms = _now_ms()
+        self._append(encode(kind, step, time_ms, data))
+        self._last[kind] = step
+        if kind == _HELD_OUT_KIND:
+            self._evaluated[step] = time_ms
+        if kind == STEP_KIND:
+            self._recorded[step] = dict(data)
+        elif kind == CHECKPOINT_KIND:
+            # What is before it will not be repeated, except from an older checkpoint: `recorded` then reads again.
+            self._recorded = {number: kept for number, kept in self._recorded.items() if number > step}
+            self._evaluated = {number: time for number, time in self._evaluated.items() if number > step}
+        return True
+
+    def event(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
+        """Append what happened at `step`, of which there may be several, unless the very same is in the log already
+        because the run repeats its steps; returns whether it did.
+
+        Raises:
+            StorageError: see `write`.
+        """
+        known = _identity(kind, step, data)
+        if known in self._events:
+            return False
+        self._append(encode(kind, step, _now_ms(), data))
+        self._events.add(known)
+        return True
+
+    def last_step(self, kind: str) -> int:
+        """Step of the newest entry of this kind from `since` on; -1 when there is none."""
+        return self._last.get(kind, -1)
+
+    def recorded(self, step: int) -> dict[str, Any] | None:
+        """The metrics that are in the log for a step, which is about to be repeated; None when it is new."""
+        if step > self.last_step(STEP_KIND):
+            return None
+        if step not in self._recorded:
+            self._read_back_to(step - 1)
+        return self._recorded.get(step)
+
+    def evaluated_ms(self, step: int) -> int | None:
+        """When a step newer than the last checkpoint was evaluated, in milliseconds since 1970, as the log says; None
+        for a step that was not."""
+        return self._evaluated.get(step)
+
+    def sync(self) -> None:
+        """Have everything on the disk itself, as it must be before a checkpoint of these steps is committed: after a
+        power failure they are not repeated.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        with _refusals(self._path):
+            os.fsync(self._descriptor)
+        self._seals.close_stretch()
+
+    def close(self) -> None:
+        """Close the file; everything was written when it was logged. Closing twice is closing once."""
+        if self._descriptor >= 0:
+            with suppress(StorageError):
+                self.sync()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _append(self, line: bytes) -> None:
+        # One call for one line, and no buffer: a kill leaves nothing in memory, and a failed write nothing to come.
+        with _refusals(self._path):
+            try:
+                written = os.write(self._descriptor, line)
+                while written < len(line):
+                    written += os.write(self._descriptor, line[written:])
+            except BaseException:
+                os.ftruncate(self._descriptor, self._size)
+                raise
+        self._size += len(line)
+        self._seals.add(line)
+
+    def _drop_torn_line(self) -> int:
+        """Cut off a last line that a killed process left unfinished; returns the bytes that are left."""
+        size = end = os.fstat(self._descriptor).st_size
+        whole = 0
+        while end and not whole:
+            start = max(0, end - (1 << 16))
+            whole = os.pread(self._descriptor, end - start, start).rfind(b"\n") + 1
+            whole, end = (start + whole if whole else 0), start
+        if whole != size:
+            os.ftruncate(self._descriptor, whole)
+        return whole
+
+    def _read_back_to(self, step: int) -> None:
+        """Learn what the log holds after `step`, and at it except for its metrics.
+
+        A step's metrics are its first entry: whatever else carries its number, or a higher one, comes behind them.
+        """
+        for entry in entries_backwards(self._directory):
+            kind, number, data = entry["kind"], entry["step"], entry["data"]
+            self._last[kind] = max(number, self._last.get(kind, -1))
+            if kind == _HELD_OUT_KIND:
+                self._evaluated[number] = entry["time_ms"]
+            if kind != STEP_KIND:
+                self._events.add(_identity(kind, number, data))
+                continue
+            if number <= step:
+                return
+            self._recorded[number] = data
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Any refusal of the file system as a StorageError, with what is left of the run."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {path}: {error.strerror}.",
+            kept="the run up to its last checkpoint, and every line that is in the log",
+            next_step=f"make room, or give permission, then: cloze resume {RunDirectory(path.parent).typed}",
+        ) from error
+
+
+def _identity(kind: str, step: int, data: Mapping[str, Any]) -> bytes:
+    return encode(kind, step, 0, data)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,79 @@
+"""What a run tells: its log, its history and, through the log, MLflow. Rank 0 speaks, the others are silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from cluster.artefacts.errors import StorageError
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.log import RunLog, Sender
+
+_CLOSE_TIMEOUT_S = 30.0
+
+
+class Reporter:
+    """The voice of a run."""
+
+    def __init__(self, run: RunDirectory, *, since: int, speaks: bool) -> None:
+        """
+        Args:
+            since: the step that this attempt begins at.
+        """
+        self._run = run
+        self._log: RunLog | None = None
+        self._sender: Sender | None = None
+        if not speaks:
+            return
+        info = run.info
+        self._log = RunLog(run.path, since=since)
+        if info.tracking_uri:
+            self._sender = Sender(run.path, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
+
+    def history(self, event: str, **details: Any) -> None:
+        """Add to the run's history, which is for operators."""
+        if self._log is not None:
+            self._run.record_event(event, **details)
+
+    def event(self, event: str, step: int, **details: Any) -> None:
+        """Add what happened at a step to history and log; what a repeated step says again is not written again."""
+        if self._log is not None and self._log.event(event, step, details):
+            self._run.record_event(event, step=step, **details)
+            self._notify()
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> bool:
+        """Log the numbers of a step, once for each kind and step; returns whether it did."""
+        written = self._log is not None and self._log.write(kind, step, values)
+        if written:
+            self._notify()
+        return written
+
+    def recorded(self, step: int) -> Mapping[str, Any] | None:
+        """The numbers that an earlier attempt logged for a step, which this one repeats; None for a new step."""
+        return None if self._log is None else self._log.recorded(step)
+
+    def evaluated_ms(self, step: int) -> int | None:
+        """When a step newer than the last checkpoint was evaluated, in milliseconds since 1970, as the log says; None
+        for a step that was not."""
+        return None if self._log is None else self._log.evaluated_ms(step)
+
+    def sync(self) -> None:
+        """Have the log on the disk itself."""
+        if self._log is not None:
+            self._log.sync()
+
+    def close(self) -> None:
+        """Send what is left, within reason."""
+        if self._log is not None:
+            self._log.close()
+        if self._sender is None:
+            return
+        if unsent := self._sender.close(_CLOSE_TIMEOUT_S):
+            # A disk that is full must not hide why the run ended.
+            with suppress(StorageError):
+                self._run.record_event("tracking-behind", message=unsent)
+
+    def _notify(self) -> None:
+        if self._sender is not None:
+            self._sender.notify()

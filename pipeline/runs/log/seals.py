@@ -1,0 +1,118 @@
+"""Hashes of the log's stretches, so that damage that leaves its lines readable is noticed: `log.seals` beside it.
+
+    {"start": 0, "end": 41230, "xxh3_128": "..."}
+
+A stretch ends where the log is known to be on the disk itself: before a checkpoint, and at the end of an attempt. What
+a killed run wrote behind the last stretch is in none until it is resumed. Nothing here reads a long log as a whole
+unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+import xxhash
+
+from pipeline.runs.log.lines import LOG_NAME
+
+SEALS_NAME = "log.seals"
+CHECKED_BYTES = 1 << 24
+"""Of the log, counted from its end, that a resumption checks."""
+_TAIL_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes of the log from `start` to `end`, and their hash."""
+
+    start: int
+    end: int
+    xxh3_128: str
+
+
+class LogSeals:
+    """Hashes a log as it is written, from the end of the last stretch on."""
+
+    def __init__(self, run_directory: Path, size: int) -> None:
+        """
+        Args:
+            size: bytes of the log.
+        """
+        self._path = run_directory / SEALS_NAME
+        last = next(_backwards(self._path), None)
+        # The log of an earlier version is in no stretch: from here on it is.
+        self._start = size if last is None or last.end > size else last.end
+        self._end = size
+        self._digest = xxhash.xxh3_128()
+        for block in _blocks(run_directory / LOG_NAME, self._start, size):
+            self._digest.update(block)
+
+    def add(self, line: bytes) -> None:
+        """Go on by what was written."""
+        self._digest.update(line)
+        self._end += len(line)
+
+    def close_stretch(self) -> None:
+        """End the stretch here; what was written is on the disk. A disk that is full leaves it open."""
+        if self._end == self._start:
+            return
+        line = orjson.dumps(asdict(Stretch(self._start, self._end, self._digest.hexdigest())))
+        with suppress(OSError), self._path.open("ab") as stream:
+            # Behind a line break: what stands there may be torn.
+            stream.write(b"\n" + line)
+            stream.flush()
+            os.fsync(stream.fileno())
+            self._start, self._digest = self._end, xxhash.xxh3_128()
+
+
+def damage_of_log(run_directory: Path, limit_bytes: int | None = CHECKED_BYTES) -> str:
+    """What is wrong with the newest stretches of a log; empty where nothing is.
+
+    Args:
+        limit_bytes: check so many bytes of it, and the rest of the stretch that they begin in; None checks all.
+    """
+    path = run_directory / LOG_NAME
+    size = path.stat().st_size if path.exists() else 0
+    checked = 0
+    for stretch in _backwards(run_directory / SEALS_NAME, None if limit_bytes is None else _TAIL_BYTES):
+        if stretch.end > size:
+            return f"it has {size} bytes, and had {stretch.end} when it was sealed"
+        digest = xxhash.xxh3_128()
+        for block in _blocks(path, stretch.start, stretch.end):
+            digest.update(block)
+        if digest.hexdigest() != stretch.xxh3_128:
+            return f"bytes {stretch.start} to {stretch.end} were altered since they were written"
+        checked += stretch.end - stretch.start
+        if limit_bytes is not None and checked >= limit_bytes:
+            break
+    return ""
+
+
+def _backwards(path: Path, tail_bytes: int | None = _TAIL_BYTES) -> Iterator[Stretch]:
+    """The stretches, the newest first; of a file that is longer than `tail_bytes`, those at its end."""
+    if not path.exists():
+        return
+    with path.open("rb") as stream:
+        size = stream.seek(0, 2)
+        start = 0 if tail_bytes is None else max(0, size - tail_bytes)
+        stream.seek(start)
+        lines = stream.read(size - start).split(b"\n")
+    for line in reversed(lines[1:]):
+        with suppress(ValueError, TypeError):
+            yield Stretch(**orjson.loads(line))
+
+
+def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
+    if end <= start:
+        return
+    with path.open("rb") as stream:
+        stream.seek(start)
+        while start < end and (block := stream.read(min(_BLOCK_BYTES, end - start))):
+            start += len(block)
+            yield block

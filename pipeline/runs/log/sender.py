@@ -1,0 +1,380 @@
+"""Sends a run's log to MLflow, from a process of its own: `python -m pipeline.runs.log.sender` beside rank 0.
+
+A process and not a thread, because building requests takes the interpreter's lock from the training loop, and because
+a request that hangs must not keep a worker from ending. It has no say in the run: it reads `log.jsonl` from where
+`log.sent` says that it stopped, and ends when rank 0 does, whatever way that is.
+
+Everything arrives in order and once. Metrics may be sent again after a failure: a tracking store with a database keeps
+one row per (run, key, step, time, value). Checkpoints and events are sent one by one, each in a way that repeating it
+changes nothing. What was sent is remembered after every request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import platform
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cluster.artefacts.credentials import connection_uri
+from cluster.artefacts.manifest import write_durably
+from pipeline.runs.log.lines import entries_from, log_size
+from pipeline.runs.tracking import connect, forget_checkpoint, register_checkpoint, told_of
+
+SENT_NAME = "log.sent"
+STATUS_NAME = "log.status"
+"""The status that the run is to have in MLflow, as long as MLflow has not been told."""
+ERRORS_NAME = "log.errors"
+"""What the sending process printed; empty when all is well."""
+METRIC_PREFIXES = {
+    "train": "",
+    "held_out": "held_out_",
+    "system": "system/",
+    "ranks": "ranks/",
+    "saving": "saving/",
+}
+"""Kinds of entries that are metrics, with what stands before their names in MLflow. `system/` is MLflow's own name for
+them: its pages show those apart."""
+EVENT_TAG = "cloze.last_{kind}"
+"""Tag of a run: the newest event of a kind, such as `cloze.last_spike`, as JSON."""
+OWNER_NAME = ".log.sender"
+"""Which process sends for the newest attempt at the run."""
+FINAL_STATUSES = ("FINISHED", "FAILED", "KILLED")
+_MAX_METRICS_PER_BATCH = 1000
+_GATHER_S = 1.0
+_RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+_LAST_TRIES = 2
+"""How often the process tries to send what is left when the run has ended and the store does not answer."""
+_ORPHAN_S = 30
+"""Seconds that the process takes to send what is left after rank 0 was killed."""
+_NEWS, _GOODBYE = b".", b"!"
+"""What rank 0 says: there is something to send; this is the end. When its pipe closes without the latter, it died."""
+_NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
+
+
+class Sender:
+    """The sending process of a run, as rank 0 sees it. Nothing here waits for the tracking store but `close`."""
+
+    def __init__(self, run_directory: Path, *, uri: str, run_id: str, model_name: str) -> None:
+        self._directory, self._uri = run_directory, uri
+        command = [sys.executable, "-m", "pipeline.runs.log.sender", str(run_directory.resolve())]
+        command += ["--run-id", run_id, "--model-name", model_name]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._problem = ""
+        try:
+            want_status(run_directory, "RUNNING")
+            with (run_directory / ERRORS_NAME).open("wb") as errors:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=_environment(uri),
+                    # Signals for the training's process group (Ctrl-C, a scheduler's SIGTERM) are not for it: it ends
+                    # when rank 0 has nothing more to say.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            # No process, no memory, no room: training does without, and `close` tells.
+            self._problem = str(error)
+            return
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            write_durably(run_directory / OWNER_NAME, _owner(self._process.pid))
+        os.set_blocking(self._process.stdin.fileno(), False)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that sends; None when it could not be started."""
+        return None if self._process is None else self._process.pid
+
+    def notify(self) -> None:
+        """Say that there is something to send. It goes on its way within about a second, with what comes until then."""
+        self._say(_NEWS)
+
+    def close(self, timeout_s: float = 30.0) -> str:
+        """Send what is left, for at most `timeout_s`. Returns why entries stay unsent, or an empty string."""
+        output = b""
+        if self._process is not None:
+            self._say(_GOODBYE)
+            try:
+                output, _ = self._process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
+                output = b"it is slow"
+        if unsent_bytes(self._directory) == 0:
+            return ""
+        reason = (
+            output.decode(errors="replace").strip() or self._problem or f"see {self._directory / ERRORS_NAME}"
+        )
+        return f"{self._uri} did not take everything ({reason})"
+
+    def _say(self, word: bytes) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        # A full pipe has said it already; a broken one is reported by `close`.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ValueError):
+            os.write(self._process.stdin.fileno(), word)
+
+
+def unsent_bytes(run_directory: Path) -> int:
+    """Bytes of the log that MLflow has not got."""
+    return log_size(run_directory) - _sent(run_directory)
+
+
+def want_status(run_directory: Path, status: str) -> None:
+    """Have the run's status in MLflow set by the next `send_log` that gets everything through, now or days later.
+
+    Args:
+        status: `RUNNING`, `FINISHED`, `FAILED`, or `KILLED` for a run that was preempted or stopped.
+    """
+    write_durably(run_directory / STATUS_NAME, status.encode())
+
+
+def send_log(
+    run_directory: Path, *, uri: str, run_id: str, model_name: str, lock_timeout_s: float = 30.0
+) -> None:
+    """Send every unsent entry, in order, then the wanted status; raises what MLflow raises and keeps what was sent.
+
+    Args:
+        lock_timeout_s: how long to wait for another process that is sending the same log.
+
+    Raises:
+        TimeoutError: another process is still sending it.
+    """
+    with _one_sender(run_directory, lock_timeout_s):
+        if unsent_bytes(run_directory) > 0 or (run_directory / STATUS_NAME).exists():
+            _Sending(connect(uri), run_directory, run_id, model_name).send()
+
+
+class _Sending:
+    """One pass over the unsent entries."""
+
+    def __init__(self, client: Any, run_directory: Path, run_id: str, model_name: str) -> None:
+        self._client, self._directory = client, run_directory
+        self._run_id, self._model_name = run_id, model_name
+        self._pending: list[Any] = []
+        self._done = _sent(run_directory)
+        """Offset behind the last entry that was read; it is sent or pending."""
+
+    def send(self) -> None:
+        status = self._wanted_status()
+        if status == "RUNNING":
+            # First: a run that goes on must look like one, although its last attempt failed.
+            self._set_status(status)
+        for entry, behind in entries_from(self._directory, self._done):
+            if entry["kind"] in METRIC_PREFIXES:
+                metrics = _metrics_of(entry)
+                if len(self._pending) + len(metrics) > _MAX_METRICS_PER_BATCH:
+                    self._flush()
+                self._pending.extend(metrics)
+                self._done = behind
+            else:
+                self._flush()
+                _ACTIONS.get(entry["kind"], _tell)(self._client, self._run_id, self._model_name, entry)
+                self._done = behind
+                self._remember()
+        self._flush()
+        if status in FINAL_STATUSES:
+            self._set_status(status)
+
+    def _flush(self) -> None:
+        if self._pending:
+            for first in range(0, len(self._pending), _MAX_METRICS_PER_BATCH):
+                batch = self._pending[first : first + _MAX_METRICS_PER_BATCH]
+                self._client.log_batch(self._run_id, metrics=batch)
+            self._pending.clear()
+        self._remember()
+
+    def _remember(self) -> None:
+        write_durably(self._directory / SENT_NAME, str(self._done).encode())
+
+    def _wanted_status(self) -> str:
+        path = self._directory / STATUS_NAME
+        return path.read_text() if path.exists() else ""
+
+    def _set_status(self, status: str) -> None:
+        if status == "KILLED" and self._client.get_run(self._run_id).info.status != "RUNNING":
+            pass  # Somebody who knew more has said how it ended.
+        elif status in FINAL_STATUSES:
+            self._client.set_terminated(self._run_id, status)
+        else:
+            self._client.update_run(self._run_id, status=status)
+        if self._wanted_status() == status:
+            (self._directory / STATUS_NAME).unlink()
+
+
+def _metrics_of(entry: Mapping[str, Any]) -> list[Any]:
+    from mlflow.entities import Metric
+
+    prefix = METRIC_PREFIXES.get(entry["kind"], f"{entry['kind']}/")
+    return [
+        Metric(_NOT_IN_A_KEY.sub("_", f"{prefix}{name}"), float(value), entry["time_ms"], entry["step"])
+        for name, value in entry["data"].items()
+        if isinstance(value, int | float)
+    ]
+
+
+def _tell(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
+    """An event: its numbers become points of metrics such as `spike/loss`, and a tag holds the newest as a whole."""
+    from mlflow.entities import RunTag
+
+    del model_name
+    whole = orjson.dumps({"step": entry["step"], "time_ms": entry["time_ms"], **entry["data"]}).decode()
+    key = _NOT_IN_A_KEY.sub("_", EVENT_TAG.format(kind=entry["kind"]))
+    client.log_batch(run_id, metrics=_metrics_of(entry), tags=[RunTag(key, whole[:5000])])
+
+
+def _register(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
+    data = entry["data"]
+    register_checkpoint(
+        client,
+        run_id=run_id,
+        name=model_name,
+        step=entry["step"],
+        directory=data["directory"],
+        metrics=data["metrics"],
+        best=data["best"],
+        tags={"cloze.fingerprint": data["fingerprint"]},
+        # The time of the evaluation's own entry: the run has the loss already, and it stays one point of its curve.
+        time_ms=data.get("evaluated_ms") or entry["time_ms"],
+    )
+
+
+def _forget(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
+    for step in entry["data"]["steps"]:
+        forget_checkpoint(client, run_id=run_id, name=model_name, step=step)
+
+
+_ACTIONS = {"checkpoint": _register, "forget": _forget}
+
+
+def _sent(run_directory: Path) -> int:
+    path = run_directory / SENT_NAME
+    return int(path.read_text()) if path.exists() else 0
+
+
+@contextmanager
+def _one_sender(run_directory: Path, timeout_s: float) -> Iterator[None]:
+    """Two at once would each begin at the same offset: metrics would bear it, the order of events would not."""
+    descriptor = os.open(run_directory / f".{SENT_NAME}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"another process is still sending {run_directory}") from None
+                time.sleep(0.1)
+            except OSError:
+                break  # A file system that knows no locks is trusted.
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _environment(uri: str) -> dict[str, str]:
+    """The process finds what this one finds, sees no GPU, and leaves repeating requests to its own loop. The store that
+    it sends to is told here and not by arguments, which all users of the machine can read."""
+    return os.environ | {
+        "MLFLOW_TRACKING_URI": connection_uri(uri),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    }
+
+
+def main() -> None:
+    """Send until standard input ends, and then what is left."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("directory", type=Path)
+    for name in ("--run-id", "--model-name"):
+        parser.add_argument(name, required=True)
+    arguments = parser.parse_args()
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    with contextlib.redirect_stdout(sys.stderr):
+        reason = keep_sending(
+            arguments.directory,
+            uri=os.environ["MLFLOW_TRACKING_URI"],
+            run_id=arguments.run_id,
+            model_name=arguments.model_name,
+        )
+    with contextlib.suppress(OSError):
+        sys.stdout.write(reason[:1000])
+        sys.stdout.flush()
+
+
+def keep_sending(run_directory: Path, *, uri: str, run_id: str, model_name: str) -> str:
+    """Send whenever standard input says so, again and again until it works; end when standard input does. Returns why
+    something stays unsent, or an empty string."""
+    failures, heard = 0, _NEWS
+    last_tries = _LAST_TRIES
+    while True:
+        reason = ""
+        try:
+            send_log(run_directory, uri=uri, run_id=run_id, model_name=model_name)
+            failures = 0
+        except Exception as error:
+            # Whatever it is, the entries stay in the log, and it is tried again.
+            failures, reason = failures + 1, told_of(error)
+        if heard == _NEWS:
+            heard = _listen(_RETRY_S[min(failures, len(_RETRY_S)) - 1] if failures else None)
+            if not heard and _is_newest(run_directory):
+                want_status(run_directory, "KILLED")
+            continue
+        last_tries -= 1
+        # Nobody waits for the process when rank 0 is dead: it tries until its time is over.
+        if not failures or (heard == _GOODBYE and not last_tries):
+            return reason
+        time.sleep(_GATHER_S)
+
+
+def _is_newest(run_directory: Path) -> bool:
+    """Whether nobody has started the run again and said how it stands."""
+    owner = run_directory / OWNER_NAME
+    return owner.exists() and owner.read_bytes() == _owner(os.getpid())
+
+
+def _owner(pid: int) -> bytes:
+    return f"{platform.node()} {pid}".encode()
+
+
+def _listen(retry_s: float | None) -> bytes:
+    """Wait for news, or for the time to try again; gather what follows. Returns `_NEWS`, `_GOODBYE`, or nothing when
+    rank 0 died."""
+    if retry_s is None:
+        select.select([0], [], [])
+        retry_s = _GATHER_S
+    deadline = time.monotonic() + retry_s
+    heard = _NEWS
+    while heard == _NEWS and (left := deadline - time.monotonic()) > 0:
+        readable, _, _ = select.select([0], [], [], left)
+        if readable:
+            words = os.read(0, 1 << 16)
+            heard = _GOODBYE if _GOODBYE in words else words[:1]
+    if heard != _NEWS:
+        # This process outlives rank 0 by so much at most.
+        signal.alarm(_ORPHAN_S)
+    return heard
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What a run's history says at last is made true, where its processes ended without a word.
+
+A driver that is killed writes nothing down. Every verb that looks at a run writes into its history what became of it,
+and has MLflow say the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+from cluster.artefacts.credentials import refused
+from cluster.artefacts.errors import ClozeError, StorageError
+from pipeline.pretrain.guards.endings import record_end
+from pipeline.pretrain.guards.torchrun_files import remove_torchrun_directories
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.sender import send_log, want_status
+from pipeline.runs.state import is_held, state_of
+
+
+def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
+    """Have history, state and MLflow say the same of a run; False when the tracking store does not answer.
+
+    Args:
+        send: whether MLflow is told now; else by whoever looks next.
+    """
+    # What cannot be read or written stays as it is: looking at a run must not fail for that.
+    with suppress(ClozeError, OSError):
+        remove_torchrun_directories(run)
+        state, events = state_of(run), [event["event"] for event in run.events()]
+        if state.name == "lost" and events[-1] != "lost":
+            run.record_event("lost", message=state.detail)
+            want_status(run.path, "FAILED")
+        elif (
+            state.name == "finished"
+            and not is_held(run)
+            and not any(event["event"] == "finished" for event in run.events())
+        ):
+            record_end(run)
+    with suppress(ClozeError):
+        return not send or replay(run)
+    return True
+
+
+def replay(run: RunDirectory) -> bool:
+    """Send what the log holds and MLflow does not have yet; False when the tracking store does not answer."""
+    from pipeline.runs.tracking import CREDENTIALS_HINT, told_of
+
+    info = run.info
+    if not info.tracking_uri:
+        return True
+    try:
+        send_log(run.path, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
+    except Exception as error:
+        if refused(error):
+            print(
+                f"{info.tracking_uri} does not take the log of {run.path.name}: {CREDENTIALS_HINT}.",
+                file=sys.stderr,
+            )
+        # On a disk that is full, why the run ended matters more.
+        with suppress(StorageError):
+            run.record_event("tracking-behind", message=told_of(error)[:2000])
+        return False
+    return True

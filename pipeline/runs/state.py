@@ -1,0 +1,159 @@
+"""Whether a run is running: what its history says last, and whether its workers give signs of life."""
+
+from __future__ import annotations
+
+import fcntl
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import psutil
+
+from cluster.artefacts.storage import LOCK_NAME
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import (
+    ENDED,
+    Beat,
+    heartbeat_path,
+    is_here,
+    process_of,
+    read_heartbeats,
+    this_machine,
+)
+from pipeline.runs.history import last_logged
+from pipeline.runs.log.log import CHECKPOINT_KIND
+
+State = Literal["created", "starting", "running", "stalled", "lost", "finished", "preempted", "failed"]
+
+_CLOCK_NAME = ".clock"
+_STATIONS = ("launched", "lost", "started", "finished", "failed", "preempted")
+"""Events after which a run is in another state."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Where a run stands."""
+
+    name: State
+    """`created`: never started. `starting`: its driver prepares the workers, or starts them again. `stalled`: a worker
+    gives no sign of life any more, or too late. `lost`: all workers of this machine, and the driver, are gone without a
+    word. `preempted`: stopped as asked, and saved."""
+    detail: str = ""
+    """What an operator wants to know next; empty when there is nothing."""
+
+
+def state_of(run: RunDirectory, now_s: float | None = None) -> RunState:
+    """Where a run stands.
+
+    Args:
+        now_s: Unix time by the clock of the file system; None asks it.
+    """
+    ends = [event for event in run.events() if event["event"] in _STATIONS]
+    if not ends:
+        return RunState("created")
+    last = ends[-1]
+    if last["event"] == "lost":
+        return RunState("lost", str(last.get("message", "")))
+    if last["event"] == "launched":
+        return _by_driver(run, last)
+    if last["event"] == "finished" or _made_last_step(run):
+        return RunState("finished")
+    if last["event"] == "preempted":
+        return RunState("preempted", f"at step {last.get('step')}: {last.get('reason')}")
+    if last["event"] == "failed":
+        name = str(last.get("error", ""))
+        message = (str(last.get("message", "")).splitlines() or [""])[0]
+        return RunState(
+            "preempted" if name == "PreemptedError" else "failed", f"{name}: {message}".strip(": ")
+        )
+    if is_held(run) and not any(map(process_of, read_heartbeats(run.path))):
+        launches = [event for event in ends if event["event"] == "launched"]
+        if launches and _is_here(launches[-1]):
+            return RunState("starting", "its workers are started again, or give their last words")
+    beats = [beat for beat in read_heartbeats(run.path) if beat.rank < int(last["world_size"])]
+    return _by_signs_of_life(run, beats, _clock(run) if now_s is None else now_s)
+
+
+def _clock(run: RunDirectory) -> float:
+    """Now, by the clock that also dates the heartbeats' files: those of machines differ."""
+    path = run.path / _CLOCK_NAME
+    try:
+        path.write_bytes(b"")
+        return path.stat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def _silent_s(run: RunDirectory, beat: Beat, now_s: float) -> float:
+    try:
+        return now_s - heartbeat_path(run.path, beat.rank).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _by_driver(run: RunDirectory, launch: Mapping[str, Any]) -> RunState:
+    """Of a run that was launched, and whose workers have not said anything yet."""
+    who = f"its driver (process {launch.get('pid')} on {launch.get('host')})"
+    alive = _is_driver_alive(launch) if _is_here(launch) else is_held(run)
+    if alive:
+        return RunState("starting", f"{who} prepares the workers")
+    return RunState("lost", f"{who} ended before training began, without a word")
+
+
+def _is_here(launch: Mapping[str, Any]) -> bool:
+    return launch.get("machine") == this_machine()
+
+
+def _is_driver_alive(launch: Mapping[str, Any]) -> bool:
+    try:
+        process = psutil.Process(int(launch["pid"]))
+        same = abs(process.create_time() - float(launch["started_s"])) < 1.0
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, KeyError, ValueError):
+        return False
+
+
+def is_held(run: RunDirectory) -> bool:
+    """Whether a process trains or changes the run; on a file system without locks, none does as far as can be told."""
+    try:
+        with (run.path / LOCK_NAME).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _made_last_step(run: RunDirectory) -> bool:
+    """Without a driver nobody records the end; whoever saved the last step's checkpoint has nothing left to do."""
+    logged = last_logged(run, CHECKPOINT_KIND)
+    return logged is not None and logged[0] >= run.config().num_steps
+
+
+def _by_signs_of_life(run: RunDirectory, beats: list[Beat], now_s: float) -> RunState:
+    """Of a run that started and did not say that it ended."""
+    here = [beat for beat in beats if is_here(beat)]
+    if here and not any(process_of(beat) for beat in here):
+        if all(beat.part == ENDED for beat in beats):
+            return RunState("lost", "its workers ended, and nobody wrote down why")
+        return RunState("lost", f"no worker is left on {platform.node()}; {_doing(_oldest(beats))}")
+    late = [beat for beat in beats if beat.part != ENDED and _silent_s(run, beat, now_s) > beat.timeout_s]
+    if late:
+        return RunState("stalled", _doing(_oldest(late)))
+    return RunState("running", _doing(_oldest(beats)) if beats else "")
+
+
+def _oldest(beats: list[Beat]) -> Beat:
+    """Who is behind: the others wait for it."""
+    return min(beats, key=lambda beat: (beat.step, beat.time_s))
+
+
+def _doing(beat: Beat) -> str:
+    since = datetime.fromtimestamp(beat.time_s, UTC).isoformat(timespec="seconds")
+    return (
+        f"rank {beat.rank} (pid {beat.pid} on {beat.host}) in {beat.part} of update {beat.step} since {since}"
+    )

@@ -1,0 +1,1 @@
+"""Epochs: the shuffle index of samples, and its cache on disk."""

@@ -1,0 +1,1 @@
+"""Input formats: how documents are cut into the rows of samples."""

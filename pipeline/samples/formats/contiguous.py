@@ -1,0 +1,43 @@
+"""The format `contiguous`: the shuffled stream of documents cut into full rows, wherever the cut falls.
+
+Row `r` is the stretch `[r * (length - 1), (r + 1) * (length - 1))` of the stream. A row that begins with a document
+is closed by one padding token where others have one more `<s>`: so each token of the corpus is seen exactly once an
+epoch, but for the tail that fills no row, which differs each epoch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from pipeline.samples.formats.material import Material
+from pipeline.samples.formats.stream import END, FIRST, START, STOP, StreamRows, length_of_stream, stream_of
+
+
+class Contiguous:
+    """The layout of a part of a store."""
+
+    num_rows: int
+    """Full rows; does not depend on the order of the documents."""
+
+    def __init__(self, material: Material) -> None:
+        self.material = material
+        self.num_rows = length_of_stream(material.text.lengths, material.documents) // (material.length - 1)
+
+    def epoch(self, number: int) -> StreamRows:
+        """Lay the documents out in the epoch's order."""
+        text, step = self.material.text, self.material.length - 1
+        documents = stream_of(text.lengths, self.material.order.documents(number, self.material.documents))
+        rows = np.empty((self.num_rows, 3), dtype=np.int64)
+        _fill_rows(documents, step, rows)
+        return StreamRows(documents, rows)
+
+
+@njit(cache=True, nogil=True)
+def _fill_rows(documents: np.ndarray, step: int, rows: np.ndarray) -> None:
+    """Write `StreamRows.rows`, each `step` positions of the stream."""
+    first = 0
+    for row in range(len(rows)):
+        while documents[first, END] <= row * step:
+            first += 1
+        rows[row, START], rows[row, STOP], rows[row, FIRST] = row * step, (row + 1) * step, first

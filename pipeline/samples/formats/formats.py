@@ -1,0 +1,41 @@
+"""The input formats by name: how samples are cut from documents (Liu et al. 2019, section 4.2 and table 2).
+
+| format | a sample | in the papers |
+|---|---|---|
+| `contiguous` | a full row of the shuffled stream, cut anywhere | BERT-like pre-training without NSP; GPT |
+| `best_fit` | documents, whole where they fit, packed into full rows | Ding et al. 2024 |
+| `full_sentences` | whole sentences, across documents | FULL-SENTENCES |
+| `doc_sentences` | whole sentences, a piece never crosses a document | DOC-SENTENCES |
+| `sentences` | single sentences, each a piece | ELMo |
+| `segment_pair` | two segments of some sentences, filling a row | SEGMENT-PAIR+NSP: BERT, ALBERT |
+| `sentence_pair` | two natural sentences | SENTENCE-PAIR+NSP |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pipeline.samples.formats.best_fit import best_fit
+from pipeline.samples.formats.contiguous import Contiguous
+from pipeline.samples.formats.full_sentences import FullSentences
+from pipeline.samples.formats.material import Material
+from pipeline.samples.formats.pairs import segment_pair, sentence_pair
+from pipeline.samples.formats.sentences import doc_sentences, sentences
+from pipeline.samples.spans import Layout
+
+if TYPE_CHECKING:
+    from pipeline.objectives.base import Format
+
+LAYOUTS: Mapping[Format, Callable[[Material], Layout]] = {
+    "contiguous": Contiguous,
+    "best_fit": best_fit,
+    "full_sentences": FullSentences,
+    "doc_sentences": doc_sentences,
+    "sentences": sentences,
+    "segment_pair": segment_pair,
+    "sentence_pair": sentence_pair,
+}
+"""How each format lays out the documents of a part of a store."""
+PAIRS: tuple[Format, ...] = ("segment_pair", "sentence_pair")
+"""Those whose samples are pairs."""

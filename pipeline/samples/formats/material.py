@@ -1,0 +1,31 @@
+"""What a format lays out, and the errors that all of them share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from data_prep.token_store import TokenArrays
+from pipeline.samples.epochs.order import StoreOrder
+
+Relation = Literal["nsp", "sop"]
+"""Where second segments come from: next or random (Devlin et al. 2019), or right or swapped order (Lan et al. 2020)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Some documents of one store, to be laid out in rows."""
+
+    text: TokenArrays
+    documents: np.ndarray
+    """[documents] int64 ascending numbers."""
+    length: int
+    """Positions of a row."""
+    order: StoreOrder
+    """All randomness comes from here."""
+    name: str
+    """What errors call it, such as the path of the store."""
+    relation: Relation | None = None
+    """Only of formats of pairs."""

@@ -1,0 +1,92 @@
+"""Chunks of consecutive sentences, of which pairs of segments are made: a function of document and seed alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from data_prep.token_store import TokenArrays
+from pipeline.samples.noise.kernels import fold, integer, uniform
+from pipeline.samples.text import sentences_of
+
+SHORT_SHARE = 0.1
+"""Share of the chunks that aim at a random shorter length (Devlin et al. 2019, appendix A.2)."""
+SPECIAL_TOKENS = 3
+"""`<s> A </s> B </s>`."""
+_SHORT, _TARGET = np.uint64(0), np.uint64(1)
+
+
+class Chunks(NamedTuple):
+    """Consecutive sentences of one document each."""
+
+    documents: np.ndarray
+    """[chunks] int32 numbers."""
+    first: np.ndarray
+    """[chunks] int32 number, in the document, of the first sentence."""
+    counts: np.ndarray
+    """[chunks] int32 sentences."""
+
+    @classmethod
+    def empty(cls, count: int) -> Chunks:
+        """Arrays to be filled."""
+        return cls(*(np.empty(count, dtype=np.int32) for _ in range(3)))
+
+    def take(self, chosen: np.ndarray) -> Chunks:
+        """The chunks with the given numbers, or where a mask is true."""
+        return Chunks(self.documents[chosen], self.first[chosen], self.counts[chosen])
+
+
+def segment_chunks(text: TokenArrays, documents: np.ndarray, length: int, state: np.uint64) -> Chunks:
+    """As many sentences as it takes to reach a target length, which is mostly that of a row.
+
+    As BERT's released code makes them, with two differences: there a document has one target in each copy of the data,
+    here each chunk has its own; and a chunk of one long sentence, which there can only become a random pair, takes the
+    next sentence as well.
+    """
+    chunks = Chunks.empty(_cut_segments(text, documents, length, state, Chunks.empty(0)))
+    _cut_segments(text, documents, length, state, chunks)
+    return chunks
+
+
+def sentence_chunks(text: TokenArrays, documents: np.ndarray) -> Chunks:
+    """Two sentences each; the last of a document may be alone."""
+    sentences = text.sentence_counts[documents]
+    counts = (sentences + 1) // 2
+    owner = np.repeat(documents, counts)
+    first = 2 * (np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts))
+    left = text.sentence_counts[owner] - first
+    return Chunks(owner.astype(np.int32), first.astype(np.int32), np.minimum(left, 2).astype(np.int32))
+
+
+@njit(cache=True, nogil=True)
+def _cut_segments(
+    text: TokenArrays, documents: np.ndarray, length: int, state: np.uint64, chunks: Chunks
+) -> int:
+    """Fill in the chunks (or, where there is no place for any, only count them)."""
+    count = 0
+    for document in documents:
+        starts = sentences_of(text, document)
+        own = fold(state, np.uint64(document))
+        first = 0
+        target = _target_length(fold(own, np.uint64(0)), length - SPECIAL_TOKENS)
+        for i in range(len(starts)):
+            stop = starts[i + 1] if i + 1 < len(starts) else text.lengths[document]
+            if i + 1 < len(starts) and (i == first or stop - starts[first] < target):
+                continue
+            if len(chunks.documents):
+                chunks.documents[count] = document
+                chunks.first[count] = first
+                chunks.counts[count] = i + 1 - first
+            first = i + 1
+            target = _target_length(fold(own, np.uint64(first)), length - SPECIAL_TOKENS)
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _target_length(state: np.uint64, longest: int) -> int:
+    if uniform(fold(state, _SHORT)) >= SHORT_SHARE:
+        return longest
+    return 2 + integer(fold(state, _TARGET), longest - 1)

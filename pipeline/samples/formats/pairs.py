@@ -1,0 +1,286 @@
+"""The formats `segment_pair` and `sentence_pair`: one pair `<s> A </s> B </s>` per row, the rest padding.
+
+Liu et al. 2019, section 4.2, after Devlin et al. 2019, section 3.1 and appendix A.2: chunks of consecutive sentences
+are split in two at a random sentence (`segment_pair`), or are two sentences (`sentence_pair`). Relations:
+
+- `nsp`: in half of the pairs B follows A (label 0), in half it comes from another document (label 1).
+- `sop` (Lan et al. 2020, section 3.1): both come from one chunk, in half of the pairs in the wrong order (label 1).
+
+BERT's released code draws a random B anywhere, as long as fills the row, and goes on behind A with the text that it did
+not use. Here the chunks of a document are fixed, and those that an epoch chooses for label 1 exchange their second
+segments with others of like length, so that text is still seen once an epoch. A chunk of a single sentence (the last
+one of a document) has no second segment: two of them give the A and the B of a random pair. `pair_labels.py` chooses so
+that half of the pairs of any length are random, and leaves single sentences out where they would be more. With `sop`,
+which has no use for them, they all are, as is one that finds no partner. Where one document has more than half of the
+random pairs, some repeat a B of another document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from cluster.artefacts.errors import ConfigError
+from data_prep.token_store import TokenArrays
+from pipeline.samples.formats.bins import shuffle_groups
+from pipeline.samples.formats.material import Material
+from pipeline.samples.formats.pair_chunks import SPECIAL_TOKENS, Chunks, segment_chunks, sentence_chunks
+from pipeline.samples.formats.pair_labels import arrange, draw_random
+from pipeline.samples.formats.truncation import removed_from_each, removed_in_front
+from pipeline.samples.noise.kernels import fold, integer
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.spans import Spans, spans_to_fill
+from pipeline.samples.text import sentences_of
+
+_ATTEMPTS = 64
+"""Exchanges that are tried for a pair from one document, each of which fails rarely."""
+_NEAR = 8
+"""How far the first of them reach; every fourth time it is doubled."""
+
+_SHORTEST_ROW = SPECIAL_TOKENS + 2
+"""Both segments keep a token at least."""
+
+
+Draws = Callable[[str], Noise]
+"""What is drawn for a purpose in an epoch."""
+
+
+class Segments(NamedTuple):
+    """Stretches of documents, one per pair."""
+
+    documents: np.ndarray
+    """[pairs] int32 numbers."""
+    starts: np.ndarray
+    """[pairs] int32 first token."""
+    stops: np.ndarray
+    """[pairs] int32 one past the last token."""
+
+    def take(self, chosen: np.ndarray) -> Segments:
+        """Those with the given numbers."""
+        return Segments(*(values[chosen] for values in self))
+
+    @classmethod
+    def join(cls, *parts: Segments) -> Segments:
+        """All of them, in order."""
+        return cls(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class PairRows:
+    """The pairs of one epoch."""
+
+    a: Segments
+    b: Segments
+    pair_labels: np.ndarray
+    """[pairs] int64."""
+
+    def spans(self, rows: np.ndarray) -> Spans:
+        """What the rows with the given numbers are made of."""
+        return _spans(rows, self.a, self.b)
+
+
+class PairLayout:
+    """Pairs of a part of a store."""
+
+    def __init__(self, material: Material, chunks: Chunks) -> None:
+        """Raises ConfigError where the documents give no pairs of the wanted relation."""
+        if material.length < _SHORTEST_ROW:
+            raise ConfigError(
+                f"A row of {material.length} tokens has no place for a pair with its special tokens.",
+                next_step=f"set batch.sequence_length to {_SHORTEST_ROW} or more",
+            )
+        self._material = material
+        self._several = chunks.take(chunks.counts > 1)
+        self._next_or_random = material.relation == "nsp"
+        if not len(self._several.documents):
+            raise ConfigError(
+                f"No document of {material.name} has two sentences, so there are no pairs of them.",
+                next_step="prepare the data with `sentences: blingfire`, or choose a format without pairs",
+            )
+        if self._next_or_random and len(np.unique(chunks.documents)) < 2:
+            raise ConfigError(
+                f"All sentences of {material.name} are of one document, so that no pair can be random.",
+                next_step="prepare more documents, or choose `sop` or a format without pairs",
+            )
+        self.num_rows = len(self._several.documents)
+        if self._next_or_random:
+            self._couple(_whole(material.text, chunks.take(chunks.counts == 1)))
+
+    def _couple(self, singles: Segments) -> None:
+        """Make pairs of single sentences, the same in all epochs, and put all pairs into blocks of like lengths."""
+        order, several = self._material.order, _whole(self._material.text, self._several)
+        self._singles, self._couples = singles, _two_by_two(singles, order.noise("single", 0))
+        num_several, (a, b) = len(several.documents), self._couples
+        lengths = np.concatenate([several.stops - several.starts, a.stops - a.starts + b.stops - b.starts])
+        self._candidates = arrange(
+            np.minimum(lengths, self._material.length - SPECIAL_TOKENS),
+            np.arange(len(lengths)) >= num_several,
+            order.noise("blocks", 0),
+        )
+        self.num_rows = len(self._candidates.numbers)
+
+    def epoch(self, number: int) -> PairRows:
+        """Split the chunks, choose which become wrong pairs, and shorten what is too long."""
+        noise = partial(self._material.order.noise, epoch=number)
+        a, b = _split(self._material.text, self._several, np.uint64(noise("split").state))
+        right, a_wrong, b_wrong = (self._random if self._next_or_random else self._swapped)(a, b, noise)
+        labels = np.repeat(np.arange(2), [len(right), len(a_wrong.documents)])
+        a, b = Segments.join(a.take(right), a_wrong), Segments.join(b.take(right), b_wrong)
+        _truncate(a, b, self._material.length - SPECIAL_TOKENS, np.uint64(noise("truncate").state))
+        return PairRows(a, b, labels)
+
+    def _random(self, a: Segments, b: Segments, noise: Draws) -> tuple[np.ndarray, Segments, Segments]:
+        """Numbers of the chunks that stay in order, and the segments of random pairs."""
+        candidates = Segments.join(b, self._singles)
+        a, b = (Segments.join(*both) for both in zip((a, b), self._in_any_order(noise), strict=True))
+        is_random = draw_random(self._candidates, noise("chosen"))
+        numbers = self._candidates.numbers
+        right, wrong = numbers[~is_random], numbers[is_random]
+        a_wrong, b_wrong = _exchange(a.take(wrong), b.take(wrong), noise("random"))
+        return right, a_wrong, _replace_own(a_wrong, b_wrong, candidates, noise("random"))
+
+    def _swapped(self, a: Segments, b: Segments, noise: Draws) -> tuple[np.ndarray, Segments, Segments]:
+        """Numbers of the chunks that stay in order, and the segments of the others the wrong way round."""
+        shuffled = _shuffled(len(a.documents), noise("chosen"))
+        wrong, right = shuffled[: self.num_rows // 2], shuffled[self.num_rows // 2 :]
+        return right, b.take(wrong), a.take(wrong)
+
+    def _in_any_order(self, noise: Draws) -> tuple[Segments, Segments]:
+        """The pairs of single sentences, half of them turned round in each epoch."""
+        a, b = self._couples
+        turned = noise("turned").at(np.arange(len(a.documents))).integers(2) == 1
+        first = Segments(*(np.where(turned, y, x) for x, y in zip(a, b, strict=True)))
+        second = Segments(*(np.where(turned, x, y) for x, y in zip(a, b, strict=True)))
+        return first, second
+
+
+def segment_pair(material: Material) -> PairLayout:
+    """Pairs that fill a row between them, of some sentences each."""
+    state = np.uint64(material.order.noise("chunks", 0).state)
+    return PairLayout(material, segment_chunks(material.text, material.documents, material.length, state))
+
+
+def sentence_pair(material: Material) -> PairLayout:
+    """Pairs of two natural sentences."""
+    return PairLayout(material, sentence_chunks(material.text, material.documents))
+
+
+def _shuffled(count: int, noise: Noise) -> np.ndarray:
+    """int64 [count]: a permutation."""
+    numbers = np.arange(count)
+    shuffle_groups(numbers, np.array([0, count]), np.uint64(noise.state))
+    return numbers
+
+
+def _two_by_two(singles: Segments, noise: Noise) -> tuple[Segments, Segments]:
+    """Random halves of the segments, as the first and second ones of pairs; an odd one is left out."""
+    shuffled = _shuffled(len(singles.documents), noise)
+    half = len(shuffled) // 2
+    return singles.take(shuffled[:half]), singles.take(shuffled[half : 2 * half])
+
+
+def _exchange(a: Segments, b: Segments, noise: Noise) -> tuple[Segments, Segments]:
+    """Give every first segment the second one of a random other, of another document wherever that is possible.
+
+    The second one is nearly as long as the own, so that the length of a pair does not tell its label.
+    """
+    cycle = _shuffled(len(a.documents), noise)
+    cycle = cycle[np.argsort((b.stops - b.starts)[cycle], kind="stable")]
+    a, b = a.take(cycle), b.take(np.roll(cycle, 1))
+    partners = np.arange(len(cycle))
+    _part_documents(a.documents, b.documents, partners, np.uint64(noise.at("part").state))
+    return a, b.take(partners)
+
+
+def _replace_own(a: Segments, b: Segments, candidates: Segments, noise: Noise) -> Segments:
+    """Where both segments are still of one document, take the second from `candidates` of other documents."""
+    chosen = [values.copy() for values in b]
+    left = np.flatnonzero(a.documents == b.documents)
+    for document in np.unique(a.documents[left]):
+        pairs = left[a.documents[left] == document]
+        others = np.flatnonzero(candidates.documents != document)
+        drawn = others[noise.at("replace", pairs).integers(len(others))]
+        for values, candidate in zip(chosen, candidates, strict=True):
+            values[pairs] = candidate[drawn]
+    return Segments(*chosen)
+
+
+@njit(cache=True, nogil=True)
+def _part_documents(a: np.ndarray, b: np.ndarray, partners: np.ndarray, state: np.uint64) -> None:
+    """Exchange `partners` until no pair is of one document; a few tries each, with neighbours first.
+
+    Args:
+        a: [pairs] documents of the first segments.
+        b: [pairs] documents of the second segments.
+        partners: [pairs] int64 which of `b` each of `a` has; changed in place.
+    """
+    for i in range(len(a)):
+        own = fold(state, np.uint64(i))
+        for attempt in range(_ATTEMPTS):
+            if a[i] != b[partners[i]]:
+                break
+            reach = min(_NEAR << (attempt // 4), len(a))
+            j = (i + integer(fold(own, np.uint64(attempt)), reach)) % len(a)
+            if a[i] != b[partners[j]] and a[j] != b[partners[i]]:
+                partners[i], partners[j] = partners[j], partners[i]
+
+
+@njit(cache=True, nogil=True)
+def _token_of(text: TokenArrays, document: int, sentence: int) -> int:
+    """The first token of a sentence; behind the last sentence, where the document ends."""
+    starts = sentences_of(text, document)
+    return int(starts[sentence] if sentence < len(starts) else text.lengths[document])
+
+
+@njit(cache=True, nogil=True)
+def _whole(text: TokenArrays, chunks: Chunks) -> Segments:
+    """Every chunk as one segment."""
+    starts, stops = np.empty_like(chunks.documents), np.empty_like(chunks.documents)
+    for i in range(len(starts)):
+        starts[i] = _token_of(text, chunks.documents[i], chunks.first[i])
+        stops[i] = _token_of(text, chunks.documents[i], chunks.first[i] + chunks.counts[i])
+    return Segments(chunks.documents, starts, stops)
+
+
+@njit(cache=True, nogil=True)
+def _split(text: TokenArrays, chunks: Chunks, state: np.uint64) -> tuple[Segments, Segments]:
+    """Every chunk as two segments, the first of a random number of sentences."""
+    a = _whole(text, chunks)
+    b = Segments(a.documents, a.starts.copy(), a.stops.copy())
+    for i in range(len(a.documents)):
+        sentences = 1 + integer(fold(state, np.uint64(i)), chunks.counts[i] - 1)
+        a.stops[i] = b.starts[i] = _token_of(text, chunks.documents[i], chunks.first[i] + sentences)
+    return a, b
+
+
+@njit(cache=True, nogil=True)
+def _truncate(a: Segments, b: Segments, longest: int, state: np.uint64) -> None:
+    """Shorten, in place, every pair to `longest` tokens."""
+    for i in range(len(a.documents)):
+        own = fold(state, np.uint64(i))
+        from_a, from_b = removed_from_each(a.stops[i] - a.starts[i], b.stops[i] - b.starts[i], longest)
+        in_front_a = removed_in_front(from_a, fold(own, np.uint64(0)))
+        in_front_b = removed_in_front(from_b, fold(own, np.uint64(1)))
+        a.starts[i] += in_front_a
+        a.stops[i] -= from_a - in_front_a
+        b.starts[i] += in_front_b
+        b.stops[i] -= from_b - in_front_b
+
+
+@njit(cache=True, nogil=True)
+def _spans(rows: np.ndarray, a: Segments, b: Segments) -> Spans:
+    spans = spans_to_fill(np.arange(len(rows) + 1) * 2)
+    for i in range(len(rows)):
+        row = rows[i]
+        first, second = 2 * i, 2 * i + 1
+        spans.documents[first], spans.documents[second] = a.documents[row], b.documents[row]
+        spans.starts[first], spans.starts[second] = a.starts[row], b.starts[row]
+        spans.stops[first], spans.stops[second] = a.stops[row], b.stops[row]
+        spans.opened[second] = False
+    spans.closed[:] = True
+    return spans

@@ -1,0 +1,59 @@
+"""The formats `doc_sentences` and `sentences`: pieces that are whole sentences, packed best-fit into rows.
+
+`doc_sentences` (Liu et al. 2019, section 4.2): as many sentences of one document as fit in a row; `</s>` closes the
+document. Where the paper adds samples to batches of short inputs, rows are filled with pieces of other documents.
+`sentences`: each a piece of its own, as a bidirectional language model reads them (Peters et al. 2018, section 3).
+
+Only a sentence that is longer than a row is cut. Every token is seen exactly once an epoch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from data_prep.token_store import TokenArrays
+from pipeline.samples.formats.bins import BinLayout, add_piece, add_whole_or_cut, pieces_to_fill
+from pipeline.samples.formats.material import Material
+from pipeline.samples.text import sentences_of, stop_at_sentence
+
+
+def doc_sentences(material: Material) -> BinLayout:
+    """The layout of a part of a store, each piece some sentences of one document."""
+    text, documents, length = material.text, material.documents, material.length
+    pieces = pieces_to_fill(_cut_documents(text, documents, length, pieces_to_fill(0)))
+    _cut_documents(text, documents, length, pieces)
+    return BinLayout(pieces, length, material.order)
+
+
+def sentences(material: Material) -> BinLayout:
+    """The layout of a part of a store, each piece one sentence."""
+    text, documents, length = material.text, material.documents, material.length
+    pieces = pieces_to_fill(_cut_sentences(text, documents, length, pieces_to_fill(0)))
+    _cut_sentences(text, documents, length, pieces)
+    return BinLayout(pieces, length, material.order)
+
+
+@njit(cache=True, nogil=True)
+def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, pieces: np.ndarray) -> int:
+    """Fill in the pieces (or, where there is no place for any, only count them)."""
+    count = 0
+    for document in documents:
+        start = 0
+        while start < text.lengths[document]:
+            stop, closed = stop_at_sentence(text, document, start, length, length)
+            count = add_piece(pieces, count, document, start, stop, closed)
+            start = stop
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _cut_sentences(text: TokenArrays, documents: np.ndarray, length: int, pieces: np.ndarray) -> int:
+    """Fill in the pieces (or, where there is no place for any, only count them)."""
+    count = 0
+    for document in documents:
+        starts = sentences_of(text, document)
+        for i in range(len(starts)):
+            stop = starts[i + 1] if i + 1 < len(starts) else text.lengths[document]
+            count = add_whole_or_cut(pieces, count, document, int(starts[i]), int(stop), length)
+    return count

@@ -1,0 +1,153 @@
+"""The micro-batches of each step, shared out over ranks, prepared ahead by a thread.
+
+The global batch of a data step is a stretch of the samples, cut into a fixed list of micro-batches (`batch_plan.py`).
+Where an objective makes texts of different lengths of them, they are sorted by that within the step, so that the rows
+of a micro-batch are padded little. Rank `r` of `W` takes every W-th micro-batch, from the r-th on: which ones exist
+does not depend on W.
+A run may have phases, each with its own samples (of another length or mixture), which are counted from the phase's
+first step. The loader's whole state is the number of the next step.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from pipeline.samples.batch_plan import BatchPlan
+from pipeline.samples.dataset import TokenDataset
+from pipeline.samples.packed import Packed
+
+BatchT = TypeVar("BatchT")
+
+Lengths = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
+"""By `Packed.sample_ids`, `Packed.epochs` and the length of a row: how long each sample's text becomes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch(Generic[BatchT]):
+    """One micro-batch with its number in the step."""
+
+    number: int
+    data: BatchT
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[BatchT]):
+    """What a rank reads for an update."""
+
+    update: int
+    data_step: int
+    """Number of the global batch; differs from the update's where data was left out."""
+    micro_batches: list[MicroBatch[BatchT]]
+
+
+class StepLoader(Generic[BatchT]):
+    """Yields this rank's micro-batches step after step; a thread stays `prefetch` steps ahead."""
+
+    def __init__(
+        self,
+        phases: Sequence[tuple[int, TokenDataset]],
+        plan: BatchPlan,
+        corrupt: Callable[[Packed], BatchT],
+        *,
+        rank: int,
+        world_size: int,
+        prefetch: int = 2,
+        lengths: Lengths | None = None,
+    ) -> None:
+        """
+        Args:
+            phases: first step and samples of every phase, ascending from step 0.
+            lengths: by what the samples of a step are sorted; None leaves them in their order.
+        """
+        self._phases = phases
+        self._plan = plan
+        self._corrupt = corrupt
+        self._rank, self._world_size = rank, world_size
+        self._prefetch = prefetch
+        self._lengths = lengths
+        self._sorted: tuple[tuple[int, int] | None, np.ndarray] = (None, np.empty(0, dtype=np.int64))
+
+    def prepare(self, data_step: int) -> None:
+        """Begin, in the background, to lay out the epoch that a step reads."""
+        first, dataset = self.phase(data_step)
+        dataset.prepare(self._plan.samples_between(first, data_step))
+
+    def load(self, data_step: int) -> list[MicroBatch[BatchT]]:
+        """This rank's micro-batches of one step."""
+        numbers = range(self._rank, self._plan.num_micro_batches(data_step), self._world_size)
+        return [self.micro_batch(data_step, number) for number in numbers]
+
+    def micro_batch(self, data_step: int, number: int) -> MicroBatch[BatchT]:
+        """One micro-batch of a step, whichever rank it belongs to."""
+        _, dataset = self.phase(data_step)
+        return MicroBatch(number, self._corrupt(dataset.batch(self.samples(data_step, number))))
+
+    def samples(self, data_step: int, number: int) -> np.ndarray:
+        """int64 [micro_batch_size]: the sample numbers of a micro-batch, counted from the start of the phase.
+
+        Micro-batches beyond the last of the step, which evaluations read, are sorted as many at a time.
+        """
+        first, dataset = self.phase(data_step)
+        if self._lengths is None:
+            return self._plan.samples(data_step, number, since=first)
+        count = self._plan.num_micro_batches(data_step)
+        turn, own = divmod(number, count)
+        begin = int(self._plan.samples(data_step, turn * count, since=first)[0])
+        if self._sorted[0] != (first, begin):
+            numbers = np.arange(begin, begin + self._plan.samples_at(data_step))
+            lengths = self._lengths(*dataset.identify(numbers), dataset.sequence_length)
+            self._sorted = (first, begin), numbers[np.argsort(lengths, kind="stable")]
+        return np.split(self._sorted[1], count)[own]
+
+    def phase(self, data_step: int) -> tuple[int, TokenDataset]:
+        """First step and samples of the phase of a data step."""
+        return self._phases[bisect_right(self._phases, data_step, key=itemgetter(0)) - 1]
+
+    def steps(
+        self, first: int, last: int, data_step_of: Callable[[int], int] = lambda update: update
+    ) -> Generator[Step[BatchT], None, None]:
+        """What this rank reads for the updates `first <= update < last`; an error in the thread is raised here.
+
+        Args:
+            data_step_of: which data an update reads.
+        """
+        ready: queue.Queue[Step[BatchT] | BaseException] = queue.Queue(self._prefetch)
+        stopped = threading.Event()
+
+        def put(item: Step[BatchT] | BaseException) -> bool:
+            while not stopped.is_set():
+                try:
+                    ready.put(item, timeout=0.1)
+                    return True
+                except queue.Full:
+                    continue
+            return False
+
+        def produce() -> None:
+            try:
+                for update in range(first, last):
+                    data_step = data_step_of(update)
+                    if not put(Step(update, data_step, self.load(data_step))):
+                        return
+            except BaseException as error:
+                put(error)
+
+        thread = threading.Thread(target=produce, name="step-loader", daemon=True)
+        thread.start()
+        try:
+            for _ in range(first, last):
+                item = ready.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            stopped.set()
+            thread.join()

@@ -1,0 +1,1 @@
+"""Counter-based random draws: pure functions of seed, epoch, sample and position."""

@@ -1,0 +1,42 @@
+"""Where numba keeps the machine code of compiled loops.
+
+numba compiles a function again when the file that it is in has changed, but not when only a function that it calls in
+another file has: then it would go on with the old one. So the code is kept apart by the contents of all files whose
+functions are called from others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from cluster.artefacts.private import private_cache
+
+SOURCES = tuple(Path(__file__).parents[2] / name for name in ("samples", "objectives"))
+"""Directories that hold compiled loops."""
+
+
+def kernel_cache(sources: Iterable[Path]) -> Path:
+    """The directory for the present contents of the Python files in `sources`; no other user can write to it."""
+    return private_cache() / "kernels" / digest_of(sources)
+
+
+def digest_of(sources: Iterable[Path]) -> str:
+    """Hash of the contents of Python files, and of all those in directories."""
+    contents = hashlib.blake2b(digest_size=8)
+    for source in sources:
+        for file in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
+            contents.update(file.relative_to(source).as_posix().encode() + b"\0" + file.read_bytes())
+    return contents.hexdigest()
+
+
+def use_kernel_cache() -> None:
+    """Let numba use it, unless `NUMBA_CACHE_DIR` names a place already."""
+    if "NUMBA_CACHE_DIR" in os.environ:
+        return
+    os.environ["NUMBA_CACHE_DIR"] = str(kernel_cache(SOURCES))
+    if "numba" in sys.modules:  # it has read the environment
+        sys.modules["numba"].config.reload_config()

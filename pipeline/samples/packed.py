@@ -1,0 +1,72 @@
+"""Micro-batches of packed samples: rows of pieces, each of which attends to itself.
+
+A piece is a stretch of one document, `<s> ids </s>` (a row may open inside a document with an extra `<s>`, and may end
+a piece without `</s>`); a pair `<s> A </s> B </s>`; or the padding that closes a row. Which stretches make a row is
+decided by the format: see `formats.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pipeline.samples.piece_sources import PieceSources
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """Ids of the special tokens that packing writes."""
+
+    bos: int
+    eos: int
+    pad: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A micro-batch of packed samples."""
+
+    input_ids: np.ndarray
+    """[batch, length] int64 token ids."""
+    cu_seqlens: np.ndarray
+    """[pieces + 1] int32 boundaries in the flattened batch; attention stays inside them. With full attention, only
+    where rows begin and end."""
+    sample_ids: np.ndarray
+    """[batch] uint64 numbers of the samples in their epoch; all randomness derives from these."""
+    epochs: np.ndarray
+    """[batch] uint64 epochs of the samples."""
+    sentence_starts: np.ndarray | None = None
+    """[sentences] int32 ascending positions in the flattened batch of the first token of every sentence. Every piece
+    has one at its first text token. None unless asked for."""
+    segment_ids: np.ndarray | None = None
+    """[batch, length] uint8: 0 in the first and 1 in the second segment of a pair; None without pairs."""
+    pair_labels: np.ndarray | None = None
+    """[batch] int64, a pair per row: 0 when the second segment follows the first in the text, 1 when it does not (a
+    random one, or both swapped); None without pairs."""
+    langs: np.ndarray | None = None
+    """[batch] int64 number of each row's language among `TokenDataset.languages`; None unless asked for."""
+    sources: PieceSources | None = None
+    """Numbers among `TokenDataset.source_names`; None unless asked for."""
+
+    def sources_at(self, positions: np.ndarray, *, ahead: int = 0) -> np.ndarray | None:
+        """[positions] int16 number of the source at each of some ascending positions in the flattened batch, or so many
+        places ahead of them; None where sources were not asked for."""
+        return None if self.sources is None else self.sources.at(positions, ahead)
+
+
+class Piece(NamedTuple):
+    """A stretch of one document inside a row; of a pair, one of its two segments."""
+
+    document: int
+    """Number of the document in its store."""
+    start: int
+    """First token of the stretch, counted without special tokens."""
+    stop: int
+    """One past its last token; `start == stop` when only special tokens fell into the row."""
+    row_start: int
+    """Where the piece begins in the row."""
+    row_stop: int
+    """One past where it ends."""

@@ -1,0 +1,96 @@
+"""Which source of the data each prediction is of: looked up by stretches of documents, not token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from data_prep.token_store import TokenStore
+from pipeline.samples.spans import Spans
+from pipeline.samples.text import count_up_to
+
+NO_SOURCE = -1
+"""Number of what is of no document: padding."""
+
+
+class PieceSources(NamedTuple):
+    """The source of every token of a batch, whatever attention sees of its pieces."""
+
+    begins: np.ndarray
+    """[stretches] int32 ascending positions in the flattened batch at which a stretch of one document begins, with its
+    `<s>`, or padding does."""
+    numbers: np.ndarray
+    """[stretches] int16 number of each stretch's source, or `NO_SOURCE`."""
+
+    def at(self, positions: np.ndarray, ahead: int = 0) -> np.ndarray:
+        """The int16 numbers of the sources `ahead` places ahead of positions of the flattened batch, which must be
+        ascending."""
+        return _look_up(self.begins, self.numbers, positions, ahead)
+
+    @classmethod
+    def merge(cls, parts: Sequence[PieceSources]) -> PieceSources:
+        """Those of several groups of rows as one."""
+        if len(parts) == 1:
+            return parts[0]
+        begins = np.concatenate([np.empty(0, dtype=np.int32), *(part.begins for part in parts)])
+        numbers = np.concatenate([np.empty(0, dtype=np.int16), *(part.numbers for part in parts)])
+        order = np.argsort(begins, kind="stable")
+        return cls(begins[order], numbers[order])
+
+
+def number_sources(store: TokenStore, names: Sequence[str]) -> np.ndarray:
+    """[dictionaries, longest] int16: which of `names` stands at each place of each of the store's source dictionaries,
+    and `NO_SOURCE` if it is none of them."""
+    places = {name: number for number, name in enumerate(names)}
+    dictionaries = store.source_dictionaries
+    numbers = np.full((len(dictionaries), max(map(len, dictionaries), default=0)), NO_SOURCE, dtype=np.int16)
+    for row, dictionary in zip(numbers, dictionaries, strict=True):
+        row[: len(dictionary)] = [places.get(name, NO_SOURCE) for name in dictionary]
+    return numbers
+
+
+@njit(cache=True, nogil=True)
+def find_sources(
+    spans: Spans, places: np.ndarray, length: int, sources: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The fields of `PieceSources`, for some rows of a batch.
+
+    Args:
+        spans: what the rows are made of.
+        places: [rows] int64 ascending: which row of the batch each of them becomes.
+        length: columns of a row.
+        sources: [spans] int16 source of every span's document.
+    """
+    begins = np.empty(len(spans.documents) + len(places), dtype=np.int32)
+    numbers = np.empty(len(begins), dtype=np.int16)
+    count = 0
+    for i in range(len(places)):
+        column = 0
+        for k in range(spans.offsets[i], spans.offsets[i + 1]):
+            begins[count] = places[i] * length + column
+            numbers[count] = sources[k]
+            count += 1
+            column += spans.stops[k] - spans.starts[k]
+            column += (1 if spans.opened[k] else 0) + (1 if spans.closed[k] else 0)
+        if column < length:
+            begins[count] = places[i] * length + column
+            numbers[count] = NO_SOURCE
+            count += 1
+    return begins[:count], numbers[:count]
+
+
+@njit(cache=True, nogil=True)
+def _look_up(begins: np.ndarray, numbers: np.ndarray, positions: np.ndarray, ahead: int) -> np.ndarray:
+    """`PieceSources.at`: the positions of each stretch are found by halving, and filled in together."""
+    found = np.empty(len(positions), dtype=np.int16)
+    start = 0
+    for stretch in range(len(begins)):
+        stop = len(positions)
+        if stretch + 1 < len(begins):
+            stop = start + count_up_to(positions[start:], begins[stretch + 1] - 1 - ahead)
+        found[start:stop] = numbers[stretch]
+        start = stop
+    return found
