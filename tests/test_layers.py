@@ -21,6 +21,88 @@ MAY_IMPORT = {
     "pipeline": {"pipeline", "data_prep", "models", "cluster"},
 }
 """Our packages that each package may import."""
+FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"cli", "commands"}),
+    frozenset({"demo"}),
+    frozenset({"preparation"}),
+    frozenset({"pretrain"}),
+    frozenset({"finetune"}),
+    frozenset({"plan", "inspection", "exporting"}),
+    frozenset({"checkpoints"}),
+    frozenset({"engine"}),
+    frozenset({"runs"}),
+    frozenset({"objectives", "optimizers"}),
+    frozenset({"samples"}),
+    frozenset({"config"}),
+)
+"""The folders of `pipeline/`, from the top floor down. A folder imports from the floors below it only."""
+UNFINISHED_ARROWS = frozenset(
+    {
+        "pipeline.demo.demo -> pipeline.commands.evaluate",
+        "pipeline.demo.demo -> pipeline.commands.output",
+        "pipeline.exporting.exporting -> pipeline.finetune.finished",
+        "pipeline.exporting.exporting -> pipeline.finetune.scores",
+        "pipeline.finetune.fit -> pipeline.demo.tasks.held_out_sentences",
+        "pipeline.finetune.tasks -> pipeline.demo.tasks.docstring_package",
+        "pipeline.finetune.tasks -> pipeline.demo.tasks.docstring_word_order",
+        "pipeline.objectives.distill -> pipeline.checkpoints.references",
+        "pipeline.runs.history -> pipeline.checkpoints.checkpoint",
+        "pipeline.runs.history -> pipeline.checkpoints.store",
+        "pipeline.runs.reconciling -> pipeline.pretrain.guards.endings",
+        "pipeline.runs.reconciling -> pipeline.pretrain.guards.torchrun_files",
+        "pipeline.samples.dataset -> pipeline.objectives.base",
+        "pipeline.samples.epochs.stocks -> pipeline.objectives.base",
+        "pipeline.samples.formats.formats -> pipeline.objectives.base",
+    }
+)
+"""Arrows that point upwards still."""
+UNFINISHED_CIRCLES = frozenset(
+    {
+        "pipeline.checkpoints.references",
+        "pipeline.checkpoints.remote_store",
+        "pipeline.checkpoints.retention",
+        "pipeline.checkpoints.store",
+        "pipeline.engine.deepspeed.nvme",
+        "pipeline.engine.deepspeed.optimizers",
+        "pipeline.engine.deepspeed.training_engine",
+        "pipeline.engine.ema",
+        "pipeline.engine.fragments",
+        "pipeline.finetune.fit",
+        "pipeline.finetune.run",
+        "pipeline.finetune.trials",
+        "pipeline.finetune.workload",
+        "pipeline.objectives",
+        "pipeline.objectives.bart_denoising",
+        "pipeline.objectives.base",
+        "pipeline.objectives.bilm",
+        "pipeline.objectives.clm",
+        "pipeline.objectives.distill",
+        "pipeline.objectives.encoder_decoder",
+        "pipeline.objectives.mbart_denoising",
+        "pipeline.objectives.mlm",
+        "pipeline.objectives.nsp",
+        "pipeline.objectives.prefix_lm",
+        "pipeline.objectives.rtd",
+        "pipeline.objectives.span",
+        "pipeline.objectives.t5_span_corruption",
+        "pipeline.objectives.ul2_mixture_of_denoisers",
+        "pipeline.runs.config",
+        "pipeline.runs.directory",
+        "pipeline.runs.settings",
+        "pipeline.samples.packed",
+        "pipeline.samples.piece_sources",
+        "pipeline.samples.spans",
+    }
+)
+"""Modules that import each other by some way round still."""
+DEEPSPEED_DOOR = "pipeline/engine/deepspeed/"
+"""The only folder that imports deepspeed."""
+UNFINISHED_DOORS = frozenset(
+    {
+        "pipeline/checkpoints/snapshot.py imports deepspeed.runtime.checkpoint_engine",
+        "pipeline/checkpoints/snapshot.py imports deepspeed.runtime.checkpoint_engine.checkpoint_engine",
+    }
+)
 NEVER_IN_MODELS = {"ray", "deepspeed", "mlflow"}
 HEAVY = {
     *("torch", "deepspeed", "ray", "mlflow", "transformers", "datasets", "pyarrow", "pydantic", "accelerate"),
@@ -60,6 +142,59 @@ def test_networks_know_neither_cluster_nor_engine_nor_tracker():
         if name.partition(".")[0] in NEVER_IN_MODELS
     ]
     assert wrong == []
+
+
+def test_folders_of_the_pipeline_import_from_lower_floors_only():
+    height = {folder: -number for number, floor in enumerate(FLOORS) for folder in floor}
+    folders = {path.name for path in (ROOT / "pipeline").iterdir() if (path / "__init__.py").is_file()}
+    assert folders == set(height) - {"cli"}
+    upwards = {
+        f"{importer} -> {imported}"
+        for importer, imports in MODULES.items()
+        for imported in imports
+        if importer.startswith("pipeline.") and imported.startswith("pipeline.")
+        for above, below in [(importer.split(".")[1], imported.split(".")[1])]
+        if above != below and height[above] <= height[below] and {above, below} != FLOORS[0]
+    }
+    assert upwards <= UNFINISHED_ARROWS
+
+
+def test_artefacts_know_nothing_of_the_cluster():
+    above = {
+        f"{importer} -> {imported}"
+        for importer, imports in MODULES.items()
+        for imported in imports
+        if importer.startswith("cluster.artefacts") and not imported.startswith("cluster.artefacts")
+    }
+    ray = {
+        f"{name_of(path)}:{line}"
+        for path in sorted((ROOT / "cluster" / "artefacts").rglob("*.py"))
+        for line, name in imports_of(path)
+        if name.partition(".")[0] == "ray"
+    }
+    assert above | ray == {"cluster.artefacts.adoption -> cluster.shards"}
+
+
+def test_no_modules_import_each_other_by_any_way_round():
+    left = {name: set(imports) - {name} for name, imports in MODULES.items()}
+    # What neither imports nor is imported by any module that is left belongs to no circle.
+    while ends := {
+        name
+        for name, imports in left.items()
+        if not imports or not any(name in others for others in left.values())
+    }:
+        left = {name: imports - ends for name, imports in left.items() if name not in ends}
+    assert set(left) <= UNFINISHED_CIRCLES, f"in circles, or between two of them: {sorted(left)}"
+
+
+def test_deepspeed_is_imported_through_one_door():
+    found = {
+        f"{name_of(path)} imports {name}"
+        for path in FILES
+        for _, name in imports_of(path)
+        if name.partition(".")[0] == "deepspeed" and not name_of(path).startswith(DEEPSPEED_DOOR)
+    }
+    assert found <= UNFINISHED_DOORS
 
 
 def test_every_package_is_covered():
@@ -128,6 +263,22 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, str(node.module)
 
 
+def modules_of(path: Path) -> set[str]:
+    """Our modules that a file imports, at whatever depth, those for type checkers too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (submodules & NAMES) or {str(node.module)}
+    return found & NAMES
+
+
+def module_name(path: Path) -> str:
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def project_files() -> list[Path]:
     """What belongs to the project: what git tracks or would track; outside a clone, our packages."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -136,3 +287,8 @@ def project_files() -> list[Path]:
         return FILES
     paths = [ROOT / name for name in listed.stdout.split("\0") if name]
     return [path for path in paths if path.is_file() and path.suffix not in BINARY]
+
+
+NAMES = {module_name(path) for path in FILES}
+MODULES = {module_name(path): modules_of(path) for path in FILES}
+"""Our modules that each module imports."""
