@@ -26,7 +26,6 @@ from pipeline.checkpoints import checkpoint as checkpoints
 from pipeline.checkpoints.retention import best_step
 from pipeline.checkpoints.store import (
     CheckpointStore,
-    DirectoryStore,
     open_checkpoint,
     open_store,
     store_of,
@@ -152,7 +151,7 @@ def resolve_checkpoint(reference: str, runs_dir: Path) -> Path:
         ReferenceNotFoundError: names what exists instead.
     """
     found = find_checkpoint(reference, runs_dir)
-    if isinstance(found.store, DirectoryStore):
+    if not found.store.copies:
         return found.directory or found.store.local(found.step)
     return found.fetch(checkpoints.DESCRIPTION_FILES)
 
@@ -222,7 +221,7 @@ def _in_directory(directory: Path) -> CheckpointReference:
         step = int(read_manifest(directory).config["step"])
     except (CorruptArtefactError, KeyError):
         step = -1  # `fetch` says what is wrong with it
-    return CheckpointReference(DirectoryStore(directory.parent), step, directory)
+    return CheckpointReference(CheckpointStore(directory.parent), step, directory)
 
 
 def _was_checkpoint(directory: Path) -> bool:

@@ -17,7 +17,7 @@ from cluster.artefacts.manifest import FileEntry
 from cluster.artefacts.storage import storage_errors
 from pipeline.checkpoints.checkpoint import TrainerState
 from pipeline.checkpoints.snapshot import Snapshot
-from pipeline.checkpoints.store import PARTS_DIRECTORY, Staging
+from pipeline.checkpoints.staging import PARTS_DIRECTORY, Staging
 from pipeline.checkpoints.weights_file import (
     Piece,
     array_piece,

@@ -1,230 +1,145 @@
-"""Where a run's checkpoints are kept: what every place can do, and a directory on a file system.
+"""Where the checkpoints of a run are kept: a directory that all ranks share, or an object store with a local copy.
 
-A checkpoint comes into being in a `Staging`: ranks create files in it, each its own, and tell by marks that they have;
-rank 0 publishes it. Nothing that is not published is ever listed or read.
+Both are the same directory of `step-*` subdirectories. With an object store it is a cache on this machine: files are
+uploaded when they are written, downloaded and hashed when they are needed, and deleted with the store's own.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
 
 import xxhash
 
 from cluster.artefacts.errors import CorruptArtefactError, StorageError
-from cluster.artefacts.manifest import FileEntry, InputEntry, Manifest, read_manifest, write_durably
-from cluster.artefacts.storage import Damage, commit, find_damage, open_artefact, remove_tree, storage_errors
+from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest, write_durably
+from cluster.artefacts.private import private_cache
+from cluster.artefacts.storage import Damage, find_damage, open_artefact, remove_tree, storage_errors
 from pipeline.checkpoints.checkpoint import (
     KIND,
     checkpoint_name,
     list_checkpoints,
     list_lost,
     set_aside,
-    staging_path,
     step_of,
     unlisted,
 )
+from pipeline.checkpoints.remote import Remote
+from pipeline.checkpoints.staging import Staging, staging_of, wrong_sizes
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
 
-PARTS_DIRECTORY = "parts"
-"""What ranks tell each other while a checkpoint is written; never a part of it."""
-_BLOCK_BYTES = 1 << 24
+CACHE_VARIABLE = "CLOZE_CACHE"
+"""Environment variable that names the directory for copies; ~/.cache/cloze where it is not set."""
+_STEP = re.compile(r"step-(\d{8,})$")
 
 
-class HashingWriter:
-    """Passes bytes on and hashes them on the way, so that they need not be read again."""
+@dataclass(frozen=True, slots=True)
+class CheckpointStore:
+    """The checkpoints of one run. What is not published is never listed or read."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._digest = xxhash.xxh3_128()
-        self._size_bytes = 0
-        self._error: Exception | None = None
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Write all of `data`."""
-        view = memoryview(data).cast("B")
-        try:
-            for start in range(0, len(view), _BLOCK_BYTES):
-                block = view[start : start + _BLOCK_BYTES]
-                self._stream.write(block)
-                self._digest.update(block)
-        except Exception as error:
-            self._error = error
-            raise
-        self._size_bytes += len(view)
-        return len(view)
-
-    def flush(self) -> None:
-        """Pass on what the stream holds back."""
-        self._stream.flush()
-
-    @contextmanager
-    def own_errors(self) -> Iterator[None]:
-        """Raise what the stream raised, whatever a library that wrote to it makes of that."""
-        try:
-            yield
-        except Exception as error:
-            raise self._error or error from error
-
-    def entry(self, path: str) -> FileEntry:
-        """What a manifest says of the bytes written."""
-        return FileEntry(path=path, size_bytes=self._size_bytes, xxh3_128=self._digest.hexdigest())
-
-
-class Staging(Protocol):
-    """A checkpoint that is being written. Its ranks may be on machines that share nothing else."""
-
-    @property
-    def poll_s(self) -> float:
-        """Seconds between two looks for the marks of other ranks."""
-        ...
-
-    def create(self, path: str) -> AbstractContextManager[HashingWriter]:
-        """A new file; durable when the context is left."""
-        ...
-
-    def open(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """A file that any rank created, to be read."""
-        ...
-
-    def remove(self, paths: Collection[str]) -> None:
-        """Delete files and free their space; those that are not there are passed over."""
-        ...
-
-    def mark(self, name: str, data: bytes) -> None:
-        """Tell the other ranks something, durably."""
-        ...
-
-    def marks(self) -> Mapping[str, bytes]:
-        """What ranks told so far, by name."""
-        ...
-
-    def publish(
-        self,
-        files: Sequence[FileEntry],
-        config: Mapping[str, Any],
-        inputs: Sequence[InputEntry],
-        stats: Mapping[str, Any],
-    ) -> Manifest:
-        """Make it a checkpoint of these files; what lies in PARTS_DIRECTORY goes."""
-        ...
-
-    def discard(self) -> None:
-        """Delete all of it."""
-        ...
-
-
-class CheckpointStore(Protocol):
-    """The checkpoints of one run."""
+    directory: Path
+    """Holds the checkpoints; with a `remote`, copies of its checkpoints."""
+    remote: Remote | None = None
 
     @property
     def copies(self) -> bool:
-        """Whether `fetch` copies, so that every machine has to; otherwise all machines read the same files."""
-        ...
+        """Whether `fetch` copies files to this machine; if not, all machines read the same files."""
+        return self.remote is not None
 
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, ascending; their bytes are not checked."""
-        ...
+        if self.remote is None:
+            return [step_of(path) for path in list_checkpoints(self.directory)]
+        found = [int(match[1]) for name in self.remote.names() if (match := _STEP.match(name))]
+        return sorted(step for step in found if self.remote.exists(_manifest_name(step)))
 
     def lost(self) -> list[int]:
-        """Steps of checkpoints that lost their manifest, ascending; none where that looks like a save that runs."""
-        ...
+        """Steps of checkpoints that lost their manifest, ascending. None with a remote, where the manifest is written
+        last: a directory without one is a save that still runs."""
+        return [] if self.remote is not None else [step_of(path) for path in list_lost(self.directory)]
 
     def place(self, step: int) -> str:
-        """Path or URI of a step's checkpoint, for people and for tracking."""
-        ...
+        """Path or URI of a checkpoint, for people and for tracking."""
+        name = checkpoint_name(step)
+        return str(self.local(step).resolve()) if self.remote is None else self.remote.place(name)
+
+    def local(self, step: int) -> Path:
+        """Where a checkpoint, or its copy, lies on this machine; nothing is read."""
+        return self.directory / checkpoint_name(step)
 
     def manifest(self, step: int) -> Manifest:
-        """Raises CorruptArtefactError where it is missing or damaged."""
-        ...
+        """The manifest of a checkpoint.
+
+        Raises:
+            CorruptArtefactError: it is missing or damaged.
+        """
+        if self.remote is None:
+            return read_manifest(self.local(step))
+        return parse_manifest(self._manifest_data(self.remote, step), f"{self.place(step)}/{MANIFEST_NAME}")
 
     def damage(self, step: int, *, deep: bool) -> list[Damage]:
-        """Files that are not what the manifest says: by their sizes, or by their hashes too when `deep`."""
-        ...
+        """Files that differ from the manifest in size, or when `deep` in their hash. `deep` reads everything of a
+        remote checkpoint through the network, and keeps nothing."""
+        manifest = self.manifest(step)
+        if self.remote is None:
+            directory = self.local(step)
+            return [*find_damage(directory, manifest, deep=deep), *unlisted(directory, manifest)]
+        name = checkpoint_name(step)
+        found = wrong_sizes(manifest, self.remote.sizes(name))
+        if deep:
+            known = {damage.path for damage in found}
+            rest = [entry for entry in manifest.files if entry.path not in known]
+            found += [damage for damage in self.remote.download(name, rest, None) if damage is not None]
+        return found
 
     def fetch(self, step: int, files: Collection[str] | None = None) -> Path:
         """A local directory that holds a checkpoint, or the named ones of its files, with the hashes of its manifest.
 
         Raises:
             CorruptArtefactError: names every file that is missing or damaged. Of the files that are not named, only
-                the sizes are looked at.
+                the sizes are compared.
         """
-        ...
-
-    def local(self, step: int) -> Path:
-        """Where `fetch` puts a step on this machine; nothing is read."""
-        ...
+        if self.remote is None:
+            return open_checkpoint(self.local(step), files)
+        remote, name, local = self.remote, checkpoint_name(step), self.local(step)
+        data = self._manifest_data(remote, step)
+        manifest = parse_manifest(data, f"{self.place(step)}/{MANIFEST_NAME}")
+        if manifest.kind != KIND:
+            raise CorruptArtefactError(f"{self.place(step)} holds {manifest.kind}, but {KIND} is needed.")
+        self._evict_deleted(self.steps())
+        damages = wrong_sizes(manifest, remote.sizes(name))
+        if not damages:
+            wanted = [entry for entry in manifest.files if files is None or entry.path in files]
+            damages = [damage for damage in remote.download(name, wanted, local) if damage is not None]
+        if damages:
+            listed = "\n".join(f"  {damage}" for damage in damages)
+            raise CorruptArtefactError(
+                f"{self.place(step)} ({KIND}) is damaged:\n{listed}",
+                kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
+            )
+        with storage_errors(local):
+            # The step may have been saved again since the last copy, by another number of ranks.
+            for stale in unlisted(local, manifest):
+                (local / stale.path).unlink()
+            write_durably(local / MANIFEST_NAME, data)
+        return local
 
     def delete(self, step: int) -> None:
-        """Delete a checkpoint; killed half way, it is none any more. Of one that is a link only the link goes.
+        """Delete a checkpoint; a deletion that is killed leaves no checkpoint. A link is removed, not its target.
 
         Raises:
             StorageError: some of it could not be deleted.
         """
-        ...
-
-    def set_aside(self, step: int) -> str:
-        """Put a damaged checkpoint where nothing takes it for one; returns that place."""
-        ...
-
-    def staging(self, step: int, key: str) -> Staging:
-        """Where a checkpoint is written; `key` tells this save from all others of the step."""
-        ...
-
-    def make_room(self, step: int) -> None:
-        """Rank 0, before any rank writes: what stands in the way of the step is no checkpoint any more."""
-        ...
-
-    def clean(self) -> None:
-        """Delete what killed saves and deletions left. Only while no save is running."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryStore:
-    """Checkpoints in a directory of a file system that all ranks share."""
-
-    directory: Path
-    copies: bool = False
-
-    def steps(self) -> list[int]:
-        """See CheckpointStore."""
-        return [step_of(path) for path in list_checkpoints(self.directory)]
-
-    def lost(self) -> list[int]:
-        """See CheckpointStore."""
-        return [step_of(path) for path in list_lost(self.directory)]
-
-    def place(self, step: int) -> str:
-        """See CheckpointStore."""
-        return str(self.local(step).resolve())
-
-    def local(self, step: int) -> Path:
-        """See CheckpointStore."""
-        return self.directory / checkpoint_name(step)
-
-    def manifest(self, step: int) -> Manifest:
-        """See CheckpointStore."""
-        return read_manifest(self.local(step))
-
-    def damage(self, step: int, *, deep: bool) -> list[Damage]:
-        """See CheckpointStore."""
-        directory, manifest = self.local(step), self.manifest(step)
-        return [*find_damage(directory, manifest, deep=deep), *unlisted(directory, manifest)]
-
-    def fetch(self, step: int, files: Collection[str] | None = None) -> Path:
-        """See CheckpointStore. The checkpoint itself: nothing is copied."""
-        return open_checkpoint(self.local(step), files)
-
-    def delete(self, step: int) -> None:
-        """See CheckpointStore."""
+        if self.remote is not None:
+            self.remote.remove_directory(checkpoint_name(step), MANIFEST_NAME)
+            return
         path = self.local(step)
         # Renamed first: half a checkpoint must never look like one.
         doomed = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.deleted")
@@ -236,23 +151,40 @@ class DirectoryStore:
             raise StorageError(f"Cannot delete {path}, which is no checkpoint any more: {errors[0]}")
 
     def set_aside(self, step: int) -> str:
-        """See CheckpointStore."""
-        return str(set_aside(self.local(step)))
+        """Rename a damaged checkpoint to `step-*.corrupt`, so that it is not listed; returns its new place."""
+        if self.remote is None:
+            return str(set_aside(self.local(step)))
+        name, number = checkpoint_name(step), 0
+        target = f"{name}.corrupt"
+        while self.remote.exists(target):
+            number += 1
+            target = f"{name}.corrupt.{number}"
+        self.remote.copy(name, target)
+        self.delete(step)
+        return self.remote.place(target)
 
     def staging(self, step: int, key: str) -> Staging:
-        """See CheckpointStore."""
-        return DirectoryStaging(staging_path(self.directory, step, key), self.local(step))
+        """Where a checkpoint is written; `key` tells this save from all others of the step."""
+        return staging_of(self.directory, step, key, self.remote)
 
     def make_room(self, step: int) -> None:
-        """See CheckpointStore. The rename that commits replaces whatever is there."""
+        """On rank 0, before any rank writes: invalidate an existing checkpoint of this step. On a disk the rename that
+        commits replaces it."""
+        if self.remote is not None:
+            self.remote.remove([_manifest_name(step)])
 
     def clean(self) -> None:
-        """See CheckpointStore."""
+        """Delete the remains of killed saves and deletions. Only while no save is running."""
         for pattern in (".step-*.partial", ".step-*.deleted", ".step-*.replaced*"):
             list(self._sweep(pattern))
+        if self.remote is not None:
+            committed = {checkpoint_name(step) for step in self.steps()}
+            for name in self.remote.names():
+                if _STEP.match(name) and name not in committed:
+                    self.remote.remove_directory(name, MANIFEST_NAME)
 
     def _sweep(self, pattern: str) -> Iterator[OSError]:
-        """Delete what has such a name; yields what could not be."""
+        """Delete the directories that match a pattern; yields the errors of those that could not be deleted."""
         for leftover in self.directory.glob(pattern):
             try:
                 remove_tree(leftover)
@@ -261,9 +193,28 @@ class DirectoryStore:
             except OSError as error:
                 yield error
 
+    def _manifest_data(self, remote: Remote, step: int) -> bytes:
+        try:
+            return remote.read(_manifest_name(step))
+        except FileNotFoundError:
+            raise CorruptArtefactError(
+                f"{self.place(step)} is no checkpoint: it has no {MANIFEST_NAME}."
+            ) from None
+
+    def _evict_deleted(self, steps: Collection[int]) -> None:
+        """Delete the copies of checkpoints that the store no longer has."""
+        kept = {checkpoint_name(step) for step in steps}
+        for copy in self.directory.glob("step-*"):
+            if copy.name not in kept:
+                shutil.rmtree(copy, ignore_errors=True)
+
+
+def _manifest_name(step: int) -> str:
+    return f"{checkpoint_name(step)}/{MANIFEST_NAME}"
+
 
 def open_checkpoint(directory: Path, files: Collection[str] | None = None) -> Path:
-    """`directory`, whose files, or the named ones, have the hashes of its manifest.
+    """Verify a checkpoint's directory, or the named ones of its files, and return it.
 
     Raises:
         CorruptArtefactError: names every file that is missing, damaged, or not in the manifest.
@@ -275,82 +226,29 @@ def open_checkpoint(directory: Path, files: Collection[str] | None = None) -> Pa
     return directory
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryStaging:
-    """A checkpoint that is being written beside its later place."""
-
-    path: Path
-    target: Path
-    poll_s: float = 0.05
-
-    @property
-    def _marks(self) -> Path:
-        return self.path / PARTS_DIRECTORY / "marks"
-
-    @contextmanager
-    def create(self, path: str) -> Iterator[HashingWriter]:
-        """See Staging."""
-        file = self.path / path
-        with storage_errors(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("wb") as stream:
-                writer = HashingWriter(stream)
-                with writer.own_errors():
-                    yield writer
-                stream.flush()
-                os.fsync(stream.fileno())
-
-    @contextmanager
-    def open(self, path: str) -> Iterator[BinaryIO]:
-        """See Staging."""
-        with (self.path / path).open("rb") as stream:
-            yield stream
-
-    def remove(self, paths: Collection[str]) -> None:
-        """See Staging."""
-        for path in paths:
-            (self.path / path).unlink(missing_ok=True)
-
-    def mark(self, name: str, data: bytes) -> None:
-        """See Staging."""
-        with storage_errors(self._marks / name):
-            self._marks.mkdir(parents=True, exist_ok=True)
-            write_durably(self._marks / name, data)
-
-    def marks(self) -> Mapping[str, bytes]:
-        """See Staging."""
-        if not self._marks.is_dir():
-            return {}
-        return {path.name: path.read_bytes() for path in self._marks.iterdir() if path.name[0] != "."}
-
-    def publish(
-        self,
-        files: Sequence[FileEntry],
-        config: Mapping[str, Any],
-        inputs: Sequence[InputEntry],
-        stats: Mapping[str, Any],
-    ) -> Manifest:
-        """See Staging."""
-        with storage_errors(self.path):
-            shutil.rmtree(self.path / PARTS_DIRECTORY, ignore_errors=True)
-        return commit(self.path, self.target, KIND, config=config, inputs=inputs, files=files, stats=stats)
-
-    def discard(self) -> None:
-        """See Staging."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
 def store_of(run: RunDirectory, config: PretrainConfig | None = None) -> CheckpointStore:
-    """The checkpoints of a run, wherever its configuration keeps them; None reads it from the run's directory."""
+    """The checkpoints of a run, where its configuration keeps them; None reads it from the run's directory."""
     place = (config or run.config()).checkpoint.directory
-    return DirectoryStore(run.checkpoints) if place is None else open_store(place, run.info.name)
+    return CheckpointStore(run.checkpoints) if place is None else open_store(place, run.info.name)
 
 
 def open_store(place: str, name: str) -> CheckpointStore:
-    """The checkpoints of the run `name` below a directory or an fsspec URI."""
-    scheme, separator, rest = place.partition("://")
-    if separator and scheme != "file":
-        from pipeline.checkpoints.remote_store import RemoteStore
+    """The checkpoints of the run `name` below a directory or an fsspec URI.
 
-        return RemoteStore.open(f"{place.rstrip('/')}/{name}")
-    return DirectoryStore(Path(rest if separator else place).expanduser() / name)
+    Raises:
+        MissingInputError: there is no such kind of store, or its library is not installed.
+    """
+    scheme, separator, rest = place.partition("://")
+    if not separator or scheme == "file":
+        return CheckpointStore(Path(rest if separator else place).expanduser() / name)
+    remote = Remote.open(f"{place.rstrip('/')}/{name}")
+    copies = (
+        cache_directory() / "checkpoints" / xxhash.xxh3_64_hexdigest(f"{place.rstrip('/')}/{name}".encode())
+    )
+    return CheckpointStore(copies, remote)
+
+
+def cache_directory() -> Path:
+    """Directory for copies of remote files: CLOZE_CACHE, else ~/.cache/cloze, else one for temporary files."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else private_cache()

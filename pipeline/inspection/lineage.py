@@ -14,7 +14,7 @@ from cluster.artefacts.manifest import InputEntry, Manifest, read_manifest
 from cluster.artefacts.storage import is_committed, told_damage
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoints.references import resolve_checkpoint
-from pipeline.checkpoints.remote_files import cache_directory
+from pipeline.checkpoints.store import cache_directory
 from pipeline.inspection.run_lineage import checkpoint_facts, created_facts, described, run_facts
 from pipeline.runs.directory import RunDirectory, find_run
 from pipeline.runs.reconciling import reconcile

@@ -17,7 +17,7 @@ from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
 from pipeline.checkpoints import checkpoint as checkpoints
 from pipeline.checkpoints.retention import newest_good
-from pipeline.checkpoints.store import DirectoryStore, open_store, store_of
+from pipeline.checkpoints.store import CheckpointStore, open_store, store_of
 from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.distill import TEACHER
 from pipeline.pretrain.guards.endings import require_not_lost
@@ -138,7 +138,7 @@ def _require_same_checkpoints(run: RunDirectory, config: PretrainConfig) -> None
     if before == after:
         return
     old = store_of(run)
-    new = DirectoryStore(run.checkpoints) if after is None else open_store(after, run.info.name)
+    new = CheckpointStore(run.checkpoints) if after is None else open_store(after, run.info.name)
     if (steps := old.steps()) and new.steps()[-1:] != steps[-1:]:
         raise ResumeRefusedError(
             f"checkpoint.directory is to change, and the newest checkpoint {old.place(steps[-1])} is not there.",

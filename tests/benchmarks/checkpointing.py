@@ -52,7 +52,7 @@ def _measure(directory: Path) -> list[Share]:
     from cluster.train_group import Rank
     from pipeline.checkpoints.retention import Retention
     from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
-    from pipeline.checkpoints.store import DirectoryStore
+    from pipeline.checkpoints.store import CheckpointStore
     from pipeline.engine.deepspeed.training_engine import TrainingEngine
     from tests.pipeline.ranks import make_config
     from tests.pipeline.small_checkpoints import state_at
@@ -65,7 +65,7 @@ def _measure(directory: Path) -> list[Share]:
     contents = Contents(SHAPE, "{}", [], ema=False)
     savers = {
         name: CheckpointSaver(
-            DirectoryStore(directory / name),
+            CheckpointStore(directory / name),
             rank,
             contents,
             Retention(1),

@@ -197,10 +197,11 @@ def test_a_remote_checkpoint_writes_nothing_outside_of_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
-    remote = open_store(f"memory://{tmp_path.name}-{abs(hash(name))}", "run")
-    write_files(remote, state_at(10), {"planted": b"x" * 6})
-    filesystem: Any = remote.filesystem  # pyright: ignore[reportAttributeAccessIssue]
-    place = f"{remote.root}/step-00000010"  # pyright: ignore[reportAttributeAccessIssue]
+    store = open_store(f"memory://{tmp_path.name}-{abs(hash(name))}", "run")
+    write_files(store, state_at(10), {"planted": b"x" * 6})
+    assert store.remote is not None
+    filesystem: Any = store.remote.filesystem
+    place = f"{store.remote.root}/step-00000010"
     contents = orjson.loads(filesystem.cat_file(f"{place}/{MANIFEST_NAME}"))
     del contents["checksum"]
     for one in contents["files"]:
@@ -211,7 +212,7 @@ def test_a_remote_checkpoint_writes_nothing_outside_of_its_copy(
     filesystem.pipe_file(f"{place}/{MANIFEST_NAME}", orjson.dumps(seal(contents)))
     filesystem.pipe_file(os.path.normpath(f"{place}/{name}"), b"x" * 6)
     with pytest.raises(CorruptArtefactError, match="no name of a file"):
-        remote.fetch(10)
+        store.fetch(10)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

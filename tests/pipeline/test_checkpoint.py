@@ -9,7 +9,7 @@ import pytest
 from cluster.artefacts.errors import CorruptCheckpointError
 from pipeline.checkpoints import checkpoint as checkpoints
 from pipeline.checkpoints.retention import Retention, apply_retention, best_step, newest_good
-from pipeline.checkpoints.store import DirectoryStore
+from pipeline.checkpoints.store import CheckpointStore
 from pipeline.pretrain.guards.endings import require_not_lost
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.log.log import RunLog
@@ -18,7 +18,7 @@ from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
 
 def save(directory: Path, step: int, loss: float | None = None) -> Path:
     """Commit a small checkpoint the way rank 0 does."""
-    write_files(DirectoryStore(directory), state_at(step, loss))
+    write_files(CheckpointStore(directory), state_at(step, loss))
     return directory / checkpoints.checkpoint_name(step)
 
 
@@ -39,7 +39,7 @@ def test_the_newest_good_checkpoint_is_taken_and_damaged_ones_are_set_aside(dire
     save(directory, 10)
     damaged = save(directory, 20)
     flip_byte(damaged / checkpoints.MODEL_FILE)
-    chosen, messages = newest_good(DirectoryStore(directory))
+    chosen, messages = newest_good(CheckpointStore(directory))
     assert chosen == directory / "step-00000010"
     assert checkpoints.MODEL_FILE in messages[0]
     assert (directory / "step-00000020.corrupt").is_dir()
@@ -49,37 +49,37 @@ def test_the_newest_good_checkpoint_is_taken_and_damaged_ones_are_set_aside(dire
 def test_a_missing_file_is_damage(directory: Path):
     save(directory, 10)
     (save(directory, 20) / checkpoints.MODEL_CONFIG_FILE).unlink()
-    assert newest_good(DirectoryStore(directory))[0] == directory / "step-00000010"
+    assert newest_good(CheckpointStore(directory))[0] == directory / "step-00000010"
 
 
 def test_when_no_checkpoint_verifies_the_run_is_refused_not_restarted(directory: Path):
     flip_byte(save(directory, 10) / checkpoints.MODEL_FILE)
     with pytest.raises(CorruptCheckpointError) as caught:
-        newest_good(DirectoryStore(directory))
+        newest_good(CheckpointStore(directory))
     assert caught.value.exit_code == 21
     assert checkpoints.MODEL_FILE in str(caught.value)
 
 
 def test_a_run_without_checkpoints_starts_at_the_beginning(directory: Path):
-    assert newest_good(DirectoryStore(directory)) == (None, [])
+    assert newest_good(CheckpointStore(directory)) == (None, [])
 
 
 def test_an_uncommitted_checkpoint_is_never_seen(directory: Path):
     save(directory, 10)
-    write_files(DirectoryStore(directory), state_at(20), publish=False)
+    write_files(CheckpointStore(directory), state_at(20), publish=False)
     (directory / "step-00000030").mkdir()
     assert checkpoints.list_checkpoints(directory) == [directory / "step-00000010"]
-    DirectoryStore(directory).clean()
+    CheckpointStore(directory).clean()
     assert not list(directory.glob(".*"))
 
 
 def test_retention_keeps_the_newest_and_the_best(directory: Path):
     for step, loss in ((10, 3.0), (20, 1.0), (30, 2.0), (40, 2.5)):
         save(directory, step, loss)
-    assert apply_retention(DirectoryStore(directory), Retention(2)) == [10]
+    assert apply_retention(CheckpointStore(directory), Retention(2)) == [10]
     kept = [checkpoints.step_of(path) for path in checkpoints.list_checkpoints(directory)]
     assert kept == [20, 30, 40]
-    assert best_step(DirectoryStore(directory)) == 20
+    assert best_step(CheckpointStore(directory)) == 20
 
 
 def test_a_deletion_that_was_killed_half_way_is_finished_by_the_next(directory: Path):
@@ -87,7 +87,7 @@ def test_a_deletion_that_was_killed_half_way_is_finished_by_the_next(directory: 
     (directory / ".step-00000010.deleted").mkdir()
     (directory / ".step-00000010.deleted" / "left").write_text("")
     save(directory, 20)
-    assert apply_retention(DirectoryStore(directory), Retention(1)) == [10]
+    assert apply_retention(CheckpointStore(directory), Retention(1)) == [10]
     assert [path.name for path in directory.iterdir()] == ["step-00000020"]
 
 

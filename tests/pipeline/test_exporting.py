@@ -18,7 +18,7 @@ from models.config import ElmoConfig, TransformerConfig
 from models.initialization import init_weights
 from models.presets import PRESETS
 from pipeline.checkpoints.checkpoint import MODEL_FILE
-from pipeline.checkpoints.store import DirectoryStore
+from pipeline.checkpoints.store import CheckpointStore
 from pipeline.config.loading import Config
 from pipeline.exporting.exporting import export
 from pipeline.inspection.lineage import trace
@@ -69,7 +69,7 @@ def commit_checkpoint(tmp_path: Path) -> Callable[..., Path]:
             for number, parameter in enumerate(network.parameters()):
                 noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
                 parameter.add_(0.1 * noise)
-        store = DirectoryStore(tmp_path / "runs" / "run" / "checkpoints")
+        store = CheckpointStore(tmp_path / "runs" / "run" / "checkpoints")
         weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
         identity = {"objective": settings.model_dump(mode="json")}
         write_files(

@@ -15,7 +15,7 @@ from cluster.artefacts.errors import ReferenceNotFoundError
 from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
 from cluster.artefacts.storage import commit
 from pipeline.checkpoints.checkpoint import EMA_FILE, MODEL_FILE
-from pipeline.checkpoints.store import DirectoryStore
+from pipeline.checkpoints.store import CheckpointStore
 from pipeline.commands.verbs import app
 from pipeline.inspection.lineage import Node, trace
 from pipeline.runs.config import PretrainConfig, identity_of
@@ -44,7 +44,7 @@ def road(tmp_path: Path) -> Path:
     documents = make(tmp_path / "data" / "documents", "documents", file)
     tokens = make(tmp_path / "data" / "tokens", "tokens", documents)
     run = make_run(tmp_path, tmp_path / "data" / "tokens", "run").path
-    checkpoints = DirectoryStore(run / "checkpoints")
+    checkpoints = CheckpointStore(run / "checkpoints")
     write_files(checkpoints, state_at(10), inputs=[tokens])
     fingerprint = checkpoints.manifest(10).fingerprint
     make(
@@ -112,7 +112,7 @@ def save_as_trainer(
         run_name=run.info.name,
         **changes,
     )
-    write_files(DirectoryStore(run.checkpoints), state, dict.fromkeys(files, b"weights"), inputs=inputs)
+    write_files(CheckpointStore(run.checkpoints), state, dict.fromkeys(files, b"weights"), inputs=inputs)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pipeline.checkpoints.retention import Retention, apply_retention, newest_go
 from pipeline.checkpoints.save_job import Job, copy_state, write_parts
 from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
 from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
-from pipeline.checkpoints.store import CheckpointStore, DirectoryStore, open_store
+from pipeline.checkpoints.store import CheckpointStore, open_store
 from pipeline.checkpoints.weights_file import array_piece
 from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
 
@@ -47,7 +47,7 @@ def save(saver: CheckpointSaver, store: CheckpointStore, step: int) -> Committed
 def test_a_directory_that_is_still_in_use_elsewhere_is_deleted_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = DirectoryStore(tmp_path / "checkpoints")
+    store = CheckpointStore(tmp_path / "checkpoints")
     saver = make_saver(store)
     save(saver, store, 10)
     remove, in_use = os.rmdir, True
@@ -68,7 +68,7 @@ def test_a_directory_that_is_still_in_use_elsewhere_is_deleted_later(
 
 
 def test_a_link_is_deleted_as_a_link_and_what_was_moved_away_is_no_failure(tmp_path: Path) -> None:
-    store, elsewhere = DirectoryStore(tmp_path / "checkpoints"), tmp_path / "elsewhere"
+    store, elsewhere = CheckpointStore(tmp_path / "checkpoints"), tmp_path / "elsewhere"
     saver = make_saver(store)
     save(saver, store, 10)
     shutil.move(store.local(10), elsewhere)
@@ -96,7 +96,7 @@ def test_a_remote_store_that_refuses_to_delete_keeps_what_was_just_published(
     store: Any = open_store(f"memory://{tmp_path.name}", "run")
     saver = make_saver(store)
     save(saver, store, 10)
-    kind = type(store.filesystem)
+    kind = type(store.remote.filesystem)
     remove, refusing = kind.rm_file, True
 
     def rm_file(self: Any, path: str) -> None:
@@ -112,7 +112,9 @@ def test_a_remote_store_that_refuses_to_delete_keeps_what_was_just_published(
     refusing = False
     assert save(saver, store, 30).warning == ""
     assert store.steps() == [30]
-    assert {path.split("/")[3] for path in store.filesystem.find(store.root)} == {checkpoint_name(30)}
+    assert {path.split("/")[3] for path in store.remote.filesystem.find(store.remote.root)} == {
+        checkpoint_name(30)
+    }
 
 
 def test_an_answer_that_is_lost_behind_the_manifest_is_no_failure(
@@ -120,7 +122,7 @@ def test_an_answer_that_is_lost_behind_the_manifest_is_no_failure(
 ) -> None:
     store: Any = open_store(f"memory://{tmp_path.name}", "run")
     saver = make_saver(store)
-    kind = type(store.filesystem)
+    kind = type(store.remote.filesystem)
     pipe = kind.pipe_file
 
     def pipe_file(self: Any, path: str, value: bytes, **options: Any) -> None:
@@ -136,7 +138,7 @@ def test_an_answer_that_is_lost_behind_the_manifest_is_no_failure(
 def test_one_that_cannot_be_deleted_does_not_keep_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = DirectoryStore(tmp_path)
+    store = CheckpointStore(tmp_path)
     for step in (10, 20, 30):
         write_files(store, state_at(step))
     replace = os.replace
@@ -155,7 +157,7 @@ def test_one_that_cannot_be_deleted_does_not_keep_the_others(
 
 
 def test_a_lost_manifest_is_damage_and_is_set_aside(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path)
+    store = CheckpointStore(tmp_path)
     for step in (10, 20):
         write_files(store, state_at(step))
     (store.local(20) / "manifest.json").unlink()

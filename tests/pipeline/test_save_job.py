@@ -12,11 +12,11 @@ from cluster.artefacts.errors import ReferenceNotFoundError
 from pipeline.checkpoints.checkpoint import MODEL_FILE, step_of
 from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.save_job import PARTS_DIRECTORY, assemble
-from pipeline.checkpoints.store import DirectoryStore
+from pipeline.checkpoints.store import CheckpointStore
 
 
 def test_a_share_that_cannot_be_opened_leaves_none_of_the_others_open(tmp_path: Path):
-    staging = DirectoryStore(tmp_path).staging(10, "key")
+    staging = CheckpointStore(tmp_path).staging(10, "key")
     with staging.create(f"{PARTS_DIRECTORY}/{MODEL_FILE}.00001"):
         pass
     before = sorted(os.listdir("/proc/self/fd"))

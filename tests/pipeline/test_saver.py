@@ -32,7 +32,7 @@ from pipeline.checkpoints.checkpoint import (
 from pipeline.checkpoints.retention import Retention, newest_good
 from pipeline.checkpoints.saver import CheckpointSaver, Committed, Failed
 from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
-from pipeline.checkpoints.store import DirectoryStore, store_of
+from pipeline.checkpoints.store import CheckpointStore, store_of
 from pipeline.checkpoints.weights_file import (
     IncompleteWeightsError,
     array_piece,
@@ -71,8 +71,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingEngine]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "checkpoints")
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "checkpoints")
 
 
 def save(saver: CheckpointSaver, engine: TrainingEngine, step: int, loss: float | None = None) -> Any:
@@ -106,7 +106,7 @@ def test_every_zero_stage_is_saved_as_it_was_while_two_ranks_go_on_training(tmp_
     assert not list((tmp_path / "store" / "full").glob(".*"))
 
 
-def test_what_is_saved_does_not_change_with_the_weights(engine: TrainingEngine, store: DirectoryStore):
+def test_what_is_saved_does_not_change_with_the_weights(engine: TrainingEngine, store: CheckpointStore):
     before = copies(engine)
     with copying_late() as while_waiting:
         saver = make_saver(store, ALONE, while_waiting=while_waiting)
@@ -125,7 +125,7 @@ def test_what_is_saved_does_not_change_with_the_weights(engine: TrainingEngine, 
 
 
 def test_a_save_without_a_thread_writes_the_same(engine: TrainingEngine, tmp_path: Path):
-    stores = [DirectoryStore(tmp_path / name) for name in ("one", "two")]
+    stores = [CheckpointStore(tmp_path / name) for name in ("one", "two")]
     for asynchronous, store in zip((True, False), stores, strict=True):
         assert isinstance(save(make_saver(store, ALONE, asynchronous=asynchronous), engine, 1), Committed)
     files = sorted((stores[0].local(1) / DEEPSPEED_DIRECTORY).iterdir())
@@ -137,7 +137,7 @@ def test_a_save_without_a_thread_writes_the_same(engine: TrainingEngine, tmp_pat
         assert (stores[0].local(1) / name).read_bytes() == (stores[1].local(1) / name).read_bytes()
 
 
-def test_a_disk_that_fills_up_costs_that_save_alone(engine: TrainingEngine, store: DirectoryStore):
+def test_a_disk_that_fills_up_costs_that_save_alone(engine: TrainingEngine, store: CheckpointStore):
     saver = make_saver(store, ALONE)
     assert isinstance(save(saver, engine, 1), Committed)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -157,7 +157,7 @@ def test_a_disk_that_fills_up_costs_that_save_alone(engine: TrainingEngine, stor
 
 
 def test_a_place_that_cannot_be_written_is_reported_and_training_goes_on(
-    engine: TrainingEngine, store: DirectoryStore
+    engine: TrainingEngine, store: CheckpointStore
 ):
     saver = make_saver(store, ALONE)
     store.directory.write_text("a file stands here")
@@ -169,7 +169,7 @@ def test_a_place_that_cannot_be_written_is_reported_and_training_goes_on(
 
 
 def test_memory_that_cannot_be_had_is_a_failed_save(
-    engine: TrainingEngine, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+    engine: TrainingEngine, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(*_: Any, **__: Any) -> torch.Tensor:
         raise MemoryError("cannot allocate 1 TiB")
@@ -183,7 +183,7 @@ def test_memory_that_cannot_be_had_is_a_failed_save(
     assert isinstance(save(saver, engine, 2), Committed)
 
 
-def test_retention_runs_after_each_save_and_keeps_the_best(engine: TrainingEngine, store: DirectoryStore):
+def test_retention_runs_after_each_save_and_keeps_the_best(engine: TrainingEngine, store: CheckpointStore):
     saver = make_saver(store, ALONE)
     outcomes = [save(saver, engine, step, loss) for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0), (4, 0.5))]
     assert [outcome.kept for outcome in outcomes] == [(1,), (1, 2), (1, 2, 3), (3, 4)]
@@ -191,7 +191,7 @@ def test_retention_runs_after_each_save_and_keeps_the_best(engine: TrainingEngin
     assert store.steps() == [3, 4]
 
 
-def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: TrainingEngine, store: DirectoryStore):
+def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: TrainingEngine, store: CheckpointStore):
     saver = make_saver(store, ALONE, Retention(keep_last=1, keep_every_steps=20))
     for step in (10, 15, 20, 25, 30, 35):
         assert isinstance(save(saver, engine, step), Committed)
@@ -199,7 +199,7 @@ def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: TrainingEngin
 
 
 def test_what_a_killed_save_left_is_removed_at_the_next_start_and_never_counts(
-    engine: TrainingEngine, store: DirectoryStore
+    engine: TrainingEngine, store: CheckpointStore
 ):
     old = store.staging(7, "0ld-0001")
     with old.create("deepspeed/half.pt") as stream:
@@ -212,7 +212,7 @@ def test_what_a_killed_save_left_is_removed_at_the_next_start_and_never_counts(
     assert isinstance(save(saver, engine, 7), Committed)
 
 
-def test_a_state_written_before_these_fields_existed_is_read(store: DirectoryStore):
+def test_a_state_written_before_these_fields_existed_is_read(store: CheckpointStore):
     state = state_at(5, 2.5, best=2.0)
     old = state.model_dump(
         include=set(TrainerState.model_fields)
@@ -248,7 +248,7 @@ def test_the_configuration_says_where_checkpoints_are(tmp_path: Path):
             run.create(RunInfo(name="here", run_id="0" * 32, tracking_uri="none"), config)
         else:
             run.reconfigure(config)
-        assert store_of(run) == DirectoryStore(expected)
+        assert store_of(run) == CheckpointStore(expected)
 
 
 def test_copies_share_memory_where_originals_do():
@@ -363,7 +363,7 @@ def test_weights_with_a_hole_or_an_overlap_are_refused(tmp_path: Path, spans: li
 
 
 def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):
-    store = DirectoryStore(tmp_path / "endless")
+    store = CheckpointStore(tmp_path / "endless")
     seen = 0
     for attempt in range(3):
         group = Group("tests.pipeline.saver_ranks", [tmp_path, tmp_path, "endless"], 1)
