@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipeline.pretrain.measuring.profiling import MAX_PROFILED_RANKS, StepProfiler
+from pipeline.pretrain.measuring.profiling import COLLECTIVES, MAX_PROFILED_RANKS, OTHER, StepProfiler
 from pipeline.runs.settings import ProfileConfig
 
 PARTS = ("data", "forward", "backward", "optimizer")
@@ -59,20 +59,22 @@ def profiled(group: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_parts_of_every_step_add_up_to_it(profiled: Path):
-    rows = rows_of(profiled, "rank-0-steps-3-5")
-    assert [row["step"] for row in rows] == [3] * 5 + [4] * 5
-    assert [row["part"] for row in rows] == [*PARTS, "other"] * 2
-    for step in (3, 4):
-        own = [row for row in rows if row["step"] == step]
-        assert sum(row["share"] for row in own) == pytest.approx(1)
-        assert all(row["wall_s"] > 0 for row in own)
+def test_parts_add_up_to_the_steps(profiled: Path):
+    rows = {row["part"]: row for row in rows_of(profiled, "rank-0-steps-3-5")}
+    assert set(rows) == {*PARTS, OTHER, COLLECTIVES}
+    assert sum(rows[part]["share"] for part in (*PARTS, OTHER)) == pytest.approx(1)
+    assert all(row["wall_s"] > 0 for row in rows.values())
+    assert {part: rows[part]["calls"] for part in PARTS} == dict(zip(PARTS, (2, 4, 4, 2), strict=True))
 
 
-def test_communication_is_found_where_it_happens(profiled: Path):
-    for row in rows_of(profiled, "rank-0-steps-3-5"):
-        assert (row["communication_s"] > 0) == (row["part"] == "backward")
-        assert row["communication_s"] < row["wall_s"]
+def test_collectives_are_a_share_of_the_part_that_calls_them(profiled: Path):
+    rows = {row["part"]: row for row in rows_of(profiled, "rank-0-steps-3-5")}
+    assert rows[COLLECTIVES]["calls"] == 2 * 2 * 4
+    assert rows[COLLECTIVES]["wall_s"] < rows["backward"]["wall_s"]
+
+
+def test_the_slowest_operators_are_in_the_table_of_torch(profiled: Path):
+    assert "aten::addmm" in (profiled / "rank-0-steps-3-5.operators.txt").read_text()
 
 
 def test_wall_time_of_a_part_is_that_of_its_marks_in_the_trace(profiled: Path):
@@ -87,12 +89,13 @@ def test_wall_time_of_a_part_is_that_of_its_marks_in_the_trace(profiled: Path):
 def test_text_names_every_part(profiled: Path):
     text = (profiled / "rank-0-steps-3-5.parts.txt").read_text()
     assert "steps 3 to 4" in text
-    assert all(part in text for part in (*PARTS, "other"))
+    assert all(part in text for part in (*PARTS, OTHER, COLLECTIVES))
 
 
 def test_profile_of_steps_that_the_run_does_not_finish_is_written_when_it_ends(group: None, tmp_path: Path):
     train(StepProfiler(ProfileConfig(steps=(1, 50)), tmp_path, 0), range(3))
-    assert {row["step"] for row in rows_of(tmp_path, "rank-0-steps-1-3")} == {1, 2}
+    rows = {row["part"]: row["calls"] for row in rows_of(tmp_path, "rank-0-steps-1-3")}
+    assert rows["data"] == 2
 
 
 def test_run_resumed_behind_the_steps_profiles_nothing(group: None, tmp_path: Path):

@@ -1,12 +1,13 @@
-"""A profile of some steps: a trace to look into, and a table of what the parts of a step take.
+"""A profile of some steps: torch's trace and torch's tables, with the parts of a step marked in them.
 
     RUN/profile/
-        rank-0-steps-10-12.json         Chrome trace, for https://ui.perfetto.dev or chrome://tracing
-        rank-0-steps-10-12.parts.json   a row for every part of every step
-        rank-0-steps-10-12.parts.txt    the same to read
+        rank-0-steps-10-12.json           Chrome trace, for https://ui.perfetto.dev or chrome://tracing
+        rank-0-steps-10-12.parts.json     seconds of every part of the profiled steps
+        rank-0-steps-10-12.parts.txt      the same as a table
+        rank-0-steps-10-12.operators.txt  torch's table of operators, the slowest first
 
-Parts are marked by the trainer. Communication lies inside of them, mostly inside `backward` and `optimizer`; it is
-known by the names of c10d's, gloo's and NCCL's events.
+The trainer marks the parts. Collectives run inside of them, mostly inside `backward` and `optimizer`; the table names
+them on a line of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from typing import Any, Protocol
 
 import orjson
 import torch
-from torch.autograd import DeviceType  # pyright: ignore[reportPrivateImportUsage]
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
@@ -29,14 +29,12 @@ from pipeline.engine.device import trains_on_cuda
 from pipeline.runs.settings import ProfileConfig
 
 MAX_PROFILED_RANKS = 8
-"""Ranks from this number on are not profiled: they do what these do, and a trace has tens of megabytes."""
-_STEP, _PART = "cloze.step ", "cloze.part "
-_COMMUNICATION = ("c10d::", "gloo:", "nccl", "record_param_comms")
-_OTHER = "other"
+"""Ranks from this number on are not profiled: they do the same work, and a trace has tens of megabytes."""
+COLLECTIVES, OTHER = "in collectives", "other"
+_STEP, _PART = "cloze.step", "cloze.part "
+_COLLECTIVE = ("gloo:", "nccl:")
+_LISTED_OPERATORS = 50
 _INACTIVE = nullcontext()
-
-Interval = tuple[float, float]
-"""Beginning and end, in microseconds of the trace."""
 
 
 class _Record(Protocol):
@@ -45,19 +43,17 @@ class _Record(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartTime:
-    """What one part of one step took on this rank."""
+    """Time of one part of the profiled steps on this rank."""
 
-    step: int
     part: str
-    """As the trainer marked it; `other` is the step's time outside of all parts."""
+    """As the trainer marked it; `other` is outside of all parts, `in collectives` lies inside of them."""
+    calls: int
     wall_s: float
-    """All stretches of the part together."""
+    """Seconds over all profiled steps."""
     share: float
-    """Of the step's time."""
-    communication_s: float
-    """Of these seconds, those in which a collective was under way."""
+    """Of the time of the profiled steps."""
     device_s: float
-    """Seconds of kernels on the GPU that were launched in the part; 0 on CPUs, where all is wall time."""
+    """Seconds of GPU kernels that were launched in the part; 0 on CPUs."""
 
 
 class StepProfiler:
@@ -72,8 +68,8 @@ class StepProfiler:
     ) -> None:
         """
         Args:
-            directory: what is measured is written there.
-            record: takes an event `profiled`, or `profile-failed`, once the steps are over; rank 0 alone calls it.
+            directory: for the files above.
+            record: takes an event `profiled`, or `profile-failed`, after the last step; called on rank 0 alone.
         """
         chosen = None if config is None or rank >= MAX_PROFILED_RANKS else config
         self._first, self._last = (0, 0) if chosen is None else chosen.steps
@@ -83,7 +79,7 @@ class StepProfiler:
         self._steps: list[int] = []
 
     def step(self, update: int) -> None:
-        """Say that an update begins, before its data is waited for."""
+        """Begin the step of an update, before waiting for its data."""
         if self._profile is None and not self._first <= update < self._last:
             return
         self._end_step()
@@ -91,37 +87,41 @@ class StepProfiler:
             self.close()
             return
         if self._profile is None:
-            self._profile = profile(activities=_activities())
+            cuda = [ProfilerActivity.CUDA] if trains_on_cuda() else []
+            self._profile = profile(activities=[ProfilerActivity.CPU, *cuda])
             self._profile.start()
         self._steps.append(update)
-        self._step = record_function(f"{_STEP}{update}")
+        self._step = record_function(_STEP)
         self._step.__enter__()
 
     def part(self, name: str) -> AbstractContextManager[Any]:
-        """Marks a part of the step: `with profiler.part("forward"): ...`."""
+        """Mark a part of the step: `with profiler.part("forward"): ...`."""
         return _INACTIVE if self._profile is None else record_function(_PART + name)
 
     def close(self) -> None:
-        """Write what was measured; to be called when training ends, however it does."""
+        """Write the profile, if one was begun; to be called when training ends, with or without an error."""
         if self._profile is None:
             return
         self._end_step()
         measured, self._profile = self._profile, None
         measured.stop()
         name = f"rank-{self._rank}-steps-{self._steps[0]}-{self._steps[-1] + 1}"
+        title = f"parts of steps {self._steps[0]} to {self._steps[-1]}"
         self._steps = []
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            _write(self._directory / name, measured)
+            _write(self._directory / name, title, measured)
         except (OSError, RuntimeError) as error:
-            # A profile is for looking at: that it cannot be written is no reason to end a run.
+            # A profile is a diagnostic: failing to write it must not end a run.
             self._tell("profile-failed", message=str(error)[:2000])
             return
         self._tell("profiled", table=str(self._directory / f"{name}.parts.txt"))
 
     def _end_step(self) -> None:
         if self._step is not None:
-            _synchronize()
+            if trains_on_cuda():
+                # A step ends with its kernels, so that none of them is counted in the next one.
+                torch.cuda.synchronize()
             self._step.__exit__(None, None, None)
             self._step = None
 
@@ -130,155 +130,63 @@ class StepProfiler:
             self._record(event, **details)
 
 
-def part_times(events: Iterable[Any]) -> list[PartTime]:
-    """The table of a profile.
+def part_times(averages: Iterable[Any]) -> list[PartTime]:
+    """The parts of a profile, in the order of their time, then `other` and `in collectives`.
 
     Args:
-        events: `torch.autograd.profiler_util.FunctionEvent`s with the marks of a StepProfiler among them.
+        averages: `torch.profiler.profile.key_averages()`, the marks of a StepProfiler among them.
     """
-    events = list(events)
-    marks = [event for event in events if event.name.startswith((_STEP, _PART))]
-    on_host = [event for event in events if _is_on_host(event)]
-    communication = _union(_interval(event) for event in events if event.name.startswith(_COMMUNICATION))
-    kernels = [(event.time_range.start, sum(own.duration for own in event.kernels)) for event in on_host]
-    kernels = [(start, duration) for start, duration in kernels if duration]
-    rows = []
-    for mark in marks:
-        if mark.name.startswith(_STEP) and _is_on_host(mark):
-            step, whole = int(mark.name.removeprefix(_STEP)), _interval(mark)
-            parts = _parts_within(whole, (event for event in marks if _is_on_host(event)))
-            rows += _rows(step, whole, parts, communication, kernels)
-    return sorted(rows, key=lambda row: row.step)
+    averages = list(averages)
+    whole_us = sum(event.cpu_time_total for event in averages if event.key == _STEP)
 
-
-def _rows(
-    step: int,
-    whole: Interval,
-    parts: dict[str, list[Interval]],
-    communication: Sequence[Interval],
-    kernels: Sequence[tuple[float, float]],
-) -> list[PartTime]:
-    marked = _union(interval for own in parts.values() for interval in own)
-    parts = {**parts, _OTHER: _without(whole, marked)}
-    length = _length([whole])
-    return [
-        PartTime(
-            step=step,
-            part=name,
-            wall_s=_length(own) / 1e6,
-            share=_length(own) / length,
-            communication_s=_length(_common(own, communication)) / 1e6,
-            device_s=sum(time for start, time in kernels if any(a <= start < b for a, b in own)) / 1e6,
+    def row(part: str, events: Sequence[Any]) -> PartTime:
+        wall_us = sum(event.cpu_time_total for event in events)
+        return PartTime(
+            part=part,
+            calls=sum(event.count for event in events),
+            wall_s=wall_us / 1e6,
+            share=wall_us / whole_us,
+            device_s=sum(event.device_time_total for event in events) / 1e6,
         )
-        for name, own in parts.items()
+
+    # On GPUs a mark has a second event for its stretch on the device, without time on the host.
+    marked = {event.key for event in averages if event.key.startswith(_PART) and event.cpu_time_total}
+    parts = [
+        row(key.removeprefix(_PART), [event for event in averages if event.key == key]) for key in marked
     ]
+    rest_us = whole_us - 1e6 * sum(part.wall_s for part in parts)
+    other = PartTime(OTHER, 0, rest_us / 1e6, rest_us / whole_us, 0.0)
+    collectives = row(COLLECTIVES, [event for event in averages if event.key.startswith(_COLLECTIVE)])
+    return [*sorted(parts, key=lambda part: -part.wall_s), other, collectives]
 
 
-def _parts_within(whole: Interval, marks: Iterable[Any]) -> dict[str, list[Interval]]:
-    """The stretches of every part in a step, by the order in which they first come."""
-    found: dict[str, list[Interval]] = {}
-    for mark in sorted(marks, key=lambda event: event.time_range.start):
-        if mark.name.startswith(_PART) and whole[0] <= mark.time_range.start < whole[1]:
-            found.setdefault(mark.name.removeprefix(_PART), []).append(_interval(mark))
-    return {name: _union(own) for name, own in found.items()}
-
-
-def table_text(rows: Sequence[PartTime]) -> str:
-    """The table as people read it: the parts of all steps together, then those of every step."""
+def table_text(title: str, rows: Sequence[PartTime]) -> str:
+    """The rows as a table for a terminal."""
     from rich.console import Console
     from rich.table import Table
 
-    steps = sorted({row.step for row in rows})
-    whole_s = sum(row.wall_s for row in rows)
-    table = Table(title=f"parts of steps {steps[0]} to {steps[-1]}", title_justify="left")
+    table = Table(title=title, title_justify="left")
     table.add_column("part")
-    for column in (
-        "ms per step",
-        "share",
-        "in collectives, ms",
-        "on the GPU, ms",
-        *(f"step {n}, ms" for n in steps),
-    ):
+    for column in ("calls", "wall, ms", "share", "on the GPU, ms"):
         table.add_column(column, justify="right")
-    for name in dict.fromkeys(row.part for row in rows):
-        own = [row for row in rows if row.part == name]
-        by_step = {row.step: row.wall_s for row in own}
-        table.add_row(
-            name,
-            _milliseconds(sum(row.wall_s for row in own) / len(steps)),
-            f"{sum(row.wall_s for row in own) / whole_s:.1%}",
-            _milliseconds(sum(row.communication_s for row in own) / len(steps)),
-            _milliseconds(sum(row.device_s for row in own) / len(steps)),
-            *(_milliseconds(by_step.get(step, 0.0)) for step in steps),
-        )
+    for row in rows:
+        times = (f"{1000 * row.wall_s:,.2f}", f"{row.share:.1%}", f"{1000 * row.device_s:,.2f}")
+        table.add_row(row.part, str(row.calls or ""), *times)
     text = StringIO()
-    Console(file=text, width=110 + 14 * len(steps)).print(table)
+    Console(file=text, width=100).print(table)
     return text.getvalue()
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:,.2f}"
-
-
-def _write(stem: Path, measured: profile) -> None:
+def _write(stem: Path, title: str, measured: profile) -> None:
     measured.export_chrome_trace(f"{stem}.json")
-    rows = part_times(measured.events() or ())
-    write_durably(
-        stem.with_name(f"{stem.name}.parts.json"),
-        orjson.dumps([asdict(row) for row in rows], option=orjson.OPT_INDENT_2),
-    )
-    write_durably(stem.with_name(f"{stem.name}.parts.txt"), table_text(rows).encode())
-
-
-def _activities() -> list[ProfilerActivity]:
-    cuda = [ProfilerActivity.CUDA] if trains_on_cuda() else []
-    return [ProfilerActivity.CPU, *cuda]
-
-
-def _synchronize() -> None:
-    """Let a step end when its kernels do, so that none of them is counted in the next one."""
-    if trains_on_cuda():
-        torch.cuda.synchronize()
-
-
-def _is_on_host(event: Any) -> bool:
-    return event.device_type == DeviceType.CPU
-
-
-def _interval(event: Any) -> Interval:
-    return event.time_range.start, event.time_range.end
-
-
-def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same stretches without overlaps, ascending."""
-    merged: list[Interval] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _common(left: Sequence[Interval], right: Sequence[Interval]) -> list[Interval]:
-    """What lies in both of two unions."""
-    found, i, j = [], 0, 0
-    while i < len(left) and j < len(right):
-        start, end = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
-        if start < end:
-            found.append((start, end))
-        if left[i][1] < right[j][1]:
-            i += 1
-        else:
-            j += 1
-    return found
-
-
-def _without(whole: Interval, marked: Sequence[Interval]) -> list[Interval]:
-    """What is left of a stretch outside of a union."""
-    edges = [whole[0], *(edge for own in _common([whole], marked) for edge in own), whole[1]]
-    return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
-
-
-def _length(intervals: Iterable[Interval]) -> float:
-    return sum(end - start for start, end in intervals)
+    averages = measured.key_averages()
+    rows = part_times(averages)
+    plain = orjson.dumps([asdict(row) for row in rows], option=orjson.OPT_INDENT_2)
+    slowest = "self_cuda_time_total" if trains_on_cuda() else "self_cpu_time_total"
+    operators = averages.table(sort_by=slowest, row_limit=_LISTED_OPERATORS)
+    for suffix, data in (
+        ("parts.json", plain),
+        ("parts.txt", table_text(title, rows).encode()),
+        ("operators.txt", operators.encode()),
+    ):
+        write_durably(stem.with_name(f"{stem.name}.{suffix}"), data)
