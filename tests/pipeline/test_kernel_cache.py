@@ -41,11 +41,11 @@ def test_numba_uses_it_unless_another_place_is_named(tmp_path: Path):
 
 
 def test_kernels_of_objectives_count_too(tmp_path: Path):
-    for name in ("batches", "objectives/kernels"):
+    for name in ("samples", "objectives/kernels"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "a.py").write_text("one = 1")
-    sources = [tmp_path / "batches", tmp_path / "objectives"]
+    sources = [tmp_path / "samples", tmp_path / "objectives"]
     before = kernel_cache(sources)
     (tmp_path / "objectives" / "kernels" / "a.py").write_text("one = 2")
     assert kernel_cache(sources) != before
-    assert {source.name for source in SOURCES} == {"batches", "objectives"}
+    assert {source.name for source in SOURCES} == {"samples", "objectives"}
