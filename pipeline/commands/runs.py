@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -67,19 +66,22 @@ def compare(
     right: Annotated[str, typer.Argument(help="The run to compare it with.")],
     by: Annotated[
         Axis,
-        typer.Option(help="What curves are aligned by: a step may read more in one run than in the other."),
+        typer.Option(
+            help="Where losses are compared: a step may read more tokens in one run than in the other."
+        ),
     ] = "step",
     html: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Also write one self-contained page with plots.")
+        Path | None, typer.Option(dir_okay=False, help="Also write one self-contained page.")
     ] = None,
     runs_dir: Annotated[
         Path | None, typer.Option(help="Directory that holds the runs.", show_default="runs")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two runs, in whatever state they are: settings, data, loss curves, speeds, where they end."""
+    """Compare two runs, in whatever state they are: settings, data, speeds, losses where both have been."""
     from cluster.artefacts.errors import MissingInputError
     from pipeline.inspection.comparison import compare as compare_runs
+    from pipeline.inspection.comparison_page import curves_in_mlflow, page
     from pipeline.runs.directory import find_run
 
     if html is not None and not html.absolute().parent.is_dir():
@@ -88,36 +90,26 @@ def compare(
             next_step=f"`mkdir -p {html.parent}`, or name another file",
         )
     place = runs_dir or context.obj
-    comparison = compare_runs(find_run(left, place), find_run(right, place), by)
+    runs = find_run(left, place), find_run(right, place)
+    comparison = compare_runs(*runs, by)
+    names, tables = [facts.name for facts in comparison.facts], _tables(comparison)
+    curves = curves_in_mlflow(*(run.info for run in runs))
     if html is not None:
         from cluster.artefacts.storage import storage_errors
-        from pipeline.inspection.comparison_plots import page
 
         with storage_errors(html):
-            html.write_text(page(comparison, _tables(comparison)), encoding="utf-8")
+            html.write_text(page(names, tables, curves), encoding="utf-8")
     if as_json:
         print_json(comparison.as_dict())
         return
-    _print_comparison(comparison)
-    if html is not None:
-        typer.echo(f"\nwritten: {html}")
-
-
-def _print_comparison(comparison: RunComparison) -> None:
-    from shutil import get_terminal_size
-
-    from pipeline.inspection.comparison_plots import terminal_plot
-
-    names = [facts.name for facts in comparison.facts]
-    for title, rows in _tables(comparison):
+    for title, rows in tables:
         if rows:
             print_table(title, ("", *names), rows)
         else:
             typer.echo(f"{title}: none\n")
-    is_terminal = sys.stdout.isatty()
-    width = min(get_terminal_size().columns, 120) if is_terminal else 100
-    for curve in ("loss", "held_out"):
-        typer.echo(terminal_plot(comparison, curve, width, 18, colors=is_terminal))
+    typer.echo(f"curves: {curves}")
+    if html is not None:
+        typer.echo(f"\nwritten: {html}")
 
 
 def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:

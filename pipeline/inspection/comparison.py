@@ -1,4 +1,5 @@
-"""Two runs side by side: what differs in their settings and their data, how their losses fell, where they end."""
+"""Two runs side by side: what differs in their settings and their data, where they stand, and their losses where both
+have been. MLflow draws the curves."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from pipeline.runs.state import state_of
 
 Axis = Literal["step", "tokens"]
 
-CURVES = ("loss", "grad_norm", "lr", "tokens_per_s")
+CURVES = ("loss", "tokens_per_s")
 """Of every step."""
 LAST = 100
 """Steps over which the loss at a place is averaged: that of one step says little."""
@@ -79,10 +80,9 @@ class RunComparison:
     data: Mapping[str, tuple[Any, Any]]
     """What differs in the data: fingerprints, sizes, what was left out. Empty: both read the same samples."""
     common: Common
-    curves: tuple[Mapping[str, Curve], Mapping[str, Curve]]
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-like data, without the curves."""
+        """JSON-like data."""
         return {
             "runs": [asdict(own) for own in self.facts],
             "settings": {key: list(pair) for key, pair in self.settings.items()},
@@ -106,7 +106,6 @@ def compare(left: RunDirectory, right: RunDirectory, axis: Axis = "step") -> Run
         settings=differences(_settings(left), _settings(right)),
         data=differences(_data(left), _data(right)),
         common=_common(curves, axis),
-        curves=curves,
     )
 
 

@@ -1,4 +1,4 @@
-"""Curves of a run's log: one value per step, by step or by tokens, and as few points of them as a plot can show."""
+"""Curves of a run's log: one value per step, along steps or along tokens."""
 
 from __future__ import annotations
 
@@ -45,17 +45,6 @@ class Curve:
         return float(finite.mean()) if len(finite) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Bins:
-    """A curve as columns of a plot."""
-
-    places: np.ndarray
-    """[columns] where on the axis, ascending; columns without values are left out."""
-    means: np.ndarray
-    lows: np.ndarray
-    highs: np.ndarray
-
-
 def read_curves(run: RunDirectory, names: Sequence[str], metric: str = TOTAL) -> dict[str, Curve]:
     """Curves of a run's log in one pass over it: `names` of every step, and `metric` of evaluations.
 
@@ -82,28 +71,6 @@ def read_curves(run: RunDirectory, names: Sequence[str], metric: str = TOTAL) ->
             numbers = np.frombuffer(column, dtype=np.float64) if column else np.empty(0)
             found[key] = Curve(own, tokens, numbers)
     return found
-
-
-def bin_curve(curve: Curve, axis: str, limits: tuple[float, float], num_columns: int) -> Bins:
-    """The curve between two places, as mean, least and largest value of each of `num_columns` columns.
-
-    A million steps on a screen are what their columns hold: taking every n-th step would lose the spikes.
-    """
-    places, values = curve.along(axis), curve.values
-    shown = np.isfinite(values) & (places >= limits[0]) & (places <= limits[1])
-    places, values = places[shown], values[shown]
-    width = (limits[1] - limits[0]) / num_columns or 1.0
-    columns = np.minimum(((places - limits[0]) / width).astype(np.int64), num_columns - 1)
-    if not len(columns):
-        return Bins(*(np.empty(0) for _ in range(4)))
-    firsts = np.flatnonzero(np.diff(columns, prepend=-1))
-    counts = np.diff(firsts, append=len(columns))
-    return Bins(
-        places=np.add.reduceat(places, firsts) / counts,
-        means=np.add.reduceat(values, firsts) / counts,
-        lows=np.minimum.reduceat(values, firsts),
-        highs=np.maximum.reduceat(values, firsts),
-    )
 
 
 def _number(value: object) -> float:

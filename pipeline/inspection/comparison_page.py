@@ -1,0 +1,58 @@
+"""The comparison of two runs as one self-contained HTML page, and where MLflow draws their curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import orjson
+
+from pipeline.runs.directory import RunInfo
+
+_SERVED_AT = "http://127.0.0.1:5000"
+"""Default address of `mlflow ui`."""
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{{ names | join(" and ") }}</title>
+<style>
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .2rem .8rem .2rem 0; text-align: left;
+vertical-align: top; border-bottom: 1px solid #8886; overflow-wrap: anywhere }
+</style></head><body>
+<h1>{{ names | join(" and ") }}</h1>
+{% for title, rows in tables %}<h2>{{ title }}</h2>
+{% if rows %}<table><tr><th></th>{% for name in names %}<th>{{ name }}</th>{% endfor %}</tr>
+{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</table>{% else %}<p>none</p>{% endif %}
+{% endfor %}
+<h2>curves</h2>
+<p>{{ curves }}</p>
+</body></html>
+"""
+
+
+def page(names: Sequence[str], tables: Sequence[tuple[str, Sequence[Sequence[str]]]], curves: str) -> str:
+    """HTML of one page without scripts, images or links to other files.
+
+    Args:
+        names: of the two runs.
+        tables: (title, rows); a row is a label and a cell for each run.
+        curves: where the curves are drawn.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.from_string(_PAGE).render(names=names, tables=tables, curves=curves)
+
+
+def curves_in_mlflow(left: RunInfo, right: RunInfo) -> str:
+    """What to type and open to see the curves of two runs in MLflow's own comparison."""
+    stores = {left.tracking_uri, right.tracking_uri}
+    if len(stores) > 1 or "" in stores:
+        return "The runs are not in one MLflow tracking store, which could draw their curves together."
+    (uri,) = stores
+    ids = quote(orjson.dumps([left.run_id, right.run_id]).decode())
+    view = f"#/compare-runs?runs={ids}&experiments=[]"
+    if uri.startswith(("http://", "https://")):
+        return f"Open {uri.rstrip('/')}/{view}"
+    return f"Type `mlflow ui --backend-store-uri {uri}`, then open {_SERVED_AT}/{view}"
