@@ -8,7 +8,7 @@ import numpy as np
 
 from cluster.shards import ShardResult
 from data_prep.dedup.edges import COLUMNS, both_ways, distinct
-from data_prep.dedup.records import RecordWriter, Run, hash_range, in_blocks, join, read_range
+from data_prep.dedup.records import Records, RecordWriter, hash_range, in_blocks, join, read_range
 from data_prep.dedup.repeats import RepeatsSplit
 
 PAIRED_BEFORE = 16
@@ -19,7 +19,7 @@ larger than this. Pairs are linear in the records, however large a bucket is."""
 def pair_documents(split: RepeatsSplit, path: Path) -> ShardResult:
     """Write the pairs of one range of buckets, each also from its other end."""
     buckets = read_range(split.records, *hash_range(split.partition, split.num_partitions))
-    seen: Run = {}
+    seen: Records = {}
     with RecordWriter(path, COLUMNS) as writer:
         for block in in_blocks(buckets):
             joined = join([seen, block]) if seen else block

@@ -22,7 +22,7 @@ import numpy as np
 
 from cluster.shards import ShardResult
 from data_prep.dedup.edges import COLUMNS, both_ways, distinct
-from data_prep.dedup.records import RecordWriter, Run, in_blocks, read_range
+from data_prep.dedup.records import Records, RecordWriter, in_blocks, read_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ ROUND: tuple[tuple[str, Operation], ...] = (("large", large_star), ("small", sma
 """What a round does, in order; the first takes and the second gives edges in both directions."""
 
 
-def _blocks(split: StarSplit) -> Iterator[Run]:
+def _blocks(split: StarSplit) -> Iterator[Records]:
     return in_blocks(read_range(split.edges, split.first, split.last))
 
 

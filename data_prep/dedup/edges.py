@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from cluster.shards import ShardResult
-from data_prep.dedup.records import RecordWriter, Run, hash_range, read_range
+from data_prep.dedup.records import Records, RecordWriter, hash_range, read_range
 from data_prep.dedup.repeats import RepeatsSplit, iterate_repeats
 
 COLUMNS = {"node": "uint64", "other": "uint64"}
@@ -23,7 +23,7 @@ def link_documents(split: RepeatsSplit, path: Path) -> ShardResult:
     return ShardResult(rows=writer.num_records)
 
 
-def distinct(node: np.ndarray, other: np.ndarray) -> Run:
+def distinct(node: np.ndarray, other: np.ndarray) -> Records:
     """Every edge once."""
     order = np.lexsort([other, node])
     node, other = node[order], other[order]
@@ -32,7 +32,7 @@ def distinct(node: np.ndarray, other: np.ndarray) -> Run:
     return {"node": node[is_new], "other": other[is_new]}
 
 
-def both_ways(edges: Run) -> Run:
+def both_ways(edges: Records) -> Records:
     """Every edge also from its other end."""
     node, other = edges["node"], edges["other"]
     return {"node": np.concatenate([node, other]), "other": np.concatenate([other, node])}

@@ -16,8 +16,8 @@ import xxhash
 
 from cluster.shards import ShardResult
 from data_prep.dedup.records import (
+    Records,
     RecordWriter,
-    Run,
     number_documents,
     read_documents,
     rows_of,
@@ -104,7 +104,7 @@ def remove_repeats(split: RemovalSplit, path: Path) -> ShardResult:
     return ShardResult(rows=len(kept))
 
 
-def _paragraphs(split: ParagraphsSplit) -> Iterator[Run]:
+def _paragraphs(split: ParagraphsSplit) -> Iterator[Records]:
     """The records of the paragraphs of a document shard, block by block, in order."""
     own = split.survivors
     for rows, texts in read_texts(own.documents, own.load()):
@@ -113,7 +113,7 @@ def _paragraphs(split: ParagraphsSplit) -> Iterator[Run]:
             yield _hash_lines(block, documents[first : first + len(block)], split.min_length)
 
 
-def _hash_lines(texts: pa.StringArray, documents: np.ndarray, min_length: int) -> Run:
+def _hash_lines(texts: pa.StringArray, documents: np.ndarray, min_length: int) -> Records:
     joined, offsets = join_texts(texts)
     text_bytes = byte_offsets(texts)
     text_bytes = text_bytes - text_bytes[0]

@@ -24,8 +24,8 @@ BLOCK_RECORDS = 1 << 22
 ROW_BITS = 32
 """A document is named by `shard << ROW_BITS | row`: these numbers ascend in the order of the corpus."""
 
-Run = dict[str, np.ndarray]
-"""Columns of equal length, by name."""
+Records = dict[str, np.ndarray]
+"""A sorted run of records: columns of equal length, by name; NumPy dtypes as the writer's columns name them."""
 
 
 def count_partitions(num_records: int) -> int:
@@ -89,7 +89,7 @@ class RecordWriter:
         self.num_records = 0
         self._writer = pa.ipc.new_file(str(path), self.schema)
 
-    def write(self, run: Run) -> None:
+    def write(self, run: Records) -> None:
         """Append a run, which is put in the order of all its columns, the first before the others."""
         order = np.lexsort([run[name] for name in reversed(self.schema.names)])
         arrays = [
@@ -108,7 +108,7 @@ class RecordWriter:
         self._writer.close()
 
 
-def read_range(directory: Path, first: int, last: int) -> Iterator[Run]:
+def read_range(directory: Path, first: int, last: int) -> Iterator[Records]:
     """The records with `first <= key <= last`: a part for every run that has some, file by file in order.
 
     Raises:
@@ -130,7 +130,7 @@ def read_range(directory: Path, first: int, last: int) -> Iterator[Run]:
             raise CorruptArtefactError(f"{path} cannot be read: {error}", next_step=REPAIR) from error
 
 
-def read_documents(directory: Path, shard: int) -> Run | None:
+def read_documents(directory: Path, shard: int) -> Records | None:
     """All records of the documents of a shard, sorted by document; None when there are none."""
     parts = list(read_range(directory, *documents_of(shard)))
     if not parts:
@@ -140,14 +140,14 @@ def read_documents(directory: Path, shard: int) -> Run | None:
     return {name: column[order] for name, column in joined.items()}
 
 
-def join(runs: list[Run]) -> Run:
+def join(runs: list[Records]) -> Records:
     """The records of all runs, in order."""
     return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
 
 
-def in_blocks(runs: Iterable[Run]) -> Iterator[Run]:
+def in_blocks(runs: Iterable[Records]) -> Iterator[Records]:
     """The same records in fewer runs: as many together as make BLOCK_RECORDS or just more."""
-    waiting: list[Run] = []
+    waiting: list[Records] = []
     count = 0
     for run in runs:
         waiting.append(run)

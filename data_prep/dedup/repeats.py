@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cluster.shards import ShardResult
-from data_prep.dedup.records import RecordWriter, Run, hash_range, in_blocks, join, read_range
+from data_prep.dedup.records import Records, RecordWriter, hash_range, in_blocks, join, read_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ def find_repeats(split: RepeatsSplit, path: Path) -> ShardResult:
     return ShardResult(rows=writer.num_records)
 
 
-def iterate_repeats(runs: Iterable[Run], keys: Sequence[str]) -> Iterator[tuple[Run, np.ndarray]]:
+def iterate_repeats(runs: Iterable[Records], keys: Sequence[str]) -> Iterator[tuple[Records, np.ndarray]]:
     """Of every block of records: ([repeats] columns, [repeats] the number of the first document with that key).
 
     Records of equal keys must come in the order of the corpus. Between blocks only the first record of every key
     is held, and a partition has a bounded number of keys; so a key may occur any number of times.
     """
-    seen: Run = {}
+    seen: Records = {}
     for block in in_blocks(runs):
         own = {name: block[name] for name in (*keys, "document")}
         joined = join([seen, own]) if seen else own

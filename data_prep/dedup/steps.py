@@ -7,7 +7,7 @@ from the number of records before it, never from the number of workers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,25 @@ NEAR_EDGES, NEAR_ROUND, NEAR_REPEATS = "near-edges", "near-round", "near-repeats
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """The steps of one deduplication."""
+class Step:
+    """One step: an artefact with one shard for each split."""
+
+    name: str
+    """Kind of the artefact, and its directory below `work/`."""
+    function: ShardFunction
+    splits: Sequence[Any]
+    inputs: Sequence[Manifest]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings that its contents depend on."""
+    sizes: Sequence[int] | None = None
+    """Bytes that each split reads, for the order of the tasks; None if not known."""
+    files: Sequence[str] | None = None
+    """Names of the shards; None numbers them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplication:
+    """Makes the steps of one deduplication."""
 
     job: Workspace
     documents: Manifest
@@ -85,46 +102,49 @@ class Steps:
             self._remove_paragraphs(before, method.paragraphs)
 
     def _find(self, hashed: str, function: ShardFunction, repeated: str, before: Manifest) -> Manifest:
-        """The documents that repeat an earlier one in what `function` hashes."""
+        """The documents that repeat an earlier one in the key that `function` hashes."""
         shards = range(self.job.num_shards)
         splits = [Survivors(self.job.documents_path(self.documents, shard), shard) for shard in shards]
-        hashes = self._make(hashed, function, splits, [before], sizes=self.sizes)
-        return self._partition(repeated, find_repeats, hashes, exact.KEYS, exact.REPEATS)
+        hashes = self._make(Step(hashed, function, splits, [before], sizes=self.sizes))
+        return self._make(self._by_key(repeated, find_repeats, hashes, exact.KEYS, exact.REPEATS))
 
     def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
         survivors = [self.distinct(shard) for shard in range(self.job.num_shards)]
+        splits = [minhash.BucketsSplit(own, method) for own in survivors]
+        settings = {"ngram": method.ngram, "shape": list(method.shape), "seed": method.seed}
         buckets = self._make(
-            NEAR_BUCKETS,
-            minhash.write_buckets,
-            [minhash.BucketsSplit(own, method) for own in survivors],
-            [before],
-            {"ngram": method.ngram, "shape": list(method.shape), "seed": method.seed},
-            self.sizes,
+            Step(NEAR_BUCKETS, minhash.write_buckets, splits, [before], settings, self.sizes)
         )
         if method.verify:
             graph = self._verify(buckets, method)
         else:
-            graph = self._partition(NEAR_EDGES, edges.link_documents, buckets, minhash.KEYS, edges.COLUMNS)
+            link = edges.link_documents
+            graph = self._make(self._by_key(NEAR_EDGES, link, buckets, minhash.KEYS, edges.COLUMNS))
         ranges = document_ranges([entry.rows or 0 for entry in self.documents.files])
         for number in count():
             num_changed = 0
             for name, operation in ROUND:
-                graph = self._stars(f"{NEAR_ROUND}-{number:02d}-{name}", operation, graph, ranges)
+                graph = self._make(
+                    self._by_document(f"{NEAR_ROUND}-{number:02d}-{name}", operation, graph, ranges)
+                )
                 num_changed += graph.stats["changed"]
             if not num_changed:
                 break
-        return self._stars(NEAR_REPEATS, list_leaves, graph, ranges)
+        return self._make(self._by_document(NEAR_REPEATS, list_leaves, graph, ranges))
 
     def _verify(self, buckets: Manifest, method: NearDedup) -> Manifest:
-        pairs = self._partition(NEAR_PAIRS, candidates.pair_documents, buckets, minhash.KEYS, edges.COLUMNS)
+        """The edges between documents whose shingles are similar enough, of those that share a bucket."""
+        pairs = self._make(
+            self._by_key(NEAR_PAIRS, candidates.pair_documents, buckets, minhash.KEYS, edges.COLUMNS)
+        )
         directory, num_shards = self.directory(NEAR_PAIRS), self.job.num_shards
-        splits = [
+        shingled = [
             verification.ShinglesSplit(self.distinct(shard), directory, method.ngram)
             for shard in range(num_shards)
         ]
         settings = {"ngram": method.ngram}
         shingles = self._make(
-            NEAR_SHINGLES, verification.write_shingles, splits, [pairs], settings, self.sizes
+            Step(NEAR_SHINGLES, verification.write_shingles, shingled, [pairs], settings, self.sizes)
         )
         compared = [
             verification.PairsSplit(
@@ -132,10 +152,8 @@ class Steps:
             )
             for shard in range(num_shards)
         ]
-        limits = {"threshold": method.threshold}
-        return self._make(
-            NEAR_EDGES, verification.link_similar, compared, [pairs, shingles], limits, self.sizes
-        )
+        limits, inputs = {"threshold": method.threshold}, [pairs, shingles]
+        return self._make(Step(NEAR_EDGES, verification.link_similar, compared, inputs, limits, self.sizes))
 
     def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> Manifest:
         survivors = [self.unlike(shard) for shard in range(self.job.num_shards)]
@@ -143,73 +161,59 @@ class Steps:
         settings = {"min_length": method.min_length}
         if method.scope == "within":
             function = paragraphs.find_repeats_within
-            repeats = self._make(PARAGRAPH_REPEATS, function, splits, [before], settings, self.sizes)
+            repeats = self._make(Step(PARAGRAPH_REPEATS, function, splits, [before], settings, self.sizes))
         else:
             function = paragraphs.hash_paragraphs
-            hashes = self._make(PARAGRAPH_HASHES, function, splits, [before], settings, self.sizes)
-            repeats = self._partition(
-                PARAGRAPH_REPEATS, find_repeats, hashes, paragraphs.KEYS, paragraphs.REPEATS
+            hashes = self._make(Step(PARAGRAPH_HASHES, function, splits, [before], settings, self.sizes))
+            columns = paragraphs.REPEATS
+            repeats = self._make(
+                self._by_key(PARAGRAPH_REPEATS, find_repeats, hashes, paragraphs.KEYS, columns)
             )
         limits = {"max_removed": method.max_removed, "min_characters": self.job.config.min_characters}
         removals = [
             paragraphs.RemovalSplit(own, self.directory(PARAGRAPH_REPEATS), **limits) for own in survivors
         ]
-        return self._make(
-            PARAGRAPHS_REMOVED,
-            paragraphs.remove_repeats,
-            removals,
-            [before, repeats],
-            limits,
-            self.sizes,
-            selection_files(self.job.num_shards),
-        )
+        files = selection_files(self.job.num_shards)
+        function, inputs = paragraphs.remove_repeats, [before, repeats]
+        return self._make(Step(PARAGRAPHS_REMOVED, function, removals, inputs, limits, self.sizes, files))
 
-    def _partition(
+    def _by_key(
         self,
         name: str,
         function: ShardFunction,
         records: Manifest,
         keys: tuple[str, ...],
         columns: Mapping[str, str],
-    ) -> Manifest:
-        """A step with one shard per range of keys of the step before."""
+    ) -> Step:
+        """A step with one shard per range of keys of the records of another step."""
         total = count_partitions(records.stats["rows"])
         directory, written = self.directory(records.kind), tuple(columns.items())
         splits = [RepeatsSplit(directory, number, total, keys, written) for number in range(total)]
-        return self._make(name, function, splits, [records])
+        return Step(name, function, splits, [records])
 
-    def _stars(
+    def _by_document(
         self, name: str, operation: ShardFunction, graph: Manifest, ranges: Sequence[tuple[int, int]]
-    ) -> Manifest:
-        """A step with one shard per range of documents."""
+    ) -> Step:
+        """A step with one shard per range of documents of a graph."""
         splits = [StarSplit(self.directory(graph.kind), first, last) for first, last in ranges]
-        return self._make(name, operation, splits, [graph], {"ranges": [list(own) for own in ranges]})
+        return Step(name, operation, splits, [graph], {"ranges": [list(own) for own in ranges]})
 
-    def _make(
-        self,
-        name: str,
-        function: ShardFunction,
-        splits: Sequence[Any],
-        inputs: Sequence[Manifest],
-        settings: Mapping[str, Any] | None = None,
-        sizes: Sequence[int] | None = None,
-        files: Sequence[str] | None = None,
-    ) -> Manifest:
-        """The artefact of a step, with one shard for each split. Whatever else is in its place is old work."""
-        config = {"version": VERSION, **(settings or {})}
-        fingerprints = [each.fingerprint for each in inputs]
-        files, sizes = files or record_files(len(splits)), sizes or [0] * len(splits)
+    def _make(self, step: Step) -> Manifest:
+        """The artefact of a step. An artefact of other settings in its place is replaced."""
+        config, count = {"version": VERSION, **step.settings}, len(step.splits)
+        fingerprints = [each.fingerprint for each in step.inputs]
+        files, sizes = step.files or record_files(count), step.sizes or [0] * count
         shards = [
-            Shard(file, split, hash_json([name, config, fingerprints, number, len(splits)]), size)
-            for number, (file, split, size) in enumerate(zip(files, splits, sizes, strict=True))
+            Shard(file, split, hash_json([step.name, config, fingerprints, number, count]), size)
+            for number, (file, split, size) in enumerate(zip(files, step.splits, sizes, strict=True))
         ]
         return build_sharded_artefact(
-            self.directory(name),
-            name,
-            function=function,
+            self.directory(step.name),
+            step.name,
+            function=step.function,
             shards=shards,
             config=config,
-            inputs=[self._entry(each) for each in inputs],
+            inputs=[self._entry(each) for each in step.inputs],
             finish=lambda directory, records: {},
             replace=True,
         )

@@ -10,7 +10,7 @@ from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, ShardRecord
 from data_prep.dedup.final import COUNTS, FinalSplit, decide
-from data_prep.dedup.steps import ID_REPEATS, Steps
+from data_prep.dedup.steps import ID_REPEATS, Deduplication
 from data_prep.layout import DEDUP
 from data_prep.selection import selection_files
 from data_prep.workspace import Workspace
@@ -29,7 +29,7 @@ def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
         TooManyRejectsError: ids repeat, and `repeated_ids` rejects more of them than `max_rejects`.
     """
     method = job.config.dedup
-    steps = Steps(job, documents)
+    steps = Deduplication(job, documents)
     settings: dict[str, Any] = {
         "version": VERSION,
         "method": method.model_dump(mode="json"),
