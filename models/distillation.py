@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -56,13 +55,26 @@ class DistilledLanguageModel(nn.Module):
         self.hidden_loss = hidden_loss
         # In a tuple, the module is hidden from `parameters` and `state_dict`.
         self._teacher = (teacher.eval().requires_grad_(False),)
-        if teacher_layers is not None:
-            _start_from(self, teacher, teacher_layers)
+        self._teacher_layers = None if teacher_layers is None else tuple(teacher_layers)
 
     @property
     def teacher(self) -> MaskedLanguageModel:
         """The network that is imitated."""
         return self._teacher[0]
+
+    def starting_weights(self) -> dict[str, Tensor]:
+        """For `init_weights`, by name: all parameters from the teacher, or none if the student starts at random."""
+        if self._teacher_layers is None:
+            return {}
+        weights = self.teacher.state_dict()
+        return {name: weights[self._source(name)] for name, _ in self.named_parameters()}
+
+    def _source(self, name: str) -> str:
+        """The parameter of the teacher that a parameter of the student starts from."""
+        if not name.startswith(_LAYERS) or self._teacher_layers is None:
+            return name
+        number, _, rest = name.removeprefix(_LAYERS).partition(".")
+        return f"{_LAYERS}{self._teacher_layers[int(number)]}.{rest}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> DistilledLanguageModel:
         """What `to`, `cuda` and `bfloat16` call: the teacher goes where the student goes."""
@@ -158,26 +170,6 @@ def every_nth_layer(num_layers: int, teacher_layers: int) -> tuple[int, ...]:
             f"{teacher_layers} layers or less"
         )
     return tuple(number * teacher_layers // num_layers for number in range(num_layers))
-
-
-def _start_from(
-    student: DistilledLanguageModel, teacher: MaskedLanguageModel, teacher_layers: Sequence[int]
-) -> None:
-    """Make `init_weights` take every parameter of the student from the teacher."""
-    sources = dict(teacher.named_modules())
-    for path, module in student.named_modules():
-        source = path
-        if path.startswith(_LAYERS):
-            number, dot, rest = path.removeprefix(_LAYERS).partition(".")
-            source = f"{_LAYERS}{teacher_layers[int(number)]}{dot}{rest}"
-        module.draw = partial(_taken, sources[source])  # pyright: ignore[reportArgumentType]
-
-
-def _taken(source: nn.Module, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """The parameter `name` of another module, as `init_weights` asks for one."""
-    tensor = getattr(source, name)
-    assert tensor.shape == shape
-    return tensor.detach()
 
 
 def _require_fit(

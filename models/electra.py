@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
-from models.embeddings import Embeddings
+from models.embeddings import Embeddings, SharedEmbeddings
 from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead
 from models.losses import CHUNK_ELEMENTS, EACH, CrossEntropy
@@ -34,10 +32,14 @@ class ReplacedTokenHead(nn.Module):
 class Discriminator(nn.Module):
     """An encoder with a score for each token; what is left of ELECTRA after pre-training."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, embeddings: Embeddings | None = None) -> None:
+        """
+        Args:
+            embeddings: the encoder's; None makes new ones.
+        """
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config)
+        self.encoder = Encoder(config, embeddings)
         self.head = ReplacedTokenHead(config)
 
     def forward(
@@ -54,53 +56,13 @@ class Discriminator(nn.Module):
         return self.head(hidden)
 
 
-class BorrowedEmbeddings(nn.Module):
-    """The embeddings of another network (tokens, positions, segments, norm), with a projection of its own.
-
-    What is borrowed is not part of this module: it has one name, that of its owner, in parameters and state dicts.
-    """
-
-    def __init__(self, config: TransformerConfig, owner: Embeddings) -> None:
-        """
-        Args:
-            config: of the borrower; its `embedding_size` is the owner's.
-        """
-        super().__init__()
-        width = config.embedding_width
-        self.projection = (
-            nn.Linear(width, config.hidden_size, bias=config.biases)
-            if width != config.hidden_size
-            else nn.Identity()
-        )
-        unprojected = replace(config, hidden_size=width, num_heads=1, embedding_size=None)
-        with torch.device("meta"):
-            borrowed = Embeddings(unprojected)
-        for part in ("tokens", "positions", "segments", "norm"):
-            setattr(borrowed, part, getattr(owner, part))
-        # In a tuple, the module is hidden from `parameters` and `state_dict`.
-        self._borrowed = (borrowed,)
-
-    @property
-    def token_weight(self) -> Tensor:
-        """[vocab_size, embedding width]: the owner's token embedding."""
-        return self._borrowed[0].token_weight
-
-    def forward(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor | None = None) -> Tensor:
-        """As `Embeddings.forward`."""
-        (borrowed,) = self._borrowed
-        borrowed.training = self.training
-        return self.projection(borrowed(input_ids, position_ids, segment_ids))
-
-
 class Generator(nn.Module):
     """A small masked language model on the embeddings of the discriminator (Clark et al. 2020, section 3.2)."""
 
     def __init__(self, config: TransformerConfig, embeddings: Embeddings) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config)
-        borrowed = BorrowedEmbeddings(config, embeddings)
-        self.encoder.embeddings = borrowed  # pyright: ignore[reportAttributeAccessIssue]
+        self.encoder = Encoder(config, SharedEmbeddings(config, embeddings))
         self.head = MaskedLanguageModelHead(config)
 
     def forward(
@@ -149,8 +111,9 @@ class Electra(nn.Module):
         super().__init__()
         _require_same_embeddings(config, generator_config)
         self.config = config
-        self.discriminator = Discriminator(config)
-        self.generator = Generator(generator_config, self.discriminator.encoder.embeddings)
+        embeddings = Embeddings(config)
+        self.discriminator = Discriminator(config, embeddings)
+        self.generator = Generator(generator_config, embeddings)
 
     def forward(
         self,
@@ -209,7 +172,10 @@ def _gumbel_argmax(logits: Tensor) -> Tensor:
 
 
 def _require_same_embeddings(config: TransformerConfig, generator_config: TransformerConfig) -> None:
-    names = ("vocab_size", "embedding_width", "max_positions", "positions", "num_segments")
+    names = (
+        *("vocab_size", "embedding_width", "max_positions", "positions", "num_segments"),
+        *("scale_embeddings", "dropout"),
+    )
     different = [
         f"{name} {getattr(generator_config, name)} instead of {getattr(config, name)}"
         for name in names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
-from models.embeddings import Embeddings
+from models.embeddings import Embeddings, SharedEmbeddings
 from models.layout import Layout, make_layout, see
 from models.positions import rotary_angles
 from models.transformer import Transformer
@@ -18,10 +18,16 @@ class Encoder(nn.Module):
         ValueError: `config.vocab_size` is not set.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(
+        self, config: TransformerConfig, embeddings: Embeddings | SharedEmbeddings | None = None
+    ) -> None:
+        """
+        Args:
+            embeddings: the encoder's; None makes new ones.
+        """
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(config)
+        self.embeddings = Embeddings(config) if embeddings is None else embeddings
         self.transformer = Transformer(config)
         self.varlen = False
         """Leave packed pieces to the variable-length kernel; see `models.backends`."""

@@ -26,7 +26,9 @@ def init_weights(model: nn.Module, seed: int) -> None:
     Every parameter draws from its own generator, seeded by (seed, parameter name), in host memory. So neither
     the order of construction nor the device nor the rest of the network changes a value, and no global random
     state is read or moved. A module that wants another distribution has a method
-    `draw(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor | None`.
+    `draw(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor`. A network that starts from the
+    weights of another, as a student from its teacher's, has a method `starting_weights() -> Mapping[str, Tensor]`, by
+    parameter name.
 
     Args:
         model: a network with a `config`, on any device but meta.
@@ -36,29 +38,26 @@ def init_weights(model: nn.Module, seed: int) -> None:
         ValueError: a parameter is on the meta device and has no memory to fill.
     """
     modules = dict(model.named_modules())
+    given = getattr(model, "starting_weights", dict)()
     for path, module in modules.items():
         for name, parameter in module.named_parameters(recurse=False):
             full = f"{path}.{name}" if path else name
             if parameter.is_meta:
                 raise ValueError(f"{full} is on the meta device; call model.to_empty(device=...) first")
-            if drawn := _own_draw(module, name, parameter, _generator(seed, full)):
-                parameter.copy_(drawn[0])
+            generator = _generator(seed, full)
+            if full in given:
+                assert given[full].shape == parameter.shape, full
+                parameter.copy_(given[full])
+            elif draw := getattr(module, "draw", None):
+                parameter.copy_(draw(name, parameter.shape, generator))
             elif name.startswith("bias"):
                 parameter.zero_()
             elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
                 parameter.fill_(1.0)
             else:
                 drawn = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
-                drawn.normal_(0.0, 1.0, generator=_generator(seed, full))
+                drawn.normal_(0.0, 1.0, generator=generator)
                 parameter.copy_(drawn * _deviation(model, modules, path))
-
-
-def _own_draw(
-    module: nn.Module, name: str, parameter: Tensor, generator: torch.Generator
-) -> tuple[Tensor] | None:
-    draw = getattr(module, "draw", None)
-    drawn = draw(name, parameter.shape, generator) if callable(draw) else None
-    return None if drawn is None else (drawn,)  # pyright: ignore[reportReturnType]
 
 
 def _deviation(model: nn.Module, modules: Mapping[str, nn.Module], path: str) -> float | Tensor:
