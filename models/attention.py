@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.cache import LayerCache
 from models.config import TransformerConfig
-from models.positions import rotate
-
-
-@dataclass(frozen=True)
-class Varlen:
-    """Packed pieces as variable-length kernels take them."""
-
-    query_boundaries: Tensor
-    """[pieces + 1] int32 boundaries in the flattened queries."""
-    key_boundaries: Tensor
-    """[pieces + 1] int32 boundaries in the flattened keys."""
-    longest_query: int
-    """Upper bound of a piece's queries."""
-    longest_key: int
-    """Upper bound of a piece's keys."""
-    window: tuple[int, int]
-    """Keys seen to the left and to the right of a query; -1 for all."""
-
-
-@dataclass(frozen=True)
-class Visible:
-    """What a layer's attention has to know besides hidden states; made once per forward pass."""
-
-    mask: Tensor | None = None
-    """bool, True where a query may attend to a key, or the same as numbers to add to the scores (0 and -inf plus a
-    position bias); broadcastable to [batch, heads, length (query), length (key)]. None: everything is visible."""
-    causal: bool = False
-    """Without a mask: a query sees the keys up to its own place."""
-    rotation: tuple[Tensor, Tensor] | None = None
-    """Cosines and sines of rotary positions, [batch or 1, length, head size]."""
-    varlen: Varlen | None = None
-    """Set when a variable-length kernel does the work; the mask is not read then."""
+from models.positions import Rotation, rotate
+from models.visibility import Varlen, Visible
 
 
 class Attention(nn.Module):
@@ -63,18 +31,16 @@ class Attention(nn.Module):
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
         """[batch, heads, length, head size] queries, keys and values to [batch, length, hidden]."""
-        dropout = self.dropout if self.training else 0.0
         if visible.varlen is not None:
             mixed = _varlen_attention(query, key, value, visible.varlen, self.scale)
         else:
-            causal = visible.causal and visible.mask is None and query.shape[2] > 1
             mixed = F.scaled_dot_product_attention(
                 query,
                 key,
                 value,
                 attn_mask=visible.mask,
-                dropout_p=dropout,
-                is_causal=causal,
+                dropout_p=self.dropout if self.training else 0.0,
+                is_causal=visible.causal,
                 scale=self.scale,
             )
         return self.output(mixed.transpose(1, 2).flatten(2))
@@ -88,19 +54,26 @@ class SelfAttention(Attention):
         super().__init__(config)
         self.qkv = nn.Linear(config.hidden_size, 3 * config.attention_size, bias=config.biases)
 
-    def forward(self, hidden: Tensor, visible: Visible, cache: LayerCache | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        visible: Visible,
+        rotation: Rotation | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
         """Mix information between tokens.
 
         Args:
             hidden: [batch, length, hidden].
+            rotation: angles of rotary positions.
             cache: keys and values of the tokens before; those of `hidden` are added to it.
 
         Returns:
             [batch, length, hidden].
         """
         query, key, value = self._heads(self.qkv(hidden), 3)
-        if visible.rotation is not None:
-            query, key = rotate(query, visible.rotation), rotate(key, visible.rotation)
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
         if cache is not None:
             key, value = cache.extend(key, value)
         return self._mix(query, key, value, visible)

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from models.config import NetworkConfig, TransformerConfig
-from models.decoder import Decoder
-from models.encoder import Encoder
+from models.transformer import Transformer
 
 Backend = Literal["auto", "sdpa", "varlen"]
 
@@ -56,5 +55,5 @@ def choose_backend(
 def use_backend(model: nn.Module, choice: Choice) -> None:
     """Make every stack of a network follow the choice."""
     for module in model.modules():
-        if isinstance(module, Encoder | Decoder):
+        if isinstance(module, Transformer):
             module.varlen = choice.backend == "varlen"

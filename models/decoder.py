@@ -8,8 +8,7 @@ from models.cache import DecoderCache
 from models.config import TransformerConfig
 from models.embeddings import Embeddings
 from models.encoder import position_limit
-from models.layout import Layout, make_layout, see, see_memory
-from models.positions import rotary_angles
+from models.layout import Layout, make_layout
 from models.transformer import Transformer
 
 
@@ -27,8 +26,6 @@ class Decoder(nn.Module):
         self.cross = config.network == "encoder_decoder"
         self.embeddings = Embeddings(config, own_tokens=not self.cross)
         self.transformer = Transformer(config, config.decoder_layers, causal=True, cross=self.cross)
-        self.varlen = False
-        """Leave packed pieces to the variable-length kernel; see `models.backends`."""
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for reading token after token."""
@@ -39,7 +36,6 @@ class Decoder(nn.Module):
         input_ids: Tensor,
         cu_seqlens: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
         prefix_lengths: Tensor | None = None,
         cache: DecoderCache | None = None,
         memory: Tensor | None = None,
@@ -52,7 +48,6 @@ class Decoder(nn.Module):
             input_ids: [batch, length] int64; with a cache only the tokens that it does not hold.
             cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces.
             attention_mask: [batch, cached + length] bool or int, true (or 1) at tokens; padding may be on either side.
-            position_ids: [batch, length] int64 instead of the places in each piece.
             prefix_lengths: [num_pieces], or [batch] where nothing is packed: tokens at the beginning of each piece that
                 are read both ways (Raffel et al. 2020, section 3.2.1).
             cache: of the tokens before; grows by `length`.
@@ -66,32 +61,12 @@ class Decoder(nn.Module):
         Raises:
             ValueError: a shape does not fit, both masks are given, or a sequence exceeds `max_positions`.
         """
-        config, transformer = self.config, self.transformer
-        past = cache.length if cache else 0
         layout = make_layout(
             input_ids,
             cu_seqlens,
             attention_mask,
-            max_positions=position_limit(config),
-            position_ids=position_ids,
-            past=past,
+            max_positions=position_limit(self.config),
+            past=None if cache is None else cache.length,
         )
         embedded = self.embeddings(input_ids, layout.position_ids, token_weight=token_weight)
-        bias = transformer.relative_bias
-        bias = None if bias is None else bias(layout.length, past + layout.length).to(embedded.dtype)
-        # The kernel has no dropout; and a cache belongs to padded rows.
-        varlen = self.varlen and cache is None and not (self.training and config.attention_dropout)
-        own = {"causal": True, "prefix_lengths": prefix_lengths, "bias": bias, "varlen": varlen}
-        base = config.rotary_base
-        visible = see(layout, rotation=self._rotation(layout, base), **own)
-        local = None
-        if any(transformer.is_local):
-            turns = self._rotation(layout, config.local_rotary_base or base)
-            local = see(layout, window=config.local_window, rotation=turns, **own)
-        visible_memory = see_memory(layout, memory_layout, varlen=varlen) if memory_layout else None
-        return transformer(embedded, visible, local, memory, visible_memory, cache)
-
-    def _rotation(self, layout: Layout, base: float) -> tuple[Tensor, Tensor] | None:
-        if self.config.positions != "rotary":
-            return None
-        return rotary_angles(layout.position_ids, self.config.head_size, base)
+        return self.transformer(embedded, layout, prefix_lengths, memory, memory_layout, cache)

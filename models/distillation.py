@@ -111,7 +111,7 @@ class DistilledLanguageModel(nn.Module):
         """
         packed = {"cu_seqlens": cu_seqlens, "segment_ids": segment_ids}
         hidden = self.encoder(input_ids, **packed).flatten(0, 1)
-        self.teacher.encoder.varlen = self.encoder.varlen
+        self.teacher.encoder.transformer.varlen = self.encoder.transformer.varlen
         with torch.no_grad():
             wanted = self.teacher.encoder(input_ids, **packed).flatten(0, 1)
             wanted = wanted.index_select(0, soft_positions)

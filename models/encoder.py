@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.embeddings import Embeddings, SharedEmbeddings
-from models.layout import Layout, make_layout, see
-from models.positions import rotary_angles
+from models.layout import Layout, make_layout
 from models.transformer import Transformer
 
 
@@ -29,8 +28,6 @@ class Encoder(nn.Module):
         self.config = config
         self.embeddings = Embeddings(config) if embeddings is None else embeddings
         self.transformer = Transformer(config)
-        self.varlen = False
-        """Leave packed pieces to the variable-length kernel; see `models.backends`."""
 
     def forward(
         self,
@@ -58,11 +55,16 @@ class Encoder(nn.Module):
             [batch, length, hidden].
 
         Raises:
-            ValueError: a shape does not fit, both masks are given, or a sequence exceeds `max_positions`.
+            ValueError: a shape does not fit, both masks are given, a sequence exceeds `max_positions`, or the network
+                does not read the given `position_ids`.
         """
+        if position_ids is not None and self.config.positions == "relative_bias":
+            raise ValueError(
+                "positions: relative_bias compares places in a row and does not read position_ids; leave them out"
+            )
         layout = self.layout(input_ids, cu_seqlens, attention_mask, position_ids)
         embedded = self.embeddings(input_ids, layout.position_ids, segment_ids)
-        return self.read(embedded, layout)
+        return self.transformer(embedded, layout)
 
     def layout(
         self,
@@ -76,24 +78,6 @@ class Encoder(nn.Module):
         return make_layout(
             input_ids, cu_seqlens, attention_mask, max_positions=limit, position_ids=position_ids
         )
-
-    def read(self, embedded: Tensor, layout: Layout) -> Tensor:
-        """[batch, length, hidden] embeddings to [batch, length, hidden] contextual representations."""
-        config, transformer = self.config, self.transformer
-        varlen = self.varlen and not (self.training and config.attention_dropout)
-        bias = transformer.relative_bias
-        bias = None if bias is None else bias(layout.length, layout.length).to(embedded.dtype)
-        rotary = config.positions == "rotary"
-        size, base = config.head_size, config.rotary_base
-        turns = rotary_angles(layout.position_ids, size, base) if rotary else None
-        visible = see(layout, bias=bias, rotation=turns, varlen=varlen)
-        local = None
-        if any(transformer.is_local):
-            turns = (
-                rotary_angles(layout.position_ids, size, config.local_rotary_base or base) if rotary else None
-            )
-            local = see(layout, window=config.local_window, bias=bias, rotation=turns, varlen=varlen)
-        return transformer(embedded, visible, local)
 
 
 def position_limit(config: TransformerConfig) -> int | None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+
+Rotation: TypeAlias = tuple[Tensor, Tensor]
+"""Cosines and sines of rotary positions, float32 [batch or 1, length, head size] each."""
 
 
 def sinusoidal_embedding(positions: Tensor, width: int) -> Tensor:
@@ -18,7 +22,7 @@ def sinusoidal_embedding(positions: Tensor, width: int) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(-2)[..., :width]
 
 
-def rotary_angles(positions: Tensor, head_size: int, base: float) -> tuple[Tensor, Tensor]:
+def rotary_angles(positions: Tensor, head_size: int, base: float) -> Rotation:
     """Cosines and sines, float32 [..., length, head_size], for [..., length] positions (Su et al. 2021, equation 34).
 
     Dimension i is paired with i + head_size / 2, as in GPT-NeoX and ModernBERT.
@@ -29,7 +33,7 @@ def rotary_angles(positions: Tensor, head_size: int, base: float) -> tuple[Tenso
     return both.cos(), both.sin()
 
 
-def rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
     """Turn [batch, heads, length, head size] queries or keys by the angles of their positions."""
     cosine, sine = (part.unsqueeze(-3) for part in rotation)
     first, second = heads.float().chunk(2, -1)

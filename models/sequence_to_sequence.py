@@ -87,7 +87,7 @@ class SequenceToSequence(nn.Module):
         """Read; arguments as in `Encoder`."""
         layout = self.encoder.layout(input_ids, cu_seqlens, attention_mask)
         embedded = self.encoder.embeddings(input_ids, layout.position_ids)
-        return Memory(self.encoder.read(embedded, layout), layout)
+        return Memory(self.encoder.transformer(embedded, layout), layout)
 
     def decode(
         self,

@@ -10,12 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from models.attention import CrossAttention, SelfAttention, Visible
+from models.attention import CrossAttention, SelfAttention
 from models.cache import DecoderCache
 from models.config import Activation, TransformerConfig
 from models.dropout import dropout
+from models.layout import Layout
 from models.norms import make_norm
-from models.positions import RelativeBias
+from models.positions import RelativeBias, Rotation, rotary_angles
+from models.visibility import Visible, see, see_memory
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -71,6 +73,7 @@ class TransformerLayer(nn.Module):
         self,
         hidden: Tensor,
         visible: Visible,
+        rotation: Rotation | None = None,
         memory: Tensor | None = None,
         visible_memory: Visible | None = None,
         cache: DecoderCache | None = None,
@@ -79,12 +82,13 @@ class TransformerLayer(nn.Module):
         """[batch, length, hidden] to [batch, length, hidden].
 
         Args:
+            visible, rotation: of self-attention.
             memory: [batch, memory length, hidden] that cross-attention reads.
             visible_memory: which of it each position may read.
             cache: of the whole decoder; this layer is its `number`.
         """
         own = cache.self_attention[number] if cache else None
-        attention = partial(self.attention, visible=visible, cache=own)
+        attention = partial(self.attention, visible=visible, rotation=rotation, cache=own)
         hidden = self._residual(hidden, attention, self.attention_norm, self.attention_dropout)
         if self.cross_attention is not None:
             assert memory is not None
@@ -121,6 +125,8 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         count = config.num_layers if num_layers is None else num_layers
+        self.config = config
+        self.causal = causal
         self.layers = nn.ModuleList(
             TransformerLayer(config, cross=cross, first=number == 0) for number in range(count)
         )
@@ -137,29 +143,60 @@ class Transformer(nn.Module):
         self.is_local = [
             config.local_window is not None and number % config.global_every != 0 for number in range(count)
         ]
+        self.varlen = False
+        """Leave packed pieces to the variable-length kernel; see `models.backends`."""
         self.gradient_checkpointing = False
         """Recompute each layer in the backward pass instead of keeping its activations (Chen et al. 2016)."""
 
     def forward(
         self,
         hidden: Tensor,
-        visible: Visible,
-        visible_local: Visible | None = None,
+        layout: Layout,
+        prefix_lengths: Tensor | None = None,
         memory: Tensor | None = None,
-        visible_memory: Visible | None = None,
+        memory_layout: Layout | None = None,
         cache: DecoderCache | None = None,
     ) -> Tensor:
-        """[batch, length, hidden] to [batch, length, hidden].
+        """[batch, length, hidden] embeddings to [batch, length, hidden] contextual representations.
 
         Args:
-            visible: what the layers with global attention see.
-            visible_local: what those with local attention see; needed where there are any.
-            memory, visible_memory, cache: as in `TransformerLayer`.
+            layout: where the tokens lie.
+            prefix_lengths: as in `visibility.see`.
+            memory: [batch, memory length, hidden] that cross-attention reads.
+            memory_layout: where the tokens of the memory lie.
+            cache: of the tokens before.
         """
+        # The kernel has no dropout of attention weights.
+        varlen = self.varlen and not (self.training and self.config.attention_dropout)
+        bias = None
+        if self.relative_bias is not None:
+            bias = self.relative_bias(layout.length, layout.past + layout.length).to(hidden.dtype)
+
+        def seen(window: int | None, rotary_base: float) -> tuple[Visible, Rotation | None]:
+            visible = see(
+                layout,
+                causal=self.causal,
+                window=window,
+                prefix_lengths=prefix_lengths,
+                bias=bias,
+                varlen=varlen,
+            )
+            return visible, self._rotation(layout, rotary_base)
+
+        config = self.config
+        everywhere = seen(None, config.rotary_base)
+        nearby = everywhere
+        if any(self.is_local):
+            nearby = seen(config.local_window, config.local_rotary_base or config.rotary_base)
+        visible_memory = see_memory(layout, memory_layout, varlen=varlen) if memory_layout else None
         recompute = self.gradient_checkpointing and torch.is_grad_enabled() and cache is None
         for number, (layer, is_local) in enumerate(zip(self.layers, self.is_local, strict=True)):
-            seen = visible_local if is_local else visible
-            arguments = (hidden, seen, memory, visible_memory, cache, number)
+            arguments = (hidden, *(nearby if is_local else everywhere), memory, visible_memory, cache, number)
             # The random state is saved and restored, so dropout is the same in both computations.
             hidden = checkpoint(layer, *arguments, use_reentrant=False) if recompute else layer(*arguments)
         return dropout(self.final_norm(hidden), self.output_dropout, self.training)
+
+    def _rotation(self, layout: Layout, base: float) -> Rotation | None:
+        if self.config.positions != "rotary":
+            return None
+        return rotary_angles(layout.position_ids, self.config.head_size, base)

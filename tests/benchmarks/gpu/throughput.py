@@ -118,7 +118,7 @@ def largest_kernel_difference(device: torch.device) -> float:
         pieces = torch.tensor([0, 100, 101, 512, 700, 1024], dtype=torch.int32, device=device)
         outputs = []
         for varlen in (False, True):
-            stack.varlen = varlen
+            stack.transformer.varlen = varlen
             outputs.append(stack(ids, cu_seqlens=pieces).float())
         worst = max(worst, float((outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()))
     return worst
