@@ -9,36 +9,30 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import orjson
-from pydantic import BaseModel, ConfigDict
-
 from cluster.artefacts.errors import ClozeError, TooManyRejectsError, WorkersLostError
-from cluster.artefacts.manifest import FileEntry, InputEntry, Manifest, hash_file, seal, unseal, write_durably
+from cluster.artefacts.manifest import FileEntry, hash_file
+from cluster.artefacts.parts import Part
 from cluster.artefacts.shard_log import Effort, ShardLog, measure_effort
+from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, sum_stats
 from cluster.artefacts.shard_status import read_status, remove_status
-from cluster.artefacts.storage import Damage, storage_errors
+from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
 
-RECORDS_NAME = "shard-records"
-TEMPORARY = ".*.tmp"
-"""Pattern of the names that files have while they are written."""
-SHOWN_CHANGES = 5
-"""Different settings that a refusal names."""
 STATUS_INTERVAL_S = 2.0
-"""Seconds without a finished shard after which people are told what is being done."""
+"""Seconds without a finished shard after which the status of a running task is shown."""
 TASK_RETRIES = 3
-"""How often Ray runs a task again whose process or node died."""
+"""How often Ray repeats a task whose process or node died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One unit of work: an output file and what it is made from."""
+    """One unit of work: an output file, and the input that it is made from."""
 
     file: str
     """Name of the output file in the artefact's directory."""
@@ -49,26 +43,15 @@ class Shard:
     size_bytes: int = 0
     """Bytes of input, for the estimate of the time left."""
 
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """An input that could not be read."""
-
-    uri: str
-    byte_offset: int
-    """Offset in the (decompressed) input at which the unreadable part starts."""
-    reason: str
-    source: str = ""
-    """Which of several collections of inputs it belongs to: names of files repeat among them."""
-
-    def __str__(self) -> str:
-        of = f" of {self.source}" if self.source else ""
-        return f"{self.uri}{of} at byte {self.byte_offset}: {self.reason}"
+    @property
+    def part(self) -> Part:
+        """The shard as a part of an artefact."""
+        return Part(self.file, self.identity)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What a shard function returns after it wrote its file."""
+    """The return value of a shard function, which has written its file."""
 
     rows: int
     tokens: int | None = None
@@ -76,21 +59,9 @@ class ShardResult:
     """Counts that add up over shards."""
     rejects: tuple[Reject, ...] = ()
     notes: tuple[dict[str, Any], ...] = ()
-    """A few things for people to look at, as JSON-like data; they enter no fingerprint."""
+    """A few examples for people to look at, as JSON-like data; they enter no fingerprint."""
     text_bytes: int | None = None
     """Bytes of text that were handled, for the log; None takes the shard's `size_bytes`."""
-
-
-class ShardRecord(BaseModel):
-    """The durable note that a shard is finished."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    identity: str
-    entry: FileEntry
-    stats: dict[str, int]
-    rejects: tuple[Reject, ...]
-    notes: tuple[dict[str, Any], ...] = ()
 
 
 ShardFunction = Callable[[Any, Path], ShardResult]
@@ -117,8 +88,8 @@ def map_shards(
         max_rejects: how many unreadable inputs are tolerated over all shards.
         num_cpus, memory_bytes: resources of one task.
         max_in_flight: tasks submitted at a time; None takes `tasks_in_flight()`.
-        before: called once, here, before the first task, and only if a shard has to be made: makes what the shard
-            function reads where that need not be kept.
+        before: called once in this process, before the first task, if any shard has to be made; it makes temporary
+            inputs of the shard function.
 
     Raises:
         TooManyRejectsError: finished shards are kept.
@@ -126,10 +97,8 @@ def map_shards(
         ClozeError: whatever the shard function raised.
     """
     with storage_errors(directory):
-        (directory / RECORDS_NAME).mkdir(parents=True, exist_ok=True)
-        for leftover in (*directory.glob(TEMPORARY), *(directory / RECORDS_NAME).glob(TEMPORARY)):
-            leftover.unlink(missing_ok=True)
-    finished = {shard.file: record for shard in shards if (record := good_record(directory, shard))}
+        SHARD_RECORDS.open(directory)
+    finished = SHARD_RECORDS.finished(directory, [shard.part for shard in shards])
     pending = [shard for shard in shards if shard.file not in finished]
     if pending and before is not None:
         before()
@@ -157,50 +126,6 @@ def map_shards(
     return [finished[shard.file] for shard in shards]
 
 
-def sum_stats(records: Sequence[ShardRecord]) -> dict[str, int]:
-    """The shards' counts added up, with `rows` and (where there are any) `tokens`."""
-    totals: dict[str, int] = {"rows": sum(record.entry.rows or 0 for record in records)}
-    if any(record.entry.tokens is not None for record in records):
-        totals["tokens"] = sum(record.entry.tokens or 0 for record in records)
-    for record in records:
-        for name, count in record.stats.items():
-            totals[name] = totals.get(name, 0) + count
-    return totals
-
-
-def read_records(directory: Path) -> list[ShardRecord]:
-    """Every readable shard record of an artefact, by file name; tells the rejects of each shard."""
-    records = [_read_record(path) for path in sorted((directory / RECORDS_NAME).glob("*.json"))]
-    return [record for record in records if record is not None]
-
-
-def describe_changes(manifest: Manifest, config: Mapping[str, Any], inputs: Sequence[InputEntry]) -> str:
-    """What differs between a committed artefact and what is asked for now, for people."""
-    changed = list(_differences("", manifest.config, orjson.loads(orjson.dumps(dict(config)))))
-    if (more := len(changed) - SHOWN_CHANGES) > 0:
-        changed[SHOWN_CHANGES:] = [f"{more} more settings differ"]
-    before = {entry.fingerprint for entry in manifest.inputs}
-    now = {entry.fingerprint for entry in inputs}
-    new = [entry.kind for entry in inputs if entry.fingerprint not in before]
-    gone = [entry.kind for entry in manifest.inputs if entry.fingerprint not in now]
-    if new or gone:
-        changed.append(f"{len(new)} inputs are new and {len(gone)} are gone")
-    if new and gone and set(new) != set(gone):
-        changed.append(f"made from {', '.join(sorted(set(new)))} instead of {', '.join(sorted(set(gone)))}")
-    return "; ".join(changed) or "the split of the work differs"
-
-
-def _differences(key: str, old: Any, new: Any) -> Iterator[str]:
-    """A line for every setting that differs, with its dotted key."""
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        old, new = dict(enumerate(old)), dict(enumerate(new))
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in dict.fromkeys([*old, *new]):
-            yield from _differences(f"{key}.{name}" if key else str(name), old.get(name), new.get(name))
-    elif old != new:
-        yield f"{key} was {old!r}, is {new!r}"
-
-
 def _run(
     function: ShardFunction,
     pending: Sequence[Shard],
@@ -208,8 +133,8 @@ def _run(
     options: dict[str, Any],
     max_in_flight: int | None,
 ) -> Iterator[tuple[Shard, _Made | None]]:
-    """Yield what tasks return as they finish, with at most `max_in_flight` tasks submitted; now and then, while none
-    does, a shard in work with None."""
+    """Run at most `max_in_flight` tasks at a time and yield their results as they finish; every STATUS_INTERVAL_S
+    without a result, yield a running shard with None."""
     import ray
 
     from cluster.runtime import tasks_in_flight
@@ -255,7 +180,7 @@ def _result_of(reference: Any, shard: Shard) -> _Made:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What the task of a shard sends back; the shard itself stays on disk."""
+    """The return value of a shard's Ray task; the shard itself stays on disk."""
 
     record: ShardRecord
     text_bytes: int
@@ -288,62 +213,9 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
             rejects=result.rejects,
             notes=result.notes,
         )
-        write_record(Path(directory), record)
+        SHARD_RECORDS.write(Path(directory), record)
         num_bytes = shard.size_bytes if result.text_bytes is None else result.text_bytes
         return _Made(record, num_bytes, effort())
-
-
-def good_record(directory: Path, shard: Shard) -> ShardRecord | None:
-    """The shard's record when its file is there with the recorded bytes, else None."""
-    record = _read_record(record_path(directory, shard.file))
-    if record is None or record.identity != shard.identity:
-        return None
-    try:
-        digest, _ = hash_file(directory / shard.file)
-    except OSError:
-        return None
-    return record if digest == record.entry.xxh3_128 else None
-
-
-def _read_record(path: Path) -> ShardRecord | None:
-    try:
-        return ShardRecord.model_validate(unseal(orjson.loads(path.read_bytes())))
-    except (OSError, ValueError):
-        return None
-
-
-def find_record_damage(directory: Path, manifest: Manifest) -> list[Damage]:
-    """The records of a committed artefact's shards that are lost, or are not what was written; none where it was not
-    made of shards. Without its record a shard cannot say what was rejected in it."""
-    if not (directory / RECORDS_NAME).is_dir():
-        return []
-    shards = [entry.path for entry in manifest.files if entry.rows is not None]
-    paths = {shard: record_path(directory, shard) for shard in shards}
-    return [
-        Damage(
-            path.relative_to(directory).as_posix(),
-            "its checksum does not fit" if path.exists() else "is missing",
-        )
-        for shard, path in paths.items()
-        if (record := _read_record(path)) is None or record.entry.path != shard
-    ]
-
-
-def write_record(directory: Path, record: ShardRecord) -> None:
-    """Note durably that a shard lies finished in `directory`."""
-    sealed = seal(record.model_dump(mode="json"))
-    write_durably(record_path(directory, record.entry.path), orjson.dumps(sealed))
-
-
-def was_made(directory: Path, shard: Shard) -> bool:
-    """Whether a record says that the shard was made here, whatever became of its file since."""
-    record = _read_record(record_path(directory, shard.file))
-    return record is not None and record.identity == shard.identity
-
-
-def record_path(directory: Path, file: str) -> Path:
-    """Where the record of a shard lies."""
-    return directory / RECORDS_NAME / f"{file}.json"
 
 
 class _Tally:

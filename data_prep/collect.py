@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 
 from cluster.artefacts.errors import EmptyCorpusError
-from cluster.shards import Reject, ShardResult
+from cluster.artefacts.shard_records import Reject
+from cluster.shards import ShardResult
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter
 from data_prep.filters import AnyFilter

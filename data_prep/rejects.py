@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cluster.artefacts.errors import MissingInputError
-from cluster.shards import RECORDS_NAME, Reject, read_records
+from cluster.artefacts.shard_records import SHARD_RECORDS, Reject
 from data_prep.layout import DEDUP, DOCUMENTS
 
 
@@ -19,9 +19,14 @@ def list_rejects(out: Path) -> list[Reject]:
     directories = [
         path for stage in stages for path in (out / stage, *sorted(out.glob(f".{stage}.*.partial")))
     ]
-    found = [directory for directory in directories if (directory / RECORDS_NAME).is_dir()]
+    found = [directory for directory in directories if (directory / SHARD_RECORDS.directory_name).is_dir()]
     if not found:
         raise MissingInputError(
             f"No documents were prepared in {out}.", next_step="name the `out` of a preparation"
         )
-    return [reject for directory in found for record in read_records(directory) for reject in record.rejects]
+    return [
+        reject
+        for directory in found
+        for record in SHARD_RECORDS.read_all(directory)
+        for reject in record.rejects
+    ]

@@ -9,11 +9,11 @@ from typing import Any
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
 from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest
+from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.artefacts.storage import Damage, find_damage, is_committed
-from cluster.shards import RECORDS_NAME, find_record_damage
 from data_prep.layout import REPAIR, STAGES, WORK
 
-_MARKS = (RECORDS_NAME, "state.json", "trainer.json", "scores.json")
+_MARKS = (SHARD_RECORDS.directory_name, "state.json", "trainer.json", "scores.json")
 """What only an artefact's directory holds, with its manifest or without."""
 
 
@@ -95,11 +95,12 @@ def _examine_one(directory: Path) -> Health:
         manifest = read_manifest(directory)
     except CorruptArtefactError as error:
         return Health(directory, directory.name, "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
+    shards = [entry.path for entry in manifest.files if entry.rows is not None]
     return Health(
         path=directory,
         kind=manifest.kind,
         fingerprint=manifest.fingerprint,
         num_files=len(manifest.files),
         size_bytes=sum(entry.size_bytes for entry in manifest.files),
-        damages=(*find_damage(directory, manifest), *find_record_damage(directory, manifest)),
+        damages=(*find_damage(directory, manifest), *SHARD_RECORDS.find_damage(directory, shards)),
     )

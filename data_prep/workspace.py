@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.artefacts.manifest import InputEntry, Manifest
-from cluster.shards import ShardRecord, sum_stats
+from cluster.artefacts.shard_records import ShardRecord, sum_stats
 from data_prep.config import DataConfig
 from data_prep.inputs import Input, InputPart
 from data_prep.layout import DOCUMENTS

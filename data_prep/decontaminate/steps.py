@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
+from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard, ShardRecord
+from cluster.shards import Shard
 from data_prep.array_files import save_array
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.evaluation import TEXTS_FILE, TextsSplit, build_index, write_texts

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from cluster.shards import Reject, ShardResult
+from cluster.artefacts.shard_records import Reject
+from cluster.shards import ShardResult
 from data_prep.dedup.records import read_documents, rows_of
 from data_prep.dedup.survivors import Survivors
 from data_prep.documents import read_selected

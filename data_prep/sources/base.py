@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.filters import AnyFilter
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import lxml.html
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns, whole_file
 from data_prep.sources.books import BooksConfig, book, primary_language

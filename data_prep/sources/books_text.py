@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns, whole_file
 from data_prep.sources.books import BooksConfig, book, read_whole

@@ -10,7 +10,7 @@ from fastwarc.warc import HeaderMap
 from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import (
     FilePart,

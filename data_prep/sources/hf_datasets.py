@@ -19,7 +19,7 @@ from pydantic import Field
 
 from cluster.artefacts.confined import inside
 from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import json_lines, parquet
 from data_prep.sources.base import FilePart, Skipped, SourceFile

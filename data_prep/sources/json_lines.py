@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import Field
 
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceFile, even_parts, expand_patterns
 from data_prep.sources.lines import BadLine, read_lines

@@ -24,7 +24,7 @@ import xxhash
 from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import MissingInputError
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile, whole_file
 from data_prep.sources.streams import open_file

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import Skipped, SourceConfig, SourceFile
 from data_prep.sources.text import clean_text

@@ -21,7 +21,7 @@ from mwxml.errors import MalformedXML
 from pydantic import Field
 
 from cluster.artefacts.errors import MissingInputError
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import (
     FilePart,

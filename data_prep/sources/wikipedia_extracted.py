@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, even_parts, expand_patterns
 from data_prep.sources.elements import Between, Element, Flaw, cut_elements

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.archived_files import is_archive, read_archive
 from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, even_parts, expand_patterns

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
+from cluster.artefacts.shard_records import ShardRecord, sum_stats
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard, ShardRecord, sum_stats
+from cluster.shards import Shard
 from data_prep.collect import DocumentsSplit, collect_documents, require_documents
 from data_prep.documents import document_files
 from data_prep.inputs import InputPart

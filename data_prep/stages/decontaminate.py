@@ -11,8 +11,9 @@ import numpy as np
 import orjson
 
 from cluster.artefacts.manifest import Manifest, hash_json
+from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard, ShardRecord
+from cluster.shards import Shard
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.decide import DecisionSplit, decide, overlaps
 from data_prep.decontaminate.evaluation import identify, read_texts

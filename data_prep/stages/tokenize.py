@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.manifest import Manifest, hash_json
+from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard, ShardRecord
+from cluster.shards import Shard
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE, TOKENS
 from data_prep.token_writer import token_dtype, token_files, write_sidecars
 from data_prep.tokenize_shard import TokensSplit, tokenize_documents

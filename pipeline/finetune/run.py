@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError
 from cluster.artefacts.manifest import Manifest, read_manifest, write_durably
+from cluster.artefacts.parts import describe_changes
 from cluster.artefacts.storage import (
     commit,
     find_damage,
@@ -18,7 +19,6 @@ from cluster.artefacts.storage import (
     storage_errors,
 )
 from cluster.progress import Advance, progress
-from cluster.shards import describe_changes
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.results import (
     TOKENIZER_FILE,

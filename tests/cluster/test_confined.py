@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.artefacts.adoption import adopt_shards
 from cluster.artefacts.confined import confined_name, inside
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import (
@@ -25,8 +24,9 @@ from cluster.artefacts.manifest import (
     seal,
     write_manifest,
 )
+from cluster.artefacts.parts import Part
+from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.artefacts.storage import Damage, commit, find_damage, open_artefact, quarantine
-from cluster.shards import RECORDS_NAME, Shard, read_records, record_path
 from data_prep.sources import hf_datasets
 from data_prep.verify import examine
 from pipeline.checkpoints.store import open_store
@@ -177,7 +177,7 @@ def test_quarantine_itself_leads_nowhere_else(artefact: Path, tmp_path: Path) ->
 def test_records_of_shards_adopt_nothing_from_elsewhere(artefact: Path, tmp_path: Path) -> None:
     digest, size_bytes = hash_file(tmp_path / "outside")
     (artefact / "sub" / "link").symlink_to(tmp_path / "outside")
-    (artefact / RECORDS_NAME).mkdir()
+    (artefact / SHARD_RECORDS.directory_name).mkdir()
     for number, name in enumerate(["../outside", str(tmp_path / "outside"), "sub/link"]):
         record: dict[str, Any] = {
             "identity": f"shard {number}",
@@ -185,10 +185,10 @@ def test_records_of_shards_adopt_nothing_from_elsewhere(artefact: Path, tmp_path
             "stats": {},
             "rejects": [],
         }
-        record_path(artefact, f"{number}").write_bytes(orjson.dumps(seal(record)))
-    assert [record.entry.path for record in read_records(artefact)] == ["sub/link"]
-    shards = [Shard(f"shard-{number}", None, f"shard {number}") for number in range(3)]
-    assert adopt_shards(artefact, tmp_path / "new", shards) == 0
+        SHARD_RECORDS.path(artefact, f"{number}").write_bytes(orjson.dumps(seal(record)))
+    assert [record.entry.path for record in SHARD_RECORDS.read_all(artefact)] == ["sub/link"]
+    shards = [Part(f"shard-{number}", f"shard {number}") for number in range(3)]
+    assert SHARD_RECORDS.adopt(artefact, tmp_path / "new", shards) == 0
     assert not [path for path in (tmp_path / "new").rglob("shard-*") if path.is_file()]
 
 

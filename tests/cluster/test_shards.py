@@ -22,10 +22,11 @@ from cluster.artefacts.errors import (
 )
 from cluster.artefacts.manifest import InputEntry
 from cluster.artefacts.shard_log import LOG_NAME
+from cluster.artefacts.shard_records import SHARD_RECORDS, Reject
 from cluster.artefacts.shard_status import read_status, report_status
 from cluster.runtime import node_cpus, ray_runtime, tasks_in_flight
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Reject, Shard, ShardResult, map_shards, read_records
+from cluster.shards import Shard, ShardResult, map_shards
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,7 +87,7 @@ def test_records_come_in_the_order_of_the_shards_and_describe_their_files(tmp_pa
     assert [record.entry.path for record in records] == ["shard-0", "shard-1", "shard-2"]
     assert [record.entry.rows for record in records] == [1, 3, 2]
     assert [(tmp_path / record.entry.path).read_text() for record in records] == ["a", "bbb", "cc"]
-    assert read_records(tmp_path) == records
+    assert SHARD_RECORDS.read_all(tmp_path) == records
 
 
 def test_finished_shards_are_skipped_and_changed_ones_redone(tmp_path):
@@ -104,10 +105,10 @@ def test_a_damaged_record_costs_its_shard_only(tmp_path):
     map_shards(write, make(["a", "b"]), tmp_path, title="t")
     before = inodes(tmp_path)
     (tmp_path / "shard-records" / "shard-0.json").write_text("{")
-    assert len(read_records(tmp_path)) == 1
+    assert len(SHARD_RECORDS.read_all(tmp_path)) == 1
     map_shards(write, make(["a", "b"]), tmp_path, title="t")
     assert inodes(tmp_path)["shard-1"] == before["shard-1"]
-    assert len(read_records(tmp_path)) == 2
+    assert len(SHARD_RECORDS.read_all(tmp_path)) == 2
 
 
 def test_a_record_with_an_altered_count_is_no_record(tmp_path):
@@ -129,7 +130,7 @@ def test_a_task_that_always_dies_is_named_and_the_others_are_kept(tmp_path, monk
     monkeypatch.setattr(shards_module, "TASK_RETRIES", 0)
     with pytest.raises(WorkersLostError, match="shard-1 died"):
         map_shards(write, make(["a", "b"], _1={"die": True}), tmp_path, title="t", max_in_flight=1)
-    assert [record.entry.path for record in read_records(tmp_path)] == ["shard-0"]
+    assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
 
 
 def test_what_a_long_task_does_is_told_until_it_ends(tmp_path, monkeypatch, capsys):

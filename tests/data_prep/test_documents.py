@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cluster.artefacts.shard_records import Reject
 from cluster.artefacts.storage import commit
-from cluster.shards import Reject
 from data_prep import collect, documents
 from data_prep.collect import DocumentsSplit, collect_documents
 from data_prep.document import Document

@@ -17,9 +17,9 @@ from cluster.artefacts.errors import (
     TooManyRejectsError,
 )
 from cluster.artefacts.shard_log import LOG_NAME
+from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.artefacts.storage import exclusive
 from cluster.runtime import ray_runtime
-from cluster.shards import read_records
 from data_prep.inputs import CACHE_NAME
 from data_prep.job import prepare, prepare_tokenizer
 from data_prep.layout import DECONTAMINATION, STAGES
@@ -279,7 +279,7 @@ def test_unreadable_inputs_fail_only_past_max_rejects(tmp_path, configure, corpu
     assert "wiki_01 of wiki at byte" in str(raised.value)
     assert not (out / "documents").exists()
     prepare_tokenizer(configure(out, sources=[source], max_rejects=1))
-    (reject,) = [reject for record in read_records(out / "documents") for reject in record.rejects]
+    (reject,) = [reject for record in SHARD_RECORDS.read_all(out / "documents") for reject in record.rejects]
     assert reject.uri == "wiki_01"
     assert damaged.read_bytes()[reject.byte_offset :].startswith(b'<doc id="23"')
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.manifest import FileEntry
-from cluster.shards import Reject, ShardRecord, record_path
+from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord
 from data_prep.collect import DocumentsSplit, collect_documents
 from data_prep.dedup.config import NearDedup
 from data_prep.provenance import trace_document
@@ -123,7 +123,7 @@ def test_rejects_are_listed_before_and_after_a_preparation_is_finished(finished,
         identity="", entry=FileEntry(path="d", size_bytes=0, xxh3_128=""), stats={}, rejects=(reject,)
     )
     for name in ("documents", ".documents.0123.partial"):
-        path = record_path(tmp_path / name / "out" / name, "d")
+        path = SHARD_RECORDS.path(tmp_path / name / "out" / name, "d")
         path.parent.mkdir(parents=True)
         path.write_text(record.model_dump_json())
         assert list_rejects(tmp_path / name / "out") == [reject]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, SourceConfig

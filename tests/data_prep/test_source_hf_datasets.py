@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import Skipped, source_of
 from data_prep.sources.hf_datasets import HfDatasetsConfig, _file_name

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from cluster.artefacts.errors import MissingInputError
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart

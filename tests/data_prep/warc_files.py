@@ -8,7 +8,7 @@ from pathlib import Path
 
 import zstandard
 
-from cluster.shards import Reject
+from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import FilePart, Skipped, common_crawl
 from data_prep.sources.common_crawl import CommonCrawlConfig

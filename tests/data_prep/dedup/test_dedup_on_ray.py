@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.runtime import ray_runtime
-from cluster.shards import read_records
 from data_prep.stages.deduplicate import deduplicate
 from tests.data_prep.dedup.corpus import dedup, workspace, write_documents
 from tests.data_prep.dedup.test_dedup_stage import FULL, TEXTS, split
@@ -70,7 +70,7 @@ def test_killed_between_steps_or_within_one_it_ends_the_same(expected, cluster, 
     (partial,) = work.glob(".near-buckets.*.partial")
     finished = {
         record.entry.path: (partial / record.entry.path).stat().st_mtime_ns
-        for record in read_records(partial)
+        for record in SHARD_RECORDS.read_all(partial)
     }
     assert 2 <= len(finished) < len(SHARDS)
     job = workspace(tmp_path / "out", len(SHARDS), FULL)
