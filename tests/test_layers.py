@@ -45,14 +45,10 @@ UNFINISHED_ARROWS = frozenset(
         "pipeline.finetune.fit -> pipeline.demo.tasks.held_out_sentences",
         "pipeline.finetune.tasks -> pipeline.demo.tasks.docstring_package",
         "pipeline.finetune.tasks -> pipeline.demo.tasks.docstring_word_order",
-        "pipeline.objectives.distill -> pipeline.checkpoints.references",
         "pipeline.runs.history -> pipeline.checkpoints.checkpoint",
         "pipeline.runs.history -> pipeline.checkpoints.store",
         "pipeline.runs.reconciling -> pipeline.pretrain.guards.endings",
         "pipeline.runs.reconciling -> pipeline.pretrain.guards.torchrun_files",
-        "pipeline.samples.dataset -> pipeline.objectives.base",
-        "pipeline.samples.epochs.stocks -> pipeline.objectives.base",
-        "pipeline.samples.formats.formats -> pipeline.objectives.base",
     }
 )
 """Arrows that point upwards still."""
@@ -71,27 +67,9 @@ UNFINISHED_CIRCLES = frozenset(
         "pipeline.finetune.run",
         "pipeline.finetune.trials",
         "pipeline.finetune.workload",
-        "pipeline.objectives",
-        "pipeline.objectives.bart_denoising",
-        "pipeline.objectives.base",
-        "pipeline.objectives.bilm",
-        "pipeline.objectives.clm",
-        "pipeline.objectives.distill",
-        "pipeline.objectives.encoder_decoder",
-        "pipeline.objectives.mbart_denoising",
-        "pipeline.objectives.mlm",
-        "pipeline.objectives.nsp",
-        "pipeline.objectives.prefix_lm",
-        "pipeline.objectives.rtd",
-        "pipeline.objectives.span",
-        "pipeline.objectives.t5_span_corruption",
-        "pipeline.objectives.ul2_mixture_of_denoisers",
         "pipeline.runs.config",
         "pipeline.runs.directory",
         "pipeline.runs.settings",
-        "pipeline.samples.packed",
-        "pipeline.samples.piece_sources",
-        "pipeline.samples.spans",
     }
 )
 """Modules that import each other by some way round still."""

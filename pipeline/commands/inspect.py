@@ -87,11 +87,12 @@ def inspect(
     if document is not None:
         _show_document(store, document, as_json)
         return
+    from pipeline.checkpoints.references import resolve_model
     from pipeline.inspection.sample import inspect_sample
     from pipeline.runs.inputs import open_inputs
 
     config = _pretrain_config(store, tuple(overrides or ()), objective)
-    inputs = open_inputs(config, verify=False)
+    inputs = open_inputs(config, verify=False, resolve=resolve_model)
     warn_of_damage(inputs.stores)
     pieces = inspect_sample(inputs, sample)
     if as_json:

@@ -92,9 +92,11 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
 
     from cluster.artefacts.storage import is_committed
     from models.weights import count_parameters
+    from pipeline.checkpoints.references import resolve_model
     from pipeline.engine.deepspeed.optimizers import optimizer_names
     from pipeline.engine.deepspeed.training_engine import prepare_network
-    from pipeline.objectives import OBJECTIVES
+    from pipeline.objectives import build_model
+    from pipeline.objectives.outside import resolve_references
 
     missing = [str(store.path) for store in config.data.stores if not is_committed(store.path)]
     plan: dict[str, Any] = {
@@ -115,16 +117,15 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     if not missing:
         from pipeline.runs.inputs import open_inputs
 
-        inputs = open_inputs(config, verify=False)
+        inputs = open_inputs(config, verify=False, resolve=resolve_model)
         vocab_size = inputs.model.vocab_size
         plan["samples per epoch"] = sum(inputs.train.samples_per_epoch)
         plan["epochs"] = config.batch_plan.samples_between(0, config.num_steps) / plan["samples per epoch"]
         plan["held-out documents"] = inputs.held_out.num_documents
     if vocab_size is not None:
         with torch.device("meta"):
-            network = OBJECTIVES[config.objective.kind].build_model(
-                config.objective, replace(config.model, vocab_size=vocab_size)
-            )
+            outside = resolve_references(config.objective, resolve_model)
+            network = build_model(config.objective, replace(config.model, vocab_size=vocab_size), outside)
         plan["parameters"] = count_parameters(network)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         choice = prepare_network(network, config.model, config, device)

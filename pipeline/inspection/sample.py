@@ -23,7 +23,8 @@ from pipeline.objectives.base import Batch
 from pipeline.runs.inputs import Inputs
 from pipeline.samples.dataset import SampleOrigin, TokenDataset
 from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import Packed, Piece
+from pipeline.samples.packed import Packed
+from pipeline.samples.spans import Piece
 
 STYLES = {
     "masked": "bold reverse",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
+from pipeline.checkpoints.references import resolve_model
 from pipeline.inspection.sample import InspectedPiece, SampleReader, Stretch, documents_of, stretch_of
 from pipeline.inspection.whereabouts import Whereabouts, find_documents
 from pipeline.objectives.base import Batch
@@ -225,7 +226,7 @@ def _rebuild(
         attempts=tuple(attempts),
         metrics=metrics,
         config=config,
-        inputs=open_inputs(config, verify=False),
+        inputs=open_inputs(config, verify=False, resolve=resolve_model),
     )
     _require_same_stores(rebuilt)
     return rebuilt

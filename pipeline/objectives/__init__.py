@@ -8,7 +8,7 @@ ul2_mixture_of_denoisers. ELMo: bilm.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -26,33 +26,25 @@ from pipeline.objectives import (
     t5_span_corruption,
     ul2_mixture_of_denoisers,
 )
-from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.base import Objective
-from pipeline.objectives.bilm import BidirectionalLM
-from pipeline.objectives.clm import CausalLM
-from pipeline.objectives.distill import Distillation
-from pipeline.objectives.mbart_denoising import MBartDenoising
-from pipeline.objectives.mlm import MaskedLM
-from pipeline.objectives.prefix_lm import PrefixLM
-from pipeline.objectives.rtd import ReplacedTokenDetection
-from pipeline.objectives.span import SpanMasking
-from pipeline.objectives.t5_span_corruption import SpanCorruption
-from pipeline.objectives.ul2_mixture_of_denoisers import MixtureOfDenoisers
-from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.objectives.outside import OutsideModels
 from pipeline.samples.noise.noise import Noise
 
+if TYPE_CHECKING:
+    from torch import nn
+
 ObjectiveChoice = Annotated[
-    MaskedLM
-    | SpanMasking
-    | ReplacedTokenDetection
-    | Distillation
-    | CausalLM
-    | PrefixLM
-    | BartDenoising
-    | MBartDenoising
-    | SpanCorruption
-    | MixtureOfDenoisers
-    | BidirectionalLM,
+    mlm.MaskedLM
+    | span.SpanMasking
+    | rtd.ReplacedTokenDetection
+    | distill.Distillation
+    | clm.CausalLM
+    | prefix_lm.PrefixLM
+    | bart_denoising.BartDenoising
+    | mbart_denoising.MBartDenoising
+    | t5_span_corruption.SpanCorruption
+    | ul2_mixture_of_denoisers.MixtureOfDenoisers
+    | bilm.BidirectionalLM,
     Field(discriminator="kind"),
 ]
 """Settings of any objective."""
@@ -74,12 +66,27 @@ OBJECTIVES: Mapping[str, Objective] = {
 LENGTHS: Mapping[str, Callable[[Any, Noise, np.ndarray, np.ndarray, int], np.ndarray]] = {
     "ul2_mixture_of_denoisers": ul2_mixture_of_denoisers.lengths,
 }
-"""By objective that makes texts of different lengths of rows of one length: about how many tokens it makes the network
-write of each sample, by settings, the run's noise, `Packed.sample_ids`, `Packed.epochs` and the length of a row."""
-FIT_CHECKS: Mapping[str, Callable[[Any, Any, Vocabulary], None]] = {
+"""Objectives that turn rows of one length into texts of different lengths: about how many tokens the network writes for
+each sample, by settings, the run's noise, `Packed.sample_ids`, `Packed.epochs` and the length of a row."""
+FIT_CHECKS: Mapping[str, Callable[..., None]] = {
     "rtd": rtd.check_fit,
     "distill": distill.check_fit,
     "bilm": bilm.check_fit,
 }
-"""By objective that does not go with every network and vocabulary: raises ConfigError or MismatchError where its
-settings, the network's and the tokens do not go together."""
+"""Objectives that do not go with every network and vocabulary. A check is called with the settings, the network's
+configuration, the vocabulary and, by keyword, the models that the settings refer to; it raises ConfigError or
+MismatchError where they do not fit together."""
+
+
+def build_model(settings: Any, config: Any, outside: OutsideModels) -> nn.Module:
+    """The network with the heads that an objective trains.
+
+    Args:
+        settings: of the objective.
+        config: of a network of a kind in the objective's `NETWORKS`.
+        outside: the models that the settings refer to.
+
+    Raises:
+        ConfigError, MismatchError: they do not fit together.
+    """
+    return OBJECTIVES[settings.kind].build_model(settings, config, **outside)

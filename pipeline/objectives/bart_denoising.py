@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from pipeline.config.loading import Config
-from pipeline.objectives.base import SINGLE_FORMATS, Batch, Reading
+from pipeline.objectives.base import Batch
 from pipeline.objectives.encoder_decoder import TextPairs, lay_out
 from pipeline.objectives.kernels.denoising import Frame, denoising_pairs
 from pipeline.objectives.kernels.sampling import poisson_table
@@ -23,6 +23,7 @@ from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import SINGLE_FORMATS, Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

@@ -6,9 +6,9 @@ imports torch, so that reading a configuration does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,48 +16,10 @@ from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import Reading
 
 if TYPE_CHECKING:
     from torch import nn
-
-Format = Literal[
-    "contiguous",
-    "best_fit",
-    "full_sentences",
-    "doc_sentences",
-    "segment_pair",
-    "sentence_pair",
-    "sentences",
-]
-"""How samples are cut from documents; see `pipeline/samples/formats/formats.py`."""
-SINGLE_FORMATS: tuple[Format, ...] = (
-    "contiguous",
-    "best_fit",
-    "full_sentences",
-    "doc_sentences",
-    "sentences",
-)
-"""Formats in which a piece is one stretch of text."""
-PAIR_FORMATS: tuple[Format, ...] = ("segment_pair", "sentence_pair")
-"""Formats in which a piece is a pair of segments (Devlin et al. 2019, section 3.1, task 2)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What an objective wants of the samples."""
-
-    formats: tuple[Format, ...]
-    """Formats it can learn from; the first is its paper's, taken when the configuration names none."""
-    length: int
-    """Tokens of a sample as it is read. Differs from the sequence length where noise shortens the text (T5)."""
-    sentence_starts: bool = False
-    """Whether `Packed.sentence_starts` is needed."""
-    langs: bool = False
-    """Whether every sample must be in one language, named by `Packed.langs`."""
-    relation: Literal["nsp", "sop"] | None = None
-    """Where pairs come from: next or random segment (BERT), or right or swapped order (ALBERT)."""
-    positions: int = 0
-    """Tokens of the longest text that the network reads or writes, where that may be more than the sequence length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +64,10 @@ class Objective(Protocol):
         tells the better of two checkpoints (`terms.deciding_metric`)."""
         ...
 
-    def build_model(self, settings: Any, config: Any) -> nn.Module:
-        """The network with the heads that this objective trains; `config` is of a kind in `NETWORKS`."""
+    @property
+    def build_model(self) -> Callable[..., nn.Module]:
+        """Called with the settings, the configuration of a network of a kind in `NETWORKS`, and the models that the
+        settings refer to (`outside.py`) by keyword: the network with the heads that this objective trains."""
         ...
 
 

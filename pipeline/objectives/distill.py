@@ -8,31 +8,29 @@ language modelling, and the cosine of the hidden states. The network and its sta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from cluster.artefacts.credentials import require_no_credentials
 from cluster.artefacts.errors import ConfigError, MismatchError
-from cluster.artefacts.manifest import InputEntry
 from cluster.artefacts.storage import contents_of
 from pipeline.config.loading import Config
 from pipeline.objectives import mlm
-from pipeline.objectives.base import SINGLE_FORMATS, Batch, Reading
+from pipeline.objectives.base import Batch
 from pipeline.objectives.mlm import MaskedLM
+from pipeline.objectives.outside import ModelReference, TrainedModel
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import SINGLE_FORMATS, Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.distillation import DistilledLanguageModel
     from models.masked_language_model import MaskedLanguageModel
-    from pipeline.checkpoints.references import PretrainedModel
 
 NETWORKS: tuple[str, ...] = ("encoder",)
 
@@ -52,7 +50,7 @@ class Distillation(Config):
     """Settings of the distillation objective."""
 
     kind: Literal["distill"] = "distill"
-    teacher: Annotated[str, AfterValidator(require_no_credentials)] = Field(min_length=1)
+    teacher: ModelReference
     """The trained encoder: RUN, RUN@STEP, models:/NAME@ALIAS, a checkpoint directory, or a Hugging Face directory."""
     runs_dir: Path = Path("runs")
     """Directory of the runs in which the teacher is looked for."""
@@ -100,12 +98,7 @@ def terms(settings: Distillation) -> Mapping[str, Term]:
 
 
 def corrupt(packed: Packed, noise: Noise, settings: Distillation, vocabulary: Vocabulary) -> Batch:
-    """Masked language modelling, and the positions at which student and teacher are compared.
-
-    Raises:
-        MismatchError: the teacher has other tokens.
-    """
-    _require_same_tokens(settings.teacher, settings.runs_dir, vocabulary)
+    """Masked language modelling, and the positions at which student and teacher are compared."""
     batch = mlm.corrupt(packed, noise, settings.masking, vocabulary)
     if settings.soft_targets == "all":
         soft_positions = np.flatnonzero(packed.input_ids != vocabulary["pad"])
@@ -118,57 +111,40 @@ def corrupt(packed: Packed, noise: Noise, settings: Distillation, vocabulary: Vo
     return Batch(inputs, {**batch.counts, **compared}, batch.sources)
 
 
-def check_fit(settings: Distillation, config: TransformerConfig, vocabulary: Vocabulary) -> None:
-    """Make sure that there is such a teacher, that it knows the same tokens, and that the student fits it.
+def check_fit(
+    settings: Distillation, config: TransformerConfig, vocabulary: Vocabulary, teacher: TrainedModel
+) -> None:
+    """Make sure that the student fits its teacher, and that the teacher knows the same tokens.
 
     Raises:
-        ReferenceNotFoundError, MismatchError, ConfigError: as `build_model` and `corrupt`.
+        MismatchError: the teacher has other tokens; otherwise as `build_model`.
+        ConfigError: as `build_model`.
     """
     import torch
 
     # Built first: that the teacher is of another kind says more than that its tokens differ.
     with torch.device("meta"):
-        build_model(settings, config)
-    _require_same_tokens(settings.teacher, settings.runs_dir, vocabulary)
+        build_model(settings, config, teacher)
+    _require_same_tokens(settings.teacher, teacher, vocabulary)
 
 
-TEACHER = "checkpoint"
-"""Kind of the input that a teacher is."""
-
-
-def pinned(settings: Distillation) -> Distillation:
-    """The same with the teacher's directory in place of its reference: what `RUN@best` means may change while a run
-    lasts, and workers may run in another directory.
-
-    Raises:
-        ReferenceNotFoundError: there is no such teacher.
-    """
-    directory = _resolve(settings.teacher, settings.runs_dir).directory.resolve()
-    return settings.model_copy(update={"teacher": str(directory), "runs_dir": settings.runs_dir.resolve()})
-
-
-def teacher_entry(settings: Distillation) -> InputEntry:
-    """The teacher, as the manifest of a checkpoint names it."""
-    found = _resolve(settings.teacher, settings.runs_dir)
-    return InputEntry(kind=TEACHER, uri=str(found.directory), fingerprint=found.fingerprint)
-
-
-def build_model(settings: Distillation, config: TransformerConfig) -> DistilledLanguageModel:
+def build_model(
+    settings: Distillation, config: TransformerConfig, teacher: TrainedModel
+) -> DistilledLanguageModel:
     """The student, with the teacher at its side.
 
     Raises:
-        ReferenceNotFoundError: there is no such teacher.
-        MismatchError: it is no encoder with a masked-LM head.
+        MismatchError: the teacher is no encoder with a masked-LM head.
         ConfigError: the networks do not fit together.
     """
     from models.distillation import DistilledLanguageModel, every_nth_layer
 
-    teacher = _load_teacher(settings)
+    network = _load(settings.teacher, teacher)
     try:
-        layers = settings.teacher_layers or every_nth_layer(config.num_layers, teacher.config.num_layers)
+        layers = settings.teacher_layers or every_nth_layer(config.num_layers, network.config.num_layers)
         return DistilledLanguageModel(
             config,
-            teacher,
+            network,
             temperature=settings.temperature,
             hidden_loss=settings.weights.cosine > 0,
             teacher_layers=layers if settings.start_from_teacher else None,
@@ -181,55 +157,47 @@ def build_model(settings: Distillation, config: TransformerConfig) -> DistilledL
         ) from None
 
 
-def _load_teacher(settings: Distillation) -> MaskedLanguageModel:
-    """The teacher with its weights, in host memory."""
+def _load(name: str, teacher: TrainedModel) -> MaskedLanguageModel:
+    """The teacher's network with its weights, in host memory; `name` is its reference in messages."""
     import torch
 
     from models.config import TransformerConfig
     from models.masked_language_model import MaskedLanguageModel
     from models.weights import check_tensors
 
-    found = _resolve(settings.teacher, settings.runs_dir)
-    shape = found.model
+    shape = teacher.model
     if not isinstance(shape, TransformerConfig) or shape.network != "encoder":
         raise MismatchError(
-            f"The teacher {settings.teacher} is a network of kind {shape.network}, but only encoders are distilled.",
+            f"The teacher {name} is a network of kind {shape.network}, but only encoders are distilled.",
             next_step="set objective.teacher to an encoder that was trained on masked tokens",
         )
     with torch.device("meta"):
-        teacher = MaskedLanguageModel(shape)
-    expected = teacher.state_dict()
+        network = MaskedLanguageModel(shape)
+    expected = network.state_dict()
     # Other heads, such as those for pairs and spans, teach nothing here.
     tensors = {
-        name: tensor
-        for name, tensor in found.state_dict().items()
-        if name in expected or not name.startswith(("pair_head.", "boundary_head."))
+        key: tensor
+        for key, tensor in teacher.state_dict().items()
+        if key in expected or not key.startswith(("pair_head.", "boundary_head."))
     }
     try:
-        check_tensors(expected, tensors, f"the teacher {settings.teacher}")
+        check_tensors(expected, tensors, f"the teacher {name}")
     except ValueError as error:
         raise MismatchError(
             f"{error}.", next_step="set objective.teacher to an encoder with its masked-LM head"
         ) from None
-    teacher.load_state_dict(tensors, assign=True)
-    return teacher
+    network.load_state_dict(tensors, assign=True)
+    return network
 
 
-def _resolve(teacher: str, runs_dir: Path) -> PretrainedModel:
-    from pipeline.checkpoints.references import resolve_model
-
-    return resolve_model(teacher, runs_dir)
-
-
-@lru_cache(maxsize=8)
-def _require_same_tokens(teacher: str, runs_dir: Path, vocabulary: Vocabulary) -> None:
+def _require_same_tokens(name: str, teacher: TrainedModel, vocabulary: Vocabulary) -> None:
     """Raise MismatchError unless every id is the same token for the teacher: its distribution is over ids."""
-    file = _resolve(teacher, runs_dir).tokenizer_path
+    file = teacher.tokenizer_path
     with contents_of(file):
         different = _different_tokens(vocabulary.tokenizer_json, file.read_text(encoding="utf-8"))
     if different:
         raise MismatchError(
-            f"The teacher {teacher} has other tokens than the data: {different}.",
+            f"The teacher {name} has other tokens than the data: {different}.",
             next_step="prepare the data with the teacher's tokenizer, or choose a teacher trained on these tokens",
         )
 

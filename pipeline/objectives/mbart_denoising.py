@@ -16,7 +16,7 @@ from pydantic import Field
 
 from pipeline.config.loading import Config
 from pipeline.objectives.bart_denoising import corrupt_pieces, token_kinds
-from pipeline.objectives.base import Batch, Reading
+from pipeline.objectives.base import Batch
 from pipeline.objectives.encoder_decoder import lay_out
 from pipeline.objectives.kernels.sampling import poisson_table
 from pipeline.objectives.kernels.text_noise import TextNoise
@@ -24,6 +24,7 @@ from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

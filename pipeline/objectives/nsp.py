@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.objectives.base import PAIR_FORMATS, SINGLE_FORMATS, Reading
 from pipeline.objectives.terms import Term
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import PAIR_FORMATS, SINGLE_FORMATS, Reading
 
 Pairs = Literal["nsp", "sop"]
 """What is predicted about pairs; also the name of the loss term."""

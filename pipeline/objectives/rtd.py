@@ -16,12 +16,13 @@ from pydantic import Field
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import Config
 from pipeline.objectives import nsp
-from pipeline.objectives.base import SINGLE_FORMATS, Batch, Reading, boundaries
+from pipeline.objectives.base import Batch, boundaries
 from pipeline.objectives.mlm import mask_tokens, masking_of
 from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import SINGLE_FORMATS, Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

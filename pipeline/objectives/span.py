@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from pipeline.config.loading import Config
 from pipeline.objectives import nsp
-from pipeline.objectives.base import Batch, Reading, boundaries
+from pipeline.objectives.base import Batch, boundaries
 from pipeline.objectives.kernels.masking import (
     Masking,
     Spans,
@@ -35,6 +35,7 @@ from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import Config
-from pipeline.objectives.base import SINGLE_FORMATS, Batch, Reading
+from pipeline.objectives.base import Batch
 from pipeline.objectives.encoder_decoder import TextPairs, lay_out, used_columns
 from pipeline.objectives.kernels.span_noise import (
     Denoisers,
@@ -28,6 +28,7 @@ from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import SINGLE_FORMATS, Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from pipeline.config.loading import Config
-from pipeline.objectives.base import SINGLE_FORMATS, Batch, Reading
+from pipeline.objectives.base import Batch
 from pipeline.objectives.kernels.span_noise import Denoisers, target_lengths
 from pipeline.objectives.t5_span_corruption import (
     corrupt_spans,
@@ -27,6 +27,7 @@ from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import SINGLE_FORMATS, Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

@@ -15,12 +15,12 @@ import numpy as np
 
 from cluster.artefacts.errors import ClozeError
 from pipeline.objectives import OBJECTIVES
-from pipeline.objectives.base import PAIR_FORMATS, Batch
-from pipeline.objectives.distill import Distillation
+from pipeline.objectives.base import Batch
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.runs.config import PretrainConfig
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import PAIR_FORMATS
 
 PIECES_PER_ROW = 4
 """Documents that are taken to share a row."""
@@ -76,14 +76,6 @@ def example_batch(config: PretrainConfig, vocabulary: Vocabulary, rows: int, seq
     """The objective's arguments for the network, for so many samples of a phase with this sequence length."""
     packed = _packed(config, vocabulary, rows, sequence_length)
     settings, noise = config.objective, Noise.of("plan", 0)
-    if isinstance(settings, Distillation):
-        # The teacher's tokens are compared when the run starts; here there may be none to compare.
-        from pipeline.objectives import mlm
-
-        batch = mlm.corrupt(packed, noise, settings.masking, vocabulary)
-        everywhere = np.arange(packed.input_ids.size)
-        soft = everywhere if settings.soft_targets == "all" else batch.inputs["predicted_positions"]
-        return Batch({**batch.inputs, "soft_positions": soft}, batch.counts)
     if settings.kind == "bilm":
         vocabulary = replace(vocabulary, tokenizer_json=_lexicon())
     return OBJECTIVES[settings.kind].corrupt(packed, noise, settings, vocabulary)

@@ -13,7 +13,9 @@ from cluster.artefacts.errors import ConfigError
 from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
-from pipeline.objectives import OBJECTIVES
+from pipeline.checkpoints.references import resolve_model
+from pipeline.objectives import build_model
+from pipeline.objectives.outside import OutsideModels, resolve_references
 from pipeline.plan.example import Reader, example_batch, reader_of
 from pipeline.plan.flops import count_flops
 from pipeline.plan.trace import Device, Place, Trace, trace, without_storage
@@ -33,6 +35,8 @@ class Network:
     attention: Choice
     """The kernel of the attention on that device, and why."""
     place: Place
+    outside: OutsideModels
+    """The models that the objective's settings refer to."""
     _traces: dict[tuple[int, int, bool], Trace] = field(default_factory=dict)
 
     @property
@@ -76,11 +80,11 @@ class Network:
         rows = min(4, self.config.batch.micro_batch_size)
         batch = example_batch(self.config, self.reader.vocabulary, rows, sequence_length)
         shape = replace(self.config.model, vocab_size=self.reader.vocabulary.size)
-        objective = OBJECTIVES[self.config.objective.kind]
-        return (
-            count_flops(lambda: objective.build_model(self.config.objective, shape), batch.inputs).total
-            / rows
-        )
+
+        def build() -> nn.Module:
+            return build_model(self.config.objective, shape, self.outside)
+
+        return count_flops(build, batch.inputs).total / rows
 
     def _traced(self, rows: int, sequence_length: int) -> Trace:
         batch = example_batch(self.config, self.reader.vocabulary, rows, sequence_length)
@@ -103,15 +107,16 @@ def make_network(config: PretrainConfig, device: Device) -> Network:
     """
     reader = reader_of(config)
     shape = replace(config.model, vocab_size=reader.vocabulary.size)
+    outside = resolve_references(config.objective, resolve_model)
     # ELMo's own code for accelerators is that for CPUs, and it asks about autocast, which `meta` knows nothing of.
     place: Place = "cpu" if device == "cpu" or config.model.network == "elmo" else "meta"
     with without_storage(place), _default_dtype(DTYPES[config.precision]):
-        model = OBJECTIVES[config.objective.kind].build_model(config.objective, shape)
+        model = build_model(config.objective, shape, outside)
     if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
         teacher.to(device=place, dtype=DTYPES[config.precision])
     attention = attention_kernel(config, shape, device)
     use_backend(model, attention)
-    return Network(config, device, reader, model.train(), attention, place)
+    return Network(config, device, reader, model.train(), attention, place, outside)
 
 
 @contextmanager

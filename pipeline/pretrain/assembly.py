@@ -12,6 +12,7 @@ from cluster.artefacts.errors import ConfigError
 from cluster.train_group import Rank
 from models.backends import Choice
 from models.initialization import init_weights
+from pipeline.checkpoints.references import resolve_model
 from pipeline.engine.deepspeed.training_engine import TrainingEngine, prepare_network
 from pipeline.engine.device import trains_on_cuda
 from pipeline.objectives import OBJECTIVES
@@ -54,7 +55,7 @@ def assemble(
         ConfigError: the configuration does not fit this group, or this machine.
     """
     require_even_share(config, rank.world_size)
-    inputs = open_inputs(config, verify=False, layouts=layouts)
+    inputs = open_inputs(config, verify=False, resolve=resolve_model, layouts=layouts)
     objective = OBJECTIVES[config.objective.kind]
     device = device_of(rank)
 
@@ -73,7 +74,7 @@ def assemble(
 
     loader = make_loader(inputs.phases, Noise.of("train", config.seed))
     loader.prepare(first_data_step)
-    model = objective.build_model(config.objective, inputs.model)
+    model = inputs.build_model()
     init_weights(model, config.seed)
     attention = prepare_network(model, inputs.model, config, device)
     engine = TrainingEngine(model, config, rank, run)

@@ -19,9 +19,10 @@ from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.stopping import stop_on_sigterm
 from cluster.train_group import GroupSize, run_group
+from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.store import store_of
 from pipeline.config.loading import to_plain
-from pipeline.objectives.distill import Distillation, pinned
+from pipeline.objectives.outside import pin_references
 from pipeline.pretrain.guards.endings import record_end, record_failure, record_launch, stalled
 from pipeline.pretrain.guards.leftovers import end_leftovers
 from pipeline.pretrain.guards.lost_workers import record_lost_workers
@@ -56,7 +57,7 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
     from pipeline.runs.tracking import start_run
 
     seen = SeenFiles()
-    inputs = open_inputs(config, verify=True, seen=seen)
+    inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen)
     inputs.require_samples()
     config = settled(config)
     tracked = start_run(
@@ -87,16 +88,13 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
 
 def settled(config: PretrainConfig) -> PretrainConfig:
     """The configuration as workers on other machines, and resumptions from other directories, need it: paths are
-    absolute, and a teacher is the directory that its reference means now.
+    absolute, and references of trained models are the directories that they mean now.
 
     Raises:
-        ReferenceNotFoundError: there is no such teacher.
+        ReferenceNotFoundError: there is no such model.
     """
     stores = tuple(store.model_copy(update={"path": store.path.resolve()}) for store in config.data.stores)
     data = config.data.model_copy(update={"stores": stores})
-    objective = config.objective
-    if isinstance(objective, Distillation):
-        objective = pinned(objective)
     place = config.checkpoint.directory
     if place is not None and "://" not in place:
         place = str(Path(place).expanduser().resolve())
@@ -104,7 +102,7 @@ def settled(config: PretrainConfig) -> PretrainConfig:
     changed = {
         "data": data,
         "runs_dir": config.runs_dir.resolve(),
-        "objective": objective,
+        "objective": pin_references(config.objective, resolve_model),
         "checkpoint": checkpoint,
     }
     return config.model_copy(update=changed)

@@ -16,10 +16,10 @@ from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
 from pipeline.checkpoints import checkpoint as checkpoints
+from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.retention import newest_good
 from pipeline.checkpoints.store import CheckpointStore, open_store, store_of
-from pipeline.objectives import OBJECTIVES
-from pipeline.objectives.distill import TEACHER
+from pipeline.objectives.outside import OUTSIDE_KIND
 from pipeline.pretrain.guards.endings import require_not_lost
 from pipeline.runs.config import PretrainConfig, identity_of, without_places
 from pipeline.runs.directory import RunDirectory
@@ -60,7 +60,9 @@ def check_resume(
         if not look_only:
             run.record_event("checkpoint-set-aside", message=message)
     seen = SeenFiles.read(run.verified)
-    inputs = open_inputs(config, verify=True, seen=seen, layouts=KeptLayouts(run.layout))
+    inputs = open_inputs(
+        config, verify=True, resolve=resolve_model, seen=seen, layouts=KeptLayouts(run.layout)
+    )
     inputs.require_samples()
     if not look_only:
         seen.write(run.verified)
@@ -103,7 +105,7 @@ def check_resume(
             next_step=f"undo the changes, or if you mean them: cloze resume {run.typed} {keys} ...",
         )
     if any(_is_allowed(key, ("model", "objective")) for key in allowed):
-        _require_same_shapes(start, config, inputs)
+        _require_same_shapes(start, inputs)
     if _is_allowed(MACHINE, allow_changed):
         allowed[MACHINE] = f"may have another optimizer than {state.optimizer}"
     if allowed and not look_only:
@@ -129,7 +131,7 @@ def require_same_optimizer(run: RunDirectory, state: checkpoints.TrainerState, o
 
 
 def _teachers(inputs: Sequence[InputEntry]) -> list[str]:
-    return [entry.fingerprint for entry in inputs if entry.kind == TEACHER]
+    return [entry.fingerprint for entry in inputs if entry.kind == OUTSIDE_KIND]
 
 
 def _require_same_checkpoints(run: RunDirectory, config: PretrainConfig) -> None:
@@ -147,7 +149,7 @@ def _require_same_checkpoints(run: RunDirectory, config: PretrainConfig) -> None
         )
 
 
-def _require_same_shapes(start: Path, config: PretrainConfig, inputs: Inputs) -> None:
+def _require_same_shapes(start: Path, inputs: Inputs) -> None:
     """Refuse a network that could not take over the checkpoint's parameters, before anything is written.
 
     A checkpoint elsewhere, whose weights are not on this machine, is compared by the workers alone.
@@ -159,7 +161,7 @@ def _require_same_shapes(start: Path, config: PretrainConfig, inputs: Inputs) ->
     if not weights.exists():
         return
     with torch.device("meta"):
-        model = OBJECTIVES[config.objective.kind].build_model(config.objective, inputs.model)
+        model = inputs.build_model()
     with contents_of(weights, CorruptCheckpointError), safe_open(weights, framework="pt") as file:
         saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     unlike = [

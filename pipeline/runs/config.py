@@ -15,7 +15,6 @@ from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
 from pipeline.config.problems import SettingsMisfit, nearest
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
-from pipeline.objectives.base import Format, Reading
 from pipeline.objectives.terms import deciding_metric, metric_names
 from pipeline.runs.settings import (
     BatchConfig,
@@ -35,6 +34,7 @@ from pipeline.runs.settings import (
     must_be_multiple,
 )
 from pipeline.samples.batch_plan import BatchPlan
+from pipeline.samples.reading import Format, Reading
 
 UNBOUNDED_STEPS = 10**9
 """Steps of a run that only its time budget ends."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, hash_json
@@ -13,9 +14,9 @@ from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
 from data_prep.token_store import TokenStore
 from models.config import NetworkConfig
-from pipeline.objectives import FIT_CHECKS, LENGTHS, OBJECTIVES
+from pipeline.objectives import FIT_CHECKS, LENGTHS, OBJECTIVES, build_model
 from pipeline.objectives.base import Batch
-from pipeline.objectives.distill import Distillation, teacher_entry
+from pipeline.objectives.outside import OutsideModels, Resolve, input_entries, resolve_references
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.runs.config import PretrainConfig
 from pipeline.samples.dataset import Ingredient, Split, TokenDataset
@@ -23,6 +24,9 @@ from pipeline.samples.epochs.kept_layouts import KeptLayouts
 from pipeline.samples.loader import Lengths
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Inputs:
     stores: list[TokenStore]
     model: NetworkConfig
     vocabulary: Vocabulary
+    outside: OutsideModels
+    """The models that the objective's settings refer to."""
     layouts: KeptLayouts | None = None
     """Where what is laid out is kept."""
 
@@ -83,13 +89,12 @@ class Inputs:
 
     @cached_property
     def entries(self) -> list[InputEntry]:
-        """What checkpoints of the run name as their inputs: the stores, and the teacher where there is one."""
+        """The inputs that checkpoints of the run name: the stores, and the models that the objective refers to."""
         tokens = [
             InputEntry(kind="tokens", uri=str(store.path), fingerprint=store.fingerprint)
             for store in self.stores
         ]
-        objective = self.config.objective
-        return [*tokens, teacher_entry(objective)] if isinstance(objective, Distillation) else tokens
+        return [*tokens, *input_entries(self.outside)]
 
     def require_samples(self) -> None:
         """Lay out all samples.
@@ -103,6 +108,10 @@ class Inputs:
         """What the objective makes of samples; `noise` is that of the run."""
         settings = self.config.objective
         return OBJECTIVES[settings.kind].corrupt(packed, noise, settings, self.vocabulary)
+
+    def build_model(self) -> nn.Module:
+        """The network with the heads that the objective trains."""
+        return build_model(self.config.objective, self.model, self.outside)
 
     def lengths(self, noise: Noise) -> Lengths | None:
         """What the samples of a step are sorted by; None where their texts are of one length."""
@@ -155,25 +164,28 @@ def open_inputs(
     config: PretrainConfig,
     *,
     verify: bool,
+    resolve: Resolve,
     seen: SeenFiles | None = None,
     layouts: KeptLayouts | None = None,
 ) -> Inputs:
     """Open the stores, hashing every file when `verify`, and fit the network's vocabulary to them.
 
     Args:
+        resolve: finds the models that the objective's settings refer to.
         seen: files that need not be hashed again; those that are right are added.
         layouts: where what is laid out is kept.
 
     Raises:
-        CorruptArtefactError, MismatchError, ConfigError: as the parts raise them; what the objective, the network and
-            the tokens are to each other is checked here, before anything is started.
+        CorruptArtefactError, MismatchError, ConfigError, ReferenceNotFoundError: as the parts raise them; that the
+            objective, the network and the tokens fit together is checked here, before anything is started.
     """
     stores = [TokenStore.open(store.path, verify=verify, seen=seen) for store in config.data.stores]
     vocabulary = open_vocabulary(config, stores)
     model = replace(config.model, vocab_size=vocabulary.size)
+    outside = resolve_references(config.objective, resolve)
     if check_fit := FIT_CHECKS.get(config.objective.kind):
-        check_fit(config.objective, model, vocabulary)
-    return Inputs(config, stores, model, vocabulary, layouts)
+        check_fit(config.objective, model, vocabulary, **outside)
+    return Inputs(config, stores, model, vocabulary, outside, layouts)
 
 
 def open_vocabulary(config: PretrainConfig, stores: Sequence[TokenStore]) -> Vocabulary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,16 +18,12 @@ from pipeline.samples.epochs.kept_layouts import KeptLayouts, KeptOutline
 from pipeline.samples.epochs.laid_out import Epoch, LaidOut
 from pipeline.samples.epochs.order import SCHEDULE_PERIOD, Mixture, Place
 from pipeline.samples.epochs.stocks import Cutting, Stock
-from pipeline.samples.formats.formats import PAIRS
-from pipeline.samples.formats.material import Relation
-from pipeline.samples.packed import Packed, Piece, Special
+from pipeline.samples.packed import Packed, Special
 from pipeline.samples.piece_sources import PieceSources, find_sources, number_sources
 from pipeline.samples.reader import sentence_positions, write_rows
-from pipeline.samples.spans import pieces_of
+from pipeline.samples.reading import PAIR_FORMATS, Format, Relation
+from pipeline.samples.spans import Piece, pieces_of
 from pipeline.samples.text import find_documents, find_source_numbers
-
-if TYPE_CHECKING:
-    from pipeline.objectives.base import Format
 
 _STORE_SHIFT = np.uint64(48)
 """A sample's id holds its part of the mixture in the bits above and its row in the bits below."""
@@ -102,7 +98,7 @@ class TokenDataset:
         self._source_numbers = (
             None if source_names is None else [number_sources(store, source_names) for store in self.stores]
         )
-        self._pairs = format in PAIRS
+        self._pairs = format in PAIR_FORMATS
         self._cutting = Cutting(
             self.ingredients,
             sequence_length,
@@ -298,15 +294,15 @@ def _merged(positions: list[np.ndarray]) -> np.ndarray:
 
 
 def _require_relation(format: Format, relation: Relation | None) -> None:
-    if format in PAIRS and relation is None:
+    if format in PAIR_FORMATS and relation is None:
         raise ConfigError(
             f"The format {format} needs to know what the segments of a pair are to each other.",
             next_step="choose an objective that learns from pairs (relation nsp or sop), or another format",
         )
-    if format not in PAIRS and relation is not None:
+    if format not in PAIR_FORMATS and relation is not None:
         raise ConfigError(
             f"The relation {relation} is one of pairs, and the format {format} gives none.",
-            next_step=f"choose one of the formats {', '.join(PAIRS)}",
+            next_step=f"choose one of the formats {', '.join(PAIR_FORMATS)}",
         )
 
 

@@ -8,12 +8,10 @@ decided by the format: see `formats.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from pipeline.samples.piece_sources import PieceSources
+from pipeline.samples.piece_sources import PieceSources
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +53,3 @@ class Packed:
         """[positions] int16 number of the source at each of some ascending positions in the flattened batch, or so many
         places ahead of them; None where sources were not asked for."""
         return None if self.sources is None else self.sources.at(positions, ahead)
-
-
-class Piece(NamedTuple):
-    """A stretch of one document inside a row; of a pair, one of its two segments."""
-
-    document: int
-    """Number of the document in its store."""
-    start: int
-    """First token of the stretch, counted without special tokens."""
-    stop: int
-    """One past its last token; `start == stop` when only special tokens fell into the row."""
-    row_start: int
-    """Where the piece begins in the row."""
-    row_stop: int
-    """One past where it ends."""

@@ -7,8 +7,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numba import njit
 
-from pipeline.samples.packed import Piece
-
 
 class Spans(NamedTuple):
     """The stretches of documents in some rows, row by row and from left to right.
@@ -43,6 +41,21 @@ def spans_to_fill(offsets: np.ndarray) -> Spans:
         np.ones(total, dtype=np.bool_),
         np.empty(total, dtype=np.bool_),
     )
+
+
+class Piece(NamedTuple):
+    """A stretch of one document inside a row; of a pair, one of its two segments."""
+
+    document: int
+    """Number of the document in its store."""
+    start: int
+    """First token of the stretch, counted without special tokens."""
+    stop: int
+    """One past its last token; `start == stop` when only special tokens fell into the row."""
+    row_start: int
+    """Where the piece begins in the row."""
+    row_stop: int
+    """One past where it ends."""
 
 
 class Rows(Protocol):

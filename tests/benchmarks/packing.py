@@ -17,8 +17,9 @@ import orjson
 
 from data_prep.token_store import TokenArrays
 from pipeline.samples.epochs.order import StoreOrder
-from pipeline.samples.formats.formats import LAYOUTS, PAIRS
+from pipeline.samples.formats.formats import LAYOUTS
 from pipeline.samples.formats.material import Material
+from pipeline.samples.reading import PAIR_FORMATS
 from tests.benchmarks.compare import Share
 from tests.benchmarks.corpus import documents
 
@@ -35,7 +36,7 @@ def run() -> Iterator[Share]:
             continue
         everything, padded = np.arange(len(arrays.lengths)), _padded(arrays.lengths, LENGTH)
         for format, lay_out in LAYOUTS.items():
-            relation = "nsp" if format in PAIRS else None
+            relation = "nsp" if format in PAIR_FORMATS else None
             order = StoreOrder("benchmark", 1)
             layout = lay_out(Material(arrays, everything, LENGTH, order, "the benchmark's text", relation))
             spans = layout.epoch(0).spans(np.arange(layout.num_rows))

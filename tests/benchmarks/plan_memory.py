@@ -293,14 +293,17 @@ def _network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
     import torch
 
     from models.initialization import init_weights
+    from pipeline.checkpoints.references import resolve_model
     from pipeline.engine.deepspeed.training_engine import prepare_network
-    from pipeline.objectives import OBJECTIVES
+    from pipeline.objectives import build_model
+    from pipeline.objectives.outside import resolve_references
     from pipeline.plan.example import example_batch, reader_of
 
     config = case.config()
     vocabulary = reader_of(config).vocabulary
     shape = replace(config.model, vocab_size=vocabulary.size)
-    model = OBJECTIVES[config.objective.kind].build_model(config.objective, shape)
+    outside = resolve_references(config.objective, resolve_model)
+    model = build_model(config.objective, shape, outside)
     init_weights(model, config.seed)
     prepare_network(model, shape, config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     batch = example_batch(config, vocabulary, config.batch.micro_batch_size, config.batch.sequence_length)

@@ -173,14 +173,14 @@ def bare_loop(directory: str) -> None:
     import torch
 
     from models.initialization import init_weights
-    from pipeline.objectives import OBJECTIVES
+    from pipeline.checkpoints.references import resolve_model
     from pipeline.runs.inputs import open_inputs
     from pipeline.samples.noise.noise import Noise
 
     torch.set_num_threads(2)
     config = _config(Path(directory))
-    inputs = open_inputs(config, verify=False)
-    model = OBJECTIVES["mlm"].build_model(config.objective, inputs.model)
+    inputs = open_inputs(config, verify=False, resolve=resolve_model)
+    model = inputs.build_model()
     init_weights(model, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     noise, numbers = Noise.of("train", 1), np.arange(STEPS * SAMPLES).reshape(STEPS, SAMPLES)

@@ -16,10 +16,10 @@ from data_prep.ragged import Ragged
 from data_prep.token_store import TokenArrays
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
 from pipeline.samples.epochs.order import StoreOrder
-from pipeline.samples.formats.material import Material, Relation
-from pipeline.samples.packed import Piece
+from pipeline.samples.formats.material import Material
 from pipeline.samples.reader import sentence_positions, write_rows
-from pipeline.samples.spans import Layout, pieces_of
+from pipeline.samples.reading import Relation
+from pipeline.samples.spans import Layout, Piece, pieces_of
 
 BOS, PAD, EOS = 0, 1, 2
 FIRST_ORDINARY = 5

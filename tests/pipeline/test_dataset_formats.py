@@ -13,9 +13,10 @@ from data_prep.token_store import TokenStore
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.epochs.ingredients import Ingredient
-from pipeline.samples.formats.formats import LAYOUTS, PAIRS
+from pipeline.samples.formats.formats import LAYOUTS
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import PAIR_FORMATS
 from tests.pipeline.materials import FIRST_ORDINARY, PAD, Corpus, write_corpus
 
 CORPUS = Corpus([[2 + (d + 3 * s) % 9 for s in range(1 + d % 7)] for d in range(240)])
@@ -31,7 +32,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make(path: Path, format: str = "contiguous", **options: Any) -> TokenDataset:
     options = {"sequence_length": LENGTH, "seed": 1, "held_out": 0.1} | options
-    if format in PAIRS:
+    if format in PAIR_FORMATS:
         options = {"relation": "nsp"} | options
     ingredients = options.pop("ingredients", None) or [Ingredient(TokenStore.open(path, verify=False))]
     return TokenDataset(ingredients, format=format, **options)  # pyright: ignore[reportArgumentType]
@@ -126,7 +127,7 @@ def test_samples_have_the_types_and_shapes_they_are_promised(tokens: Path, forma
     assert (packed.input_ids.reshape(-1)[packed.sentence_starts] >= FIRST_ORDINARY).all()
     assert packed.langs is not None
     assert (packed.langs.dtype, packed.langs.shape) == (np.int64, (6,))
-    if format in PAIRS:
+    if format in PAIR_FORMATS:
         assert packed.segment_ids is not None
         assert (packed.segment_ids.dtype, packed.segment_ids.shape) == (np.uint8, (6, LENGTH))
         assert packed.pair_labels is not None

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ReferenceNotFoundError
+from pipeline.checkpoints.references import resolve_model
 from pipeline.commands.verbs import app
 from pipeline.config.loading import validate
 from pipeline.inspection.sample import InspectedPiece, _Tokens, inspect_sample
@@ -44,7 +45,7 @@ def opened(path: Path, kind: str, format: str | None = None, **objective: object
         content["model"] |= {"positions": "rotary"}
     if "pairs" in objective:
         content["model"]["num_segments"] = 2
-    return open_inputs(validate(PretrainConfig, content, "run.yaml"), verify=False)
+    return open_inputs(validate(PretrainConfig, content, "run.yaml"), verify=False, resolve=resolve_model)
 
 
 def text_of(inputs: Inputs, sample: int) -> list[str]:

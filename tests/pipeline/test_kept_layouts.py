@@ -23,8 +23,9 @@ from pipeline.samples.epochs import kept_epoch
 from pipeline.samples.epochs.ingredients import Ingredient
 from pipeline.samples.epochs.kept_layouts import KeptLayouts
 from pipeline.samples.epochs.stocks import Cutting
-from pipeline.samples.formats.formats import LAYOUTS, PAIRS
+from pipeline.samples.formats.formats import LAYOUTS
 from pipeline.samples.packed import Packed
+from pipeline.samples.reading import PAIR_FORMATS
 from tests.benchmarks.resume import write_short_documents
 from tests.pipeline.materials import Corpus, write_corpus
 from tests.pipeline.one_rank import train_alone
@@ -52,7 +53,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make(stores: list[TokenStore], layouts: KeptLayouts | None = None, **options: Any) -> TokenDataset:
     options = {"sequence_length": 24, "seed": 1, "held_out": 0.1, "format": "contiguous"} | options
-    if options["format"] in PAIRS:
+    if options["format"] in PAIR_FORMATS:
         options = {"relation": "nsp"} | options
     ingredients = [Ingredient(store, weight) for store, weight in zip(stores, (2.0, 1.0), strict=False)]
     return TokenDataset(
@@ -136,7 +137,7 @@ def test_any_samples_of_any_dataset_are_the_same_from_what_was_kept(stores, tmp_
         "format": format,
         "sequence_length": data.draw(st.integers(8, 40)),
         "seed": data.draw(st.integers(0, 2**31)),
-        "relation": data.draw(st.sampled_from(["nsp", "sop"])) if format in PAIRS else None,
+        "relation": data.draw(st.sampled_from(["nsp", "sop"])) if format in PAIR_FORMATS else None,
         "attention": data.draw(st.sampled_from(["documents", "full"])),
         "with_langs": data.draw(st.booleans()),
     }

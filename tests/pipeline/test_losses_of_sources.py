@@ -25,14 +25,17 @@ from models.config import NetworkConfig, TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.initialization import init_weights
 from models.losses import EACH, sums_by_group
-from pipeline.objectives import OBJECTIVES, ObjectiveChoice
-from pipeline.objectives.base import SINGLE_FORMATS, Batch, Format, Objective
+from pipeline.checkpoints.references import resolve_model
+from pipeline.objectives import OBJECTIVES, ObjectiveChoice, build_model
+from pipeline.objectives.base import Batch, Objective
+from pipeline.objectives.outside import resolve_references
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.epochs.ingredients import Ingredient
-from pipeline.samples.formats.formats import LAYOUTS, PAIRS
+from pipeline.samples.formats.formats import LAYOUTS
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.piece_sources import NO_SOURCE, PieceSources, find_sources
+from pipeline.samples.reading import PAIR_FORMATS, SINGLE_FORMATS, Format
 from pipeline.samples.spans import pieces_of
 from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus
 
@@ -113,7 +116,8 @@ class Case:
         return self.objective.corrupt(dataset.batch(samples), NOISE, self.settings, self.vocabulary)
 
     def build(self) -> torch.nn.Module:
-        model = self.objective.build_model(self.settings, self.network).eval()
+        outside = resolve_references(self.settings, resolve_model)
+        model = build_model(self.settings, self.network, outside).eval()
         init_weights(model, seed=1)
         return model
 
@@ -229,7 +233,7 @@ def test_samples_of_several_stores_know_the_sources_of_their_documents(
     stores: list[TokenStore], format: Format, attention: str
 ):
     options: dict[str, Any] = {"sequence_length": LENGTH, "seed": 1, "held_out": 0.05, "format": format}
-    options |= {"attention": attention, "relation": "nsp" if format in PAIRS else None}
+    options |= {"attention": attention, "relation": "nsp" if format in PAIR_FORMATS else None}
     dataset = TokenDataset(mixed(stores), source_names=NAMES, **options)
     samples = [7, 1, 300, 2, 900, 3]
     packed, plain = dataset.batch(samples), TokenDataset(mixed(stores), **options).batch(samples)

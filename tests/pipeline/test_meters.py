@@ -18,8 +18,8 @@ from models.config import TransformerConfig
 from models.distillation import DistilledLanguageModel
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
+from pipeline.checkpoints.references import resolve_model
 from pipeline.engine.gpus import peak_flops
-from pipeline.objectives import OBJECTIVES
 from pipeline.plan.flops import count_flops, product_formula
 from pipeline.pretrain.measuring.meters import Meter, Meters, device_peak, memory
 from pipeline.runs.inputs import open_inputs
@@ -92,7 +92,7 @@ def test_documents_that_do_not_see_each_other_take_less_attention():
 def test_counted_products_are_those_of_a_real_step(kind: str, tmp_path: Path, store: Path):
     overrides = {"clm": ("model.network=decoder",)}.get(kind, ())
     config = make_config(tmp_path, store, *overrides, objective=OBJECTIVES_OF_TEXT[kind])
-    inputs = open_inputs(config, verify=False)
+    inputs = open_inputs(config, verify=False, resolve=resolve_model)
     noise = Noise.of("train", config.seed)
     loader = StepLoader(
         inputs.phases, BatchPlan(4, 4), lambda packed: inputs.corrupt(packed, noise), rank=0, world_size=1
@@ -100,7 +100,7 @@ def test_counted_products_are_those_of_a_real_step(kind: str, tmp_path: Path, st
     arrays = loader.micro_batch(0, 0).data.inputs
 
     def build() -> nn.Module:
-        return OBJECTIVES[kind].build_model(config.objective, inputs.model)
+        return inputs.build_model()
 
     count = count_flops(build, arrays)
     assert count.how == "counted"

@@ -13,17 +13,13 @@ import transformers
 
 from cluster.artefacts.errors import ConfigError, MismatchError, ReferenceNotFoundError
 from models.config import TransformerConfig
+from models.distillation import DistilledLanguageModel
 from models.initialization import init_weights
+from pipeline.checkpoints.references import resolve_model
 from pipeline.objectives import distill, mlm
-from pipeline.objectives.distill import (
-    Distillation,
-    TermWeights,
-    build_model,
-    corrupt,
-    pinned,
-    teacher_entry,
-)
+from pipeline.objectives.distill import Distillation, TermWeights, check_fit, corrupt
 from pipeline.objectives.mlm import MaskedLM
+from pipeline.objectives.outside import input_entries, pin_references, resolve_references
 from pipeline.samples.noise.noise import Noise
 from tests.pipeline.packed_texts import PAD, many_texts_per_row, vocabulary_for
 
@@ -62,6 +58,10 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings_for(teacher: Path, **others) -> Distillation:
     return Distillation(teacher=str(teacher), runs_dir=teacher.parent / "runs", **others)
+
+
+def build_model(settings: Distillation, config: TransformerConfig) -> DistilledLanguageModel:
+    return distill.build_model(settings, config, **resolve_references(settings, resolve_model))
 
 
 def test_what_is_hidden_is_that_of_masked_language_modelling(teacher):
@@ -116,8 +116,10 @@ def test_teacher_with_other_tokens_is_refused(teacher, tmp_path):
     for file in ("config.json", "model.safetensors"):
         (tmp_path / file).symlink_to(teacher / file)
     (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
+    settings = settings_for(tmp_path)
+    found = resolve_references(settings, resolve_model)
     with pytest.raises(MismatchError, match="other tokens than the data: 'Ġt7' is 7 here and 8 there"):
-        corrupt(many_texts_per_row(0, 2, 40), NOISE, settings_for(tmp_path), VOCABULARY)
+        check_fit(settings, STUDENT, VOCABULARY, **found)
 
 
 def test_teacher_that_is_not_there_is_refused(tmp_path):
@@ -150,9 +152,9 @@ def test_pairs_are_not_distilled():
 
 def test_a_run_holds_on_to_the_very_teacher_that_it_began_with(teacher, monkeypatch, tmp_path):
     monkeypatch.chdir(teacher.parent)
-    began = pinned(Distillation(teacher=teacher.name))
+    began = pin_references(Distillation(teacher=teacher.name), resolve_model)
     monkeypatch.chdir(tmp_path)
     assert began.teacher == str(teacher)
-    entry = teacher_entry(began)
+    (entry,) = input_entries(resolve_references(began, resolve_model))
     assert (entry.kind, entry.uri) == ("checkpoint", str(teacher))
-    assert entry.fingerprint == teacher_entry(settings_for(teacher)).fingerprint
+    assert [entry] == input_entries(resolve_references(settings_for(teacher), resolve_model))

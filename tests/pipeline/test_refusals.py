@@ -37,10 +37,10 @@ from pipeline.checkpoints.references import resolve_model
 from pipeline.config.loading import validate
 from pipeline.exporting.exporting import export
 from pipeline.objectives import OBJECTIVES
-from pipeline.objectives.base import SINGLE_FORMATS
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.inputs import Inputs, open_inputs
 from pipeline.samples.noise.noise import Noise
+from pipeline.samples.reading import SINGLE_FORMATS
 from tests.conftest import write_store
 
 TINY: dict[str, Any] = {
@@ -70,7 +70,8 @@ def plain(store: Path, kind: str = "mlm", **changes: Any) -> dict[str, Any]:
 
 
 def opened(store: Path, kind: str = "mlm", **changes: Any) -> Inputs:
-    return open_inputs(validate(PretrainConfig, plain(store, kind, **changes), "run.yaml"), verify=False)
+    config = validate(PretrainConfig, plain(store, kind, **changes), "run.yaml")
+    return open_inputs(config, verify=False, resolve=resolve_model)
 
 
 def refusal(content: Any, error: type[ClozeError] = ConfigError) -> str:
@@ -227,9 +228,6 @@ def test_teacher_with_other_tokens_is_refused_at_once(write_teacher: Callable[..
     assert opened(store, "distill", objective=content, model=shape).vocabulary.size == 200
     file = teacher / "tokenizer.json"
     file.write_text(file.read_text().replace('"w7"', '"seven"'))
-    from pipeline.objectives import distill
-
-    distill._require_same_tokens.cache_clear()
     with pytest.raises(MismatchError, match="other tokens"):
         opened(store, "distill", objective=content, model=shape)
 

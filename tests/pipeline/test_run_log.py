@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.train_group import Rank
+from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.retention import Retention, apply_retention
 from pipeline.checkpoints.store import store_of
 from pipeline.pretrain.run_checkpoints import RunCheckpoints
@@ -161,7 +162,7 @@ def test_what_was_done_to_checkpoints_before_a_kill_is_told_once(
 ):
     run = make_run(tmp_path, store, "killed")
     kept, config = store_of(run), run.config()
-    inputs, rank = open_inputs(config, verify=False), Rank(0, 1, 0, 1)
+    inputs, rank = open_inputs(config, verify=False, resolve=resolve_model), Rank(0, 1, 0, 1)
 
     def start(since: int) -> list[tuple[str, int]]:
         """What a start of the run's processes adds to the log."""

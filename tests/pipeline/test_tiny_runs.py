@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from data_prep.token_store import TokenStore
 from models.initialization import init_weights
+from pipeline.checkpoints.references import resolve_model
 from pipeline.config.loading import load_config
 from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
@@ -54,12 +55,14 @@ def open_tiny(name: str, store_of: Callable[[str], Path], *overrides: str) -> In
     path = PRETRAIN / f"{name}.yaml"
     wanted = Path(OmegaConf.load(path).data.stores[0].path).parent.name
     stores = f"data.stores=[{{path: {store_of(wanted)}}}]"
-    return open_inputs(load_config(PretrainConfig, path, [stores, *overrides]), verify=False)
+    return open_inputs(
+        load_config(PretrainConfig, path, [stores, *overrides]), verify=False, resolve=resolve_model
+    )
 
 
 def build(inputs: Inputs) -> tuple[nn.Module, torch.optim.Optimizer]:
     config = inputs.config
-    model = OBJECTIVES[config.objective.kind].build_model(config.objective, inputs.model)
+    model = inputs.build_model()
     init_weights(model, config.seed)
     return model.train(), torch.optim.AdamW(model.parameters(), lr=config.optimizer.lr, fused=True)
 

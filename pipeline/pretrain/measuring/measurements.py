@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.train_group import Rank
-from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.assembly import Parts
 from pipeline.pretrain.clock import StepTime
 from pipeline.pretrain.collectives import gathered
@@ -43,9 +42,8 @@ class Measurements:
         self._no_meter = Meter(flops_per_sample=0.0, num_devices=rank.world_size, peak_flops=None)
         self._is_first = True
         self._machine = MachineMetrics(run.path, self._device) if rank.local_rank == 0 else None
-        objective = OBJECTIVES[config.objective.kind]
         self._meters = Meters(
-            lambda: objective.build_model(config.objective, parts.inputs.model),
+            parts.inputs.build_model,
             num_devices=rank.world_size,
             device=self._device,
             precision=config.precision,

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.samples.epochs.ingredients import Ingredient, Part, Split, parts_by_language, whole_parts
 from pipeline.samples.epochs.laid_out import LaidOut
 from pipeline.samples.epochs.order import StoreOrder
 from pipeline.samples.formats.formats import LAYOUTS
-from pipeline.samples.formats.material import Material, Relation
+from pipeline.samples.formats.material import Material
+from pipeline.samples.reading import Format, Relation
 from pipeline.samples.spans import Layout
-
-if TYPE_CHECKING:
-    from pipeline.objectives.base import Format
 
 
 @dataclass(frozen=True, slots=True)

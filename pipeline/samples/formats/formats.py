@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from pipeline.samples.formats.best_fit import best_fit
 from pipeline.samples.formats.contiguous import Contiguous
@@ -22,10 +21,8 @@ from pipeline.samples.formats.full_sentences import FullSentences
 from pipeline.samples.formats.material import Material
 from pipeline.samples.formats.pairs import segment_pair, sentence_pair
 from pipeline.samples.formats.sentences import doc_sentences, sentences
+from pipeline.samples.reading import Format
 from pipeline.samples.spans import Layout
-
-if TYPE_CHECKING:
-    from pipeline.objectives.base import Format
 
 LAYOUTS: Mapping[Format, Callable[[Material], Layout]] = {
     "contiguous": Contiguous,
@@ -37,5 +34,3 @@ LAYOUTS: Mapping[Format, Callable[[Material], Layout]] = {
     "sentence_pair": sentence_pair,
 }
 """How each format lays out the documents of a part of a store."""
-PAIRS: tuple[Format, ...] = ("segment_pair", "sentence_pair")
-"""Those whose samples are pairs."""

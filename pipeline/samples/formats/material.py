@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from data_prep.token_store import TokenArrays
 from pipeline.samples.epochs.order import StoreOrder
-
-Relation = Literal["nsp", "sop"]
-"""Where second segments come from: next or random (Devlin et al. 2019), or right or swapped order (Lan et al. 2020)."""
+from pipeline.samples.reading import Relation
 
 
 @dataclass(frozen=True, slots=True)
