@@ -22,7 +22,7 @@ from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig
 
 NOTED_NAMES = 1000
-"""How many names a shard tells of what its source left out, the most frequent ones."""
+"""Most names per shard of markup that its source left out, the frequent ones first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The configuration of one preparation: which text, and what is made of it."""
+"""The configuration of one preparation: sources, filters, deduplication, decontamination, tokenizer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DataConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str = Field(min_length=1)
-    """What people call this data."""
+    """Name of this data, for people."""
     out: Path
     """Directory that will hold `documents/`, `dedup/`, `tokenizer/`, `tokens/` and what leads to them."""
     sources: tuple[AnySource, ...] = Field(min_length=1)
@@ -29,11 +29,11 @@ class DataConfig(BaseModel):
     min_characters: int = Field(default=200, ge=0)
     """Documents with fewer characters of text are dropped."""
     filters: tuple[AnyFilter, ...] = ()
-    """What documents go through, in order; a source may have its own."""
+    """Filters that documents pass through, in order; a source may have its own."""
     dedup: DedupConfig = DedupConfig()
     """Which duplicates are removed. `exact` and `none` are short for the usual cases."""
     repeated_ids: Literal["tell_apart", "reject"] = "tell_apart"
-    """What becomes of a document whose id an earlier one has: its id is followed by the place of its record (such as
+    """Treatment of a document whose id an earlier one has: its id is followed by the place of its record (such as
     `wiki:12 @ dump.xml:4711`), or it is rejected, which counts against `max_rejects`."""
     decontaminate: DecontaminationConfig = DecontaminationConfig()
     """Evaluation sets whose texts must not be trained on. `[glue, squad]` is short for their names alone."""

@@ -1,4 +1,4 @@
-"""What every source gives and every later step takes: one document."""
+"""One document: the output of every source and the input of every later step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Document:
     """One document of a corpus; a row of a documents artefact."""
 
     doc_id: str
-    """What its source names it, the same on every machine, such as `wikipedia:12`. Should an earlier document of the
+    """Id given by its source, equal on every machine, such as `wikipedia:12`. Should an earlier document of the
     corpus have the same, it is read as `wikipedia:12 @ dump.xml:4711`; see `repeated_ids.py`."""
     source: str
     """The source's name in the configuration."""

@@ -43,7 +43,7 @@ class DocumentWriter:
     """Appends documents to one Parquet file; holds at most one row group in memory."""
 
     def __init__(self, path: Path) -> None:
-        # Statistics would hold the smallest and largest text of every row group, for nobody to read.
+        # Statistics would hold the smallest and largest text of every row group, which no reader uses.
         self._writer = pq.ParquetWriter(
             str(path),
             SCHEMA,
@@ -112,7 +112,7 @@ def read_row_groups(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, p
 
 
 def read_selected(path: Path, columns: Iterable[str], selection: Selection) -> Iterator[pa.Table]:
-    """The selected rows of a shard, in order, a row group at a time; `text` without what is removed from it.
+    """The selected rows of a shard, in order, a row group at a time; `text` without the removed spans.
 
     Row groups without any selected row are not read. A `doc_id` that an earlier document has is followed by the place
     of its own record.
@@ -194,7 +194,7 @@ class DocumentStore:
         return cls(path, open_artefact(path, kind=DOCUMENTS, deep=verify, repair=REPAIR))
 
     def read_selected(self, shard: int, selection: Selection) -> Iterator[Document]:
-        """The selected documents of a shard, in order, without what is removed from their texts.
+        """The selected documents of a shard, in order, their texts without the removed spans.
 
         Raises:
             CorruptArtefactError: the file is not readable Parquet.

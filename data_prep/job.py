@@ -6,7 +6,7 @@
     tokenizer/        tokenizer.json
     tokens/           one Arrow shard per document shard
 
-Every stage is a `build_sharded_artefact`: what is finished and intact is confirmed, what is missing or
+Every stage is a `build_sharded_artefact`: finished and intact shards are confirmed, missing or
 damaged is made, and nothing else is touched. The result depends on source files and configuration only.
 """
 
@@ -96,7 +96,7 @@ def prepare_tokenizer(
 def _decontaminate(
     job: Workspace, documents: Manifest, dedup: Manifest, evaluation_texts: EvaluationTexts | None
 ) -> Manifest:
-    """What is kept in the end: what deduplication keeps where no evaluation set is to be kept out."""
+    """The final selections: deduplication's if no evaluation set is to be removed."""
     if not job.config.decontaminate.tasks or evaluation_texts is None:
         return dedup
     return decontaminate(job, documents, dedup, evaluation_texts)

@@ -1,4 +1,4 @@
-"""What a preparation's output directory holds: one committed artefact per stage."""
+"""The output directory of a preparation: one committed artefact per stage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ STAGES = (DOCUMENTS, DEDUP, DECONTAMINATION, TOKENIZER, TOKENS)
 """Directory names, in the order in which they are made; also the artefacts' kinds."""
 WORK = "work"
 """Directory of the artefacts that only lead to those: signatures, buckets, counts. Without it everything can be
-read; a repair of what was made from it makes it again."""
+read; repairing a later artefact makes it again."""
 REPAIR = "run `cloze data prepare` with the configuration that made it; only the damaged files are redone"
-"""What every message about a damaged artefact tells the user to do."""
+"""The next step in every message about a damaged artefact."""
 TOKENIZER_FILE = "tokenizer.json"

@@ -1,4 +1,4 @@
-"""What a preparation would do, found out without starting anything: for `--dry-run`."""
+"""The plan of a preparation for `--dry-run`; nothing is started."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def plan_preparation(config: DataConfig, evaluation_texts: EvaluationTexts | Non
 
 
 def _settings(config: DataConfig) -> dict[str, Any]:
-    """What is done to the text, in the words of the configuration."""
+    """The treatment of the text, in the words of the configuration."""
     dedup = config.dedup
     removed = {"documents": dedup.documents, "paragraphs": dedup.paragraphs, "near-duplicates": dedup.near}
     cleaned = config.decontaminate

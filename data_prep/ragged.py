@@ -61,7 +61,7 @@ class Ragged:
         return Ragged(self.values[places], offsets)
 
     def replaced(self, rows: np.ndarray, other: Ragged) -> Ragged:
-        """The same with the rows of `other` in the place of the given ones."""
+        """A copy with the given rows replaced by the rows of `other`."""
         order = np.arange(len(self))
         order[rows] = len(self) + np.arange(len(other))
         offsets = np.append(self.offsets, self.offsets[-1] + other.offsets[1:])

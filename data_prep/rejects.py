@@ -1,4 +1,4 @@
-"""What could not be read, or has the id of something else: the rejects of a preparation, finished or not."""
+"""The rejects of a preparation, finished or not: unreadable records, and records with the id of another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a document shard: some of its rows, and of their texts all but some spans.
+"""The selection of a document shard: the rows that are kept, and the spans that are removed from their texts.
 
 Deduplication and decontamination decide; neither rewrites a document. A decision is a small Parquet file beside
 the shard's number, and every later stage reads documents through it.
@@ -44,7 +44,7 @@ class Selection:
         return cls(rows, np.zeros(len(rows), dtype=np.int64), np.empty((0, 2), dtype=np.int64))
 
     def with_whole_texts(self) -> Selection:
-        """The same rows with nothing removed from them."""
+        """A selection of the same rows with whole texts."""
         return replace(Selection.whole(self.rows), repeated_ids=self.repeated_ids)
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ def remove_spans(text: str, spans: np.ndarray) -> str:
 
 
 def edit_texts(texts: pa.Array, selection: Selection) -> pa.Array:
-    """[kept] texts of the selection's rows without what is removed from them."""
+    """[kept] texts of the selection's rows without the removed spans."""
     if not len(selection.spans):
         return texts
     edited = texts.to_pylist()

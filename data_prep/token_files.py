@@ -20,7 +20,7 @@ class BatchPlaces(NamedTuple):
     places: tuple[int, ...]
     """The columns of `TokenIndex.batches` from `ID_OFFSETS` to `SOURCES`."""
     sources: tuple[str, ...]
-    """What the numbers of its documents' sources stand for."""
+    """Source names, by the numbers in the source column."""
 
 
 class TokenFile:

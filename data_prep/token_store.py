@@ -1,7 +1,7 @@
 """Reading a token store: documents as views of memory-mapped token ids.
 
 A store is a directory of Arrow IPC streams (see `token_writer.py`). Opening finds where each record batch lies, and
-takes no longer for more documents; whoever wants to know of all documents where they lie asks for `arrays`.
+takes no longer for more documents; `arrays` gives the places of all documents.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TokenArrays(NamedTuple):
     words: np.ndarray
     """int32, read-only: the same memory as positions of sentences."""
     token_starts: np.ndarray
-    """[num_documents] int64: where in `ids` those of a document begin."""
+    """[num_documents] int64: where the ids of each document begin in `ids`."""
     lengths: np.ndarray
     """[num_documents] int64: how many they are."""
     sentence_starts: np.ndarray
@@ -46,7 +46,7 @@ class TokenArrays(NamedTuple):
     """[num_documents] int64: how many they are."""
 
     def of(self, documents: np.ndarray) -> TokenArrays:
-        """The same for some documents: element `k` of the arrays is about `documents[k]`."""
+        """The arrays restricted to some documents: element `k` describes `documents[k]`."""
         return TokenArrays(self.ids, self.words, *(values[documents] for values in self[2:]))
 
 
@@ -166,7 +166,7 @@ class TokenStore:
         return self._arrays.sentence_counts
 
     def arrays(self) -> TokenArrays:
-        """What `tokens` and `sentence_starts` slice, without their files; made when it is first asked for."""
+        """The offsets that `tokens` and `sentence_starts` slice by, without the values; made at the first use."""
         return self._arrays
 
     @cached_property
@@ -261,8 +261,8 @@ class TokenStore:
     def held_out(self, fraction: float) -> np.ndarray:
         """[num_documents] bool, read-only: which documents training must not see.
 
-        A function of the document's id alone: what is held out of one preparation is held out of all, and a
-        smaller fraction holds out a subset of what a larger one does.
+        A function of the document's id alone: a document held out of one preparation is held out of all of them, and a
+        smaller fraction holds out a subset of the documents of a larger one.
         """
         if fraction not in self._held_out:
             chosen = np.empty(self.num_documents, dtype=bool)

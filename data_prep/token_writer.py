@@ -21,7 +21,7 @@ from data_prep.layout import TOKENIZER_FILE
 from data_prep.ragged import Ragged
 
 SIDECARS = ("dataset_info.json", "state.json")
-"""What `datasets.load_from_disk` looks for beside the shards."""
+"""Files that `datasets.load_from_disk` expects beside the shards."""
 _LARGEST_UINT16_VOCABULARY = 1 << 16
 
 

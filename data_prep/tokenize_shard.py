@@ -27,7 +27,7 @@ class TokensSplit:
     documents: Path
     """The document shard."""
     selection: Path
-    """What of it is kept."""
+    """The selection of its rows and texts."""
     tokenizer: Path
     source: str
     """The source that all its documents come from."""

@@ -14,12 +14,12 @@ from cluster.artefacts.storage import Damage, find_damage, is_committed
 from data_prep.layout import REPAIR, STAGES, WORK
 
 _MARKS = (SHARD_RECORDS.directory_name, "state.json", "trainer.json", "scores.json")
-"""What only an artefact's directory holds, with its manifest or without."""
+"""Names by which a directory is known as an artefact's, even if its manifest is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was found in one artefact."""
+    """The result of verifying one artefact."""
 
     path: Path
     kind: str

@@ -1,8 +1,8 @@
-"""What a word is, and when two are the same: for filters, deduplication and decontamination alike.
+"""Words, and when two of them are equal: one definition for filters, deduplication and decontamination.
 
 Letters and digits are folded, so that texts which look the same or were typed in another way have the same words:
 compatibility forms (NFKC: full-width letters, ligatures), case, accents and points in either form (NFC, NFD), HTML
-entities. Soft hyphens, joiners, marks of direction and other characters that nobody sees change nothing. Everything
+entities. Soft hyphens, joiners, marks of direction and other invisible characters change nothing. Everything
 else, white space, punctuation and symbols, ends a word; several evaluation sets are tokenised, and `it 's` and `it's`
 are the same two words. Where a script has no spaces between words every character with its marks is a word.
 

@@ -1,4 +1,4 @@
-"""What all stages of one preparation share: its settings, its source files, and where things lie."""
+"""The state shared by all stages of one preparation: settings, source files, directories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Workspace:
 
     config: DataConfig
     groups: Sequence[tuple[InputPart, ...]]
-    """What every document shard is made of."""
+    """The source parts of every document shard."""
     digests: Mapping[Input, str]
     """xxh3_128 hex digest of every source file."""
     replace: bool

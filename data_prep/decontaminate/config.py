@@ -53,7 +53,7 @@ class DecontaminationConfig(BaseModel):
         return {"tasks": value} if isinstance(value, list | tuple) else value
 
     def located(self) -> DecontaminationConfig:
-        """The same with an absolute `data`, for workers that have another directory and environment than this
+        """A copy with an absolute `data`, for workers that have another directory and environment than this
         process."""
         named = self.data or os.environ.get("CLOZE_DATA")
         return self.model_copy(update={"data": Path(named).resolve()}) if named else self

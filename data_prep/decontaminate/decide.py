@@ -1,4 +1,4 @@
-"""From hits to what is kept of a document shard: the body of the task that decides."""
+"""From hits to the selection of a document shard: the body of the task that decides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DecisionSplit:
     documents: Path
     """A document shard."""
     selection: Path
-    """What earlier stages keep of it."""
+    """The selection of earlier stages."""
     hits: Path
     counts: Path
     """`.npy` of [n-grams] uint32: the documents of the corpus that hold each n-gram."""
@@ -46,7 +46,7 @@ def decide(split: DecisionSplit, path: Path) -> ShardResult:
 
 
 def overlaps(hits: Hits, counts: np.ndarray, max_documents: int | None) -> Hits:
-    """The hits that count: those of n-grams in at most `max_documents` documents."""
+    """The hits of n-grams that occur in at most `max_documents` documents."""
     return hits if max_documents is None else hits.where(counts[hits.ngrams] <= max_documents)
 
 

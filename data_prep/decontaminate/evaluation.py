@@ -31,7 +31,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TextsSplit:
-    """What the evaluation texts are read from."""
+    """Where the evaluation texts are read from."""
 
     texts: EvaluationTexts
     settings: DecontaminationConfig
@@ -84,7 +84,7 @@ def write_texts(split: TextsSplit, path: Path) -> ShardResult:
 
 
 def read_texts(directory: Path) -> pa.Table:
-    """What `write_texts` wrote, without the texts themselves."""
+    """The result of `write_texts`, without the texts themselves."""
     return pq.read_table(str(directory / TEXTS_FILE), columns=["task", "example", "searched"])
 
 

@@ -39,7 +39,7 @@ class HitsSplit:
     documents: Path
     """A document shard."""
     selection: Path
-    """What is kept of it."""
+    """The selection of its rows and texts."""
     index: Path
     """Directory of the evaluation texts' n-grams."""
     index_fingerprint: str

@@ -50,7 +50,7 @@ class NgramIndex:
     """[occurrences] OCCURRENCE, ascending; one for each pair of an n-gram and a text that holds it."""
     min_words: int
     hashes: np.ndarray
-    """[n-grams] uint64: those of `ngrams`, in one piece."""
+    """[n-grams] uint64: the hashes of `ngrams`, concatenated."""
     lengths: tuple[int, ...]
     """The different numbers of words of the n-grams."""
     beginnings: np.ndarray

@@ -1,4 +1,4 @@
-"""What was found, for people and programs: every overlap in `report.jsonl`, and a summary for each task."""
+"""The report for people and programs: every overlap in `report.jsonl`, and a summary for each task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leads to a decontamination: the evaluation texts' n-grams, and where they are in the documents."""
+"""The steps of decontamination: the n-grams of the evaluation texts, and their occurrences in the documents."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
     records, repeats          sorted records on disk; all but the first with the same key
     edges, components         the graph of documents that share a bucket
     candidates, verification  where it is asked for, only those whose n-grams are really that similar
-    survivors, final          what is left of a document shard after each method, and in the end
+    survivors, final          the remaining documents of a shard after each method, and in the end
     steps                     all of it as artefacts, in order
 
 A task holds a row group of one document shard, one partition of the records (`records.PARTITION_RECORDS`), or the

@@ -44,7 +44,7 @@ def choose_bands(threshold: float, recall: float, num_permutations: int) -> tupl
 
 
 def describe_bands(threshold: float, bands: int, rows: int, *, verified: bool) -> dict[str, Any]:
-    """What is to be expected of a shape, for people and for `--json`.
+    """The recall expected of a shape of bands, for people and for `--json`.
 
     Keys: `threshold`, `bands`, `rows`, `verified`; `found`: the probability that a pair is found, by its similarity;
     `false_positives`: the share of found pairs that are below the threshold, if all similarities were equally frequent.

@@ -74,7 +74,7 @@ def list_leaves(split: StarSplit, path: Path) -> ShardResult:
 
 Operation = Callable[[StarSplit, Path], ShardResult]
 ROUND: tuple[tuple[str, Operation], ...] = (("large", large_star), ("small", small_star))
-"""What a round does, in order; the first takes and the second gives edges in both directions."""
+"""The operations of a round, in order; the first reads and the second writes edges in both directions."""
 
 
 def _blocks(split: StarSplit) -> Iterator[Records]:

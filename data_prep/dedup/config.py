@@ -83,7 +83,7 @@ class NearDedup(BaseModel):
 
 class DedupConfig(BaseModel):
     """Deduplication; every kind can be switched on by itself. They follow each other: equal documents, then
-    near-duplicates of what is left, by their whole texts, then paragraphs of the documents that are left."""
+    near-duplicates among the remaining documents, by their whole texts, then paragraphs of the rest."""
 
     model_config = ConfigDict(
         frozen=True,

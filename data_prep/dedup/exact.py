@@ -1,4 +1,4 @@
-"""Hashes of whole documents, and of their ids: what is equal has equal hashes."""
+"""Hashes of whole documents and of their ids, to find equal ones."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ class FinalSplit:
     """The input of the selection of one document shard."""
 
     distinct: Survivors
-    """What is left when equal documents are removed."""
+    """The documents that remain without equal ones."""
     survivors: Survivors
-    """What is left when all is removed."""
+    """The documents and texts that remain in the end."""
     id_repeats: Path
     """Directory with the documents whose id an earlier one has."""
     reject_repeated_ids: bool

@@ -45,7 +45,7 @@ class ParagraphsSplit:
 
 @dataclass(frozen=True, slots=True)
 class RemovalSplit:
-    """The input of what is left of one document shard."""
+    """The remaining documents of one shard, as an input."""
 
     survivors: Survivors
     repeats: Path
@@ -77,7 +77,7 @@ def remove_repeats(split: RemovalSplit, path: Path) -> ShardResult:
     """Write the selection of a document shard without repeated paragraphs.
 
     A document that loses too much is dropped. Where it held the first of equal paragraphs, the others are removed
-    all the same: what is decided does not depend on what else is decided.
+    all the same: no decision depends on another one.
     """
     selection = split.survivors.load()
     found = read_documents(split.repeats, split.survivors.shard)

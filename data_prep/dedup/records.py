@@ -146,7 +146,7 @@ def join(runs: list[Records]) -> Records:
 
 
 def in_blocks(runs: Iterable[Records]) -> Iterator[Records]:
-    """The same records in fewer runs: as many together as make BLOCK_RECORDS or just more."""
+    """Join runs until each holds at least BLOCK_RECORDS records."""
     waiting: list[Records] = []
     count = 0
     for run in runs:

@@ -1,4 +1,4 @@
-"""What leads to the decision of deduplication: hashes, buckets, edges, stars; each an artefact of its own.
+"""The steps of deduplication: hashes, buckets, edges, stars; each an artefact of its own.
 
 Every step is made, continued, repaired or confirmed like the stages themselves. The number of its partitions follows
 from the number of records before it, never from the number of workers.
@@ -74,13 +74,13 @@ class Deduplication:
         return Survivors(self.job.documents_path(self.documents, shard), shard, repeats)
 
     def unlike(self, shard: int) -> Survivors:
-        """The same without the documents that are nearly the same as earlier ones."""
+        """A document shard without equal documents and near-duplicates of earlier ones."""
         own = self.distinct(shard)
         near = (self.directory(NEAR_REPEATS),) if self.job.config.dedup.near is not None else ()
         return replace(own, repeats=own.repeats + near)
 
     def survivors(self, shard: int) -> Survivors:
-        """What all methods leave of a document shard."""
+        """A document shard after all methods."""
         if self.job.config.dedup.paragraphs is None:
             return self.unlike(shard)
         selection = self.directory(PARAGRAPHS_REMOVED) / selection_files(self.job.num_shards)[shard]

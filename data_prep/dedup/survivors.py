@@ -1,4 +1,4 @@
-"""What the methods that went before left of a document shard."""
+"""The documents of a shard that remain after the earlier methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A directory of downloads: what is there already, what is missing, and everything fetched."""
+"""A directory of downloads: files that are there, files that are missing, and fetching them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Downloads:
 
 
 def download(http: Http, files: Sequence[RemoteFile], directory: Path, *, verify: bool = False) -> Downloads:
-    """Bring files into a directory. What is there and as recorded is not fetched again.
+    """Download files into a directory. A file that is there and as recorded is not fetched again.
 
     `downloads.json` records of every file its URL, size and checksum. One file that cannot be had does not keep the
     others from being fetched.
@@ -48,7 +48,7 @@ def download(http: Http, files: Sequence[RemoteFile], directory: Path, *, verify
         verify: hash the files that are there instead of comparing sizes and times.
 
     Raises:
-        DownloadError: names every file that cannot be had, or is not what is published.
+        DownloadError: names every file that cannot be fetched, or differs from the published file.
         StorageError: the file system refused, or another process downloads into the directory.
     """
     with storage_errors(directory):
@@ -146,7 +146,7 @@ def _check_space(directory: Path, files: Iterable[RemoteFile]) -> None:
 
 
 class _Index:
-    """`downloads.json`: what is there, by name."""
+    """`downloads.json`: the downloaded files, by name."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

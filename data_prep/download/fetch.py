@@ -23,13 +23,13 @@ FRUITFUL_BYTES = 1 << 20
 WRONG_CONTENT_ATTEMPTS = 2
 """How often a file may arrive complete and wrong before that is called the publisher's mistake."""
 UNPUBLISHED = "sha256"
-"""What is recorded of files without a published checksum."""
+"""Checksum kind recorded for files without a published checksum."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What is on disk now."""
+    """The state of the file on disk."""
 
     name: str
     url: str
@@ -49,7 +49,7 @@ class _Transfer:
     directory: Path
     on_bytes: Callable[[int], None]
     wrong: list[str] = field(default_factory=list)
-    """What was wrong with each complete copy so far."""
+    """The fault of each complete copy so far."""
 
     @property
     def part(self) -> Path:
@@ -175,7 +175,7 @@ class _Transfer:
         return origin["size_bytes"] if origin else None
 
     def _read_origin(self) -> dict | None:
-        """What the part is a part of; None when that is not known, or is another file."""
+        """The version of the file that the partial download belongs to; None if unknown or another file."""
         try:
             origin = orjson.loads(self.origin.read_bytes())
         except (FileNotFoundError, orjson.JSONDecodeError):
@@ -196,7 +196,7 @@ def fetch(http: Http, file: RemoteFile, directory: Path, on_bytes: Callable[[int
         What arrived; None for a file that may be missing and is.
 
     Raises:
-        DownloadError: it cannot be had, or is not what is published.
+        DownloadError: it cannot be fetched, or differs from the published file.
         StorageError: the file system refused.
     """
     transfer = _Transfer(http, file, directory, on_bytes)
@@ -215,6 +215,6 @@ def checksum_of(path: Path, algorithm: str) -> str:
 
 
 def _validator(response: requests.Response) -> str:
-    """What identifies this version of a file: a strong ETag, else its date; empty when there is neither."""
+    """Identity of this version of a file: a strong ETag, else its date; empty if there is neither."""
     tag = response.headers.get("ETag", "")
     return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified", "")

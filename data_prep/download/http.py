@@ -27,7 +27,7 @@ LONGEST_REQUESTED_WAIT_S = 3600.0
 
 
 class TryAgainError(Exception):
-    """What failed may pass.
+    """A failure that may pass.
 
     Args:
         reason: for the message of the last attempt.
@@ -40,7 +40,7 @@ class TryAgainError(Exception):
 
 
 class Stopped(Exception):
-    """Somebody else failed, or pressed Ctrl-C."""
+    """Another download failed, or Ctrl-C was pressed."""
 
 
 CONNECT_TIMEOUT_S = 10.0
@@ -116,7 +116,7 @@ class Http:
         return self.persist(attempt, url, min(self.politeness.attempts, LIST_ATTEMPTS))
 
     def persist(self, attempt: Callable[[], Result], what: str, attempts: int | None = None) -> Result:
-        """Call `attempt` until it does not raise TryAgainError, and tell on stderr what is being waited for.
+        """Call `attempt` until it does not raise TryAgainError, and print the reason for waiting on stderr.
 
         Args:
             attempts: how often at most; None takes what politeness says.

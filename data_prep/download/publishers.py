@@ -27,7 +27,7 @@ _LISTERS: Mapping[str, Callable[[Http, str, str | None, str, str], list[RemoteFi
 def list_files(
     http: Http, publisher: str, what: str, base_url: str | None, *, date: str, archive: str
 ) -> list[RemoteFile]:
-    """What a publisher offers.
+    """One publisher's files.
 
     Args:
         publisher: `wikipedia`, `commoncrawl` or `gutenberg`.

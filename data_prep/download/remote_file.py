@@ -17,7 +17,7 @@ class RemoteFile:
 
     url: str
     name: str
-    """What it is called in the directory of downloads."""
+    """File name in the directory of downloads."""
     size_bytes: int | None = None
     """None where the publisher does not tell."""
     algorithm: str = ""
@@ -25,7 +25,7 @@ class RemoteFile:
     checksum: str = ""
     """Hexadecimal."""
     may_be_missing: bool = False
-    """Whether the list promises more than the server has; what is not there is then no failure."""
+    """Whether the list may name files that the server lacks; a missing one is then no failure."""
 
 
 def choose(files: Iterable[RemoteFile], match: str = "*", limit: int | None = None) -> list[RemoteFile]:

@@ -81,7 +81,7 @@ def _of_date(http: Http, root: str, date: str) -> dict[str, Any]:
 
 
 def _job(http: Http, root: str, date: str) -> dict[str, Any] | None:
-    """What `dumpstatus.json` says of the job; None where there is no such dump."""
+    """The job's entry in `dumpstatus.json`; None if there is no such dump."""
     url = f"{root}/{date}/dumpstatus.json"
     try:
         return orjson.loads(http.get(url))["jobs"][JOB]

@@ -1,4 +1,4 @@
-"""What every filter offers: it passes a document on, maybe changed, or drops it and says why.
+"""The interface of a filter: it passes a document on, maybe changed, or drops it with a reason.
 
 A filter is a module in this package with a frozen config class and `build(config)`, which returns a function from
 a document to `Passed` or `Dropped`. `data_prep/filters/__init__.py` names them all.
@@ -16,7 +16,7 @@ from data_prep.document import Document
 
 
 class FilterConfig(BaseModel):
-    """What all filters have in common; every subclass narrows `kind` to its own name."""
+    """Settings of all filters; every subclass narrows `kind` to its own name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -37,7 +37,7 @@ class Passed:
 
     document: Document
     counts: Mapping[str, int] = field(default_factory=dict)
-    """What people want to know besides, such as how many e-mail addresses were masked. Added up."""
+    """Further counts, such as the number of masked e-mail addresses; summed over documents."""
 
     @classmethod
     def with_text(cls, document: Document, text: str, **counts: int) -> Passed:

@@ -1,6 +1,6 @@
 """The quality rules that FineWeb adds to Gopher's and C4's (Penedo et al. 2024, "The FineWeb Datasets", section 3.6).
 
-The limits are those of the paper; the code that the authors published uses 0.01 for the characters in duplicated
+The limits are the paper's; the code that the authors published uses 0.01 for the characters in duplicated
 lines, and counts lines of exactly 30 characters as short.
 """
 

@@ -25,7 +25,7 @@ _WITH_LETTER = re.compile(r"[^\W\d_]\S*")
 
 
 class GopherQualityConfig(FilterConfig):
-    """Limits; the defaults are those of the appendix, and all of them are allowed values themselves."""
+    """Limits, which are allowed values themselves; the defaults are the appendix's."""
 
     kind: Literal["gopher_quality"] = "gopher_quality"
     min_words: int = Field(default=50, ge=0)

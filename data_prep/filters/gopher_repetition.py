@@ -1,6 +1,6 @@
 """The repetition rules of MassiveText (Rae et al. 2021, "Scaling Language Models", appendix A.1.1, table A1).
 
-The appendix leaves room; what is counted here:
+The appendix leaves room for interpretation; the counts here are:
 
 - A line, paragraph or n-gram is a duplicate from its second occurrence on. Blank lines are none; paragraphs lie
   between blank lines.

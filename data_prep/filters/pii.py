@@ -29,7 +29,7 @@ Spans = Iterator[tuple[int, int]]
 
 
 class Placeholders(BaseModel):
-    """What stands for what was masked. Without digits and `@`, so that it is never masked itself."""
+    """Replacement of masked text. Without digits and `@`, so that it is never masked itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -55,7 +55,7 @@ class Placeholders(BaseModel):
 
 
 class PiiConfig(FilterConfig):
-    """What is masked, and by what."""
+    """The kinds of personal data to mask, and their replacements."""
 
     kind: Literal["pii"] = "pii"
     emails: bool = True
@@ -66,7 +66,7 @@ class PiiConfig(FilterConfig):
     """IP addresses, versions 4 and 6. Four small numbers with full stops, such as 3.1.4.1, only where the text speaks
     of addresses."""
     public_ips_only: bool = True
-    """Leave private, local, documentation and other reserved addresses alone: they lead to nobody."""
+    """Leave private, local, documentation and other reserved addresses alone: they identify no person."""
     phones: bool = True
     """Telephone numbers with their extensions: with `+` and country code everywhere, otherwise those of
     `phone_regions`."""
@@ -103,7 +103,7 @@ FINDERS: MappingProxyType[str, Callable[[str, PiiConfig], Spans]] = MappingProxy
         "phones": lambda text, config: find_phones(text, config.phone_regions),
     }
 )
-"""What finds each kind, in the order in which they are masked: ascending spans that do not overlap."""
+"""Finders by kind, in the order of masking; each gives ascending spans that do not overlap."""
 
 
 def build(config: PiiConfig) -> Apply:

@@ -22,7 +22,8 @@ _PLAIN_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 _SUSPECT = re.compile("[^\x00-\x7f][^\x00-\x7f]|[ÂÃ\x80-\x9f]")
 """Mojibake of a character has two characters or more, except where the second became a space."""
 MAX_PASSES = 8
-"""What one step leaves behind can be work for an earlier one, such as mojibake around a control character."""
+"""Most repetitions of all steps: the output of one can need an earlier one again, as mojibake around a control
+character does."""
 
 
 class UnicodeConfig(FilterConfig):

@@ -20,7 +20,7 @@ TEMPLATE = Path(__file__).with_name("page.html.j2")
 SAMPLED_DOCUMENTS = 12
 EXCERPT_CHARACTERS = 700
 SAMPLE_SALT = 2
-"""Keeps the sampled documents independent of what is held out."""
+"""Hash seed that makes the sampled documents independent of the held-out ones."""
 
 
 def render_report(store: TokenStore, facts: Mapping[str, Any]) -> str:

@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 
 PIECE_BYTES = 1 << 20
-"""What BlingFire is given at once, about: it needs some twenty times as much memory."""
+"""Approximate bytes per call of BlingFire, which needs some twenty times as much memory."""
 _SEPARATOR = b"\n"
-"""What BlingFire writes between two sentences."""
+"""BlingFire's separator of sentences."""
 
 
 def sentence_starts(data: np.ndarray, pieces: Sequence[tuple[int, int]]) -> np.ndarray:

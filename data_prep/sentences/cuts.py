@@ -12,7 +12,7 @@ WHITE_SPACE = (
     *(*range(0x09, 0x0E), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)),
     *(0x2028, 0x2029, 0x202F, 0x205F, 0x3000),
 )
-"""Code points of white space, which are those of `str.isspace`."""
+"""Code points of white space, as `str.isspace` has them."""
 _ENCODED = [chr(code).encode() for code in WHITE_SPACE]
 _WIDE = {size: np.array([int.from_bytes(c) for c in _ENCODED if len(c) == size]) for size in (2, 3)}
 """White space of two and of three bytes, as big-endian numbers."""

@@ -11,11 +11,11 @@ import numpy as np
 
 _TITLES = "Mr Mrs Ms Dr St Mme Mlle Mons Messrs Prof"
 _ENGLISH_TITLES = "Capt Col Gen Lieut Lt Maj Sgt Rev Hon Gov Sen Rep viz"
-"""What a name follows, or an example; in other languages, some of these are words that end sentences."""
+"""Abbreviations before a name or an example; in other languages, some of these are words that end sentences."""
 _NUMBERED = (
     "No Nos Nr Vol vol Vols vols Fig fig Figs figs Ch ch Chap chap Art art pp p Jan Feb Aug Sept Oct Nov Dec"
 )
-"""What a number follows."""
+"""Abbreviations before a number."""
 _LONGEST = 8
 """Bytes of the longest of them, with its full stop and the byte ahead of it."""
 _SPEECH = (
@@ -40,7 +40,7 @@ _DIGIT = np.array([chr(code) in "0123456789" for code in range(0x800)])
 """[code points of one or two bytes] bool."""
 _STOP, _FIRST_LETTER, _LAST_LETTER, _PRONOUN = b".AZI"
 _QUOTES = (b'"', b"'", "”".encode(), "’".encode(), "»".encode(), "“".encode(), "«".encode(), "›".encode())
-"""What may close a quotation."""
+"""Closing quotation marks."""
 _EXCLAMATIONS = tuple(mark + quote for mark in (b"?", b"!") for quote in _QUOTES)
 _MAY_QUOTE = np.isin(np.arange(256), [quote[-1] for quote in _QUOTES])
 _LONGEST_QUOTE = 3
@@ -154,7 +154,7 @@ def _is_among(kind: np.ndarray, data: np.ndarray, places: np.ndarray) -> np.ndar
 
 
 def _ends_with_any(data: np.ndarray, ends: np.ndarray, words: tuple[bytes, ...]) -> np.ndarray:
-    """Whether the bytes up to and with each place are those of one of the words."""
+    """Whether one of the words ends at each place."""
     last = [data[np.maximum(ends - back, 0)] for back in range(max(map(len, words)))]
     found = np.zeros(len(ends), dtype=bool)
     for word in words:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 PIECE_BYTES = 1 << 12
-"""What sentencex is given at once, about: its time grows with the square of the length of a line."""
+"""Approximate characters per call of sentencex: its time grows with the square of the length of a line."""
 
 
 def sentence_starts(data: np.ndarray, pieces: Iterable[tuple[int, int]], lang: str) -> np.ndarray:

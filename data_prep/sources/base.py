@@ -1,4 +1,4 @@
-"""What every source offers: the files it reads, how they can be shared out, and the documents in a part of one.
+"""The interface of a source: the files it reads, their parts for parallel reading, and the documents in a part.
 
 A source is a module in this package with a frozen pydantic config class and three functions, `list_files(config)`,
 `split(config, file, size_bytes, part_bytes)` and `read(config, part)`. `data_prep/sources/__init__.py` names them
@@ -30,7 +30,7 @@ class SourceFile:
     path: str
     """Where to read it: a local path or an fsspec URI."""
     name: str
-    """The same on every machine: the path below the pattern's fixed part. Enters the fingerprints."""
+    """Path below the pattern's fixed part, equal on every machine. Enters the fingerprints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a source left out of the texts of a part, such as templates that it cannot show; it is only counted."""
+    """Counts of markup that a source left out of the texts of a part, such as templates that it cannot show."""
 
     what: str
     """A short plural, such as `templates`."""
@@ -76,7 +76,7 @@ def even_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FileP
 
 
 class SourceConfig(BaseModel):
-    """What all sources have in common."""
+    """Settings of all sources."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -87,7 +87,7 @@ class SourceConfig(BaseModel):
     lang: str = "en"
     """ISO 639-1 code of the text."""
     filters: tuple[AnyFilter, ...] | None = None
-    """What this source's documents go through, in order; None takes the `filters` of the preparation."""
+    """Filters of this source's documents, in order; None takes the `filters` of the preparation."""
 
 
 class Source(Protocol):

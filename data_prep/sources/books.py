@@ -1,4 +1,4 @@
-"""What books in all formats have in common: one file is one document, read whole within a limit."""
+"""Settings of books in all formats: one file is one document, read whole within a limit."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def book(
 
 
 def primary_language(tag: str | None) -> str:
-    """ISO 639 code that a language tag such as `de-AT` begins with; "" for what is no such tag."""
+    """ISO 639 code that a language tag such as `de-AT` begins with; "" for anything else."""
     found = _LANGUAGE.match((tag or "").lower())
     return found.group() if found else ""
 

@@ -24,7 +24,7 @@ _HIDDEN_TYPES = frozenset(
 )
 _HIDDEN = frozenset({"note", "fw", "figure", "titlePage", "del", "gap", "listBibl", "desc"})
 _SUPERSEDED = frozenset({"sic", "orig", "abbr"})
-"""What `<choice>` offers beside a corrected, regularised or expanded reading."""
+"""Elements of `<choice>` beside a corrected, regularised or expanded reading."""
 _EDITION = re.compile(r"\s*[:.]\s*[^:.]{0,40}\b(?:ELTeC|electronic|digital)\b[^:.]{0,40}$", re.IGNORECASE)
 _LIFE_DATES = re.compile(r"\s*\([^()]*\d{3}[^()]*\)\s*$")
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -103,7 +103,7 @@ def read(config: BooksTeiConfig, part: FilePart) -> Iterator[Document | Reject |
 
 
 def _books(root: Any) -> list[Any]:
-    """The books of a file: its root, or those of a corpus, which may hold corpora."""
+    """The books of a file: its root, or the books of a corpus, which may hold corpora."""
     return [each for each in root.iter("{*}TEI", "{*}TEI.2") if local_name(root) in _ROOTS | _CORPORA]
 
 

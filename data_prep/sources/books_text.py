@@ -25,7 +25,7 @@ class BooksTextConfig(BooksConfig):
 
     kind: Literal["books_text"] = "books_text"
     encoding: str = AUTO
-    """Encoding of files without a byte order mark; such a mark always wins. With `auto`, what is not UTF-8 is read
+    """Encoding of files without a byte order mark; such a mark always wins. With `auto`, text that is not UTF-8 is read
     by the Windows code page of `lang` or an older encoding of that language (KOI8-R, Latin-2, Big5, ISO-2022), and text
     that was decoded wrongly before is repaired; a book that none of them makes probable is rejected, with what it may
     be. With a name, a byte that is invalid rejects the book."""
@@ -45,7 +45,7 @@ split = whole_file
 
 
 def read(config: BooksTextConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-    """The book as one document; skipped when it is empty. What is no text is rejected as a whole."""
+    """The book as one document; skipped when it is empty. A file that is not text is rejected as a whole."""
     file = part.file
     data = read_whole(file, config.max_book_bytes)
     if isinstance(data, Reject):

@@ -68,7 +68,7 @@ _ROMAN = r"(?=[CLXVI])C{0,3}(?:XC|XL|L?X{0,4})(?:IX|IV|V?I{0,4})"
 _UNITS = r"(?:[ -](?i:one|two|three|four|five|six|seven|eight|nine|first|second|third))?"
 _NUMBER = rf"(?:\d{{1,3}}|(?i:{_ROMAN})|(?:[Tt]he |THE )?(?:{_NUMBER_WORDS}|premier|première){_UNITS})"
 _TITLE = r"(?:[.:)\]]?|(?:[.:)\]]| ?[—–-]{1,2}|(?= ))[ _]*(?![a-zà-ÿ ]).{1,90})"
-"""What may follow the number: a title, which begins with no small letter."""
+"""The part behind the number: nothing, or a title, which begins with no small letter."""
 
 
 def _named(names: str) -> re.Pattern[str]:
@@ -108,7 +108,7 @@ def _headings(paragraphs: Sequence[str]) -> set[int]:
 
 
 def _counting_up(candidates: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Paragraphs whose value follows that of the one before, or is the 1 that a 2 follows."""
+    """Paragraphs whose number is the next one, or is the 1 before a 2."""
     numbered = [(number, value) for number, value in candidates if value]
     values = [value for _, value in numbered]
     for (number, value), before, after in zip(numbered, [0, *values], [*values[1:], 0], strict=False):

@@ -1,6 +1,6 @@
 """Which encoding of one byte per character a text is in: the one by which its words are words of some language.
 
-Nearly any bytes can be read by any code page; what comes out of the wrong one has letters that no language has
+Nearly any bytes can be read by any code page; the wrong one gives letters that no language has
 together, symbols within words, and capitals behind small letters.
 """
 
@@ -141,7 +141,7 @@ _SYMBOLS = frozenset("§°©®™€£¥¢¤½¼¾²³¹ªº×÷±µ¶†‡№�
 _TRAILING = frozenset("½¼¾²³¹±¦¬¨¸¯")
 """Symbols with which no word begins."""
 _MARKS = _QUOTES | _WITHIN_WORDS | _SYMBOLS
-"""What may stand beside words, or within them, in any language."""
+"""Characters beside or within words of any language."""
 _ODD = re.compile(
     r"(?<=[aAbBc])[qs](?=[aAbBc])|(?<=[bBcst])[st]|s(?=[bBc])|t(?=[aAbBc])|[ab]B|bA|B[AB](?=[ab])",
 )
@@ -196,7 +196,7 @@ def best_reading(data: bytes, lang: str) -> Reading | None:
 
 
 def other_readings(data: bytes, lang: str) -> list[Reading]:
-    """What else a text may be: the likeliest reading of every other group, probable ones only, best first."""
+    """Other readings of a text: the likeliest of every other group, probable ones only, best first."""
     own = group_of(lang)
     best = [
         max(_readings(data, group, group.alphabets), key=_likelihood) for group in _GROUPS if group is not own
@@ -207,7 +207,7 @@ def other_readings(data: bytes, lang: str) -> list[Reading]:
 
 
 def advice(data: bytes, lang: str) -> str:
-    """What to type where no reading is probable."""
+    """The next step in the message when no reading is probable."""
     names = [f"{reading.encoding} (`lang: {reading.lang}`)" for reading in other_readings(data, lang)[:3]]
     unknown = _UNKNOWN_TO_PYTHON.get(lang)
     if unknown:

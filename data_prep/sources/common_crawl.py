@@ -71,7 +71,7 @@ def split(config: CommonCrawlConfig, file: SourceFile, size_bytes: int, part_byt
 
 
 def read(config: CommonCrawlConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-    """The pages of a part in its order. What is no page, or shows no text, is skipped and counted by its reason.
+    """The pages of a part in its order. Records without a page or text are skipped and counted by their reason.
 
     `meta` holds `url`, `date` (as the archive has it), `byte_start` and `byte_end` of the record, and `stream_start`
     where a file is compressed record by record. There, rejects have the offset of the stored file.

@@ -55,7 +55,7 @@ class CompressedStream:
 
 
 class _Decompressor(Protocol):
-    """What `bz2.BZ2Decompressor` offers, and `_Gzip` and `_Zstd` imitate."""
+    """The interface of `bz2.BZ2Decompressor`, which `_Gzip` and `_Zstd` share."""
 
     @property
     def eof(self) -> bool: ...
@@ -135,9 +135,9 @@ class Compression:
 
     name: str
     magic: bytes
-    """What its files begin with."""
+    """First bytes of its files."""
     stream_start: re.Pattern[bytes]
-    """What its streams begin with, precise enough to find them anywhere in a file."""
+    """First bytes of its streams, precise enough to find them anywhere in a file."""
     new: Callable[[], _Decompressor]
 
 
@@ -167,7 +167,7 @@ def decompress_streams(
     """The streams of a compressed file from the first that begins at or behind byte `start` (the file's beginning
     is always taken for one) to the first that begins at or behind `end`.
 
-    What is no stream belongs to the stream before it. So ranges that cover a file give every byte of it once.
+    Bytes between two streams belong to the first of them. So ranges that cover a file give every byte of it once.
     """
     file.seek(start)
     source = _Source(file, start)

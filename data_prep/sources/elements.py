@@ -2,7 +2,7 @@
 
 A file of many documents is too big for a parser to hold and too precious to lose to one bad document. So the
 stream is cut first, by tokens that cannot occur inside a well-formed document, and each element is parsed on
-its own. What comes out depends on the bytes only, never on how they were chunked.
+its own. The output depends on the bytes only, never on how they were chunked.
 """
 
 from __future__ import annotations

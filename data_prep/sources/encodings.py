@@ -32,10 +32,10 @@ _FREQUENT = {
     ),
 }
 _LEAST_FREQUENT = {"ja": 0.1, "ko": 0.5, "zh": 0.04}
-"""Of the characters beyond ASCII, what is taken for text of a language has so many of these. A wrong encoding gives
+"""Least share of these among the characters beyond ASCII for a text of the language. A wrong encoding gives
 rare Chinese characters, mostly."""
 _ESCAPES = re.compile(rb"\x1b(?:\$[@AB]|\$\([@ABCDO-Q]|\$\)C|\([IJ])")
-"""What ISO 2022 (RFC 1468, 1554, 1557) changes its character sets with."""
+"""Escape sequences of ISO 2022 (RFC 1468, 1554, 1557)."""
 _ISO_2022 = ("iso2022_jp_ext", "iso2022_jp_2", "iso2022_jp_2004", "iso2022_kr")
 _HZ = re.compile(rb"~\{(?:[!-w][!-~])+~\}")
 """Chinese characters among ASCII (RFC 1843)."""
@@ -54,7 +54,7 @@ _CONTINUATION = "[\x80-\xbf" + bytes(range(0x80, 0xA0)).decode(_WESTERN, "ignore
 _MOJIBAKE = re.compile(
     f"[ÂÃÄÅÎÏÐÑ]{_CONTINUATION}|[âï]{_CONTINUATION}{{2}}|ð{_CONTINUATION}{{3}}",
 )
-"""What UTF-8 looks like when its bytes were read as Windows-1252: `Ã©` for é, `â€™` for a curly apostrophe."""
+"""UTF-8 whose bytes were read as Windows-1252: `Ã©` for é, `â€™` for a curly apostrophe."""
 
 
 class DecodingError(ValueError):
@@ -155,7 +155,7 @@ def _utf16_without_mark(data: bytes) -> str | None:
 
 
 def _mixed(data: bytes, lang: str) -> str:
-    """UTF-8; what is not valid UTF-8 in it is text that was written with a code page of the language.
+    """Decode UTF-8; invalid bytes in it are read with a code page of the language.
 
     Raises:
         DecodingError: in no encoding of the language it is probable.
@@ -177,7 +177,7 @@ def _mixed(data: bytes, lang: str) -> str:
         if reading is None:
             raise DecodingError(first, advice(data, lang))
         code_page = reading.encoding
-        if reading.share >= _WHOLE_SHARE:  # what is valid UTF-8 is so by chance
+        if reading.share >= _WHOLE_SHARE:  # the valid UTF-8 is so by chance
             return data.decode(code_page, "replace")
     return data.decode("utf-8", _errors_read_by(code_page))
 

@@ -36,7 +36,7 @@ _BAD_ZIP = (
     NotImplementedError,
     ValueError,
 )
-"""What zipfile raises on damaged, encrypted or unknown members."""
+"""Errors of zipfile on damaged, encrypted or unknown members."""
 
 
 class EpubError(ValueError):
@@ -51,7 +51,7 @@ class EpubError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What the package document tells."""
+    """The contents of the package document."""
 
     title: str
     author: str

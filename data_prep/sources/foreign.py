@@ -21,7 +21,7 @@ _FORMATS = {
 
 
 def foreign_format(head: bytes) -> str | None:
-    """What a file that begins with `head` (decompressed) is and what to do with it; None for what may be text."""
+    """The kind of a file that begins with `head` (decompressed), and what to do with it; None if it may be text."""
     if inner := compression_of(head):
         return f"compressed twice, the second time with {inner.name}; decompress it once"
     if is_tar(head):

@@ -27,7 +27,7 @@ from data_prep.sources.records import RecordsConfig
 from data_prep.sources.streams import open_file
 
 _STATE_NAME = "state.json"
-"""What `save_to_disk` writes beside the Arrow files of a split."""
+"""Files that `save_to_disk` writes beside the Arrow files of a split."""
 _PINNED = re.compile(r"hf://datasets/[^@]+@[^/]+/(.+)")
 _JSON_LINES, _PARQUET = frozenset({".jsonl", ".ndjson"}), frozenset({".parquet"})
 _LOADERS: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
@@ -118,7 +118,7 @@ def _saved_split(path: Path, split: str) -> list[Path]:
 
 
 def _resolve(config: HfDatasetsConfig, path: str) -> list[str]:
-    """What `datasets` finds: local paths, or URIs pinned to a commit."""
+    """Files that `datasets` finds: local paths, or URIs pinned to a commit."""
     from datasets import load_dataset_builder
 
     try:

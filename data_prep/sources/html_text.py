@@ -50,7 +50,7 @@ class PageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is kept of a page."""
+    """The text of a page, and facts about it."""
 
     title: str
     text: str
@@ -92,7 +92,7 @@ def read_page(
 
     Args:
         main_content: leave out what stands around an article: headline, byline, captions, teasers, comments, menus.
-            Of a page without an article, such as a list of headlines, what is left without navigation and footers.
+            Of a page without an article, such as a list of headlines, the text without navigation and footers.
         max_depth: most elements inside each other. The extraction takes time that grows with the square of it.
         prepare: takes out of the page what its kind of pages has around its text, in place of the choice of an article.
 
@@ -110,7 +110,7 @@ def read_page(
 
 
 def _read_article(html: str, max_depth: int) -> Page | None:
-    """The page's article; None if there is none, or a fraction of what the page shows."""
+    """The page's article; None if there is none, or a small fraction of the page's text."""
     root = parse_html(html)
     if root is None:
         return None

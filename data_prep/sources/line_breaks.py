@@ -18,7 +18,7 @@ import regex
 from data_prep.words import UNSPACED
 
 QUOTES = " \"'_*“”‘’«»„(—-–[]"
-"""What may stand ahead of a sentence's or verse's first letter."""
+"""Characters before the first letter of a sentence or verse."""
 NO_SPACE = rf"[{UNSPACED}\u3000-\u303f\u30fb\uff00-\uffef]"
 """Scripts without spaces and their punctuation, in which no space stands between words."""
 _PARAGRAPH_INDENT = "\u3000"
@@ -62,13 +62,13 @@ class Lines:
     """[lines] int64: white space that each begins with, in characters."""
 
     def spaced_by(self, blanks: int) -> Lines:
-        """The same lines, with so many blank lines fewer between them."""
+        """A copy with so many blank lines fewer between the lines."""
         return Lines(self.texts, np.maximum(self.blanks - blanks, 0), self.indents)
 
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """What is known of the breaks between a text's lines; of each but the last, the break behind it."""
+    """Facts about the breaks between a text's lines; one for each line but the last, about the break behind it."""
 
     goes_on: np.ndarray
     """[lines - 1] bool: it stands in the middle of a sentence."""

@@ -25,7 +25,7 @@ _MAX_DETAIL = 1500
 _ENOUGH = 250
 """Characters of prose outside of comments that make a page an article with comments, and not a page of comments."""
 _ENOUGH_BODY = 150
-"""The same outside of a large aside, in elements that are named for an article's text."""
+"""The limit outside of a large aside, in elements that are named for an article's text."""
 _MIN_SHARE = 0.7
 """Of a page's plain text that an element without a telling name must have: else the page is no article."""
 _SCRAP = 60

@@ -34,7 +34,7 @@ class XmlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What the elements of a format are for. Names are local names; whatever has no role is a part of its line."""
+    """Roles of the elements of a format, by local name; an element without a role is a part of its line."""
 
     paragraphs: frozenset[str]
     lines: frozenset[str]
@@ -73,7 +73,7 @@ def parse_xml(data: bytes) -> Any:
 
 
 def _declared_entities(root: Any) -> dict[str, str | None]:
-    """What the document says that its entities stand for; None for another file."""
+    """The document's own entities, by name; None for a file of another kind."""
     declarations = root.getroottree().docinfo.internalDTD
     return {} if declarations is None else {each.name: each.content for each in declarations.iterentities()}
 
@@ -137,7 +137,7 @@ class BookBuilder:
         """Of each chapter that has text, whether it begins with a heading."""
 
     def start_chapter(self) -> None:
-        """What follows is a new chapter, unless only headings came since the last one began."""
+        """Begin a new chapter, unless only headings came since the last one began."""
         self._end_paragraph()
         if self._has_body:
             self.parts.append([])

@@ -33,7 +33,7 @@ _KINDS |= {name: name for name in HEADINGS} | dict.fromkeys(("table", "ul", "ol"
 _WITH_SUBSTANCE = names("figure header")
 """Elements that may hold tables or headings besides what their names tell."""
 PROSE = 60
-"""Characters of plain text in what is taken for prose."""
+"""Least characters of plain text in a block of prose."""
 _LONG_TEXTS = etree.XPath(f"//text()[string-length() >= {PROSE // 2}]")
 _CELLS = names("td th")
 _CELL_CHARACTERS = 150
@@ -62,9 +62,9 @@ class Block:
     kind: str
     """`p`, `li`, `tr`, `pre`, `h1` to `h6`, or "" for text that no such element holds."""
     size: int
-    """Characters; those of scripts that write a syllable or a word in one count twice."""
+    """Characters; in scripts that write a syllable or a word with one character, each counts twice."""
     linked: int
-    """Those of them in links."""
+    """Characters in links, counted alike."""
     score: float
     """How much it speaks for the elements around it, or against them."""
 

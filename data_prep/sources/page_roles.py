@@ -1,4 +1,4 @@
-"""What the tags and names of a page's elements say about their text: that it is an article, a comment, a byline."""
+"""The role of a page's elements by their tags and names: article, comment, byline, ..."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_NAME_CHARACTERS = 400
 
 
 class Role(IntEnum):
-    """What the text of an element is, as far as tag and names tell."""
+    """The role of an element's text, as far as tag and names tell."""
 
     NONE = 0
     BODY = 1
@@ -128,7 +128,7 @@ _HIDDEN_STYLE = re.compile(r"display\s*:\s*none", re.IGNORECASE)
 
 
 def role_of(tag: str, attributes: Mapping[str, str]) -> Role:
-    """The role of an element. Its names count more than its tag, and what is machine-readable more than both."""
+    """The role of an element. Its names count more than its tag, and machine-readable marks more than both."""
     if not attributes:
         return _TAGS.get(tag, _NONE)
     get = attributes.get
@@ -153,7 +153,7 @@ def _is_hidden(attributes: Mapping[str, str]) -> bool:
 
 
 def role_of_names(classes: str, identifier: str = "") -> Role:
-    """What an element's classes and id say; of several roles, the last in the order of `Role`."""
+    """The role by an element's classes and id; of several, the last in the order of `Role`."""
     if len(classes) + len(identifier) > _MAX_NAME_CHARACTERS:
         return Role.NONE
     return _role_of_names(classes, identifier)

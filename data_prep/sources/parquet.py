@@ -20,7 +20,7 @@ BATCH_ROWS = 512
 """Rows held as Python objects at a time."""
 _BUFFER_BYTES = 1 << 20
 DAMAGE = (pa.ArrowException, OSError, ValueError, EOFError)
-"""What pyarrow raises on files that are damaged, or of a format it does not know."""
+"""Errors of pyarrow on files that are damaged, or of a format it does not know."""
 
 
 class ParquetConfig(RecordsConfig):

@@ -86,7 +86,7 @@ def value_at(record: Any, field: str) -> Any:
 
 
 def _name_in(value: Any) -> str:
-    """An id as text; "" for what is none. pandas turns whole numbers into fractions where some are missing."""
+    """An id as text; "" for a missing one. pandas turns whole numbers into fractions where some are missing."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _FIRST_INEXACT_NUMBER:
         value = int(value)
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""

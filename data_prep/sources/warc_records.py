@@ -71,7 +71,7 @@ class Flaw:
 
 
 def read_records(path: str, start: int, end: int | None, max_bytes: int) -> Iterator[RawRecord | Flaw]:
-    """The records that begin in `start <= byte < end` of a stored file, in order, and what is damaged there.
+    """The records that begin in `start <= byte < end` of a stored file, in order, and the damage there.
 
     Args:
         max_bytes: a longer record (decompressed, header included) comes out as a Flaw, and is never held in memory.
@@ -93,7 +93,7 @@ def is_record_by_record(path: str, max_bytes: int) -> bool:
 
 
 def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | Flaw]:
-    """Records of a file that was compressed as a whole: those of its decompressed bytes, from the first on."""
+    """Records of a file that was compressed as a whole, read from its first byte."""
     if start > 0:
         return
     gaps: list[Flaw] = []
@@ -134,7 +134,7 @@ def _read_form(form: _Form, window: Window, start: int, end: int | None) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What begins at one place."""
+    """The record, or the damage, that begins at one place."""
 
     pieces: tuple[RawRecord | Flaw, ...]
     end: int | None
@@ -156,7 +156,7 @@ class _Form(Protocol):
         ...
 
     def read(self, window: Window, position: int) -> _Unit:
-        """What begins at an offset that `find` returned."""
+        """The record, or the damage, at an offset that `find` returned."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What an archived web server answered: type, status, charset, and the body as its author wrote it."""
+"""The response of an archived web server: type, status, charset, and the body as its author wrote it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def parse_response(record: HeaderMap, content: bytes) -> Response:
 
 
 def _media_type(header: str, payload: bytes) -> str:
-    """The type; of a page that nobody told the type of, what it looks like."""
+    """The media type; guessed from the contents if the server did not give it."""
     named = _PARAMETERS.split(header, maxsplit=1)[0].strip().lower()
     return named or ("text/html" if _LOOKS_LIKE_HTML.match(payload) else "")
 

@@ -267,7 +267,7 @@ _SIGNS: Mapping[str, str] = MappingProxyType(
         "btc": "₿",
     }
 )
-"""What stands before an amount, by template and by code."""
+"""Prefixes of an amount, by template and by code."""
 MONEY = frozenset(_SIGNS)
 _SIGN_BEHIND = frozenset(
     {"fr", "de", "it", "es", "pl", "ru", "uk", "bg", "cs", "sk", "sv", "fi", "hu", "ro", "ca"}

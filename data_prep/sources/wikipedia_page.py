@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page knows of itself."""
+    """Facts about a page that templates and magic words may show."""
 
     title: str = ""
     lang: str = "en"

@@ -1,4 +1,4 @@
-"""What the header of a MediaWiki dump says about its wiki."""
+"""The header of a MediaWiki dump: facts about its wiki."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from data_prep.sources.wikipedia_links import ENGLISH_LINKS, HIDDEN_NAMESPACES, 
 HEADER_BYTES = 1 << 20
 """A dump's first page begins before this byte (decompressed, as UTF-8)."""
 XML_ERRORS = (ParseError, MalformedXML, ValueError, TypeError, AttributeError, AssertionError)
-"""What mwxml raises on XML that is malformed, or well-formed but not what it should be."""
+"""Errors of mwxml on XML that is malformed or has another schema."""
 _LANGUAGES = (
     re.compile(rb"<mediawiki\b[^>]*?\sxml:lang=[\"']([A-Za-z]{2,3}\b)"),
     re.compile(rb"<dbname>\s*([a-z]{2,3})(?:_[a-z_]+)?wik"),

@@ -14,7 +14,7 @@ Show = Callable[[Values, Page], str]
 
 
 def table(show: Show, names: str) -> dict[str, Show]:
-    """The same for every name in a list with commas."""
+    """One entry for every name in a comma-separated list."""
     return {name.strip(): show for name in names.split(",")}
 
 
@@ -61,7 +61,7 @@ def on_own_lines(values: Values, page: Page) -> str:
 
 
 def in_language(write: Callable[[Values, str], str]) -> Show:
-    """What depends on the language of the wiki."""
+    """Words and formats that depend on the language of the wiki."""
     return lambda values, page: write(values, page.lang)
 
 

@@ -1,8 +1,8 @@
 """Templates that stand for words of the sentence they are in; all others are furniture of a page.
 
 A template's text lies in the wiki that a dump was taken from, and a dump of articles does not hold it. What the
-common ones show is therefore written down here, by name: those of the English Wikipedia, which many wikis share;
-`wikipedia_local_templates.py` has those of other languages.
+common ones show is therefore written down here, by name: the English Wikipedia's, which many wikis share;
+`wikipedia_local_templates.py` has the templates of other languages.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def template_key(name: str) -> str:
 
 
 def shown_by(name: str, page: Page) -> Callable[[Values], str] | None:
-    """What shows the template of this name on a page, as text from its parameters; None for furniture."""
+    """The function that renders the template of this name as text; None for a template that shows no text."""
     key = template_key(name)
     show = LOCAL.get(page.lang, {}).get(key) or _TEMPLATES.get(key) or _by_pattern(key)
     if show is not None:

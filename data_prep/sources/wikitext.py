@@ -247,12 +247,12 @@ def _variant(found: re.Match[str]) -> str:
 
 
 def strip_tags(text: str) -> str:
-    """Remove the HTML and extension tags that MediaWiki knows, keeping what is between them."""
+    """Remove the HTML and extension tags that MediaWiki knows, keeping the text between them."""
     return _STRAY_TAG.sub("", text) if "<" in text else text
 
 
 def _prose_lines(text: str, rules: LinkRules) -> Iterable[str]:
-    """Lines without those of a table that never was closed; list marks and half links removed."""
+    """Drop the lines of a table that never was closed, list marks and half links."""
     in_table = False
     for line in text.split("\n"):
         line = line.strip().lstrip(_LIST_MARKS)

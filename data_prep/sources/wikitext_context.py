@@ -1,4 +1,4 @@
-"""What a page's wikitext is rendered with."""
+"""The context of rendering a page's wikitext."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Context:
     """Templates inside lines of text that show nothing here, by `template_key`."""
 
     def shown_by(self, name: str) -> Callable[[Values], str] | None:
-        """What shows the template of this name; None for furniture."""
+        """The function that renders the template of this name; None for a template that shows no text."""
         return shown_by(name, self.page)
 
     def count_dropped(self, name: str) -> None:

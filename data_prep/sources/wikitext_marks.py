@@ -20,7 +20,7 @@ LINE_BREAK = "\x07"
 SPACE = "\x08"
 """A space that is written as an entity, until then."""
 SHOWN = {LESS_THAN: "<", APOSTROPHE: "'", EDGE: "", LINE_BREAK: "\n", SPACE: " "}
-"""What marks become."""
+"""The text that each mark becomes in the end."""
 
 
 def literal(text: str) -> str:

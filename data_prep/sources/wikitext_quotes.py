@@ -37,7 +37,7 @@ def drop_quotes_of_line(line: str) -> str:
 
 
 def _markup_length(length: int) -> int:
-    """How many apostrophes of a run are markup: the last ones. What comes before them is text."""
+    """How many apostrophes of a run are markup: the last ones. The apostrophes before them are text."""
     return _BOLD if length == _BOLD + 1 else min(length, _BOTH)
 
 

@@ -56,7 +56,7 @@ def _is_in_sentence(found: re.Match[str]) -> bool:
 
 
 def _edge(found: re.Match[str]) -> str:
-    """What holds apostrophes behind the markup apart from those before it."""
+    """Separates the apostrophes before and behind a piece of markup."""
     return EDGE if found.string.startswith("'", found.end()) else ""
 
 

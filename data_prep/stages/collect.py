@@ -22,7 +22,7 @@ VERSION = 3
 SHOWN_EXAMPLES = 100
 """Dropped documents that the manifest shows at most."""
 SHOWN_NAMES = 100
-"""Names of what sources left out that the manifest shows at most."""
+"""Most names in the manifest of markup that sources left out."""
 
 
 def collect(job: Workspace) -> Manifest:
@@ -72,7 +72,7 @@ def collect(job: Workspace) -> Manifest:
 
 
 def _left_out(job: Workspace, records: Sequence[ShardRecord]) -> dict[str, dict[str, dict[str, int]]]:
-    """What sources left out of their texts: by source, by what it is, the most frequent names and how often."""
+    """Markup that sources left out of their texts: by source and kind, the most frequent names with their counts."""
     totals: dict[str, dict[str, Counter[str]]] = {}
     for shard, record in enumerate(records):
         for note in record.notes:
@@ -90,7 +90,7 @@ def _filters(source: SourceConfig, job: Workspace) -> tuple[Any, ...]:
 
 
 def _settings(source: SourceConfig, job: Workspace) -> dict[str, Any]:
-    """A source's settings and filters; where its files lie is no part of what they hold."""
+    """A source's settings and filters, without the paths of its files, which do not change their contents."""
     settings = source.model_dump(mode="json", exclude={"paths", "path", "filters"})
     return settings | {"filters": [each.identity() for each in _filters(source, job)]}
 

@@ -86,7 +86,7 @@ def _training_split(
 
 
 def _make_sample(job: Workspace, documents: Manifest, selection: Manifest) -> Manifest:
-    """Make the histograms that documents are drawn with; independent of what is drawn with them."""
+    """Make the histograms that documents are drawn with; they do not depend on the sampling settings."""
     hashes = zip(documents.files, job.selection_hashes(selection), strict=True)
     shards = [
         Shard(

@@ -29,7 +29,7 @@ class Fit:
     exact_round_trips: float
     """Share of the lines that decoding gives back, character by character."""
     encoder: str
-    """What encodes in bulk: `tokenizers`, or a faster library that gives the same ids on these lines."""
+    """Encoder for bulk work: `tokenizers`, or a faster library that gives the same ids on these lines."""
     encode_mb_per_s: float
     """Megabytes of text encoded in a second; the best of three."""
 

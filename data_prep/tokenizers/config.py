@@ -13,7 +13,7 @@ class _Config(BaseModel):
 
 
 class TrainedTokenizer(_Config):
-    """What all tokenizers that are trained on the corpus have in common."""
+    """Settings of all tokenizers that are trained on the corpus."""
 
     kind: str
     vocab_size: int = Field(default=32_768, ge=512, le=1 << 20)

@@ -61,7 +61,7 @@ FORMATS: Mapping[str, Read] = MappingProxyType(
         "SentencePiece": _read_sentencepiece,
     }
 )
-"""What makes a `tokenizer.json` of the files of each format."""
+"""Converters to a `tokenizer.json`, by file format."""
 
 _LAYOUTS = (
     ("tokenizer.json", (TOKENIZER_FILE,)),

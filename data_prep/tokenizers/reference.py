@@ -14,7 +14,7 @@ class Encoder(Protocol):
     """Turns documents into ids and sentence starts."""
 
     name: str
-    """What the manifest's statistics call it."""
+    """Name of the encoder in the manifest's statistics."""
 
     def encode(self, texts: Sequence[str], cuts: Ragged) -> tuple[Ragged, Ragged]:
         """Encode whole documents, without adding special tokens.
@@ -35,7 +35,7 @@ class Encoder(Protocol):
 
 
 class ReferenceEncoder:
-    """The definition of what other encoders must give."""
+    """The reference that all other encoders must equal."""
 
     name = "tokenizers"
 

@@ -22,7 +22,7 @@ from data_prep.selection import load_selection
 from data_prep.tokenizers.config import TrainedTokenizer
 
 NUM_BINS = 1 << 16
-"""Ranges of hashes: what is drawn exceeds its share by at most one of them."""
+"""Number of hash ranges: a sample exceeds its share by at most one range."""
 SAMPLING_SALT = 1
 """Keeps the draw independent of the draw of held-out documents."""
 _SCHEMA = pa.schema([("lang", pa.string()), ("bin", pa.uint32()), ("text_bytes", pa.uint64())])
@@ -38,7 +38,7 @@ class SampleSplit:
     documents: Path
     """The document shard."""
     selection: Path
-    """What of it is kept."""
+    """The selection of its rows and texts."""
 
 
 @dataclass(frozen=True, slots=True)

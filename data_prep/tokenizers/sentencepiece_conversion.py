@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SPACE = "▁"
-"""What SentencePiece writes for a space."""
+"""SentencePiece's mark for a space."""
 CHECK_CHARACTERS = 256
 """Length of the pieces of text that are compared. SentencePiece adds scores in single precision over the whole text,
 so that in long texts rounding decides between segmentations."""

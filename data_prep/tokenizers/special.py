@@ -24,7 +24,7 @@ NAMES = MappingProxyType(
 """Per role the names it goes by in published tokenizers; the first that the vocabulary has counts."""
 REQUIRED_ROLES = ("bos", "pad", "eos")
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-"""The special tokens of what is trained here, WordPiece aside; in RoBERTa's order."""
+"""The special tokens of tokenizers trained here, except WordPiece; in RoBERTa's order."""
 
 
 def known_names() -> list[str]:

@@ -33,7 +33,7 @@ TRAINERS: Mapping[str, Train] = MappingProxyType(
         "word_lexicon": _uncounted(word_lexicon.train),
     }
 )
-"""What trains each kind of tokenizer."""
+"""Trainers, by kind of tokenizer."""
 
 
 RUNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -48,7 +48,7 @@ RUNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class TrainingShard:
-    """One document shard and what is drawn from it."""
+    """One document shard and the sample drawn from it."""
 
     documents: Path
     selection: Path
@@ -58,7 +58,7 @@ class TrainingShard:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSplit:
-    """The input of training: what is drawn of all document shards, and the settings."""
+    """The input of training: the samples of all document shards, and the settings."""
 
     shards: tuple[TrainingShard, ...]
     config: TrainedTokenizer

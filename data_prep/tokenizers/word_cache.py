@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CACHE_BYTES = 256 << 20
-"""About the most memory that remembered words take, after which all are forgotten."""
+"""Approximate size of the cache; a larger cache is emptied."""
 _ENTRY_BYTES = 160
-"""What a remembered word takes beside its characters: a string, a place in a dictionary, ids."""
+"""Bytes of a cached word beside its characters: a string object, a dictionary entry, ids."""
 _INSIDE, _WHITE, _ALONE = 0, 1, 2
-"""What an ASCII character does: go on with a word, separate words, be a word by itself."""
+"""Class of an ASCII character: part of a word, white space, a word by itself."""
 _WIDER_SPACES = "\N{NO-BREAK SPACE}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}\N{IDEOGRAPHIC SPACE}"
 """White space beyond ASCII that is frequent."""
 _JOINS_BEFORE = regex.compile(
@@ -51,7 +51,7 @@ _COLLAPSED = [
 
 
 class WordCacheEncoder:
-    """Looks words up. What a word cannot tell, such as a sentence that begins inside it, is left to the reference."""
+    """Encodes by looking words up. Texts with a sentence start inside a word are left to the reference."""
 
     name = "word_cache"
 
@@ -174,7 +174,7 @@ class WordCacheEncoder:
         return kinds, folded
 
     def _pieces(self, text: str) -> list[str]:
-        """What the model gets to see of a text, piece by piece."""
+        """The text after normalizer and pre-tokenizer, piece by piece: the input of the model."""
         tokenizer = self._reference.tokenizer
         normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
         normalized = text if normalizer is None else normalizer.normalize_str(text)
@@ -208,7 +208,7 @@ class _Words:
 
 
 def encodes_words_apart(tokenizer_json: str) -> bool:
-    """Whether the ids of a text are those of its words, one after the other, wherever white space separates them."""
+    """Whether the ids of a text are the ids of its white-space separated words, concatenated."""
     parts = orjson.loads(tokenizer_json)
     normalizer, pre_tokenizer = parts.get("normalizer") or {}, parts.get("pre_tokenizer") or {}
     normalizes = normalizer.get("normalizers", [normalizer] if normalizer else [])
@@ -235,6 +235,6 @@ def _is_local(step: dict[str, Any]) -> bool:
 
 
 def _by_grapheme(parts: dict[str, Any]) -> bool:
-    """Whether normalisation may join a space with what is beside it."""
+    """Whether normalisation may join a space with the character beside it."""
     described = orjson.dumps([parts.get("normalizer"), parts.get("pre_tokenizer")])
     return b'"Precompiled"' in described or b'"Metaspace"' in described

@@ -83,7 +83,7 @@ def _pre_tokenizer():
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """What turns ids of a word lexicon into words and their characters."""
+    """Decoder of a word lexicon: ids to words and their characters."""
 
     spelling: Ragged
     """Per id the UTF-8 bytes (uint8) of its text; none for special tokens."""

@@ -16,7 +16,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORD_CHARACTERS = 100
 """Longer words become `[UNK]`, as in BERT's published code."""
 PREFIX = "##"
-"""What an entry begins with that goes on with a word."""
+"""Prefix of an entry that continues a word."""
 _WORD_START = "▁"
 
 

@@ -1,4 +1,4 @@
-"""What groups of digits may be besides telephone numbers, and the words around them that say so."""
+"""Meanings of groups of digits besides telephone numbers, and the words around them that tell."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PHONE_CUE = regex.compile(
     r"|هاتف|تلفون|جوال|موبايل|اتصل\p{L}*|تلفن|موبایل|تماس|फ़?ोन|फोन|मोबाइल|कॉल|โทร|โทรศัพท์|มือถือ"
     r")(?!\p{L})|電話|电话|手機|手机|联系|聯絡|致电|致電|携帯|連絡|전화|휴대폰|연락|핸드폰|โทร|☎|☏|✆|📞|📱|📠|tel:"
 )
-"""What announces a telephone number, in some forty languages."""
+"""Words before a telephone number, in some forty languages."""
 NOT_A_PHONE = regex.compile(
     r"(?i)(?:(?<!\p{L})(?:isbn|issn|ismn|isrc|isni|orcid|doi|pmid|pmc|oclc|lccn|arxiv|asin|ean|upc|gtin|sku|imei|vin|vat"
     r"|serial|s/n|p/n|ids?|order|invoice|rechnung|facture|ref|refs|reference|case|ticket|tracking|patent|accounts?|acct"
@@ -54,7 +54,7 @@ NOT_A_PHONE = regex.compile(
     r"|barcode|code|hash|usd|eur|gbp|cad|aud|chf|rs|inr|jpy|cny|rmb|coordinates?|lat|lon|long|latitude|longitude)\.?"
     r"|[#№§$€£¥₹₽₩])[-:\s]{0,3}(?:1[03][-:\s]{1,2})?[(\"']?\Z|10\.\d{4,9}/\S*\Z|(?:://|www\.)\S*\Z"
 )
-"""What announces another number; it ends where the digits begin."""
+"""Words before another kind of number; a match ends where the digits begin."""
 UNIT_AFTER = regex.compile(
     r"[ \t\xa0\u202f]?(?:[%‰°′″€£¥₹₽₩$]|(?:km|kg|mm|cm|EUR|USD|GBP|CHF|Kč|zł|kr|Ft|lei)\b)"
 )

@@ -79,7 +79,7 @@ class _Candidate:
 
 
 def find_phones(text: str, regions: tuple[str, ...]) -> Spans:
-    """Numbers with a country code, and those of `regions` (ISO 3166 codes) as written inside the country."""
+    """Numbers with a country code, and national numbers of `regions` (ISO 3166 codes)."""
     end = 0
     for run in _RUN.finditer(text):
         for start, stop in _phones_of_run(text, run.span(), regions, end):
