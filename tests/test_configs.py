@@ -17,7 +17,7 @@ from models.presets import PRESETS
 from pipeline.commands.train import describe
 from pipeline.config.loading import load_config, to_yaml, validate
 from pipeline.config.networks import NetworkChoice
-from pipeline.finetune.config import FinetuneConfig
+from pipeline.demo.tasks import FinetuneConfig
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.runs.config import PretrainConfig
 from tests.pipeline.test_plan import teaching

@@ -38,13 +38,6 @@ FLOORS: tuple[frozenset[str], ...] = (
 """The folders of `pipeline/`, from the top floor down. A folder imports from the floors below it only."""
 UNFINISHED_ARROWS = frozenset(
     {
-        "pipeline.demo.demo -> pipeline.commands.evaluate",
-        "pipeline.demo.demo -> pipeline.commands.output",
-        "pipeline.exporting.exporting -> pipeline.finetune.finished",
-        "pipeline.exporting.exporting -> pipeline.finetune.scores",
-        "pipeline.finetune.fit -> pipeline.demo.tasks.held_out_sentences",
-        "pipeline.finetune.tasks -> pipeline.demo.tasks.docstring_package",
-        "pipeline.finetune.tasks -> pipeline.demo.tasks.docstring_word_order",
         "pipeline.runs.history -> pipeline.checkpoints.checkpoint",
         "pipeline.runs.history -> pipeline.checkpoints.store",
         "pipeline.runs.reconciling -> pipeline.pretrain.guards.endings",
@@ -63,10 +56,6 @@ UNFINISHED_CIRCLES = frozenset(
         "pipeline.engine.deepspeed.training_engine",
         "pipeline.engine.ema",
         "pipeline.engine.fragments",
-        "pipeline.finetune.fit",
-        "pipeline.finetune.run",
-        "pipeline.finetune.trials",
-        "pipeline.finetune.workload",
         "pipeline.runs.config",
         "pipeline.runs.directory",
         "pipeline.runs.settings",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.output import Json, print_json
+from pipeline.commands.evaluate import show_scores
+from pipeline.commands.output import Json, print_json, print_mapping
+
+if TYPE_CHECKING:
+    from pipeline.demo.demo import Report
 
 
 def register(app: typer.Typer) -> None:
@@ -23,10 +27,33 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Text to scores on two cores: documents, tokens, pre-training, fine-tuning; about ten minutes."""
-    from pipeline.demo.demo import render, run_demo
+    from pipeline.demo.demo import run_demo
 
     report = run_demo(out, kill_a_worker=kill_a_worker)
     if as_json:
         print_json(report.as_dict())
     else:
         render(report)
+
+
+def render(report: Report) -> None:
+    """Print the table and the three commands to type next."""
+    rows = {
+        "corpus": f"{report.documents:,} documents, {report.duplicates:,} exact duplicates dropped,"
+        f" {report.tokens:,} tokens",
+        "pre-training": f"{report.steps:,} steps, {report.tokens_per_s:,.0f} tokens/s",
+        "held-out masked-LM loss": f"{report.loss_start:.2f} at the start, {report.loss_end:.2f} at the end",
+        **({"a worker was killed": report.killed} if report.killed else {}),
+        "time": ", ".join(f"{part} {spent:.0f} s" for part, spent in report.seconds.items()),
+        "tokens": report.tokens_directory,
+        "run and checkpoints": f"{report.runs_dir}/{report.run}  (MLflow run {report.run_id})",
+        "scores": report.scores_directory,
+    }
+    print_mapping("from text to scores", rows)
+    show_scores(report.scores)
+    print("\nWhat to type next (in the environment: source .venv/bin/activate):")
+    print(f"  mlflow ui --backend-store-uri {report.tracking_uri}")
+    print(
+        f"  cloze resume {report.run} --runs-dir {report.runs_dir} --allow-changed steps steps={report.steps + 600}"
+    )
+    print(f"  cloze lineage {report.scores_directory} --runs-dir {report.runs_dir}")

@@ -42,7 +42,7 @@ def finetune(
     """Fine-tune a checkpoint on tasks, score it, and log each score with the checkpoint it came from."""
     from pipeline.checkpoints.references import resolve_model
     from pipeline.config.loading import load_config
-    from pipeline.finetune.config import FinetuneConfig
+    from pipeline.demo.tasks import FinetuneConfig
     from pipeline.finetune.run import finetune as run_finetune
 
     settings = load_config(FinetuneConfig, config, overrides or ())

@@ -38,7 +38,8 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a network as a Hugging Face directory, and make sure that transformers computes the same from it."""
-    from pipeline.exporting.exporting import export as write_export
+    from pipeline.demo.tasks import TASKS
+    from pipeline.finetune.export import export as write_export
 
     made = write_export(
         reference,
@@ -49,6 +50,7 @@ def export(
         family=family,
         weights="ema" if ema else "model",
         verify=verify,
+        tasks=TASKS,
     )
     if as_json:
         print_json(made.as_dict())

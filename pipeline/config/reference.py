@@ -18,7 +18,7 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "data": ("data_prep.config", "DataConfig"),
         "pretrain": ("pipeline.runs.config", "PretrainConfig"),
-        "finetune": ("pipeline.finetune.config", "FinetuneConfig"),
+        "finetune": ("pipeline.demo.tasks", "FinetuneConfig"),
     }
 )
 """The kinds of YAML files: where the class of each is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any
 from cluster.artefacts.errors import MissingInputError
 from cluster.runtime import ray_runtime
 from pipeline.config.loading import load_config
-from pipeline.finetune.config import FinetuneConfig
+from pipeline.demo.tasks import FinetuneConfig
 from pipeline.finetune.scores import Score
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory, list_runs
@@ -168,35 +169,7 @@ class _Killer:
 
 @contextmanager
 def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
-    import sys
-
     print(f"\n{part}", file=sys.stderr, flush=True)
     started = time.monotonic()
     yield
     seconds[part.split("  ")[1].split(":")[0]] = time.monotonic() - started
-
-
-def render(report: Report) -> None:
-    """Print the table and the three commands to type next."""
-    from pipeline.commands.evaluate import show_scores
-    from pipeline.commands.output import print_mapping
-
-    rows = {
-        "corpus": f"{report.documents:,} documents, {report.duplicates:,} exact duplicates dropped,"
-        f" {report.tokens:,} tokens",
-        "pre-training": f"{report.steps:,} steps, {report.tokens_per_s:,.0f} tokens/s",
-        "held-out masked-LM loss": f"{report.loss_start:.2f} at the start, {report.loss_end:.2f} at the end",
-        **({"a worker was killed": report.killed} if report.killed else {}),
-        "time": ", ".join(f"{part} {spent:.0f} s" for part, spent in report.seconds.items()),
-        "tokens": report.tokens_directory,
-        "run and checkpoints": f"{report.runs_dir}/{report.run}  (MLflow run {report.run_id})",
-        "scores": report.scores_directory,
-    }
-    print_mapping("from text to scores", rows)
-    show_scores(report.scores)
-    print("\nWhat to type next (in the environment: source .venv/bin/activate):")
-    print(f"  mlflow ui --backend-store-uri {report.tracking_uri}")
-    print(
-        f"  cloze resume {report.run} --runs-dir {report.runs_dir} --allow-changed steps steps={report.steps + 600}"
-    )
-    print(f"  cloze lineage {report.scores_directory} --runs-dir {report.runs_dir}")

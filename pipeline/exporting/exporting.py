@@ -1,4 +1,4 @@
-"""From a checkpoint, or a fine-tuned network, to a directory that others read; verified before it is committed.
+"""From a network to a directory that others read; verified before it is committed.
 
 A Transformer becomes a Hugging Face directory, and `transformers` itself must compute the same from it. An ELMo
 becomes a directory with its own loader (models/elmo/README.md).
@@ -7,7 +7,7 @@ becomes a directory with its own loader (models/elmo/README.md).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,10 +26,8 @@ from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, wri
 from cluster.artefacts.storage import commit, is_committed, staging_directory, storage_errors
 from data_prep.tokenizers.special import NAMES, find_special_tokens
 from models.config import ElmoConfig, NetworkConfig, TransformerConfig
+from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoints.references import PretrainedModel, Weights, resolve_model
-from pipeline.finetune.finished import load_finetuned
-from pipeline.finetune.scores import CHECKPOINT_KIND
-from pipeline.finetune.scores import KIND as SCORES_KIND
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,12 +58,19 @@ class Source:
     state_dict: Mapping[str, Tensor]
     config: NetworkConfig
     head: Head | None
-    """What is on top; None in an ELMo, which `transformers` does not have."""
+    """The head on top of the network; None for an ELMo, which `transformers` does not have."""
     tokenizer_json: str
     input: InputEntry
-    """What it was read from."""
+    """The artefact that it was read from."""
     labels: tuple[str, ...] = ()
     """Names of the labels, where it classifies and they are known."""
+    notes: tuple[str, ...] = ()
+    """Parts of the artefact that are not exported."""
+    part: str | None = None
+    """`generator` or `discriminator`, where one of an ELECTRA was asked for."""
+    trial: str | None = None
+    """`TASK-INITIAL-SEED`, where one of several fine-tuned networks was asked for."""
+    weights: Weights = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +87,10 @@ class Export:
     """Largest absolute difference of any logit between our network and the one that was read back; None when not
     verified."""
     notes: tuple[str, ...]
-    """What the network has and the directory has not."""
+    """Parts of the checkpoint that the directory lacks."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON-like data."""
+        """The fields as JSON-like data."""
         return {**asdict(self), "directory": str(self.directory)}
 
 
@@ -95,65 +100,74 @@ def export(
     *,
     runs_dir: Path,
     part: str | None = None,
-    trial: str | None = None,
     family: str | None = None,
     weights: Weights = "model",
     verify: bool = True,
 ) -> Export:
+    """Write the network of a checkpoint so that others read it.
+
+    Args:
+        reference: any reference to a model.
+        part: `generator` or `discriminator` of an ELECTRA; None takes the discriminator.
+        weights: `ema` takes the moving average of a run that keeps one.
+
+    Raises:
+        ReferenceNotFoundError, CorruptCheckpointError: as `resolve_model`.
+        ExportError, StorageError: as `write_export`.
+    """
+    with explained(reference):
+        source = _pretrained(resolve_model(reference, runs_dir, weights), part)
+    return write_export(source, directory, family=family, verify=verify)
+
+
+def write_export(source: Source, directory: Path, *, family: str | None, verify: bool) -> Export:
     """Write a network so that others read it.
 
     Args:
-        reference: any reference to a model, or a directory of scores whose models were kept.
-        directory: what is to be made.
-        part: `generator` or `discriminator` of an ELECTRA; None takes the discriminator.
-        trial: `TASK-INITIAL-SEED` among the trainings of scores; None where there is only one.
         family: architecture to write; None takes the first that can carry the network.
-        weights: `ema` takes the moving average of a run that keeps one.
         verify: read the directory back with `transformers` and compare logits before it is committed.
 
     Raises:
-        ExportError: the network cannot be written, or what was written computes something else.
-        ReferenceNotFoundError, CorruptCheckpointError, CorruptArtefactError: as reading the reference raises them.
+        ExportError: the network cannot be written, or the written one computes something else.
         StorageError: `directory` holds something else.
     """
-    try:
-        source, notes = _open(reference, runs_dir, part, trial, weights)
-    except ClozeError:
-        raise
-    except ValueError as error:
-        raise ExportError(f"{reference} cannot be exported: {error}") from None
-    key = hash_json([KIND, source.input.fingerprint, part, trial, family, weights])
     _refuse_other(directory, source)
-    writer: Callable[..., tuple[str, str, float | None]] = (
-        _write_elmo if isinstance(source.config, ElmoConfig) else _write_hugging_face
-    )
+    asked = {"part": source.part, "trial": source.trial}
+    key = hash_json([KIND, source.input.fingerprint, *asked.values(), family, source.weights])
+    writer = _write_elmo if isinstance(source.config, ElmoConfig) else _write_hugging_face
     with _staged(directory, key) as staging:
-        try:
+        with explained(source.input.uri):
             name, auto_class, difference = writer(staging, source, family, verify)
-        except ClozeError:
-            raise
-        except ValueError as error:
-            raise ExportError(f"{reference} cannot be exported: {error}") from None
         manifest = commit(
             staging,
             directory,
             KIND,
             config={
                 "family": name,
-                "part": part,
-                "trial": trial,
+                **asked,
                 "network": asdict(source.config),
-                **({} if weights == "model" else {"weights": weights}),
+                **({} if source.weights == "model" else {"weights": source.weights}),
             },
             inputs=[source.input],
             stats={"largest_difference": difference},
         )
-    return Export(directory, name, auto_class, manifest.fingerprint, difference, notes)
+    return Export(directory, name, auto_class, manifest.fingerprint, difference, source.notes)
+
+
+@contextmanager
+def explained(exported: str) -> Iterator[None]:
+    """Turn the ValueErrors that `models` raises about a network into an ExportError that names `exported`."""
+    try:
+        yield
+    except ClozeError:
+        raise
+    except ValueError as error:
+        raise ExportError(f"{exported} cannot be exported: {error}") from None
 
 
 @contextmanager
 def _staged(directory: Path, key: str) -> Iterator[Path]:
-    """Where an export is gathered; one that fails leaves nothing behind, because it is one piece of work."""
+    """The staging directory of an export. A failed export leaves nothing behind: no partial work is continued."""
     staging = staging_directory(directory, key)
     try:
         with storage_errors(staging):
@@ -164,48 +178,14 @@ def _staged(directory: Path, key: str) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _open(
-    reference: str, runs_dir: Path, part: str | None, trial: str | None, weights: Weights
-) -> tuple[Source, tuple[str, ...]]:
-    path = Path(reference)
-    if _holds(path, SCORES_KIND):
-        _refuse_option("part", part, f"{path} holds scores, and their networks have no parts", "leave it out")
-        if weights != "model":
-            raise MismatchError(
-                f"--ema has no meaning here: {path} holds scores, and fine-tuning keeps no average.",
-                next_step="leave it out",
-            )
-        tuned = load_finetuned(path, trial)
-        entry = InputEntry(kind=SCORES_KIND, uri=str(path), fingerprint=read_manifest(path).fingerprint)
-        if isinstance(tuned.config, ElmoConfig):
-            raise ExportError(
-                f"{path} holds a classifier on top of an ELMo, which no library can read; the biLM below it is that of"
-                " the checkpoint, unchanged.",
-                next_step=f"export the checkpoint (cloze lineage {path} names it), or read the classifier with"
-                " pipeline.finetune.finished.load_finetuned",
-            )
-        text = tuned.tokenizer_path.read_text(encoding="utf-8")
-        return Source(tuned.state_dict, tuned.config, tuned.head, text, entry, tuned.labels), ()
-    _refuse_option(
-        "trial",
-        trial,
-        f"{reference} is no directory of scores",
-        "leave it out, or name the scores of a fine-tuning",
-    )
-    model = resolve_model(reference, runs_dir, weights)
-    entry = InputEntry(kind=CHECKPOINT_KIND, uri=model.reference, fingerprint=model.fingerprint)
-    return _pretrained(model, part, entry)
-
-
-def _pretrained(
-    model: PretrainedModel, part: str | None, entry: InputEntry
-) -> tuple[Source, tuple[str, ...]]:
-    """The network inside what an objective trains, and what is left out."""
+def _pretrained(model: PretrainedModel, part: str | None) -> Source:
+    """The network inside what an objective trains."""
     text = model.tokenizer_path.read_text(encoding="utf-8")
+    entry = InputEntry(kind=CHECKPOINT_KIND, uri=model.reference, fingerprint=model.fingerprint)
     state_dict, config = model.state_dict(), model.model
     if isinstance(config, ElmoConfig):
-        _refuse_option("part", part, f"{model.reference} is an ELMo, which is exported whole", "leave it out")
-        return Source(state_dict, config, None, text, entry), ()
+        refuse_option("part", part, f"{model.reference} is an ELMo, which is exported whole")
+        return Source(state_dict, config, None, text, entry, weights=model.weights)
     from models.hf.parts import exported_part, generator_part
 
     is_electra = any(name.startswith("generator.") for name in state_dict)
@@ -215,10 +195,19 @@ def _pretrained(
             next_step=f"--part may be {' or '.join(PARTS)}" if is_electra else "leave out --part",
         )
     if part == "generator":
-        shape = _generator_config(model, config)
-        return Source(generator_part(state_dict), shape, "masked_lm", text, entry), ()
+        shape, tensors = _generator_config(model, config), generator_part(state_dict)
+        return Source(tensors, shape, "masked_lm", text, entry, part=part, weights=model.weights)
     chosen = exported_part(state_dict, config, model.head)
-    return Source(chosen.state_dict, config, chosen.head, text, entry), chosen.notes
+    return Source(
+        chosen.state_dict,
+        config,
+        chosen.head,
+        text,
+        entry,
+        notes=chosen.notes,
+        part=part,
+        weights=model.weights,
+    )
 
 
 def _generator_config(model: PretrainedModel, config: TransformerConfig) -> TransformerConfig:
@@ -229,15 +218,20 @@ def _generator_config(model: PretrainedModel, config: TransformerConfig) -> Tran
     return generator_config(ReplacedTokenDetection.model_validate(settings).generator, config)
 
 
-def _holds(directory: Path, kind: str) -> bool:
-    """Whether a directory is an artefact of a kind; one whose manifest is damaged is for others to complain about."""
+def is_artefact(directory: Path, kind: str) -> bool:
+    """Whether a directory is an artefact of a kind, as far as an intact manifest tells."""
     try:
         return is_committed(directory) and read_manifest(directory).kind == kind
     except CorruptArtefactError:
         return False
 
 
-def _refuse_option(name: str, value: str | None, reason: str, remedy: str) -> None:
+def refuse_option(name: str, value: str | None, reason: str, remedy: str = "leave it out") -> None:
+    """Refuse an option of the command line that does not apply; None stands for an option that was not given.
+
+    Raises:
+        MismatchError: the option was given.
+    """
     if value is not None:
         raise MismatchError(f"--{name} {value} has no meaning here: {reason}.", next_step=remedy)
 
@@ -249,7 +243,7 @@ def _refuse_other(directory: Path, source: Source) -> None:
         with storage_errors(directory):
             directory.rmdir()
         return
-    if _holds(directory, KIND):
+    if is_artefact(directory, KIND):
         manifest = read_manifest(directory)
         if manifest.inputs[0].fingerprint == source.input.fingerprint:
             raise StorageError(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from copy import copy
 from pathlib import Path
+from typing import Annotated, Union
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
 from pipeline.finetune.settings import Precision, TrainingConfig
+from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TaskChoice
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""What is safe in file names."""
+"""Names that are safe as names of files."""
 
 
 class ScratchConfig(Config):
@@ -69,3 +72,15 @@ class FinetuneConfig(Config):
     def training_of(self, task: str) -> TrainingConfig:
         """The settings a task is trained with."""
         return self.tasks[task].training.applied_to(self.training)
+
+
+def with_tasks(tasks: Tasks) -> type[FinetuneConfig]:
+    """The configuration of fine-tuning runs on these kinds of tasks instead of those on published data alone."""
+    choice = Annotated[Union[tuple(tasks.values())], Field(discriminator="kind")]  # noqa: UP007
+    field = copy(FinetuneConfig.model_fields["tasks"])
+    return create_model(
+        FinetuneConfig.__name__,
+        __base__=FinetuneConfig,
+        __doc__=FinetuneConfig.__doc__,
+        tasks=(dict[str, choice], field),  # pyright: ignore[reportInvalidTypeForm]
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.ragged import Ragged
-from pipeline.finetune.tasks.base import Example
+from pipeline.finetune.forms.classification.settings import Example
 from pipeline.finetune.tokenizer import SequenceFormat, TextTokenizer
 
 

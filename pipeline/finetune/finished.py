@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -19,22 +18,14 @@ from models.config import NetworkConfig
 from pipeline.config.networks import NetworkChoice
 from pipeline.finetune.results import TOKENIZER_FILE, Trial
 from pipeline.finetune.scores import KIND, SCORES_FILE, Score
+from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TASKS
-from pipeline.finetune.tasks.base import FormName
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from models.hf.family import Head
 
-HEADS: Mapping[FormName, Head] = MappingProxyType(
-    {
-        "classification": "sequence_classification",
-        "spans": "question_answering",
-        "generation": "seq2seq_lm",
-    }
-)
-"""By form of task, the head of a network that carries it."""
 _WRAPPER = "network."
 """What tensor names of a generator begin with; an encoder-decoder by itself has them without."""
 
@@ -56,16 +47,17 @@ class FinetunedModel:
     score: Score
 
 
-def load_finetuned(directory: Path, trial: str | None = None) -> FinetunedModel:
+def load_finetuned(directory: Path, trial: str | None = None, tasks: Tasks = TASKS) -> FinetunedModel:
     """Read the network that a training of a scores artefact ended with.
 
     Args:
         directory: a committed scores artefact, as `OUT/NAME/CHECKPOINT`.
         trial: `TASK-INITIAL-SEED`; may be left out where there is only one.
+        tasks: the kinds of tasks that the scores may be of.
 
     Raises:
         CorruptArtefactError: the directory holds no scores, or a file is damaged.
-        ReferenceNotFoundError: its models were not kept, or there is no such training; names those that there are.
+        ReferenceNotFoundError: its models were not kept, or there is no such training.
     """
     from safetensors.torch import load_file
 
@@ -82,7 +74,7 @@ def load_finetuned(directory: Path, trial: str | None = None) -> FinetunedModel:
         return FinetunedModel(
             state_dict={name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()},
             config=read_network(manifest.config["model"]),
-            head=HEADS[TASKS[manifest.config["tasks"][score.task]["kind"]].form],
+            head=tasks[manifest.config["tasks"][score.task]["kind"]].head,
             labels=tuple(content["labels"][score.task]),
             tokenizer_path=directory / TOKENIZER_FILE,
             trial=chosen,

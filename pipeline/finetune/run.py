@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError
 from cluster.artefacts.manifest import Manifest, read_manifest, write_durably
@@ -31,20 +31,13 @@ from pipeline.finetune.results import (
 )
 from pipeline.finetune.scores import KIND, Score, read_scores
 from pipeline.finetune.workload import Workload, make_workload
-from pipeline.runs.tracking import TrackedRun, start_run
+from pipeline.runs.tracking import start_run
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from pipeline.checkpoints.references import PretrainedModel
-
-
-class StartRun(Protocol):
-    """Starts a tracked run, as `pipeline.runs.tracking.start_run` does."""
-
-    def __call__(
-        self, experiment: str, name: str, *, config: dict, tags: dict[str, str], runs_dir: Path
-    ) -> TrackedRun: ...
+    from pipeline.finetune.trials import StartRun
 
 
 def finetune(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from accelerate import Accelerator
 from safetensors.torch import save_file
@@ -17,19 +17,23 @@ from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import Advance
 from pipeline.finetune.batches import sample_examples
-from pipeline.finetune.forms import FORMS
 from pipeline.finetune.forms.base import PreparedTask, TaskContext
+from pipeline.finetune.forms.registry import FORMS
 from pipeline.finetune.processes import on_first
 from pipeline.finetune.results import Trial, TrialRecord, write_record
 from pipeline.finetune.scores import EpochScore, Score
 from pipeline.finetune.starting import initial_network
-from pipeline.finetune.tasks import TASKS
 from pipeline.finetune.trainer import EpochReport, Outcome, plan_updates, train
 from pipeline.finetune.workload import Workload
 from pipeline.runs.tracking import TrackedRun
 
-if TYPE_CHECKING:
-    from pipeline.finetune.run import StartRun
+
+class StartRun(Protocol):
+    """Starts a tracked run, as `pipeline.runs.tracking.start_run` does."""
+
+    def __call__(
+        self, experiment: str, name: str, *, config: dict, tags: dict[str, str], runs_dir: Path
+    ) -> TrackedRun: ...
 
 
 class TrialRunner:
@@ -92,23 +96,21 @@ class TrialRunner:
         if name not in self._prepared:
             workload = self._workload
             data, config = workload.tasks[name], workload.config.tasks[name]
-            settings, kind = workload.config.training_of(name), TASKS[config.kind]
+            settings = workload.config.training_of(name)
             used = sample_examples(len(data.train), settings.max_train_examples)
             data = dataclasses.replace(data, train=tuple(data.train[number] for number in used))
-            self._prepared[name] = FORMS[kind.form](
-                TaskContext(config, data, kind.metrics, settings, workload.model, workload.tokenizer)
-            )
+            context = TaskContext(config, data, settings, workload.model, workload.tokenizer)
+            self._prepared[name] = FORMS[config.form](context)
         return self._prepared[name]
 
     def _record(self, trial: Trial, tracked: TrackedRun, model: nn.Module, outcome: Outcome) -> TrialRecord:
         task, data = self._task(trial.task), self._workload.tasks[trial.task]
         limit = self._workload.config.training_of(trial.task).max_train_examples
-        metrics = TASKS[self._workload.config.tasks[trial.task].kind].metrics
         score = Score(
             task=trial.task,
             initial=trial.initial,
             seed=trial.seed,
-            main_metric=metrics[0],
+            main_metric=self._workload.config.tasks[trial.task].metrics[0],
             metrics=outcome.epochs[-1].metrics,
             num_train_examples=len(sample_examples(len(data.train), limit)),
             num_evaluation_examples=len(data.evaluation),

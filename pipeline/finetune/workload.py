@@ -12,11 +12,10 @@ from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
 from models.config import NetworkConfig
 from pipeline.finetune.config import FinetuneConfig
-from pipeline.finetune.fit import check_fit, check_held_out
+from pipeline.finetune.fit import check_fit
 from pipeline.finetune.results import Trial
 from pipeline.finetune.scores import CHECKPOINT_KIND, KIND, Initial
-from pipeline.finetune.tasks import load_task
-from pipeline.finetune.tasks.base import TaskData
+from pipeline.finetune.task import TaskData
 from pipeline.finetune.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -117,8 +116,10 @@ def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) ->
     tokenizer = TextTokenizer(tokenizer_path)
     model = dataclasses.replace(model, vocab_size=model.vocab_size or tokenizer.vocab_size)
     check_fit(config, model, tokenizer)
-    check_held_out(config, pretrained)
-    tasks = {name: load_task(task) for name, task in config.tasks.items()}
+    if pretrained:
+        for name, task in config.tasks.items():
+            task.check_checkpoint(name, pretrained)
+    tasks = {name: task.load() for name, task in config.tasks.items()}
     entry = InputEntry(kind="source-file", uri=str(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0])
     inputs = [entry, *(entry for task in tasks.values() for entry in task.inputs)]
     if pretrained:

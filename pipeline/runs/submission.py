@@ -31,7 +31,7 @@ CONTROL_VERBS = frozenset({"submit", "jobs", "logs", "stop"})
 """Verbs that act on jobs and are none."""
 CONFIG_KINDS = {
     "pretrain": ("pipeline.runs.config", "PretrainConfig"),
-    "finetune": ("pipeline.finetune.config", "FinetuneConfig"),
+    "finetune": ("pipeline.demo.tasks", "FinetuneConfig"),
     "data prepare": ("data_prep.config", "DataConfig"),
 }
 """Module and class of the configuration that a verb reads."""

@@ -35,7 +35,7 @@ from models.masked_language_model import MaskedLanguageModel
 from models.presets import PRESETS
 from pipeline.checkpoints.references import resolve_model
 from pipeline.config.loading import validate
-from pipeline.exporting.exporting import export
+from pipeline.finetune.export import export
 from pipeline.objectives import OBJECTIVES
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.inputs import Inputs, open_inputs

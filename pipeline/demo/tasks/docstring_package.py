@@ -19,9 +19,9 @@ from pipeline.demo.tasks.held_out_sentences import (
     read_sentences,
     too_few,
 )
-from pipeline.finetune.tasks.base import Example, TaskData
+from pipeline.finetune.forms.classification.settings import Example
+from pipeline.finetune.task import TaskData
 
-METRICS = ("accuracy", "macro_f1")
 MASKED_NAME = "PACKAGE"
 """Stands in the text wherever one of the packages was named, the right one or another."""
 ALIASES = {
@@ -42,33 +42,34 @@ class DocstringPackageConfig(HeldOutTaskConfig):
     packages: int = Field(default=9, ge=2)
     """Number of classes: the packages with the most held-out sentences."""
 
+    metrics = ("accuracy", "macro_f1")
 
-def load(config: DocstringPackageConfig) -> TaskData:
-    """Make the examples; equal counts per package, up to the rest of the division.
+    def load(self) -> TaskData[Example]:
+        """Make the examples; equal counts per package, up to the rest of the division.
 
-    Raises:
-        ConfigError: the documents name no packages, or the packages have too few sentences.
-    """
-    sentences = read_sentences(config)
-    train, evaluation = _by_package(sentences.train), _by_package(sentences.evaluation)
-    # A package counts as large as its smaller side allows, relative to what that side must give.
-    sizes = {
-        package: min(
-            len(train[package]) / config.train_examples,
-            len(evaluation.get(package, ())) / config.evaluation_examples,
+        Raises:
+            ConfigError: the documents name no packages, or the packages have too few sentences.
+        """
+        sentences = read_sentences(self)
+        train, evaluation = _by_package(sentences.train), _by_package(sentences.evaluation)
+        # A package counts as large as its smaller side allows, relative to what that side must give.
+        sizes = {
+            package: min(
+                len(train[package]) / self.train_examples,
+                len(evaluation.get(package, ())) / self.evaluation_examples,
+            )
+            for package in train
+        }
+        labels = tuple(sorted(sorted(sizes, key=lambda package: (-sizes[package], package))[: self.packages]))
+        if len(labels) < self.packages:
+            raise too_few(self, f"sentences of {self.packages} packages are needed", f"{len(labels)}")
+        hidden = _names_pattern(labels)
+        return TaskData(
+            train=_examples(train, labels, self.train_examples, hidden, self),
+            evaluation=_examples(evaluation, labels, self.evaluation_examples, hidden, self),
+            labels=labels,
+            inputs=sentences.inputs,
         )
-        for package in train
-    }
-    labels = tuple(sorted(sorted(sizes, key=lambda package: (-sizes[package], package))[: config.packages]))
-    if len(labels) < config.packages:
-        raise too_few(config, f"sentences of {config.packages} packages are needed", f"{len(labels)}")
-    hidden = _names_pattern(labels)
-    return TaskData(
-        train=_examples(train, labels, config.train_examples, hidden, config),
-        evaluation=_examples(evaluation, labels, config.evaluation_examples, hidden, config),
-        labels=labels,
-        inputs=sentences.inputs,
-    )
 
 
 def _by_package(sentences: Iterable[Sentence]) -> dict[str, list[Sentence]]:

@@ -18,10 +18,10 @@ from pipeline.demo.tasks.held_out_sentences import (
     read_sentences,
     too_few,
 )
-from pipeline.finetune.tasks.base import Example, TaskData
+from pipeline.finetune.forms.classification.settings import Example
+from pipeline.finetune.task import TaskData
 from pipeline.samples.noise.noise import Noise
 
-METRICS = ("accuracy", "matthews")
 LABELS = ("disordered", "in_order")
 _PUNCTUATION = ".,;:!?"
 
@@ -38,20 +38,21 @@ class DocstringWordOrderConfig(HeldOutTaskConfig):
     share: float = Field(default=1.0, gt=0, le=1)
     """Share of the neighbouring pairs that `neighbours` exchanges, at least one; lower is harder."""
 
+    metrics = ("accuracy", "matthews")
 
-def load(config: DocstringWordOrderConfig) -> TaskData:
-    """Make the examples.
+    def load(self) -> TaskData[Example]:
+        """Make the examples.
 
-    Raises:
-        ConfigError: there are too few sentences.
-    """
-    sentences = read_sentences(config)
-    return TaskData(
-        train=_examples(sentences.train, config.train_examples, config),
-        evaluation=_examples(sentences.evaluation, config.evaluation_examples, config),
-        labels=LABELS,
-        inputs=sentences.inputs,
-    )
+        Raises:
+            ConfigError: there are too few sentences.
+        """
+        sentences = read_sentences(self)
+        return TaskData(
+            train=_examples(sentences.train, self.train_examples, self),
+            evaluation=_examples(sentences.evaluation, self.evaluation_examples, self),
+            labels=LABELS,
+            inputs=sentences.inputs,
+        )
 
 
 def exchange_halves(words: Sequence[str], share: float, noise: Noise) -> list[str] | None:

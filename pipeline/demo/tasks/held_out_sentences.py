@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import InputEntry
-from pipeline.finetune.tasks.base import TaskConfig
+from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig
 from pipeline.samples.noise.noise import Noise
 
 if TYPE_CHECKING:
-    pass
+    from pipeline.checkpoints.references import PretrainedModel
 
 Split = Literal["train", "eval"]
 
@@ -29,8 +29,10 @@ _MIN_WORD_SHARE = 0.7
 """Share of a sentence's blank-separated parts that must be words; the rest may be code or numbers."""
 
 
-class HeldOutTaskConfig(TaskConfig):
-    """A task made from the held-out documents of a token store."""
+class HeldOutTaskConfig(ClassificationTaskConfig):
+    """Classification of sentences from the held-out documents of a token store."""
+
+    evaluation_sets = ()
 
     store: Path
     """Directory of a committed token store."""
@@ -50,6 +52,25 @@ class HeldOutTaskConfig(TaskConfig):
         if self.max_words < self.min_words:
             raise ValueError(f"max_words {self.max_words} must not be below min_words {self.min_words}")
         return self
+
+    def check_checkpoint(self, name: str, pretrained: PretrainedModel) -> None:
+        """Check that the checkpoint was not trained on the documents that the task takes as held out.
+
+        Raises:
+            MismatchError: it was; the message names the share of documents that was held out.
+        """
+        if pretrained.step is None:
+            return
+        from pipeline.checkpoints.checkpoint import read_trainer_state
+
+        trained = read_trainer_state(pretrained.directory).identity["data"]["held_out"]
+        # A smaller share holds out a subset of what a larger one does.
+        if self.held_out > trained:
+            raise MismatchError(
+                f"The task {name} takes {self.held_out} of the documents as held out, but"
+                f" {pretrained.reference} was trained on all but {trained} of them.",
+                next_step=f"add tasks.{name}.held_out={trained}",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The evaluation set of every task: what a corpus must not hold when its models are to be evaluated on it.
+"""Evaluation sets, against which pre-training corpora are decontaminated.
 
-All texts count that a model reads when it is evaluated: both sentences of a pair, questions and contexts, documents
-and summaries; of development sets and, where they are there, of test sets.
+A set holds all texts that a model reads when it is evaluated: both sentences of a pair, questions and contexts,
+documents and summaries; of development sets and, where they are there, of test sets.
 """
 
 from __future__ import annotations
@@ -13,32 +13,21 @@ from types import MappingProxyType
 from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputError
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from pipeline.config.problems import nearest
-from pipeline.finetune.evaluation_sets import annotated, columns, squad
-from pipeline.finetune.evaluation_sets.base import EvaluationSet, Read
+from pipeline.finetune.evaluation_sets import annotated, pairs
+from pipeline.finetune.files.evaluation_set import EvaluationSet, ReadTexts
+from pipeline.finetune.tasks import TASKS
 
 SETS: Mapping[str, EvaluationSet] = MappingProxyType(
     {
-        "cola": columns.COLA,
-        "sst2": columns.SST2,
-        "mrpc": columns.MRPC,
-        "stsb": columns.STSB,
-        "rte": columns.RTE,
-        "wnli": columns.WNLI,
-        "qnli": columns.QNLI,
-        "qqp": columns.QQP,
-        "mnli": columns.MNLI,
-        "ax": columns.DIAGNOSTIC,
-        "squad1": squad.SQUAD_1,
-        "squad2": squad.SQUAD_2,
-        "xquad": squad.XQUAD,
-        "xsum": columns.XSUM,
-        "wic": columns.WIC,
-        "sst5": annotated.SST5,
-        "wnut17": annotated.WNUT17,
-        "ud-english-ewt": annotated.UD_ENGLISH_EWT,
+        found.name: found
+        for found in (
+            *(each for task in TASKS.values() for each in task.evaluation_sets),
+            *pairs.SETS,
+            *annotated.SETS,
+        )
     }
 )
-"""Every evaluation set by name."""
+"""Every evaluation set by name: those of the tasks, and those that corpora are decontaminated against besides."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -47,9 +36,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Names for several sets together."""
-
-MADE_FROM_HELD_OUT_DOCUMENTS = frozenset({"docstring_package", "docstring_word_order"})
-"""Kinds of tasks without an evaluation set: they are made from documents that pre-training holds out."""
 
 
 def evaluation_texts(config: DecontaminationConfig) -> Iterator[EvaluationText]:
@@ -63,7 +49,7 @@ def evaluation_texts(config: DecontaminationConfig) -> Iterator[EvaluationText]:
     """
     names = expand(config.tasks)
     data = _folder(config) if names else Path()
-    located = [(name, path, read) for name in names for path, read in SETS[name].locate(name, data)]
+    located = [(name, path, read) for name in names for path, read in SETS[name].locate(data)]
     return _read(located)
 
 
@@ -102,7 +88,7 @@ def _folder(config: DecontaminationConfig) -> Path:
     return folder
 
 
-def _read(located: Sequence[tuple[str, Path, Read]]) -> Iterator[EvaluationText]:
+def _read(located: Sequence[tuple[str, Path, ReadTexts]]) -> Iterator[EvaluationText]:
     for task, path, read in located:
         for example, text in read(path):
             yield EvaluationText(task, example, text, path)

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.finetune.evaluation_sets.base import EvaluationSet, Files, Named, read_lines, wrong
+from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, NamedText
+from pipeline.finetune.files.lines import read_lines, wrong_line
 
 _LEAF = re.compile(r"\([0-4] ([^()\s]+)\)")
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")"}
 
 
-def read_columns(path: Path) -> Iterator[Named]:
+def read_columns(path: Path) -> Iterator[NamedText]:
     """Sentences of a CoNLL file: a word in the first column of each line, a blank line after each sentence."""
     words: list[str] = []
     name = ""
@@ -27,7 +28,7 @@ def read_columns(path: Path) -> Iterator[Named]:
         yield name, " ".join(words)
 
 
-def read_conllu(path: Path) -> Iterator[Named]:
+def read_conllu(path: Path) -> Iterator[NamedText]:
     """Sentences of a CoNLL-U file as they were written, named by their `sent_id`."""
     sentence = ""
     for name, line in read_lines(path):
@@ -37,32 +38,37 @@ def read_conllu(path: Path) -> Iterator[Named]:
             yield sentence or name, line.partition(" = ")[2]
 
 
-def read_trees(path: Path) -> Iterator[Named]:
+def read_trees(path: Path) -> Iterator[NamedText]:
     """Sentences of the Stanford Sentiment Treebank: the leaves of the tree on each line."""
     for name, line in read_lines(path):
         if not line:
             continue
         leaves = [str(leaf) for leaf in _LEAF.findall(line)]
         if not leaves:
-            raise wrong(path, name.rpartition("-")[2], "no tree of labels from 0 to 4")
+            raise wrong_line(path, name, "no tree of labels from 0 to 4")
         yield name, " ".join(_BRACKETS.get(leaf, leaf) for leaf in leaves)
 
 
-WNUT17 = EvaluationSet(
-    (
-        Files(("wnut17/emerging.dev.conll*",), read_columns),
-        Files(("wnut17/emerging.test*",), read_columns),
+SETS = (
+    EvaluationSet(
+        "sst5",
+        (Files(("sst5/dev.txt",), read_trees), Files(("sst5/test.txt",), read_trees)),
+        "the trees of the Stanford Sentiment Treebank (nlp.stanford.edu/sentiment)",
     ),
-    "WNUT-17's emerging.dev.conll and emerging.test.annotated",
-)
-UD_ENGLISH_EWT = EvaluationSet(
-    (
-        Files(("ud-english-ewt/en_ewt-ud-dev.conllu",), read_conllu),
-        Files(("ud-english-ewt/en_ewt-ud-test.conllu",), read_conllu),
+    EvaluationSet(
+        "wnut17",
+        (
+            Files(("wnut17/emerging.dev.conll*",), read_columns),
+            Files(("wnut17/emerging.test*",), read_columns),
+        ),
+        "WNUT-17's emerging.dev.conll and emerging.test.annotated",
     ),
-    "UD English EWT (github.com/UniversalDependencies/UD_English-EWT)",
-)
-SST5 = EvaluationSet(
-    (Files(("sst5/dev.txt",), read_trees), Files(("sst5/test.txt",), read_trees)),
-    "the trees of the Stanford Sentiment Treebank (nlp.stanford.edu/sentiment)",
+    EvaluationSet(
+        "ud-english-ewt",
+        (
+            Files(("ud-english-ewt/en_ewt-ud-dev.conllu",), read_conllu),
+            Files(("ud-english-ewt/en_ewt-ud-test.conllu",), read_conllu),
+        ),
+        "UD English EWT (github.com/UniversalDependencies/UD_English-EWT)",
+    ),
 )

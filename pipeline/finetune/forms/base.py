@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from models.config import NetworkConfig
 from pipeline.finetune.settings import TrainingConfig
-from pipeline.finetune.tasks.base import TaskData
+from pipeline.finetune.task import TaskData
 from pipeline.finetune.tokenizer import TextTokenizer
 
 Metrics = dict[str, float]
@@ -33,8 +33,6 @@ class TaskContext:
     """Settings of the task."""
     data: TaskData[Any]
     """Its examples; of those for training only the ones that are used."""
-    metrics: tuple[str, ...]
-    """What is measured, the main one first."""
     settings: TrainingConfig
     network: NetworkConfig
     tokenizer: TextTokenizer

@@ -1,4 +1,7 @@
-"""XSum: what is the news article about, in one sentence? (Narayan et al. 2018; Lewis et al. 2020, section 5.3)."""
+"""XSum: what is the news article about, in one sentence? (Narayan et al. 2018; Lewis et al. 2020, section 5.3).
+
+204,045 training, 11,332 validation and 11,334 test documents in the official split.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import orjson
 from pydantic import Field
 
-from cluster.artefacts.errors import ConfigError, MissingInputError
-from cluster.artefacts.manifest import InputEntry, hash_file
-from pipeline.finetune.tasks.base import GenerationTaskConfig, TaskData, TextPair
+from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, NamedText
+from pipeline.finetune.files.lines import read_objects, require_file, text_of
+from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
+from pipeline.finetune.task import TaskData
 from pipeline.samples.noise.noise import Noise
 
-METRICS = ("rouge1", "rouge2", "rouge_l")
-_KEYS = ("id", "document", "summary")
+ORIGIN = "XSum's documents as JSON lines with id, document and summary"
+
+
+def read_pairs(path: Path) -> Iterator[TextPair]:
+    """Stream the documents of one file with their summaries, named by their BBC numbers.
+
+    Raises:
+        ConfigError: a line is not as described.
+    """
+    for name, found in read_objects(path):
+        document, summary = (text_of(path, name, found, key) for key in ("document", "summary"))
+        yield TextPair(str(found.get("id", name)), document, summary)
+
+
+def _read_texts(path: Path) -> Iterator[NamedText]:
+    for pair in read_pairs(path):
+        yield from ((pair.id, pair.source), (pair.id, pair.target))
 
 
 class XsumConfig(GenerationTaskConfig):
@@ -29,58 +47,26 @@ class XsumConfig(GenerationTaskConfig):
     train_share: float = Field(default=0.9, gt=0, lt=1)
     """Without `train`: the share of the documents to learn from, drawn by a hash of their ids."""
 
+    metrics = ("rouge1", "rouge2", "rouge_l")
+    evaluation_sets = (EvaluationSet("xsum", (Files(("xsum/test*.jsonl",), _read_texts),), ORIGIN),)
 
-def load(config: XsumConfig) -> TaskData[TextPair]:
-    """204,045 training, 11,332 validation and 11,334 test documents in the official split.
+    def load(self) -> TaskData[TextPair]:
+        """Read the files, and split a single file into documents to learn from and documents to score on.
 
-    Raises:
-        MissingInputError: a file is missing.
-        ConfigError: a line is not as described, or a side of the split is empty.
-    """
-    pairs = tuple(read_pairs(config.path))
-    if config.train is None:
-        learnt = [_is_learnt(pair, config.train_share) for pair in pairs]
-        train = tuple(pair for pair, learn in zip(pairs, learnt, strict=True) if learn)
-        evaluation = tuple(pair for pair, learn in zip(pairs, learnt, strict=True) if not learn)
-    else:
-        train, evaluation = tuple(read_pairs(config.train)), pairs
-    if not train or not evaluation:
-        raise ConfigError(
-            f"{config.path} gives {len(train)} documents to learn from and {len(evaluation)} to score on.",
-            next_step="name larger files by `path` and `train`, or change `train_share`",
-        )
-    files = [config.path] if config.train is None else [config.train, config.path]
-    return TaskData(
-        train=train,
-        evaluation=evaluation,
-        labels=(),
-        inputs=tuple(
-            InputEntry(kind="source-file", uri=str(path), fingerprint=hash_file(path)[0]) for path in files
-        ),
-    )
+        Raises:
+            MissingInputError: a file is missing.
+            ConfigError: a line is not as described, or a side of the split is empty.
+        """
+        pairs = self._pairs(self.path)
+        if self.train is not None:
+            return TaskData.of_files(self._pairs(self.train), pairs, [self.train, self.path])
+        sides: tuple[list[TextPair], list[TextPair]] = ([], [])
+        for pair in pairs:
+            is_learnt = float(Noise.of("xsum-split", pair.id).uniform()) < self.train_share
+            sides[not is_learnt].append(pair)
+        return TaskData.of_files(*sides, [self.path])
 
-
-def read_pairs(path: Path) -> Iterator[TextPair]:
-    """Stream the documents of one file with their summaries, both without white space around them."""
-    if not path.is_file():
-        raise MissingInputError(
-            f"There is no {path}.",
-            next_step="put XSum's documents there as JSON lines with id, document and summary, or correct the"
-            " task's `path` and `train`",
-        )
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                row = orjson.loads(line)
-                name, document, summary = (row[key] for key in _KEYS)
-                yield TextPair(str(name), document.strip(), summary.strip())
-            except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-                raise ConfigError(
-                    f"{path}, line {number}: {error!r}, but a JSON object with texts under"
-                    f" {', '.join(_KEYS)} is needed.",
-                    next_step="compare the file with XSum's documents as JSON lines",
-                ) from None
-
-
-def _is_learnt(pair: TextPair, share: float) -> bool:
-    return float(Noise.of("xsum-split", pair.id).uniform()) < share
+    def _pairs(self, path: Path) -> list[TextPair]:
+        """The documents and summaries of a file, without white space around them."""
+        require_file(path, ORIGIN, "`path` and `train`")
+        return [TextPair(pair.id, pair.source.strip(), pair.target.strip()) for pair in read_pairs(path)]

@@ -15,6 +15,7 @@ from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from pipeline.checkpoints.references import PretrainedModel
+from pipeline.demo.tasks import FinetuneConfig as ConfigWithDemoTasks
 from pipeline.finetune.config import FinetuneConfig
 
 WORDS = ["good", "bad", "film", "plot", "the", "a", "was", "and", "very", "one", "two", "three"]
@@ -128,6 +129,6 @@ def make_config(tmp_path: Path, sst2: Path) -> Callable[..., FinetuneConfig]:
             "seeds": [1, 2],
             "num_threads": 1,
         }
-        return FinetuneConfig.model_validate(plain | changes)
+        return ConfigWithDemoTasks.model_validate(plain | changes)
 
     return make

@@ -14,7 +14,7 @@ from data_prep.ragged import Ragged
 from models.config import TransformerConfig
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.encoding import EncodedExamples
-from pipeline.finetune.forms.classification import ClassificationTask, token_reader
+from pipeline.finetune.forms.classification.task import ClassificationTask, token_reader
 from pipeline.finetune.processes import make_accelerator, on_first
 from pipeline.finetune.run import finetune
 from pipeline.finetune.trainer import evaluate, evaluation_loader

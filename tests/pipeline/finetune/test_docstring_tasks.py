@@ -13,13 +13,13 @@ import pytest
 from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep import token_store
 from data_prep.document import Document
-from pipeline.demo.tasks.docstring_word_order import exchange_halves, exchange_neighbours
-from pipeline.demo.tasks.held_out_sentences import read_sentences, split_sentences
-from pipeline.finetune.tasks import (
-    DocstringPackageConfig,
+from pipeline.demo.tasks.docstring_package import DocstringPackageConfig
+from pipeline.demo.tasks.docstring_word_order import (
     DocstringWordOrderConfig,
-    load_task,
+    exchange_halves,
+    exchange_neighbours,
 )
+from pipeline.demo.tasks.held_out_sentences import read_sentences, split_sentences
 from pipeline.samples.noise.noise import Noise
 
 PACKAGES = ("numpy", "ray", "sklearn", "torch")
@@ -84,7 +84,7 @@ def documents_of(examples) -> set[str]:
 
 @pytest.mark.parametrize("config", [package_config(), order_config()], ids=lambda config: config.kind)
 def test_no_document_is_on_both_sides_and_all_are_held_out(store, config):
-    data = load_task(config)
+    data = config.load()
     train, evaluation = documents_of(data.train), documents_of(data.evaluation)
     assert not train & evaluation
     assert all(int(doc_id.removeprefix("docs:")) % 2 == 0 for doc_id in train | evaluation)
@@ -92,15 +92,15 @@ def test_no_document_is_on_both_sides_and_all_are_held_out(store, config):
 
 @pytest.mark.parametrize("config", [package_config(), order_config()], ids=lambda config: config.kind)
 def test_examples_are_the_same_every_time_and_labels_are_balanced(store, config):
-    data = load_task(config)
-    assert data == load_task(config)
+    data = config.load()
+    assert data == config.load()
     assert (len(data.train), len(data.evaluation)) == (120, 60)
     counts = Counter(example.label for example in data.evaluation)
     assert set(counts.values()) == {60 // len(data.labels)}
 
 
 def test_package_names_are_masked_but_not_inside_other_words(store):
-    data = load_task(package_config())
+    data = package_config().load()
     for example in (*data.train, *data.evaluation):
         assert " of PACKAGE whose" in example.text_a
         assert not any(name in example.text_a for name in ("numpy", "sklearn", "torch"))
@@ -113,7 +113,7 @@ def test_aliases_are_masked_in_any_case(store):
         dataclasses.replace(d, text=d.text.replace(" torch ", " PyTorch or `np.sum` "))
         for d in store.all_documents
     ]
-    texts = [e.text_a for e in load_task(package_config()).train]
+    texts = [e.text_a for e in package_config().load().train]
     assert any("PACKAGE or `PACKAGE.sum`" in text for text in texts)
 
 
@@ -127,20 +127,20 @@ def test_text_found_on_both_sides_stays_in_the_evaluation_only(store):
 
 def test_too_little_text_is_an_error_that_says_what_was_found(store):
     with pytest.raises(ConfigError, match=r"held_out 0\.01.* too few.*found \d+"):
-        load_task(order_config(train_examples=5000))
+        order_config(train_examples=5000).load()
     with pytest.raises(ConfigError, match=r"too few.*sentences of 5 packages are needed, found 4"):
-        load_task(package_config(packages=5))
+        package_config(packages=5).load()
 
 
 def test_documents_without_packages_are_an_error(store):
     store.documents = Store(packages=(None,)).documents
     with pytest.raises(ConfigError, match="no `package` in its meta"):
-        load_task(package_config())
+        package_config().load()
 
 
 @pytest.mark.parametrize("disorder", ["halves", "neighbours"])
 def test_every_sentence_occurs_in_order_and_disordered_with_the_same_words(store, disorder):
-    data = load_task(order_config(disorder=disorder))
+    data = order_config(disorder=disorder).load()
     for disordered, ordered in zip(data.train[::2], data.train[1::2], strict=True):
         assert (data.labels[disordered.label], data.labels[ordered.label]) == ("disordered", "in_order")
         assert disordered.text_a != ordered.text_a
@@ -148,7 +148,7 @@ def test_every_sentence_occurs_in_order_and_disordered_with_the_same_words(store
 
 
 def test_neither_capital_nor_full_stop_gives_the_order_away(store):
-    data = load_task(order_config())
+    data = order_config().load()
     assert all(e.text_a[0].islower() and e.text_a[-1].isalpha() for e in (*data.train, *data.evaluation))
 
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError
 from models.config import TransformerConfig
 from pipeline.finetune.encoding import EncodedExamples, encode_examples, longest_first
-from pipeline.finetune.tasks.base import Example
+from pipeline.finetune.forms.classification.settings import Example
 from pipeline.finetune.tokenizer import TextTokenizer, generation_format, sequence_format
 
 S, PAD, E, GOOD, BAD, FILM = 0, 1, 2, 4, 5, 6

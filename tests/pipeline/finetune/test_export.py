@@ -17,13 +17,12 @@ from models.masked_language_model import MaskedLanguageModel
 from models.presets import PRESETS
 from models.sequence_to_sequence import SequenceToSequence
 from pipeline.checkpoints.references import PretrainedModel
-from pipeline.exporting.exporting import export
 from pipeline.finetune.config import FinetuneConfig
-from pipeline.finetune.forms import FORMS
+from pipeline.finetune.export import export
 from pipeline.finetune.forms.base import PreparedTask, TaskContext
+from pipeline.finetune.forms.registry import FORMS
 from pipeline.finetune.run import finetune
 from pipeline.finetune.starting import initial_network
-from pipeline.finetune.tasks import TASKS, load_task
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 from pipeline.finetune.workload import make_workload, scores_directory
 from tests.pipeline.finetune.conftest import MODEL, make_checkpoint
@@ -63,17 +62,9 @@ def tasks(folder: Path) -> dict[str, dict]:
 def prepare(config: FinetuneConfig, checkpoint: PretrainedModel, task: str) -> PreparedTask:
     """A task as it is prepared for a training."""
     workload = make_workload(config, checkpoint)
-    kind = TASKS[config.tasks[task].kind]
-    settings = config.training_of(task)
+    settings, kind = config.training_of(task), config.tasks[task]
     return FORMS[kind.form](
-        TaskContext(
-            config.tasks[task],
-            workload.tasks[task],
-            kind.metrics,
-            settings,
-            workload.model,
-            workload.tokenizer,
-        )
+        TaskContext(kind, workload.tasks[task], settings, workload.model, workload.tokenizer)
     )
 
 
@@ -148,7 +139,7 @@ def test_exported_network_gives_the_same_scores_in_transformers(
         tokenizer = TextTokenizer(found.directory / "tokenizer.json")
         sequences = sequence_format(checkpoint.model, tokenizer)
         lines = (scores / "predictions-sst2-pretrained-1.jsonl").read_bytes().splitlines()
-        for example, line in list(zip(load_task(config.tasks["sst2"]).evaluation, lines, strict=True))[:3]:
+        for example, line in list(zip(config.tasks["sst2"].load().evaluation, lines, strict=True))[:3]:
             ids = [*sequences.first, *tokenizer.ids([example.text_a])[0], *sequences.last]
             with torch.no_grad():
                 logits = theirs(input_ids=torch.tensor([ids])).logits[0]

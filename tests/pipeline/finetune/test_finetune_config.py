@@ -10,7 +10,7 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import load_config, validate
-from pipeline.finetune.config import FinetuneConfig
+from pipeline.demo.tasks import FinetuneConfig
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "finetune"
 TASKS = {"reviews": {"kind": "sst2", "path": "SST-2", "training": {"lr": 1e-3}}}
@@ -63,6 +63,6 @@ def test_unusable_values_are_refused(changes, said):
 
 def test_configuration_is_read_without_heavy_imports():
     heavy = ("torch", "accelerate", "sklearn", "pyarrow", "mlflow", "ray")
-    code = f"import sys, pipeline.finetune.config; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, pipeline.demo.tasks; print([m for m in {heavy} if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CONFIGS.parents[1])
     assert ran.stdout.strip() == "[]"

@@ -9,9 +9,8 @@ import torch
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError
 from models.sequence_classifier import SequenceClassifier
 from pipeline.finetune.encoding import encode_examples
-from pipeline.finetune.finished import HEADS, load_finetuned
+from pipeline.finetune.finished import load_finetuned
 from pipeline.finetune.run import finetune
-from pipeline.finetune.tasks import load_task
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 from pipeline.finetune.workload import scores_directory
 from tests.pipeline.finetune.conftest import MODEL
@@ -33,7 +32,7 @@ def test_kept_network_comes_back_with_labels_and_tokenizer_and_gives_its_predict
     model = SequenceClassifier(MODEL, len(found.labels)).eval()
     model.load_state_dict(dict(found.state_dict))
     tokenizer = TextTokenizer(found.tokenizer_path)
-    examples = load_task(config.tasks["reviews"]).evaluation[:1]
+    examples = config.tasks["reviews"].load().evaluation[:1]
     encoded = encode_examples(tokenizer, sequence_format(MODEL, tokenizer), examples, 16)
     with torch.no_grad():
         logits = model(torch.from_numpy(encoded.input_ids[0])[None])[0]
@@ -73,9 +72,3 @@ def test_damaged_tokenizer_is_noticed_and_repaired_without_training(make_config,
     finetune(config, checkpoint, track=recorder)
     assert len(recorder.runs) == 1
     assert load_finetuned(directory).trial == "reviews-pretrained-1"
-
-
-def test_every_form_has_a_head():
-    from pipeline.finetune.forms import FORMS
-
-    assert set(HEADS) == set(FORMS)

@@ -12,8 +12,8 @@ import transformers
 from cluster.artefacts.errors import ExportError
 from pipeline.checkpoints.references import resolve_model
 from pipeline.config.loading import load_config
-from pipeline.exporting.exporting import export
 from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.export import export
 from pipeline.finetune.run import finetune
 from pipeline.finetune.workload import scores_directory
 from pipeline.pretrain.launch import create_run

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from pipeline.finetune.tasks import (
-    ColaConfig,
-    MrpcConfig,
-    RteConfig,
-    Sst2Config,
-    load_task,
-)
+from pipeline.finetune.tasks.cola import ColaConfig
+from pipeline.finetune.tasks.mrpc import MrpcConfig
+from pipeline.finetune.tasks.rte import RteConfig
+from pipeline.finetune.tasks.sst2 import Sst2Config
 
 
 def write(folder: Path, train: bytes | str, dev: bytes | str) -> Path:
@@ -28,7 +25,7 @@ def test_cola_has_no_header_and_its_label_in_the_second_column(tmp_path):
     folder = write(
         tmp_path / "CoLA", "gj04\t1\t\tThey left.\ngj04\t0\t*\tThem left.\n", "gj04\t1\t\tWe stayed.\n"
     )
-    data = load_task(ColaConfig(path=folder))
+    data = ColaConfig(path=folder).load()
     assert [(e.text_a, e.text_b, e.label) for e in data.train] == [
         ("They left.", None, 1),
         ("Them left.", None, 0),
@@ -38,28 +35,27 @@ def test_cola_has_no_header_and_its_label_in_the_second_column(tmp_path):
 
 def test_unbalanced_quotes_do_not_glue_lines_together(tmp_path):
     train = 'sentence\tlabel\n"so it goes\t1\nthe "end"" of " it\t0\n'
-    data = load_task(Sst2Config(path=write(tmp_path / "SST-2", train, "sentence\tlabel\nfine \t1\n")))
+    data = Sst2Config(path=write(tmp_path / "SST-2", train, "sentence\tlabel\nfine \t1\n")).load()
     assert [e.text_a for e in data.train] == ['"so it goes', 'the "end"" of " it']
 
 
 def test_unicode_line_separators_do_not_cut_a_line(tmp_path):
     train = "index\tsentence1\tsentence2\tlabel\n0\ta\u0085b\u2028c\td\x0ce\tentailment\n"
-    data = load_task(RteConfig(path=write(tmp_path / "RTE", train, train)))
+    data = RteConfig(path=write(tmp_path / "RTE", train, train)).load()
     assert data.train[0].text_a == "a\u0085b\u2028c"
 
 
 def test_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path):
     head = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
     train = b"\xef\xbb\xbf" + f"{head}\r\n1\t5\t6\tA .\tB .\r\n".encode()
-    data = load_task(MrpcConfig(path=write(tmp_path / "MRPC", train, f"{head}\n0\t7\t8\tC .\tD .\n")))
+    data = MrpcConfig(path=write(tmp_path / "MRPC", train, f"{head}\n0\t7\t8\tC .\tD .\n")).load()
     assert data.train[0].label == 1
     assert data.train[0].text_b == "B ."
 
 
 def test_last_line_without_line_end_is_read(tmp_path):
-    data = load_task(
-        Sst2Config(path=write(tmp_path / "SST-2", "sentence\tlabel\nx\t1", "sentence\tlabel\ny\t0\n"))
-    )
+    folder = write(tmp_path / "SST-2", "sentence\tlabel\nx\t1", "sentence\tlabel\ny\t0\n")
+    data = Sst2Config(path=folder).load()
     assert len(data.train) == 1
 
 
@@ -70,29 +66,34 @@ def test_last_line_without_line_end_is_read(tmp_path):
         ("sentence\tlabel\nfine\t1\ntoo\tmany\t1\n", 3, "3 columns"),
         ("sentence\tlabel\nfine\t2\n", 2, "'2', not one of 0, 1"),
         ("sentence\tlabel\nfine\t1\n\nfine\t1\n", 3, "1 columns"),
-        ("text\tlabel\nfine\t1\n", 1, "the header is"),
+        ("text\tlabel\nfine\t1\n", 1, "there is no column `sentence`"),
         (b"sentence\tlabel\nfi\xffne\t1\n", 2, "not valid UTF-8"),
-        ("", 1, "the header is"),
     ],
 )
 def test_bad_line_is_named_by_file_and_number(tmp_path, train, line, said):
     folder = write(tmp_path / "SST-2", train, "sentence\tlabel\nfine\t1\n")
     with pytest.raises(ConfigError) as raised:
-        load_task(Sst2Config(path=folder))
+        Sst2Config(path=folder).load()
     assert f"{folder / 'train.tsv'}, line {line}:" in str(raised.value)
     assert said in str(raised.value)
 
 
+def test_file_without_examples_is_refused(tmp_path):
+    folder = write(tmp_path / "SST-2", "", "sentence\tlabel\nfine\t1\n")
+    with pytest.raises(ConfigError, match=r"0 examples to train on and 1 to evaluate on in .*train\.tsv"):
+        Sst2Config(path=folder).load()
+
+
 def test_missing_file_is_named_with_the_archive_that_holds_it(tmp_path):
     with pytest.raises(MissingInputError, match=r"CoLA/train\.tsv.*\n.*CoLA\.zip of the GLUE benchmark"):
-        load_task(ColaConfig(path=tmp_path / "CoLA"))
+        ColaConfig(path=tmp_path / "CoLA").load()
 
 
 def test_changed_bytes_change_the_input_fingerprint(tmp_path):
     folder = write(tmp_path / "SST-2", "sentence\tlabel\nx\t1\n", "sentence\tlabel\ny\t0\n")
-    before = load_task(Sst2Config(path=folder)).inputs
+    before = Sst2Config(path=folder).load().inputs
     (folder / "dev.tsv").write_text("sentence\tlabel\ny\t1\n")
-    after = load_task(Sst2Config(path=folder)).inputs
+    after = Sst2Config(path=folder).load().inputs
     assert before[0].fingerprint == after[0].fingerprint
     assert before[1].fingerprint != after[1].fingerprint
 
@@ -111,7 +112,7 @@ def test_changed_bytes_change_the_input_fingerprint(tmp_path):
     ],
 )
 def test_real_files_give_the_published_counts(kind, folder, num_train, num_evaluation):
-    data = load_task(kind(path=Path(os.environ["CLOZE_DATA"]) / "glue" / folder))
+    data = kind(path=Path(os.environ["CLOZE_DATA"]) / "glue" / folder).load()
     assert (len(data.train), len(data.evaluation)) == (num_train, num_evaluation)
     assert {example.label for example in data.evaluation} == {0, 1}
     assert all(example.text_a for example in (*data.train, *data.evaluation))

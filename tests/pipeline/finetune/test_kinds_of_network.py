@@ -21,15 +21,18 @@ from models.elmo.language_model import ElmoLanguageModel
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_classifier import SequenceClassifier
-from pipeline.exporting.exporting import export
 from pipeline.finetune.encoding import encode_examples
-from pipeline.finetune.fit import CARRIERS, PUBLISHED
+from pipeline.finetune.export import export
+from pipeline.finetune.fit import PUBLISHED
 from pipeline.finetune.forms.base import Part, TaskContext
-from pipeline.finetune.forms.classification import CLASSIFIERS, ClassificationTask, word_reader
+from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
+from pipeline.finetune.forms.classification.task import CLASSIFIERS, ClassificationTask, word_reader
 from pipeline.finetune.run import finetune
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.starting import take_parts
-from pipeline.finetune.tasks.base import Example, TaskData
+from pipeline.finetune.task import TaskData
+from pipeline.finetune.tasks import TASKS
+from pipeline.finetune.tasks.sst2 import Sst2Config
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 from pipeline.finetune.workload import scores_directory
 from tests.pipeline.finetune.conftest import MODEL, WORDS, make_checkpoint
@@ -133,7 +136,7 @@ def test_penalty_of_the_mixture_counts_once_per_update(lexicon):
     examples = tuple(Example(str(n), "bad film", None, n % 2) for n in range(3))
     data = TaskData(examples, examples, ("no", "yes"), ())
     task = ClassificationTask.prepare(
-        TaskContext(None, data, ("accuracy",), TrainingConfig(), ELMO, tokenizer)
+        TaskContext(Sst2Config(path=Path()), data, TrainingConfig(), ELMO, tokenizer)
     )
     model = ElmoClassifier(ELMO, 2, l2=0.5).eval()
     init_weights(model, 1)
@@ -187,5 +190,5 @@ def test_checkpoint_of_another_size_or_with_broken_weights_is_refused_by_tensor(
 
 
 def test_every_kind_of_network_that_may_classify_can():
-    assert set(CLASSIFIERS) == set(CARRIERS["classification"])
-    assert {kind for kinds in CARRIERS.values() for kind in kinds} <= set(PUBLISHED)
+    assert set(CLASSIFIERS) == set(ClassificationTaskConfig.carriers)
+    assert {kind for task in TASKS.values() for kind in task.carriers} <= set(PUBLISHED)

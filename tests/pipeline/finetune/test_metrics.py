@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from pipeline.finetune.forms.spans import ANSWER_METRICS
+from pipeline.demo.tasks import TASKS
+from pipeline.finetune.forms.spans.task import ANSWER_METRICS
 from pipeline.finetune.metrics import METRICS, measure
 from pipeline.finetune.metrics.rouge import ROUGE_NAMES
-from pipeline.finetune.tasks import TASKS
 
 RANDOM = np.random.Generator(np.random.Philox(key=1))
 

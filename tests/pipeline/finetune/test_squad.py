@@ -17,7 +17,8 @@ from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputErr
 from models.config import TransformerConfig
 from models.masked_language_model import MaskedLanguageModel
 from models.span_classifier import best_spans, span_loss
-from pipeline.finetune.forms.windows import (
+from pipeline.finetune.forms.spans.settings import Answer, Question
+from pipeline.finetune.forms.spans.windows import (
     answer_tokens,
     encode_questions,
     own_tokens,
@@ -26,9 +27,7 @@ from pipeline.finetune.forms.windows import (
 )
 from pipeline.finetune.metrics.squad import exact_match, f1
 from pipeline.finetune.run import finetune
-from pipeline.finetune.tasks import SquadConfig, load_task
-from pipeline.finetune.tasks.base import Answer, Question
-from pipeline.finetune.tasks.squad import read_questions
+from pipeline.finetune.tasks.squad import SquadConfig, read_questions
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 from pipeline.finetune.workload import scores_directory
 from tests.pipeline.finetune.conftest import MODEL, make_checkpoint
@@ -48,7 +47,7 @@ BERT = TransformerConfig(
 
 
 def test_scores_of_published_predictions_equal_the_official_ones(corpora: Path):
-    questions = list(read_questions(corpora / "squad/dev-v1.1.json"))
+    questions = read_questions(corpora / "squad/dev-v1.1.json")
     published = json.loads((corpora / "squad/predictions/1.1/match-lstm.json").read_text())
     right = [[answer.text for answer in question.answers] for question in questions]
     predictions = [published.get(question.id, "") for question in questions]
@@ -68,7 +67,7 @@ def test_answers_are_compared_without_case_articles_and_punctuation():
 @pytest.mark.parametrize(("file", "least"), [("dev-v1.1.json", 0.98), ("train-v1.1.44articles.json", 0.98)])
 def test_every_real_answer_maps_to_tokens_that_hold_its_text(corpora, tmp_path, make, file, least):
     tokenizer = TextTokenizer(make(corpora, tmp_path / "tokenizer.json"))
-    questions = list(read_questions(corpora / "squad" / file))
+    questions = read_questions(corpora / "squad" / file)
     contexts = list(dict.fromkeys(question.context for question in questions))
     offsets = {c: found for c, (_, found) in zip(contexts, tokenizer.ids_with_offsets(contexts), strict=True)}
     equal = total = 0
@@ -210,7 +209,7 @@ def test_answers_of_real_questions_are_learnt_by_heart(corpora, tmp_path, make_c
     assert score.epochs[0].metrics == {}
     directory = scores_directory(config, checkpoint)
     official = orjson.loads((directory / "answers-squad-pretrained-1.json").read_bytes())
-    questions = list(read_questions(path))
+    questions = read_questions(path)
     right = [[answer.text for answer in question.answers] for question in questions]
     assert (
         exact_match(right, [official[question.id] for question in questions]) == score.metrics["exact_match"]
@@ -245,15 +244,15 @@ def test_window_that_the_question_fills_is_refused(make_config, checkpoint, tmp_
     [
         ("{", "is not JSON as SQuAD has it"),
         ('{"data": [{"paragraphs": [{"context": "ab"}]}]}', "KeyError('qas')"),
-        ('{"data": [{"paragraphs": [{"context": "ab", "qas": [{"id": "7"}]}]}]}', "KeyError('answers')"),
-        ('{"data": []}', "has no questions"),
+        ('{"data": [{"paragraphs": [{"context": "ab", "qas": [{"id": "7"}]}]}]}', "KeyError('question')"),
+        ('{"data": []}', "There are 0 examples to train on"),
     ],
 )
 def test_file_of_another_layout_is_refused_by_name(tmp_path, content, said):
     path = tmp_path / "squad.json"
     path.write_text(content)
     with pytest.raises(ConfigError) as raised:
-        load_task(SquadConfig(train=path, evaluation=path))
+        SquadConfig(train=path, evaluation=path).load()
     assert str(path) in str(raised.value)
     assert said in str(raised.value)
 
@@ -264,10 +263,10 @@ def test_answer_that_is_not_where_the_file_says_is_refused(tmp_path):
     entry = {"id": "q7", "question": "?", "answers": answers}
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "ab", "qas": [entry]}]}]}))
     with pytest.raises(ConfigError, match="question q7: the answer 'b' is not at character 0"):
-        load_task(SquadConfig(train=path, evaluation=path))
+        SquadConfig(train=path, evaluation=path).load()
     entry["answers"] = []
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "ab", "qas": [entry]}]}]}))
     with pytest.raises(ConfigError, match="question q7: there is no answer"):
-        load_task(SquadConfig(train=path, evaluation=path))
+        SquadConfig(train=path, evaluation=path).load()
     with pytest.raises(MissingInputError, match=r"absent\.json"):
-        load_task(SquadConfig(train=tmp_path / "absent.json", evaluation=path))
+        SquadConfig(train=tmp_path / "absent.json", evaluation=path).load()

@@ -24,9 +24,9 @@ from pipeline.finetune.forms.base import (
     TaskContext,
     json_lines,
 )
-from pipeline.finetune.forms.windows import Windows, encode_questions, text_of
+from pipeline.finetune.forms.spans.settings import Question, SpanTaskConfig
+from pipeline.finetune.forms.spans.windows import Windows, encode_questions, text_of
 from pipeline.finetune.metrics import squad
-from pipeline.finetune.tasks.base import Question, SpanTaskConfig
 from pipeline.finetune.tokenizer import sequence_format
 
 ANSWER_METRICS = MappingProxyType({"exact_match": squad.exact_match, "f1": squad.f1})
@@ -73,7 +73,7 @@ class SpanTask:
             for questions in (data.train, data.evaluation)
         )
         pad_id = context.tokenizer.pad_id
-        return cls(network, config, train, evaluation, data.evaluation, context.metrics, pad_id)
+        return cls(network, config, train, evaluation, data.evaluation, config.metrics, pad_id)
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -26,8 +26,8 @@ from pipeline.finetune.forms.base import (
     json_lines,
     unwrapped,
 )
+from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
 from pipeline.finetune.metrics.rouge import rouge
-from pipeline.finetune.tasks.base import GenerationTaskConfig, TextPair
 from pipeline.finetune.tokenizer import GenerationFormat, SequenceFormat, TextTokenizer, generation_format
 
 
@@ -93,7 +93,7 @@ class GenerationTask:
             train=encode(data.train),
             evaluation=encode(data.evaluation),
             pairs=data.evaluation,
-            metrics=context.metrics,
+            metrics=config.metrics,
             format=layout,
             tokenizer=tokenizer,
         )

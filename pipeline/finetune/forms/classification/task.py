@@ -31,8 +31,8 @@ from pipeline.finetune.forms.base import (
     json_lines,
     unwrapped,
 )
+from pipeline.finetune.forms.classification.settings import Example
 from pipeline.finetune.metrics import measure
-from pipeline.finetune.tasks.base import Example
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 
 Read = Callable[[EncodedExamples, np.ndarray], dict[str, Tensor]]
@@ -140,7 +140,7 @@ class ClassificationTask:
             evaluation=evaluation,
             examples=data.evaluation,
             labels=data.labels,
-            metrics=context.metrics,
+            metrics=context.config.metrics,
             read=CLASSIFIERS[context.network.network].reader(context.network, tokenizer),
         )
 

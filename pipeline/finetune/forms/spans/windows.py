@@ -10,7 +10,7 @@ import numpy as np
 
 from data_prep.ragged import Ragged
 from pipeline.finetune.encoding import segments_of
-from pipeline.finetune.tasks.base import Question
+from pipeline.finetune.forms.spans.settings import Question
 from pipeline.finetune.tokenizer import SequenceFormat, TextTokenizer
 
 

@@ -1,0 +1,97 @@
+"""Tab-separated files as the GLUE archives have them: one example per line and no quoting.
+
+Fields hold unescaped quotes, so a CSV reader would glue lines together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, NamedText
+from pipeline.finetune.files.lines import read_lines, wrong_line
+
+
+@dataclass(frozen=True, slots=True)
+class GlueFiles:
+    """The files train.tsv, dev.tsv and (without labels) test.tsv of a task of GLUE."""
+
+    folder: str
+    """In the folder `glue` of evaluation sets."""
+    texts: tuple[str, ...]
+    """Columns of the texts, one or two."""
+    label: str = ""
+    """Column of the label; empty for tasks that are only decontaminated."""
+    labels: tuple[str, ...] = ()
+    """The label texts that may occur, in the order of their numbers."""
+    header: tuple[str, ...] = ()
+    """Names of the columns of train.tsv and dev.tsv, where their first line does not name them."""
+
+    @property
+    def origin(self) -> str:
+        """What to unpack when a file is missing."""
+        return f"{self.folder}.zip of the GLUE benchmark (gluebenchmark.com/tasks)"
+
+    def read_labelled(self, path: Path) -> Iterator[tuple[str, list[str], int]]:
+        """(name, texts, number of the label) of every example of train.tsv or dev.tsv.
+
+        Raises:
+            ConfigError: a line has other columns than the first, or an unknown label.
+        """
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        for name, (*texts, label) in read_columns(path, (*self.texts, self.label), self.header, exact=True):
+            if label not in numbers:
+                known = ", ".join(self.labels)
+                problem = f"the label in column `{self.label}` is {label!r}, not one of {known}"
+                raise wrong_line(path, name, problem)
+            yield name, texts, numbers[label]
+
+    def read_dev_texts(self, path: Path) -> Iterator[NamedText]:
+        """The texts of dev.tsv."""
+        return read_texts(path, self.texts, self.header)
+
+    def read_test_texts(self, path: Path) -> Iterator[NamedText]:
+        """The texts of test.tsv, whose first line always names the columns."""
+        return read_texts(path, self.texts)
+
+    def evaluation_set(self, name: str) -> EvaluationSet:
+        """The texts of dev.tsv and, where it is there, test.tsv."""
+        dev, test = (f"glue/{self.folder}/dev.tsv",), (f"glue/{self.folder}/test.tsv",)
+        files = (Files(dev, self.read_dev_texts), Files(test, self.read_test_texts, optional=True))
+        return EvaluationSet(name, files, self.origin)
+
+
+def read_columns(
+    path: Path, columns: Sequence[str], header: Sequence[str] = (), *, exact: bool = False
+) -> Iterator[tuple[str, list[str]]]:
+    """(name such as `dev-17`, the named columns) of every line, without white space around a value.
+
+    Args:
+        header: the names of all columns, where the first line of the file does not name them.
+        exact: refuse lines with more columns than the header, too.
+
+    Raises:
+        ConfigError: a column is missing, from the header or from a line.
+    """
+    names = list(header)
+    for name, line in read_lines(path):
+        fields = line.split("\t")
+        if not names:
+            names = fields
+            if missing := [column for column in columns if column not in names]:
+                raise wrong_line(path, name, f"there is no column `{missing[0]}` among {fields}")
+            continue
+        places = [names.index(column) for column in columns]
+        needed = len(names) if exact else max(places) + 1
+        if len(fields) < needed or (exact and len(fields) > needed):
+            raise wrong_line(
+                path, name, f"{len(fields)} columns, {'' if exact else 'at least '}{needed} are needed"
+            )
+        yield name, [fields[place].strip() for place in places]
+
+
+def read_texts(path: Path, columns: Sequence[str], header: Sequence[str] = ()) -> Iterator[NamedText]:
+    """The texts in the named columns, as `read_columns` finds them."""
+    for name, texts in read_columns(path, columns, header):
+        yield from ((name, text) for text in texts)

@@ -1,0 +1,1 @@
+"""Classification: a label for a text or a pair of texts."""

@@ -1,0 +1,1 @@
+"""Generation: a text for a text."""

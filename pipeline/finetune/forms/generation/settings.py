@@ -1,0 +1,63 @@
+"""Settings and examples of generation: a text that is written for a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import Field, model_validator
+
+from models.config import NetworkConfig
+from pipeline.finetune.task import TaskConfig, check_positions
+
+if TYPE_CHECKING:
+    from pipeline.finetune.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """A text to read, and the text to write."""
+
+    id: str
+    source: str
+    target: str
+
+
+class GenerationTaskConfig(TaskConfig):
+    """Settings that tasks of generation share; defaults are those of BART's released fine-tuning on XSum."""
+
+    max_target_length: int = Field(default=62, ge=8)
+    """Tokens of a target with its special tokens; longer ones are cut, in training and in writing."""
+    min_target_length: int = Field(default=11, ge=0)
+    """Tokens of the shortest text that is written."""
+    num_beams: int = Field(default=6, gt=0)
+    """Texts that the search follows at once; 1 always takes the likeliest token."""
+    length_penalty: float = 1.0
+    """Scores of finished texts are divided by their length to this power."""
+    no_repeat_ngram_size: int = Field(default=3, ge=0)
+    """No sequence of this many tokens is written twice; 0 allows it."""
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    """Probability that training gives to all tokens alike (Szegedy et al. 2016, section 7)."""
+    language: str | None = None
+    """Language tag such as `en_XX`, for networks that were pre-trained with language tags (mBART)."""
+
+    form = "generation"
+    carriers = ("encoder_decoder",)
+    head = "seq2seq_lm"
+
+    @model_validator(mode="after")
+    def _lengths(self) -> GenerationTaskConfig:
+        if self.min_target_length >= self.max_target_length:
+            raise ValueError(
+                f"min_target_length {self.min_target_length} must be below max_target_length"
+                f" {self.max_target_length}"
+            )
+        return self
+
+    def check_lengths(
+        self, name: str, max_length: int, network: NetworkConfig, tokenizer: TextTokenizer
+    ) -> None:
+        """Check the lengths of sources and targets."""
+        super().check_lengths(name, max_length, network, tokenizer)
+        # The decoder reads its start token before the target.
+        check_positions(name, f"tasks.{name}.max_target_length", self.max_target_length, network, further=1)

@@ -1,0 +1,1 @@
+"""Question answering: a span of a passage, read in sliding windows."""

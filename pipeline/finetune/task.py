@@ -1,0 +1,138 @@
+"""What every kind of task offers, and the examples of a task.
+
+A kind of task is one class of settings, in a file of its own in `tasks/`. It inherits from the settings of its form
+(`forms/*/settings.py`), which says what the task asks of a network and how the network is trained for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args
+
+from cluster.artefacts.errors import ConfigError, MismatchError
+from cluster.artefacts.manifest import InputEntry, hash_file
+from models.config import NetworkConfig, TransformerConfig
+from pipeline.config.loading import Config
+from pipeline.finetune.files.evaluation_set import EvaluationSet
+from pipeline.finetune.settings import TrainingOverrides
+
+if TYPE_CHECKING:
+    from models.hf.family import Head
+    from pipeline.checkpoints.references import PretrainedModel
+    from pipeline.finetune.tokenizer import TextTokenizer
+
+ExampleT = TypeVar("ExampleT")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData(Generic[ExampleT]):
+    """The examples of a task."""
+
+    train: tuple[ExampleT, ...]
+    evaluation: tuple[ExampleT, ...]
+    labels: tuple[str, ...]
+    """Names of the labels, in the order of their numbers; empty where nothing is classified."""
+    inputs: tuple[InputEntry, ...]
+    """The files or artefacts that the examples were read from."""
+
+    @classmethod
+    def of_files(
+        cls,
+        train: Sequence[ExampleT],
+        evaluation: Sequence[ExampleT],
+        paths: Sequence[Path],
+        labels: tuple[str, ...] = (),
+    ) -> TaskData[ExampleT]:
+        """Examples that were read from the files `paths`.
+
+        Raises:
+            ConfigError: there are no examples to train on, or none to evaluate on.
+        """
+        if not train or not evaluation:
+            raise ConfigError(
+                f"There are {len(train)} examples to train on and {len(evaluation)} to evaluate on in"
+                f" {' and '.join(map(str, paths))}.",
+                next_step="name larger files, or compare them with those of the official release",
+            )
+        entries = (InputEntry(kind="source-file", uri=str(p), fingerprint=hash_file(p)[0]) for p in paths)
+        return cls(tuple(train), tuple(evaluation), labels, tuple(entries))
+
+
+class TaskConfig(Config):
+    """What all tasks have in common; every subclass adds a `kind`."""
+
+    training: TrainingOverrides = TrainingOverrides()
+    """Training settings in which this task differs from the shared ones."""
+
+    metrics: ClassVar[tuple[str, ...]]
+    """Names of the metrics that the form measures; tables show the first."""
+    evaluation_sets: ClassVar[tuple[EvaluationSet, ...]]
+    """The texts that the task evaluates on, which pre-training corpora are decontaminated against; empty for tasks made
+    from documents that pre-training holds out."""
+    form: ClassVar[str]
+    """What the task asks of a network; a key of `forms.registry.FORMS`."""
+    carriers: ClassVar[tuple[str, ...]]
+    """Kinds of network that can be trained on tasks of this form."""
+    head: ClassVar[Head]
+    """The head, in `transformers`, of a network that was trained on a task of this form."""
+
+    def load(self) -> TaskData[Any]:
+        """Read or make the examples.
+
+        Raises:
+            MissingInputError: a file of the task does not exist.
+            ConfigError: a file has a wrong line, or there is too little text to make the examples from.
+        """
+        raise NotImplementedError
+
+    def check_lengths(
+        self, name: str, max_length: int, network: NetworkConfig, tokenizer: TextTokenizer
+    ) -> None:
+        """Check that the task called `name` fits into a network, with inputs of up to `max_length` tokens.
+
+        Raises:
+            MismatchError: an input or a target may be longer than the network's table of positions.
+        """
+        check_positions(name, "training.max_length", max_length, network)
+
+    def check_checkpoint(self, name: str, pretrained: PretrainedModel) -> None:
+        """Check that the checkpoint was not trained on the texts that the task called `name` evaluates on.
+
+        Raises:
+            MismatchError: it was.
+        """
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that determine the examples besides the inputs: neither paths nor training settings."""
+        paths = {name for name in type(self).model_fields if isinstance(getattr(self, name), Path)}
+        return self.model_dump(mode="json", exclude=paths | {"training"})
+
+
+Tasks = Mapping[str, type[TaskConfig]]
+"""Kinds of tasks by name."""
+
+
+def by_kind(union: Any) -> Tasks:
+    """The members of a (discriminated) union of settings, keyed by the value of their `kind`."""
+    members = get_args(get_args(union)[0]) or get_args(union)
+    return {task.model_fields["kind"].default: task for task in members}
+
+
+def check_positions(name: str, key: str, length: int, network: NetworkConfig, further: int = 0) -> None:
+    """Check that a network has positions for `length` tokens, a setting called `key`, and for `further` ones.
+
+    Raises:
+        MismatchError: the task called `name` needs more positions.
+    """
+    # Only learned positions are rows of a table; other kinds of positions are defined for any length.
+    if not isinstance(network, TransformerConfig) or network.positions != "learned":
+        return
+    limit = network.max_positions - further
+    if length > limit:
+        raise MismatchError(
+            f"The task {name} takes up to {length} tokens, but the network knows only {network.max_positions}"
+            " positions.",
+            next_step=f"add {key}={limit}",
+        )
