@@ -15,7 +15,7 @@ from data_prep.sources import AnySource
 from data_prep.tokenizers.config import AnyTokenizer, ByteLevelBPE, TrainedTokenizer
 
 
-class DataConfig(BaseModel):
+class PreparationConfig(BaseModel):
     """One `cloze data prepare`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -57,7 +57,7 @@ class DataConfig(BaseModel):
         return sources
 
     @model_validator(mode="after")
-    def _weights_name_the_sources(self) -> DataConfig:
+    def _weights_name_the_sources(self) -> PreparationConfig:
         # Training finds it too, but after hours of reading and deduplicating.
         weights = self.tokenizer.weights if isinstance(self.tokenizer, TrainedTokenizer) else None
         names = [source.name for source in self.sources]

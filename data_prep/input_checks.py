@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, MissingInputError
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.evaluation import check_evaluation_texts
 from data_prep.filters.chain import FilterChain
@@ -15,7 +15,7 @@ from data_prep.tokenizers.config import PretrainedTokenizer
 from data_prep.tokenizers.pretrained import find_tokenizer
 
 
-def check_inputs(config: DataConfig, evaluation_texts: EvaluationTexts | None) -> None:
+def check_inputs(config: PreparationConfig, evaluation_texts: EvaluationTexts | None) -> None:
     """Refuse what would stop the preparation later. Reads no text and needs no Ray.
 
     Raises:

@@ -16,7 +16,7 @@ from cluster.artefacts.errors import ClozeError, MissingInputError
 from cluster.artefacts.manifest import seal, unseal, write_durably
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 from data_prep.sources.streams import open_file
@@ -41,7 +41,7 @@ class Input:
     """Changes when the file does: its size and time of modification, or what the remote store offers."""
 
 
-def list_inputs(config: DataConfig) -> list[Input]:
+def list_inputs(config: PreparationConfig) -> list[Input]:
     """Every source file in the order in which it is stored: sources as configured, files by name.
 
     Raises:

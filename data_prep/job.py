@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.storage import exclusive, storage_errors
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_checks import check_inputs
 from data_prep.inputs import group_inputs, hash_inputs, list_inputs
@@ -56,7 +56,7 @@ class Prepared:
 
 
 def prepare(
-    config: DataConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
+    config: PreparationConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
 ) -> Prepared:
     """Make, continue, repair or confirm the artefacts of `config`. Needs a connected Ray cluster.
 
@@ -83,7 +83,7 @@ def prepare(
 
 
 def prepare_tokenizer(
-    config: DataConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
+    config: PreparationConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
 ) -> Manifest:
     """Like `prepare`, but ends with the tokenizer; a later `prepare` goes on from there."""
     check_inputs(config, evaluation_texts)
@@ -103,7 +103,7 @@ def _decontaminate(
 
 
 @contextmanager
-def _workspace(config: DataConfig, replace: bool) -> Iterator[Workspace]:
+def _workspace(config: PreparationConfig, replace: bool) -> Iterator[Workspace]:
     """List and hash the source files, and hold the output directory."""
     with storage_errors(config.out):
         config.out.mkdir(parents=True, exist_ok=True)

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cluster.artefacts.storage import is_committed
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_checks import check_inputs
 from data_prep.inputs import group_inputs, list_inputs
 from data_prep.layout import DECONTAMINATION, STAGES
 
 
-def plan_preparation(config: DataConfig, evaluation_texts: EvaluationTexts | None = None) -> dict[str, Any]:
+def plan_preparation(
+    config: PreparationConfig, evaluation_texts: EvaluationTexts | None = None
+) -> dict[str, Any]:
     """Resolve files, sizes and shards. Reads no file's content, writes nothing and needs no Ray.
 
     Args:
@@ -58,7 +60,7 @@ def plan_preparation(config: DataConfig, evaluation_texts: EvaluationTexts | Non
     return plan | ({"near_duplicates": near.describe()} if (near := config.dedup.near) is not None else {})
 
 
-def _settings(config: DataConfig) -> dict[str, Any]:
+def _settings(config: PreparationConfig) -> dict[str, Any]:
     """The treatment of the text, in the words of the configuration."""
     dedup = config.dedup
     removed = {"documents": dedup.documents, "paragraphs": dedup.paragraphs, "near-duplicates": dedup.near}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster.artefacts.manifest import InputEntry, Manifest
 from cluster.artefacts.shard_records import ShardRecord, sum_stats
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from data_prep.inputs import Input, InputPart
 from data_prep.layout import DOCUMENTS
 from data_prep.selection import selection_files
@@ -19,7 +19,7 @@ from data_prep.sources.base import SourceConfig
 class Workspace:
     """One run of the stages."""
 
-    config: DataConfig
+    config: PreparationConfig
     groups: Sequence[tuple[InputPart, ...]]
     """The source parts of every document shard."""
     digests: Mapping[Input, str]

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from data_prep.filters.chain import FilterChain
 from data_prep.plan import plan_preparation
 from models.presets import PRESETS
@@ -38,7 +38,7 @@ OBJECTIVE_OF = {"encoder": "mlm", "decoder": "clm", "encoder_decoder": "bart_den
 
 
 def check_data(path: Path, directory: Path) -> None:
-    config = load_config(DataConfig, path)
+    config = load_config(PreparationConfig, path)
     for source in config.sources:
         for pattern in getattr(source, "paths", ()):
             make_file_for(pattern, directory)
@@ -76,7 +76,7 @@ def check_filters(path: Path, directory: Path) -> None:
     """A list of filters fits any preparation, and every filter of it can be made."""
     data = CONFIGS / "demo" / "practice-data.yaml"
     (directory / "run.yaml").write_text(f"base: [{data}, {path}]\n")
-    config = load_config(DataConfig, directory / "run.yaml")
+    config = load_config(PreparationConfig, directory / "run.yaml")
     assert config.filters
     FilterChain(config.filters)
 
@@ -124,7 +124,7 @@ def test_misspelt_choice_gets_the_nearest_name():
 
 def test_misspelt_source_key_gets_the_nearest_name():
     with pytest.raises(ConfigError, match="did you mean vocab_size"):
-        load_config(DataConfig, CONFIGS / "demo" / "practice-data.yaml", ["tokenizer.vocab_sise=2000"])
+        load_config(PreparationConfig, CONFIGS / "demo" / "practice-data.yaml", ["tokenizer.vocab_sise=2000"])
 
 
 def test_all_problems_are_reported_at_once():
@@ -205,7 +205,7 @@ def test_base_that_leads_back_to_itself_is_refused(tmp_path: Path):
 def test_unset_environment_variable_is_named_with_the_command_that_sets_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CLOZE_DATA", raising=False)
     with pytest.raises(ConfigError, match="CLOZE_DATA") as caught:
-        load_config(DataConfig, CONFIGS / "data" / "wikipedia-books.yaml")
+        load_config(PreparationConfig, CONFIGS / "data" / "wikipedia-books.yaml")
     assert "export CLOZE_DATA=" in caught.value.next_step
 
 
@@ -241,7 +241,7 @@ def make_file_for(pattern: str, directory: Path) -> None:
 def test_a_wrong_item_does_not_make_its_list_too_short():
     plain = {"name": "x", "out": "x", "sources": [{"kind": "json_lines", "nam": "a", "paths": ["x"]}]}
     with pytest.raises(ConfigError) as raised:
-        validate(DataConfig, plain, "test")
+        validate(PreparationConfig, plain, "test")
     assert [problem.key for problem in raised.value.problems] == [
         "sources.0.name",
         "sources.0.nam",

@@ -13,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 from torch import nn
 
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.elmo.encoder import ElmoEncoder
@@ -132,7 +132,7 @@ def test_runs_read_stores_of_the_published_vocabulary(name: str, monkeypatch: py
     monkeypatch.setenv("CLOZE_DATA", "corpora")
     store, kind, size, _ = PRETRAIN[name]["store"]
     config = load_config(PretrainConfig, CONFIGS / "pretrain" / f"{name}.yaml")
-    data = load_config(DataConfig, CONFIGS / "data" / f"{store}.yaml")
+    data = load_config(PreparationConfig, CONFIGS / "data" / f"{store}.yaml")
     assert [one.path for one in config.data.stores] == [data.out / "tokens"]
     assert (data.tokenizer.kind, data.tokenizer.vocab_size) == (kind, size)  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -36,7 +36,7 @@ NEAR_EDGES, NEAR_ROUND, NEAR_REPEATS = "near-edges", "near-round", "near-repeats
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DedupStep:
     """One step: an artefact with one shard for each split."""
 
     name: str
@@ -105,7 +105,7 @@ class Deduplication:
         """The documents that repeat an earlier one in the key that `function` hashes."""
         shards = range(self.job.num_shards)
         splits = [Survivors(self.job.documents_path(self.documents, shard), shard) for shard in shards]
-        hashes = self._make(Step(hashed, function, splits, [before], sizes=self.sizes))
+        hashes = self._make(DedupStep(hashed, function, splits, [before], sizes=self.sizes))
         return self._make(self._by_key(repeated, find_repeats, hashes, exact.KEYS, exact.REPEATS))
 
     def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
@@ -113,7 +113,7 @@ class Deduplication:
         splits = [minhash.BucketsSplit(own, method) for own in survivors]
         settings = {"ngram": method.ngram, "shape": list(method.shape), "seed": method.seed}
         buckets = self._make(
-            Step(NEAR_BUCKETS, minhash.write_buckets, splits, [before], settings, self.sizes)
+            DedupStep(NEAR_BUCKETS, minhash.write_buckets, splits, [before], settings, self.sizes)
         )
         if method.verify:
             graph = self._verify(buckets, method)
@@ -144,7 +144,7 @@ class Deduplication:
         ]
         settings = {"ngram": method.ngram}
         shingles = self._make(
-            Step(NEAR_SHINGLES, verification.write_shingles, shingled, [pairs], settings, self.sizes)
+            DedupStep(NEAR_SHINGLES, verification.write_shingles, shingled, [pairs], settings, self.sizes)
         )
         compared = [
             verification.PairsSplit(
@@ -153,7 +153,9 @@ class Deduplication:
             for shard in range(num_shards)
         ]
         limits, inputs = {"threshold": method.threshold}, [pairs, shingles]
-        return self._make(Step(NEAR_EDGES, verification.link_similar, compared, inputs, limits, self.sizes))
+        return self._make(
+            DedupStep(NEAR_EDGES, verification.link_similar, compared, inputs, limits, self.sizes)
+        )
 
     def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> Manifest:
         survivors = [self.unlike(shard) for shard in range(self.job.num_shards)]
@@ -161,10 +163,12 @@ class Deduplication:
         settings = {"min_length": method.min_length}
         if method.scope == "within":
             function = paragraphs.find_repeats_within
-            repeats = self._make(Step(PARAGRAPH_REPEATS, function, splits, [before], settings, self.sizes))
+            repeats = self._make(
+                DedupStep(PARAGRAPH_REPEATS, function, splits, [before], settings, self.sizes)
+            )
         else:
             function = paragraphs.hash_paragraphs
-            hashes = self._make(Step(PARAGRAPH_HASHES, function, splits, [before], settings, self.sizes))
+            hashes = self._make(DedupStep(PARAGRAPH_HASHES, function, splits, [before], settings, self.sizes))
             columns = paragraphs.REPEATS
             repeats = self._make(
                 self._by_key(PARAGRAPH_REPEATS, find_repeats, hashes, paragraphs.KEYS, columns)
@@ -175,7 +179,9 @@ class Deduplication:
         ]
         files = selection_files(self.job.num_shards)
         function, inputs = paragraphs.remove_repeats, [before, repeats]
-        return self._make(Step(PARAGRAPHS_REMOVED, function, removals, inputs, limits, self.sizes, files))
+        return self._make(
+            DedupStep(PARAGRAPHS_REMOVED, function, removals, inputs, limits, self.sizes, files)
+        )
 
     def _by_key(
         self,
@@ -184,21 +190,21 @@ class Deduplication:
         records: Manifest,
         keys: tuple[str, ...],
         columns: Mapping[str, str],
-    ) -> Step:
+    ) -> DedupStep:
         """A step with one shard per range of keys of the records of another step."""
         total = count_partitions(records.stats["rows"])
         directory, written = self.directory(records.kind), tuple(columns.items())
         splits = [RepeatsSplit(directory, number, total, keys, written) for number in range(total)]
-        return Step(name, function, splits, [records])
+        return DedupStep(name, function, splits, [records])
 
     def _by_document(
         self, name: str, operation: ShardFunction, graph: Manifest, ranges: Sequence[tuple[int, int]]
-    ) -> Step:
+    ) -> DedupStep:
         """A step with one shard per range of documents of a graph."""
         splits = [StarSplit(self.directory(graph.kind), first, last) for first, last in ranges]
-        return Step(name, operation, splits, [graph], {"ranges": [list(own) for own in ranges]})
+        return DedupStep(name, operation, splits, [graph], {"ranges": [list(own) for own in ranges]})
 
-    def _make(self, step: Step) -> Manifest:
+    def _make(self, step: DedupStep) -> Manifest:
         """The artefact of a step. An artefact of other settings in its place is replaced."""
         config, count = {"version": VERSION, **step.settings}, len(step.splits)
         fingerprints = [each.fingerprint for each in step.inputs]

@@ -16,7 +16,7 @@ from pipeline.config.members import TAG_FIELDS
 
 KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "data": ("data_prep.config", "DataConfig"),
+        "data": ("data_prep.config", "PreparationConfig"),
         "pretrain": ("pipeline.runs.config", "PretrainConfig"),
         "finetune": ("pipeline.demo.tasks", "FinetuneConfig"),
     }

@@ -58,7 +58,7 @@ class Report:
 
 def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
     """Make everything under `out`. What an earlier, interrupted demo finished there is used."""
-    from data_prep.config import DataConfig
+    from data_prep.config import PreparationConfig
     from data_prep.job import prepare
     from pipeline.checkpoints.references import resolve_model
     from pipeline.finetune.evaluation_sets import evaluation_texts
@@ -70,7 +70,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
         raise MissingInputError(
             f"The demo's configurations are not at {CONFIGS}.", next_step="run it from a clone: make demo"
         )
-    data = load_config(DataConfig, CONFIGS / "data.yaml", [f"out={out / 'data'}"])
+    data = load_config(PreparationConfig, CONFIGS / "data.yaml", [f"out={out / 'data'}"])
     settings = load_config(
         PretrainConfig,
         CONFIGS / "pretrain.yaml",

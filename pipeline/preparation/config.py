@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.filters import AnyFilter
 from data_prep.input_checks import as_problems, check_inputs, find_input_errors
@@ -19,7 +19,7 @@ from pipeline.config.loading import load_plain, validate
 from pipeline.finetune.evaluation_sets import evaluation_texts
 
 
-def load_preparation(path: Path, overrides: Sequence[str] = ()) -> DataConfig:
+def load_preparation(path: Path, overrides: Sequence[str] = ()) -> PreparationConfig:
     """Read and validate a data configuration, and look for its files, tokenizer, filters and evaluation sets.
 
     Raises:
@@ -27,9 +27,9 @@ def load_preparation(path: Path, overrides: Sequence[str] = ()) -> DataConfig:
         ConfigError: every problem at once. Where a part of the configuration is wrong, what the other parts name is
             looked for all the same.
     """
-    plain = load_plain(DataConfig, path, overrides)
+    plain = load_plain(PreparationConfig, path, overrides)
     try:
-        config = validate(DataConfig, plain, str(path))
+        config = validate(PreparationConfig, plain, str(path))
     except ConfigError as error:
         missing = [
             problem

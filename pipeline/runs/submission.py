@@ -32,7 +32,7 @@ CONTROL_VERBS = frozenset({"submit", "jobs", "logs", "stop"})
 CONFIG_KINDS = {
     "pretrain": ("pipeline.runs.config", "PretrainConfig"),
     "finetune": ("pipeline.demo.tasks", "FinetuneConfig"),
-    "data prepare": ("data_prep.config", "DataConfig"),
+    "data prepare": ("data_prep.config", "PreparationConfig"),
 }
 """Module and class of the configuration that a verb reads."""
 SAVING_VERBS = frozenset({"pretrain", "resume"})

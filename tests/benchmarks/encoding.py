@@ -62,12 +62,12 @@ class _Bench:
 
     def _tokenizer(self) -> Path:
         """GPT-2's, where CLOZE_DATA has it; else one trained on the text itself."""
-        from data_prep.config import DataConfig
+        from data_prep.config import PreparationConfig
         from data_prep.job import prepare_tokenizer
 
         root = os.environ.get("CLOZE_DATA")
         wanted = {"path": f"{root}/tokenizers/gpt2"} if root else {"vocab_size": 50_000}
-        config = DataConfig.model_validate(self._plain("tokenizer", "none") | {"tokenizer": wanted})
+        config = PreparationConfig.model_validate(self._plain("tokenizer", "none") | {"tokenizer": wanted})
         prepare_tokenizer(config)
         return config.out / "tokenizer" / "tokenizer.json"
 
@@ -84,19 +84,19 @@ class _Bench:
 
     def prepare(self, sentences: str) -> Path:
         """The whole preparation, from nothing."""
-        from data_prep.config import DataConfig
+        from data_prep.config import PreparationConfig
         from data_prep.job import prepare
 
-        config = DataConfig.model_validate(self._plain(f"ours-{sentences}", sentences))
+        config = PreparationConfig.model_validate(self._plain(f"ours-{sentences}", sentences))
         shutil.rmtree(config.out, ignore_errors=True)
         return prepare(config).token_store
 
     def tokenize(self, sentences: str) -> None:
         """The last stage alone: everything before it is there and is confirmed."""
-        from data_prep.config import DataConfig
+        from data_prep.config import PreparationConfig
         from data_prep.job import prepare
 
-        config = DataConfig.model_validate(self._plain(f"ours-{sentences}", sentences))
+        config = PreparationConfig.model_validate(self._plain(f"ours-{sentences}", sentences))
         shutil.rmtree(config.out / "tokens", ignore_errors=True)
         prepare(config)
 

@@ -34,11 +34,11 @@ def run() -> Iterator[str]:
 
 
 def _peaks(scratch: Path, num_bytes: int) -> dict[str, int]:
-    from data_prep.config import DataConfig
+    from data_prep.config import PreparationConfig
     from data_prep.job import prepare
 
     write_json_lines(scratch / "text", num_bytes)
-    config = DataConfig.model_validate(
+    config = PreparationConfig.model_validate(
         {
             "name": "benchmark",
             "out": str(scratch / "out"),

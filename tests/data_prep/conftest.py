@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 
 _WORD_LIST = """
 the of and to in a is was for as on by with that from at it are were this which or be his has had its an first one two
@@ -62,7 +62,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
-def small_config(corpus: Path, out: Path, **changes: Any) -> DataConfig:
+def small_config(corpus: Path, out: Path, **changes: Any) -> PreparationConfig:
     """A preparation of the small corpus in seven shards."""
     plain = {
         "name": "small",
@@ -74,21 +74,21 @@ def small_config(corpus: Path, out: Path, **changes: Any) -> DataConfig:
         "shard_bytes": 1,
         "tokenizer": {"vocab_size": 600, "train_bytes": 60_000},
     }
-    return DataConfig.model_validate(plain | changes)
+    return PreparationConfig.model_validate(plain | changes)
 
 
 @pytest.fixture(scope="session")
-def configure(corpus: Path) -> Callable[..., DataConfig]:
+def configure(corpus: Path) -> Callable[..., PreparationConfig]:
     """Makes a configuration of the small corpus: `configure(out, **changes)`."""
 
-    def make(out: Path, **changes: Any) -> DataConfig:
+    def make(out: Path, **changes: Any) -> PreparationConfig:
         return small_config(corpus, out, **changes)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def finished(configure: Callable[..., DataConfig], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def finished(configure: Callable[..., PreparationConfig], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The small corpus, prepared; tests must not change it."""
     from cluster.runtime import ray_runtime
     from data_prep.job import prepare

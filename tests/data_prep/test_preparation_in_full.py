@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.runtime import ray_runtime
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationText, EvaluationTexts
 from data_prep.job import Prepared, prepare
 from data_prep.layout import STAGES
@@ -73,14 +73,14 @@ def full_corpus(tmp_path_factory) -> Path:
     return directory
 
 
-def configured(corpus: Path, out: Path) -> DataConfig:
+def configured(corpus: Path, out: Path) -> PreparationConfig:
     by_id = {"id_field": "id", "lang_field": "lang"}
     repetition = {
         "kind": "gopher_repetition",
         "top_ngram_characters": {2: 0.3},
         "duplicate_ngram_characters": {},
     }
-    return DataConfig.model_validate(
+    return PreparationConfig.model_validate(
         {
             "name": "full",
             "out": out,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import TooManyRejectsError
 from cluster.artefacts.manifest import hash_file
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from data_prep.documents import DocumentStore
 from data_prep.inputs import group_inputs, list_inputs
 from data_prep.layout import DEDUP
@@ -29,7 +29,7 @@ def prepare(directory, files, shard_bytes, **changes):
         rows = [json.dumps({"id": own, "text": f"{name} text {at}"}) for at, own in enumerate(ids)]
         (directory / name).write_text("\n".join(rows))
     source = {"kind": "json_lines", "name": "s", "paths": [str(directory / "*.jsonl")], "id_field": "id"}
-    config = DataConfig.model_validate(
+    config = PreparationConfig.model_validate(
         {
             "name": "x",
             "out": directory / f"out-{shard_bytes}",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from pipeline.config.loading import load_config
 from pipeline.runs.config import PretrainConfig
 
@@ -43,7 +43,7 @@ def test_an_element_of_a_list_is_changed_by_its_index_and_keeps_the_rest(tmp_pat
 def test_an_element_that_becomes_another_kind_keeps_no_settings_of_the_former(tmp_path: Path):
     (tmp_path / "data.yaml").write_text(PREPARATION)
     overrides = ["sources.1={kind: json_lines, name: c, paths: [c.jsonl]}"]
-    config = load_config(DataConfig, tmp_path / "data.yaml", overrides)
+    config = load_config(PreparationConfig, tmp_path / "data.yaml", overrides)
     assert [(source.kind, source.name) for source in config.sources] == [
         ("json_lines", "a"),
         ("json_lines", "c"),
@@ -94,5 +94,7 @@ def test_settings_below_a_misspelt_kind_are_explained_with_it(tmp_path: Path):
 def test_below_a_kind_that_is_like_none_the_keys_that_no_kind_knows_are_named(tmp_path: Path):
     (tmp_path / "data.yaml").write_text(PREPARATION)
     with pytest.raises(ConfigError) as caught:
-        load_config(DataConfig, tmp_path / "data.yaml", ["tokenizer={kind: xyz, vocab_sise: 9, alpha: 1}"])
+        load_config(
+            PreparationConfig, tmp_path / "data.yaml", ["tokenizer={kind: xyz, vocab_sise: 9, alpha: 1}"]
+        )
     assert [problem.key for problem in caught.value.problems] == ["tokenizer.kind", "tokenizer.vocab_sise"]

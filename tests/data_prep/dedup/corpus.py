@@ -15,7 +15,7 @@ import pytest
 from cluster import shards
 from cluster.artefacts.manifest import FileEntry, Manifest, hash_file
 from cluster.artefacts.storage import commit, staging_directory
-from data_prep.config import DataConfig
+from data_prep.config import PreparationConfig
 from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter, document_files
 from data_prep.inputs import Input, InputPart
@@ -44,7 +44,7 @@ def write_documents(out: Path, texts: Sequence[Sequence[str]]) -> Manifest:
 
 def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
     """A preparation with one source, whose documents are already there."""
-    config = DataConfig.model_validate(
+    config = PreparationConfig.model_validate(
         {
             "name": "test",
             "out": out,

@@ -126,12 +126,12 @@ def write_texts(directory: Path) -> None:
 
 def prepare_texts(texts: Path, out: Path) -> None:
     """Prepare the stories; needs a Ray cluster."""
-    from data_prep.config import DataConfig
+    from data_prep.config import PreparationConfig
     from data_prep.job import prepare
 
     source = {"kind": "json_lines", "name": "stories", "id_field": "id", "text_field": "text"}
     sources = [{**source, "paths": [str(texts / "stories" / "*.jsonl")]}]
-    prepare(DataConfig.model_validate({**PREPARATION, "out": out, "sources": sources}))
+    prepare(PreparationConfig.model_validate({**PREPARATION, "out": out, "sources": sources}))
 
 
 def score(texts: Path, checkpoint: Path, out: Path) -> None:
