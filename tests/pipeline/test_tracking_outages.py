@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,10 +19,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.runs.log.log import RunLog, Sender, read_log, send_log, want_status
+from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
+from pipeline.runs.directory import RunDirectory, RunInfo
+from pipeline.runs.log.log import RunLog, Sender, read_log, read_metrics, send_log, want_status
+from pipeline.runs.log.sender import OWNER_NAME
 from pipeline.runs.tracking import TrackedRun, connect, find_version, logged_models, start_run
-from tests.pipeline.process_group import PATIENCE_S
-from tests.pipeline.ranks import free_port
+from tests.pipeline.one_rank import endings
+from tests.pipeline.process_group import PATIENCE_S, run_group
+from tests.pipeline.ranks import free_port, make_config
 
 STEP_S = 0.005
 
@@ -159,6 +166,63 @@ def test_a_run_goes_on_through_every_outage_and_everything_arrives_once(
         assert (str(model.status), [metric.value for metric in model.metrics]) == ("READY", [2.0])
     assert client.get_model_version_by_alias("outages", "best").tags["cloze.step"] == str(steps[-1])
     assert client.get_run(tracked.run_id).info.status == "FINISHED"
+
+
+class BlackHole:
+    """Accepts connections and never answers; knows which processes have connected."""
+
+    def __init__(self, connected: Path) -> None:
+        """
+        Args:
+            connected: a file that is made at the first connection.
+        """
+        self._connected = connected
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.clients: set[int | None] = set()
+        """Process ids."""
+        self._kept: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, address = self.listener.accept()
+                self._kept.append(connection)
+                ends = psutil.net_connections("tcp")
+                self.clients |= {end.pid for end in ends if tuple(end.laddr) == address}
+                self._connected.touch()
+
+    def close(self) -> None:
+        for one in (self.listener, *self._kept):
+            one.close()
+
+
+@pytest.mark.parametrize("answers", ["never", "with a refusal"])
+def test_no_part_of_training_connects_to_tracking_or_waits_for_it(answers: str, tmp_path: Path, store: Path):
+    hole = BlackHole(tmp_path / "connected")
+    port = hole.port if answers == "never" else free_port()
+    if answers == "with a refusal":
+        (tmp_path / "connected").touch()
+    config = make_config(tmp_path, store, "guards.spike_score=1000")
+    run, stacks = RunDirectory(config.runs_dir / "run"), tmp_path / "stacks"
+    run.create(RunInfo(name="run", run_id="0" * 32, tracking_uri=f"http://127.0.0.1:{port}"), config)
+    # No request is given up: whatever waited for one would not come back.
+    patience = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "100000"}
+    senders = set()
+    for attempt in ("from the beginning", "from a checkpoint"):
+        output = run_group("tests.pipeline.watched_rank", [port, tmp_path, run.path], 1, patience)
+        assert endings(output) == ["ended"], (attempt, output)
+        assert not stacks.exists(), (attempt, stacks.read_text())
+        senders.add(int((run.path / OWNER_NAME).read_text().split()[1]))
+        steps = [step_of(checkpoint) for checkpoint in list_checkpoints(run.checkpoints)]
+        assert (steps, [e["step"] for e in read_metrics(run.path, "held_out")]) == ([8, 12], [0, 6, 12])
+        assert [step["step"] for step in read_metrics(run.path)] == list(range(1, 13))
+        shutil.rmtree(list_checkpoints(run.checkpoints)[-1])
+    assert [event["event"] for event in run.events()].count("tracking-behind") == 2
+    assert hole.clients <= senders
+    assert answers != "never" or hole.clients
+    hole.close()
 
 
 def test_a_checkpoint_whose_registration_broke_off_has_one_model_and_one_version_in_the_end(
