@@ -24,7 +24,7 @@ from pipeline.runs.inputs import Inputs
 from pipeline.samples.dataset import SampleOrigin, TokenDataset
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
-from pipeline.samples.spans import Piece
+from pipeline.samples.slices import DocumentSlice
 
 STYLES = {
     "masked": "bold reverse",
@@ -104,11 +104,11 @@ def inspect_sample(inputs: Inputs, sample: int) -> list[InspectedPiece]:
 
 def documents_of(origin: SampleOrigin) -> list[tuple[int, int]]:
     """The documents of a sample, each by the number of its store and its own."""
-    return [(origin.store, piece.document) for piece in origin.pieces]
+    return [(origin.store, piece.document) for piece in origin.slices]
 
 
 def stretch_of(
-    origin: SampleOrigin, piece: Piece, documents: Mapping[tuple[int, int], Whereabouts]
+    origin: SampleOrigin, piece: DocumentSlice, documents: Mapping[tuple[int, int], Whereabouts]
 ) -> Stretch:
     """A piece of a sample with the whereabouts of its document."""
     own = documents[origin.store, piece.document]
@@ -138,7 +138,7 @@ class SampleReader:
         found = []
         for place in places:
             stop = place.first + len(place.ids)
-            own = [piece for piece in origin.pieces if place.first <= piece.row_start < stop]
+            own = [piece for piece in origin.slices if place.first <= piece.row_start < stop]
             cells = _cells(tokens, place, batch, inputs.vocabulary.roles.get("mask"))
             stretches = tuple(stretch_of(origin, piece, documents) for piece in own)
             original, read = tokens.text(place.ids), tokens.text(place.read)

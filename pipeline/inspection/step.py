@@ -266,8 +266,8 @@ def inspect_step(rebuilt: RebuiltStep, selection: Selection | None = None) -> In
             micro_batch=micro_batch,
             rank=rebuilt.rank_of(micro_batch),
             store=str(dataset.stores[origin.store].path),
-            epoch=origin.place.epoch,
-            stretches=tuple(stretch_of(origin, piece, documents) for piece in origin.pieces),
+            epoch=origin.epoch,
+            stretches=tuple(stretch_of(origin, piece, documents) for piece in origin.slices),
         )
         for micro_batch, sample, origin in drawn
     )
@@ -289,7 +289,7 @@ def _uses(
     tokens = dict.fromkeys(documents, 0)
     samples: dict[tuple[int, int], list[int]] = {key: [] for key in documents}
     for _, sample, origin in drawn:
-        for piece in origin.pieces:
+        for piece in origin.slices:
             key = origin.store, piece.document
             tokens[key] += piece.stop - piece.start
             samples[key] += [sample] if sample not in samples[key][-1:] else []

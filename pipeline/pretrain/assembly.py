@@ -21,7 +21,7 @@ from pipeline.pretrain.evaluation import Evaluation
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.inputs import Inputs, open_inputs
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.epochs.kept_layouts import KeptLayouts
+from pipeline.samples.epochs.index_cache import IndexCache
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
@@ -42,20 +42,20 @@ class Parts:
 
 
 def assemble(
-    config: PretrainConfig, rank: Rank, layouts: KeptLayouts, run: Path, *, first_data_step: int
+    config: PretrainConfig, rank: Rank, cache: IndexCache, run: Path, *, first_data_step: int
 ) -> Parts:
     """Open the data, build the network and its engine.
 
     Args:
-        layouts: where what is laid out is kept.
+        cache: of the indices of epochs.
         run: the run's directory.
-        first_data_step: the global batch that will be read first; its epoch is laid out while the engine is built.
+        first_data_step: the global batch that will be read first; the index of its epoch is made meanwhile.
 
     Raises:
         ConfigError: the configuration does not fit this group, or this machine.
     """
     require_even_share(config, rank.world_size)
-    inputs = open_inputs(config, verify=False, resolve=resolve_model, layouts=layouts)
+    inputs = open_inputs(config, verify=False, resolve=resolve_model, cache=cache)
     objective = OBJECTIVES[config.objective.kind]
     device = device_of(rank)
 
@@ -82,7 +82,7 @@ def assemble(
     held_out = {"": inputs.held_out}
     if config.evaluation.per_source:
         held_out |= inputs.held_out_by_source
-    layouts.forget_others()
+    cache.evict_unused()
     noise = Noise.of("evaluation", config.seed)
     evaluation = Evaluation(
         {source: make_loader([(0, dataset)], noise) for source, dataset in held_out.items()},

@@ -25,7 +25,7 @@ from pipeline.runs.config import PretrainConfig, identity_of, without_places
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.log.lines import LOG_NAME
 from pipeline.runs.log.seals import damage_of_log
-from pipeline.samples.epochs.kept_layouts import KeptLayouts
+from pipeline.samples.epochs.index_cache import IndexCache
 
 if TYPE_CHECKING:
     from pipeline.runs.inputs import Inputs
@@ -61,7 +61,7 @@ def check_resume(
             run.record_event("checkpoint-set-aside", message=message)
     seen = SeenFiles.read(run.verified)
     inputs = open_inputs(
-        config, verify=True, resolve=resolve_model, seen=seen, layouts=KeptLayouts(run.layout)
+        config, verify=True, resolve=resolve_model, seen=seen, cache=IndexCache(run.index_cache)
     )
     inputs.require_samples()
     if not look_only:

@@ -39,10 +39,10 @@ from pipeline.runs.heartbeat import Heartbeat
 from pipeline.runs.log.reporter import Reporter
 from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
 from pipeline.runs.tracking import environment
-from pipeline.samples.epochs.kept_layouts import KeptLayouts
+from pipeline.samples.epochs.index_cache import IndexCache
 from pipeline.samples.loader import Step
 
-_LAYOUT_TIMEOUT_S = 10.0
+_INDEX_TIMEOUT_S = 10.0
 """Seconds that an end in good order waits for what is being kept; the next start is as much faster."""
 
 
@@ -81,9 +81,9 @@ class Trainer:
         self.ledger = SkipLedger(run.path, entries)
         self.skipped = self.ledger.data
         first_step = 0 if start is None else start.state.step
-        self.layouts = KeptLayouts(run.layout, writes=rank.rank == 0, tell=run.record_event)
+        self.index_cache = IndexCache(run.index_cache, writes=rank.rank == 0, tell=run.record_event)
         first_data_step = self.skipped.data_step(first_step)
-        parts = assemble(config, rank, self.layouts, run.path, first_data_step=first_data_step)
+        parts = assemble(config, rank, self.index_cache, run.path, first_data_step=first_data_step)
         self.inputs, self.engine, self.weights = parts.inputs, parts.engine, parts.weights
         self.loader, self.evaluation = parts.loader, parts.evaluation
         self.progress, self.losses = Progress(), self._window()
@@ -128,9 +128,9 @@ class Trainer:
                 self._stretch()
             self.checkpoints.wait()
             self.checkpoints.require_saved(self.progress.step)
-            self.layouts.close(_LAYOUT_TIMEOUT_S)
+            self.index_cache.close(_INDEX_TIMEOUT_S)
         finally:
-            self.layouts.close()
+            self.index_cache.close()
             self.engine.close()
             self.profiler.close()
             self.heartbeat.close()
@@ -358,7 +358,7 @@ class Trainer:
             self._save()
         self.checkpoints.wait()
         self.checkpoints.require_saved(step)
-        self.layouts.close(min(_LAYOUT_TIMEOUT_S, self.config.guards.grace_s / 4))
+        self.index_cache.close(min(_INDEX_TIMEOUT_S, self.config.guards.grace_s / 4))
         self.reporter.history("preempted", step=step, reason=self.stop_file.reason)
         raise endings.preempted(self.run, step, self.stop_file.reason)
 

@@ -5,7 +5,7 @@ runs/NAME-1a2b3c4d/
     config.yaml     the resolved configuration; its last line is a checksum
     log.jsonl       every step's metrics and every event, append-only; log.seals has the hashes of its stretches
     verified.json   which files of its data were hashed, and need not be as long as nobody touches them
-    layout/         which documents make the samples of this epoch and the next; made anew where it is missing
+    index-cache/    which documents make the samples of this epoch and the next; made anew when it is missing
     checkpoints/    step-00000100/ ... each committed like any artefact
 """
 
@@ -76,9 +76,9 @@ class RunDirectory:
         return self.path / "verified.json"
 
     @property
-    def layout(self) -> Path:
-        """Directory of what was laid out for the run."""
-        return self.path / "layout"
+    def index_cache(self) -> Path:
+        """Directory of the cached indices of epochs."""
+        return self.path / "index-cache"
 
     @property
     def info(self) -> RunInfo:

@@ -19,9 +19,10 @@ from pipeline.objectives.base import Batch
 from pipeline.objectives.outside import OutsideModels, Resolve, input_entries, resolve_references
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.runs.config import PretrainConfig
-from pipeline.samples.dataset import Ingredient, Split, TokenDataset
-from pipeline.samples.epochs.kept_layouts import KeptLayouts
+from pipeline.samples.dataset import TokenDataset
+from pipeline.samples.epochs.index_cache import IndexCache
 from pipeline.samples.loader import Lengths
+from pipeline.samples.mixture import Split, StoreShare
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
 
@@ -39,8 +40,8 @@ class Inputs:
     vocabulary: Vocabulary
     outside: OutsideModels
     """The models that the objective's settings refer to."""
-    layouts: KeptLayouts | None = None
-    """Where what is laid out is kept."""
+    cache: IndexCache | None = None
+    """Of the indices of epochs."""
 
     @cached_property
     def phases(self) -> list[tuple[int, TokenDataset]]:
@@ -97,10 +98,10 @@ class Inputs:
         return [*tokens, *input_entries(self.outside)]
 
     def require_samples(self) -> None:
-        """Lay out all samples.
+        """Cut the documents of all datasets into samples.
 
         Raises:
-            ConfigError: some documents, of training or held out, do not give a single sample.
+            ConfigError: the documents of training, or the held-out ones, do not give a single sample.
         """
         _ = self.phases, self.held_out
 
@@ -129,7 +130,7 @@ class Inputs:
         config = self.config
         wanted = config.reading_at(sequence_length)
         return TokenDataset(
-            self._ingredients(weights, source),
+            self._shares(weights, source),
             sequence_length=wanted.length,
             pad=self.vocabulary["pad"],
             seed=config.seed,
@@ -142,10 +143,10 @@ class Inputs:
             with_langs=wanted.langs,
             language_temperature=config.data.language_temperature,
             source_names=self.source_names or None,
-            layouts=self.layouts,
+            cache=self.cache,
         )
 
-    def _ingredients(self, weights: Sequence[float] | None, source: str | None) -> list[Ingredient]:
+    def _shares(self, weights: Sequence[float] | None, source: str | None) -> list[StoreShare]:
         """The stores with their weights, without those of weight 0; or only what they hold of one source."""
         found = []
         for number, (store, one) in enumerate(zip(self.stores, self.config.data.stores, strict=True)):
@@ -156,7 +157,7 @@ class Inputs:
                     continue
                 sources = (source,)
             if weight > 0:
-                found.append(Ingredient(store, weight, sources, one.langs))
+                found.append(StoreShare(store, weight, sources, one.langs))
         return found
 
 
@@ -166,14 +167,14 @@ def open_inputs(
     verify: bool,
     resolve: Resolve,
     seen: SeenFiles | None = None,
-    layouts: KeptLayouts | None = None,
+    cache: IndexCache | None = None,
 ) -> Inputs:
     """Open the stores, hashing every file when `verify`, and fit the network's vocabulary to them.
 
     Args:
         resolve: finds the models that the objective's settings refer to.
         seen: files that need not be hashed again; those that are right are added.
-        layouts: where what is laid out is kept.
+        cache: of the indices of epochs.
 
     Raises:
         CorruptArtefactError, MismatchError, ConfigError, ReferenceNotFoundError: as the parts raise them; that the
@@ -185,7 +186,7 @@ def open_inputs(
     outside = resolve_references(config.objective, resolve)
     if check_fit := FIT_CHECKS.get(config.objective.kind):
         check_fit(config.objective, model, vocabulary, **outside)
-    return Inputs(config, stores, model, vocabulary, outside, layouts)
+    return Inputs(config, stores, model, vocabulary, outside, cache)
 
 
 def open_vocabulary(config: PretrainConfig, stores: Sequence[TokenStore]) -> Vocabulary:

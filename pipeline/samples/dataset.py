@@ -12,20 +12,19 @@ import numpy as np
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import hash_json
 from data_prep.token_store import TokenStore
-from pipeline.samples.epochs.epochs import Epochs
-from pipeline.samples.epochs.ingredients import Ingredient, Split
-from pipeline.samples.epochs.kept_layouts import KeptLayouts, KeptOutline
-from pipeline.samples.epochs.laid_out import Epoch, LaidOut
-from pipeline.samples.epochs.order import SCHEDULE_PERIOD, Mixture, Place
-from pipeline.samples.epochs.stocks import Cutting, Stock
+from pipeline.samples.epochs.index import EpochIndex
+from pipeline.samples.epochs.index_cache import IndexCache, Summary
+from pipeline.samples.epochs.prefetch import EpochPrefetch
+from pipeline.samples.mixture import SCHEDULE_PERIOD, Mixture, Split, StoreShare
 from pipeline.samples.packed import Packed, Special
-from pipeline.samples.piece_sources import PieceSources, find_sources, number_sources
+from pipeline.samples.parts import Cutter, IndexMaker, MixturePart
 from pipeline.samples.reader import sentence_positions, write_rows
 from pipeline.samples.reading import PAIR_FORMATS, Format, Relation
-from pipeline.samples.spans import Piece, pieces_of
+from pipeline.samples.slices import DocumentSlice, slices_of_row
 from pipeline.samples.text import find_documents, find_source_numbers
+from pipeline.samples.token_sources import TokenSources, find_sources, number_sources
 
-_STORE_SHIFT = np.uint64(48)
+_PART_SHIFT = np.uint64(48)
 """A sample's id holds its part of the mixture in the bits above and its row in the bits below."""
 
 
@@ -35,9 +34,9 @@ class SampleOrigin:
 
     store: int
     """Number of the store among `TokenDataset.stores`."""
-    place: Place
-    pieces: list[Piece]
-    """Its stretches of documents from left to right; of a pair, both segments."""
+    epoch: int
+    slices: list[DocumentSlice]
+    """Its slices of documents from left to right; of a pair, both segments."""
 
 
 class TokenDataset:
@@ -45,7 +44,7 @@ class TokenDataset:
 
     def __init__(
         self,
-        ingredients: Sequence[Ingredient],
+        shares: Sequence[StoreShare],
         *,
         sequence_length: int,
         pad: int | None = None,
@@ -59,35 +58,35 @@ class TokenDataset:
         with_langs: bool = False,
         source_names: Sequence[str] | None = None,
         language_temperature: float | None = None,
-        layouts: KeptLayouts | None = None,
+        cache: IndexCache | None = None,
     ) -> None:
-        """Choose the split's documents and lay out the samples.
+        """Choose the split's documents and count the samples they give.
 
         Args:
             sequence_length: positions of a sample.
-            pad: id of what fills rows; None takes that of the stores.
-            format: how samples are cut from documents; see `formats.py`.
-            relation: what the segments of a pair are to each other; for formats of pairs, and only for those.
-            attention: with "full", `Packed.cu_seqlens` tells where rows begin and nothing of what is in them.
+            pad: id of padding; None takes the padding of the stores.
+            format: how samples are cut from documents.
+            relation: of the segments of a pair; required by formats of pairs, and None for all others.
+            attention: with "full", `Packed.cu_seqlens` holds the boundaries of rows, not of the pieces in them.
             with_sentence_starts: fill in `Packed.sentence_starts`.
             with_langs: keep every sample in one language, and fill in `Packed.langs`. Languages that fill no sample
                 of the held-out split are left out of it.
-            source_names: the sources that `Packed.sources` numbers; a document of another one counts as of none. They
-                are given, because phases of a run with fewer stores must have the same numbers. None: it is not
-                filled in. Samples are the same in any case.
+            source_names: the sources that `Packed.sources` numbers; documents of other sources count as of none. The
+                names are given, because phases of a run with fewer stores must have the same numbers. None leaves
+                `Packed.sources` out. Samples are the same in any case.
             language_temperature: the exponent that evens out the shares of languages, such as 0.7; keeps every
                 sample in one language, too. None: every language has its share of the tokens.
-            layouts: where what is laid out is kept, and found again; samples are the same in any case.
+            cache: of the indices of epochs; samples are the same in any case.
 
         Raises:
             MismatchError: the stores were not made by the same tokenizer.
-            ConfigError: a store's documents fill not a single sample, or give no pairs; it has no such source or
+            ConfigError: a store's documents do not fill a single sample, or give no pairs; it has no such source or
                 language; the format and the relation do not go together.
         """
-        self.stores = [each.store for each in ingredients]
+        self.stores = [each.store for each in shares]
         _require_same_tokenizer(self.stores)
         _require_relation(format, relation)
-        self.ingredients = list(ingredients)
+        self.shares = list(shares)
         self.sequence_length = sequence_length
         ids = self.stores[0].special_tokens
         self.special = Special(bos=ids["bos"], eos=ids["eos"], pad=ids["pad"] if pad is None else pad)
@@ -99,8 +98,8 @@ class TokenDataset:
             None if source_names is None else [number_sources(store, source_names) for store in self.stores]
         )
         self._pairs = format in PAIR_FORMATS
-        self._cutting = Cutting(
-            self.ingredients,
+        self._cutter = Cutter(
+            self.shares,
             sequence_length,
             seed,
             held_out,
@@ -122,33 +121,33 @@ class TokenDataset:
         }
         self.fingerprint = hash_json(
             [
-                [[each.store.fingerprint, each.weight, each.sources, each.langs] for each in ingredients],
+                [[each.store.fingerprint, each.weight, each.sources, each.langs] for each in shares],
                 [sequence_length, seed, held_out, split],
                 *([name, value] for name, value in chosen.items() if value is not None),
             ]
         )
         num_tokens = sum(store.num_tokens for store in self.stores)
-        self._kept = None if layouts is None else layouts.of(self.fingerprint, num_tokens)
-        outline = self._outline()
-        self._outlines, self._kept_languages = outline.stocks, outline.languages
-        self._num_rows = np.array([one.num_rows for one in self._outlines], dtype=np.int64)
-        self._mixture = Mixture([one.weight for one in self._outlines], seed)
-        self._epochs = Epochs(self._epoch, 2 * len(self._outlines))
+        self._cache = None if cache is None else cache.of(self.fingerprint, num_tokens)
+        summary = self._summary() if self._cache is None else self._cache.summary(self._summary)
+        self._parts, self._known_languages = summary
+        self._num_rows = np.array([one.num_rows for one in self._parts], dtype=np.int64)
+        self._mixture = Mixture([one.weight for one in self._parts], seed)
+        self._epochs = EpochPrefetch(self._index, 2 * len(self._parts))
 
     @property
     def samples_per_epoch(self) -> list[int]:
-        """Samples that one pass over each part gives: a part is a store, or one of its languages."""
+        """Samples that one pass over each part of the mixture gives."""
         return self._num_rows.tolist()
 
     @property
     def num_documents(self) -> int:
         """Documents of the split, over all stores."""
-        return sum(one.num_documents for one in self._outlines)
+        return sum(one.num_documents for one in self._parts)
 
     @cached_property
     def languages(self) -> list[str]:
-        """ISO 639-1 codes of all documents, of both splits, in alphabetical order: what `Packed.langs` numbers."""
-        return _languages(self.ingredients) if self._kept_languages is None else self._kept_languages
+        """ISO 639-1 codes of all documents, of both splits, in alphabetical order; `Packed.langs` numbers them."""
+        return _languages(self.shares) if self._known_languages is None else self._known_languages
 
     def batch(self, samples: Sequence[int] | np.ndarray) -> Packed:
         """The samples with the given numbers, packed: see `Packed` for shapes."""
@@ -158,33 +157,33 @@ class TokenDataset:
         segment_ids = np.zeros((count, length) if self._pairs else (0, 0), dtype=np.uint8)
         labels = np.empty(count if self._pairs else 0, dtype=np.int64)
         rows = np.empty(count, dtype=np.int64)
-        pieces, sentences, sources = [], [], []
+        begins, sentences, sources = [], [], []
         special = (self.special.bos, self.special.eos, self.special.pad)
         for part, epoch, places in _groups(parts, epochs):
             if 2 * int(indices[places].max()) >= self._num_rows[part]:
                 self._epochs.begin(part, epoch + 1)
-            rows[places], spans, pair_labels = self._epochs.get(part, epoch).draw(indices[places])
-            ingredient = self._outlines[part].ingredient
-            index = self.stores[ingredient].index
-            text = find_documents(index, spans.documents)
-            pieces.append(write_rows(text, spans, places, special, input_ids, segment_ids))
+            rows[places], slices, pair_labels = self._epochs.get(part, epoch).look_up(indices[places])
+            share = self._parts[part].share
+            index = self.stores[share].index
+            text = find_documents(index, slices.documents)
+            begins.append(write_rows(text, slices, places, special, input_ids, segment_ids))
             if pair_labels is not None:
                 labels[places] = pair_labels
             if self._with_sentence_starts:
-                sentences.append(sentence_positions(text, spans, places, length))
+                sentences.append(sentence_positions(text, slices, places, length))
             if self._source_numbers is not None:
-                of_spans = find_source_numbers(index, spans.documents, self._source_numbers[ingredient])
-                sources.append(PieceSources(*find_sources(spans, places, length, of_spans)))
+                numbers = find_source_numbers(index, slices.documents, self._source_numbers[share])
+                sources.append(TokenSources(*find_sources(slices, places, length, numbers)))
         return Packed(
             input_ids,
-            self._boundaries(pieces, count),
+            self._boundaries(begins, count),
             sample_ids=_sample_ids(parts, rows),
             epochs=epochs.astype(np.uint64),
             sentence_starts=_merged(sentences) if self._with_sentence_starts else None,
             segment_ids=segment_ids if self._pairs else None,
             pair_labels=labels if self._pairs else None,
             langs=self._lang_of_part[parts] if self._with_langs else None,
-            sources=None if self._source_numbers is None else PieceSources.merge(sources),
+            sources=None if self._source_numbers is None else TokenSources.merge(sources),
         )
 
     def identify(self, samples: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -192,33 +191,26 @@ class TokenDataset:
         parts, epochs, indices = self._find(np.asarray(samples, dtype=np.int64))
         rows = np.empty(len(parts), dtype=np.int64)
         for part, epoch, places in _groups(parts, epochs):
-            rows[places] = self._epochs.get(part, epoch).draw(indices[places]).rows
+            rows[places] = self._epochs.get(part, epoch).look_up(indices[places]).rows
         return _sample_ids(parts, rows), epochs.astype(np.uint64)
 
     def prepare(self, sample: int) -> None:
-        """Begin to lay out, in threads, the epochs that `sample` and those behind it lie in."""
-        if len(self._outlines) == 1:
+        """Begin to make, in threads, the indices of the epochs that `sample` and the next ones lie in."""
+        if len(self._parts) == 1:
             self._epochs.begin(0, sample // int(self._num_rows[0]))
             return
         parts, epochs, _ = self._find(np.arange(sample, sample + SCHEDULE_PERIOD))
         for part, epoch, _ in _groups(parts, epochs):
             self._epochs.begin(part, epoch)
 
-    def locate(self, sample: int) -> tuple[int, Place]:
-        """The part (see `samples_per_epoch`), epoch and row of a sample."""
-        (part,), (epoch,), (index,) = (each.tolist() for each in self._find(np.array([sample])))
-        drawn = self._epochs.get(part, epoch).draw(np.array([index]))
-        return part, Place(epoch, int(drawn.rows[0]))
-
     def origin(self, sample: int) -> SampleOrigin:
         """The documents that a sample is made of."""
         (part,), (epoch,), indices = self._find(np.array([sample]))
-        drawn = self._epochs.get(int(part), int(epoch)).draw(indices)
-        place = Place(int(epoch), int(drawn.rows[0]))
-        return SampleOrigin(self._outlines[part].ingredient, place, pieces_of(drawn.spans))
+        entries = self._epochs.get(int(part), int(epoch)).look_up(indices)
+        return SampleOrigin(self._parts[part].share, int(epoch), slices_of_row(entries.slices))
 
     def _find(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of every sample, int64: its part of the mixture, the epoch of that part, its place in the epoch."""
+        """For each sample, int64: its part of the mixture, the epoch of that part, its place in the epoch."""
         parts, own = self._mixture.locate(samples)
         epochs, indices = np.divmod(own, self._num_rows[parts])
         return parts, epochs, indices
@@ -235,45 +227,33 @@ class TokenDataset:
     @cached_property
     def _lang_of_part(self) -> np.ndarray:
         """[parts] int64 number of each part's language."""
-        return np.array([self.languages.index(str(one.lang)) for one in self._outlines])
+        return np.array([self.languages.index(str(one.lang)) for one in self._parts])
 
-    def _outline(self) -> KeptOutline:
-        """What must be known of the stocks before the first sample is read: as it was kept, else from the stocks."""
-        if self._kept is not None and (known := self._kept.outline()) is not None:
-            return known
-        try:
-            outlines = [stock.outline for stock in self._stocks]
-        except ConfigError as error:
-            if self._kept is not None:
-                self._kept.keep_refusal(error)
-            raise
-        found = KeptOutline(outlines, _languages(self.ingredients) if self._with_langs else None)
-        if self._kept is not None:
-            self._kept.keep_outline(found)
-        return found
+    def _summary(self) -> Summary:
+        parts = [part for part, _ in self._cut]
+        return Summary(parts, _languages(self.shares) if self._with_langs else None)
 
     @cached_property
-    def _stocks(self) -> list[Stock]:
-        """Made when an epoch must be laid out."""
-        return self._cutting.stocks()
+    def _cut(self) -> list[tuple[MixturePart, IndexMaker]]:
+        """The parts, cut into rows; not needed while the cache has what is read."""
+        return self._cutter.cut()
 
-    def _epoch(self, part: int, number: int) -> Epoch:
-        def lay_out() -> LaidOut:
-            return self._stocks[part].lay_out(number)
+    def _index(self, number: int, epoch: int) -> EpochIndex:
+        def make() -> EpochIndex:
+            return self._cut[number][1](epoch)
 
-        if self._kept is None:
-            return lay_out()
-        outline = self._outlines[part]
-        num_documents = self.stores[outline.ingredient].num_documents
-        return self._kept.epoch(part, number, lay_out, outline, num_documents)
+        if self._cache is None:
+            return make()
+        part = self._parts[number]
+        return self._cache.epoch(number, epoch, make, part, self.stores[part.share].num_documents)
 
 
 def _sample_ids(parts: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return (parts.astype(np.uint64) << _STORE_SHIFT) | rows.astype(np.uint64)
+    return (parts.astype(np.uint64) << _PART_SHIFT) | rows.astype(np.uint64)
 
 
-def _languages(ingredients: Sequence[Ingredient]) -> list[str]:
-    return sorted({code for each in ingredients for code in each.languages()})
+def _languages(shares: Sequence[StoreShare]) -> list[str]:
+    return sorted({code for each in shares for code in each.languages()})
 
 
 def _groups(parts: np.ndarray, epochs: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:

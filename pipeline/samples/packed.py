@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.samples.piece_sources import PieceSources
+from pipeline.samples.token_sources import TokenSources
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Packed:
     random one, or both swapped); None without pairs."""
     langs: np.ndarray | None = None
     """[batch] int64 number of each row's language among `TokenDataset.languages`; None unless asked for."""
-    sources: PieceSources | None = None
+    sources: TokenSources | None = None
     """Numbers among `TokenDataset.source_names`; None unless asked for."""
 
     def sources_at(self, positions: np.ndarray, *, ahead: int = 0) -> np.ndarray | None:

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from data_prep.token_store import TokenArrays
-from pipeline.samples.spans import Spans
+from pipeline.samples.slices import Slices
 from pipeline.samples.text import count_up_to, sentences_of
 
 _CACHE_LINE_BYTES = 64
@@ -15,7 +15,7 @@ _CACHE_LINE_BYTES = 64
 @njit(cache=True, nogil=True)
 def write_rows(
     text: TokenArrays,
-    spans: Spans,
+    slices: Slices,
     places: np.ndarray,
     special: tuple[int, int, int],
     input_ids: np.ndarray,
@@ -24,8 +24,8 @@ def write_rows(
     """Write rows to their places in a batch.
 
     Args:
-        text: where the document of every span lies.
-        spans: what the rows are made of.
+        text: the document of every slice.
+        slices: the slices of documents in the rows.
         places: [rows] int64: which row of the batch each of them becomes.
         special: ids of `<s>`, `</s>` and padding.
         input_ids: [batch, length] int64, written to.
@@ -37,30 +37,30 @@ def write_rows(
     """
     bos, eos, pad = special
     length = input_ids.shape[1]
-    first_ids = _read_ahead(text, spans)
-    begins = np.empty(len(spans.documents) + len(places), dtype=np.int32)
+    first_ids = _read_ahead(text, slices)
+    begins = np.empty(len(slices.documents) + len(places), dtype=np.int32)
     count = 0
     for i in range(len(places)):
         row = input_ids[places[i]]
         column = 0
-        for k in range(spans.offsets[i], spans.offsets[i + 1]):
+        for k in range(slices.offsets[i], slices.offsets[i + 1]):
             begin = column
-            if spans.opened[k]:
+            if slices.opened[k]:
                 begins[count] = places[i] * length + column
                 count += 1
                 row[column] = bos
                 column += 1
-            size = spans.stops[k] - spans.starts[k]
+            size = slices.stops[k] - slices.starts[k]
             # Counting from 0 in views of their own lets the compiler vectorise the copy.
             ids = text.ids[first_ids[k] : first_ids[k] + size]
             target = row[column : column + size]
             for token in range(size):
                 target[token] = ids[token]
             column += size
-            if spans.closed[k]:
+            if slices.closed[k]:
                 row[column] = eos
                 column += 1
-            if len(segment_ids) and not spans.opened[k]:
+            if len(segment_ids) and not slices.opened[k]:
                 segment_ids[places[i], begin:column] = 1
         if column < length:
             begins[count] = places[i] * length + column
@@ -70,18 +70,18 @@ def write_rows(
 
 
 @njit(cache=True, nogil=True)
-def _read_ahead(text: TokenArrays, spans: Spans) -> np.ndarray:
-    """[spans + 1] int64 where in `text.ids` each span begins, and one number without meaning.
+def _read_ahead(text: TokenArrays, slices: Slices) -> np.ndarray:
+    """[slices + 1] int64 where in `text.ids` each slice begins, and one number without meaning.
 
     Reads one token of every cache line on the way: documents lie all over the memory, and reads that wait for nothing
     else are answered side by side. Copying them afterwards is twice as fast.
     """
-    first_ids = np.empty(len(spans.documents) + 1, dtype=np.int64)
+    first_ids = np.empty(len(slices.documents) + 1, dtype=np.int64)
     per_line = _CACHE_LINE_BYTES // text.ids.itemsize
     seen = 0
-    for k in range(len(spans.documents)):
-        first_ids[k] = text.token_starts[k] + spans.starts[k]
-        for token in range(0, spans.stops[k] - spans.starts[k], per_line):
+    for k in range(len(slices.documents)):
+        first_ids[k] = text.token_starts[k] + slices.starts[k]
+        for token in range(0, slices.stops[k] - slices.starts[k], per_line):
             seen |= text.ids[first_ids[k] + token]
     # Were what is read put nowhere, the compiler would leave the reading out.
     first_ids[-1] = seen
@@ -89,21 +89,21 @@ def _read_ahead(text: TokenArrays, spans: Spans) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def sentence_positions(text: TokenArrays, spans: Spans, places: np.ndarray, length: int) -> np.ndarray:
-    """int32 positions in the flattened batch of the first token of every sentence, and of every span.
+def sentence_positions(text: TokenArrays, slices: Slices, places: np.ndarray, length: int) -> np.ndarray:
+    """int32 positions in the flattened batch of the first token of every sentence, and of every slice.
 
     Ascending if `places` are. The arguments are those of `write_rows`.
     """
     total = 0
-    for k in range(len(spans.documents)):
+    for k in range(len(slices.documents)):
         total += 1 + text.sentence_counts[k]
     found = np.empty(min(total, len(places) * length), dtype=np.int32)
     count = 0
     for i in range(len(places)):
         column = places[i] * length
-        for k in range(spans.offsets[i], spans.offsets[i + 1]):
-            column += 1 if spans.opened[k] else 0
-            start, stop = spans.starts[k], spans.stops[k]
+        for k in range(slices.offsets[i], slices.offsets[i + 1]):
+            column += 1 if slices.opened[k] else 0
+            start, stop = slices.starts[k], slices.stops[k]
             starts = sentences_of(text, k)
             if stop > start:
                 found[count] = column
@@ -113,5 +113,5 @@ def sentence_positions(text: TokenArrays, spans: Spans, places: np.ndarray, leng
                     break
                 found[count] = column + starts[sentence] - start
                 count += 1
-            column += stop - start + (1 if spans.closed[k] else 0)
+            column += stop - start + (1 if slices.closed[k] else 0)
     return found[:count]

@@ -16,9 +16,9 @@ import numpy as np
 import orjson
 
 from data_prep.token_store import TokenArrays
-from pipeline.samples.epochs.order import StoreOrder
-from pipeline.samples.formats.formats import LAYOUTS
-from pipeline.samples.formats.material import Material
+from pipeline.samples.epochs.shuffle import StoreOrder
+from pipeline.samples.formats import FORMATS
+from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.reading import PAIR_FORMATS
 from tests.benchmarks.compare import Share
 from tests.benchmarks.corpus import documents
@@ -35,13 +35,13 @@ def run() -> Iterator[Share]:
         if not len(arrays.lengths):
             continue
         everything, padded = np.arange(len(arrays.lengths)), _padded(arrays.lengths, LENGTH)
-        for format, lay_out in LAYOUTS.items():
+        for format, cut in FORMATS.items():
             relation = "nsp" if format in PAIR_FORMATS else None
             order = StoreOrder("benchmark", 1)
-            layout = lay_out(Material(arrays, everything, LENGTH, order, "the benchmark's text", relation))
-            spans = layout.epoch(0).spans(np.arange(layout.num_rows))
-            real = (spans.stops - spans.starts).sum() + spans.opened.sum() + spans.closed.sum()
-            yield Share(f"packing {corpus}, {format}", real / (layout.num_rows * LENGTH), padded)
+            rows = cut(FormatInput(arrays, everything, LENGTH, order, "the benchmark's text", relation))
+            slices = rows.epoch(0).slices(np.arange(rows.num_rows))
+            real = (slices.stops - slices.starts).sum() + slices.opened.sum() + slices.closed.sum()
+            yield Share(f"packing {corpus}, {format}", real / (rows.num_rows * LENGTH), padded)
 
 
 def _padded(lengths: np.ndarray, length: int) -> dict[str, float]:

@@ -15,11 +15,11 @@ from cluster.artefacts.storage import commit, staging_directory
 from data_prep.ragged import Ragged
 from data_prep.token_store import TokenArrays
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
-from pipeline.samples.epochs.order import StoreOrder
-from pipeline.samples.formats.material import Material
+from pipeline.samples.epochs.shuffle import StoreOrder
+from pipeline.samples.formats.base import FormatInput, RowFormat
 from pipeline.samples.reader import sentence_positions, write_rows
 from pipeline.samples.reading import Relation
-from pipeline.samples.spans import Layout, Piece, pieces_of
+from pipeline.samples.slices import DocumentSlice, slices_of_row
 
 BOS, PAD, EOS = 0, 1, 2
 FIRST_ORDINARY = 5
@@ -76,11 +76,11 @@ class Corpus:
             sentence_counts=counts,
         )
 
-    def material(self, length: int, *, seed: int = 0, relation: Relation | None = None) -> Material:
-        """All documents, to be laid out."""
+    def material(self, length: int, *, seed: int = 0, relation: Relation | None = None) -> FormatInput:
+        """All documents, to be cut into rows."""
         order = StoreOrder("fingerprint", seed)
         documents = np.arange(len(self.sentences))
-        return Material(self.arrays(), documents, length, order, "the test documents", relation)
+        return FormatInput(self.arrays(), documents, length, order, "the test documents", relation)
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Row:
     """One row as it was written."""
 
     ids: list[int]
-    pieces: list[Piece]
+    pieces: list[DocumentSlice]
     begins: list[int]
     """Columns at which pieces begin, the padding's among them."""
     segments: list[int]
@@ -107,23 +107,23 @@ class Row:
         return [self.ids[a:b] for a, b in itertools.pairwise([*self.begins, len(self.ids)])]
 
 
-def read_rows(layout: Layout, material: Material, epoch: int = 0) -> list[Row]:
+def read_rows(cut: RowFormat, material: FormatInput, epoch: int = 0) -> list[Row]:
     """Every row of an epoch, one at a time."""
-    laid_out = layout.epoch(epoch)
-    pairs, place = laid_out.pair_labels is not None, np.array([0])
+    found = cut.epoch(epoch)
+    pairs, place = found.pair_labels is not None, np.array([0])
     rows = []
-    for number in range(layout.num_rows):
+    for number in range(cut.num_rows):
         ids = np.full((1, material.length), 60_000)
         segments = np.zeros((1, material.length) if pairs else (0, 0), dtype=np.uint8)
-        spans = laid_out.spans(np.array([number]))
-        text = material.text.of(spans.documents)
-        begins = write_rows(text, spans, place, (BOS, EOS, PAD), ids, segments)
-        sentences = sentence_positions(text, spans, place, material.length)
-        label = None if laid_out.pair_labels is None else int(laid_out.pair_labels[number])
+        slices = found.slices(np.array([number]))
+        text = material.text.of(slices.documents)
+        begins = write_rows(text, slices, place, (BOS, EOS, PAD), ids, segments)
+        sentences = sentence_positions(text, slices, place, material.length)
+        label = None if found.pair_labels is None else int(found.pair_labels[number])
         rows.append(
             Row(
                 ids[0].tolist(),
-                pieces_of(spans),
+                slices_of_row(slices),
                 begins.tolist(),
                 segments.reshape(-1).tolist(),
                 sentences.tolist(),

@@ -12,9 +12,9 @@ from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenStore
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.epochs.ingredients import Ingredient
-from pipeline.samples.formats.formats import LAYOUTS
+from pipeline.samples.formats import FORMATS
 from pipeline.samples.loader import StepLoader
+from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import Packed
 from pipeline.samples.reading import PAIR_FORMATS
 from tests.pipeline.materials import FIRST_ORDINARY, PAD, Corpus, write_corpus
@@ -34,11 +34,11 @@ def make(path: Path, format: str = "contiguous", **options: Any) -> TokenDataset
     options = {"sequence_length": LENGTH, "seed": 1, "held_out": 0.1} | options
     if format in PAIR_FORMATS:
         options = {"relation": "nsp"} | options
-    ingredients = options.pop("ingredients", None) or [Ingredient(TokenStore.open(path, verify=False))]
+    ingredients = options.pop("ingredients", None) or [StoreShare(TokenStore.open(path, verify=False))]
     return TokenDataset(ingredients, format=format, **options)  # pyright: ignore[reportArgumentType]
 
 
-every_format = pytest.mark.parametrize("format", LAYOUTS)
+every_format = pytest.mark.parametrize("format", FORMATS)
 
 
 @every_format
@@ -105,7 +105,7 @@ def test_the_origin_names_the_tokens_of_the_sample(tokens: Path, format: str):
         ids = dataset.batch([number]).input_ids[0]
         told = [
             token
-            for piece in dataset.origin(number).pieces
+            for piece in dataset.origin(number).slices
             for token in CORPUS.ids(piece.document, piece.start, piece.stop)
         ]
         assert ids[ids >= FIRST_ORDINARY].tolist() == told
@@ -181,7 +181,7 @@ def test_languages_are_drawn_by_their_share_of_tokens_to_the_power_of_the_temper
 
 def test_a_temperature_counts_every_ingredient_with_its_weight(tokens: Path):
     store = TokenStore.open(tokens, verify=False)
-    parts = [Ingredient(store, 3.0, langs=("en", "de")), Ingredient(store, 1.0, langs=("ro", "de"))]
+    parts = [StoreShare(store, 3.0, langs=("en", "de")), StoreShare(store, 1.0, langs=("ro", "de"))]
     tokens_in = {
         code: sum(int(CORPUS.lengths[d]) for d in range(240) if LANGS[d] == code)
         for code in ("de", "en", "ro")

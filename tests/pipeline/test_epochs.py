@@ -1,4 +1,4 @@
-"""Epochs are laid out once, ahead of time, and what was laid out ahead is what would have been laid out."""
+"""The index of an epoch is made once, ahead of time, and is the same as one that is made later."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pytest
 
 from data_prep.token_store import TokenStore
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.epochs.epochs import Epochs
-from pipeline.samples.epochs.ingredients import Ingredient
+from pipeline.samples.epochs.prefetch import EpochPrefetch
+from pipeline.samples.mixture import StoreShare
 from tests.conftest import write_store
 
 
-def test_an_epoch_that_several_ask_for_at_once_is_laid_out_once():
+def test_an_epoch_that_several_ask_for_at_once_is_made_once():
     made, go = [], threading.Event()
 
-    def lay_out(part: int, epoch: int) -> tuple[int, int]:
+    def make(part: int, epoch: int) -> tuple[int, int]:
         made.append((part, epoch))
         go.wait()
         return part, epoch
 
-    epochs = Epochs(lay_out, 4)
+    epochs = EpochPrefetch(make, 4)
     epochs.begin(0, 7)
     epochs.begin(0, 7)
     found: list[tuple[int, int]] = []
@@ -39,7 +39,7 @@ def test_an_epoch_that_several_ask_for_at_once_is_laid_out_once():
 
 def test_only_the_epochs_used_last_are_kept():
     made = []
-    epochs = Epochs(lambda part, epoch: made.append(epoch), 2)
+    epochs = EpochPrefetch(lambda part, epoch: made.append(epoch), 2)
     for epoch in (0, 1, 0, 2, 0, 1):
         epochs.get(0, epoch)
     assert made == [0, 1, 2, 1]
@@ -48,13 +48,13 @@ def test_only_the_epochs_used_last_are_kept():
 def test_an_error_is_raised_where_the_epoch_is_wanted_and_the_next_attempt_is_made_anew():
     attempts = []
 
-    def lay_out(part: int, epoch: int) -> str:
+    def make(part: int, epoch: int) -> str:
         attempts.append(epoch)
         if len(attempts) < 3:
             raise MemoryError("no room for it")
         return "rows"
 
-    epochs = Epochs(lay_out, 2)
+    epochs = EpochPrefetch(make, 2)
     epochs.begin(0, 1)
     for thread in threading.enumerate():
         if thread.name == "epoch-1-of-0":
@@ -65,19 +65,19 @@ def test_an_error_is_raised_where_the_epoch_is_wanted_and_the_next_attempt_is_ma
 
 
 def dataset(*paths: Path) -> TokenDataset:
-    ingredients = [Ingredient(TokenStore.open(path), float(weight + 1)) for weight, path in enumerate(paths)]
+    ingredients = [StoreShare(TokenStore.open(path), float(weight + 1)) for weight, path in enumerate(paths)]
     return TokenDataset(ingredients, sequence_length=16, seed=1, held_out=0.2)
 
 
 def test_the_next_epoch_is_begun_when_half_of_one_is_read(store: Path, monkeypatch: pytest.MonkeyPatch):
     begun = []
-    begin = Epochs.begin
+    begin = EpochPrefetch.begin
 
-    def noted(self: Epochs, part: int, epoch: int) -> None:
+    def noted(self: EpochPrefetch, part: int, epoch: int) -> None:
         begun.append((part, epoch))
         begin(self, part, epoch)
 
-    monkeypatch.setattr(Epochs, "begin", noted)
+    monkeypatch.setattr(EpochPrefetch, "begin", noted)
     samples = dataset(store)
     count = samples.samples_per_epoch[0]
     samples.batch(range(count // 2))

@@ -31,12 +31,12 @@ from pipeline.objectives.base import Batch, Objective
 from pipeline.objectives.outside import resolve_references
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.epochs.ingredients import Ingredient
-from pipeline.samples.formats.formats import LAYOUTS
+from pipeline.samples.formats import FORMATS
+from pipeline.samples.mixture import StoreShare
 from pipeline.samples.noise.noise import Noise
-from pipeline.samples.piece_sources import NO_SOURCE, PieceSources, find_sources
 from pipeline.samples.reading import PAIR_FORMATS, SINGLE_FORMATS, Format
-from pipeline.samples.spans import pieces_of
+from pipeline.samples.slices import slices_of_row
+from pipeline.samples.token_sources import NO_SOURCE, TokenSources, find_sources
 from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus
 
 NAMES = ["books", "common_crawl", "wikipedia"]
@@ -99,7 +99,7 @@ class Case:
     vocabulary: Vocabulary
     network: NetworkConfig
 
-    def dataset(self, ingredients: list[Ingredient], **options: Any) -> TokenDataset:
+    def dataset(self, ingredients: list[StoreShare], **options: Any) -> TokenDataset:
         wanted = self.objective.reading(self.settings, LENGTH)
         options = {"format": wanted.formats[0], "source_names": NAMES, "held_out": 0.05} | options
         return TokenDataset(
@@ -199,8 +199,8 @@ def make_case(kind: str, chosen: dict[str, Any]) -> Case:
     return Case(objective, own, vocabulary, network)
 
 
-def mixed(stores: list[TokenStore]) -> list[Ingredient]:
-    return [Ingredient(store) for store in stores]
+def mixed(stores: list[TokenStore]) -> list[StoreShare]:
+    return [StoreShare(store) for store in stores]
 
 
 def require_sources(batch: Batch) -> np.ndarray:
@@ -213,21 +213,21 @@ def require_sources(batch: Batch) -> np.ndarray:
 @given(DOCUMENTS, LENGTHS, st.sampled_from(SINGLE_FORMATS), st.integers(0, 2**31))
 def test_every_position_of_a_row_is_of_its_document(sentences, length: int, format: Format, seed: int):
     corpus = Corpus(sentences)
-    layout = LAYOUTS[format](corpus.material(length, seed=seed))
-    numbers = np.arange(layout.num_rows)
-    spans = layout.epoch(0).spans(numbers)
+    cut = FORMATS[format](corpus.material(length, seed=seed))
+    numbers = np.arange(cut.num_rows)
+    slices = cut.epoch(0).slices(numbers)
     own = np.arange(len(sentences), dtype=np.int16) % 3
-    found = PieceSources(*find_sources(spans, numbers, length, own[spans.documents])).at(
+    found = TokenSources(*find_sources(slices, numbers, length, own[slices.documents])).at(
         np.arange(length * len(numbers))
     )
     expected = np.full((len(numbers), length), NO_SOURCE)
     for row in numbers:
-        for piece in pieces_of(spans, int(row)):
+        for piece in slices_of_row(slices, int(row)):
             expected[row, piece.row_start : piece.row_stop] = own[piece.document]
     assert (found == expected.reshape(-1)).all()
 
 
-@pytest.mark.parametrize("format", LAYOUTS)
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("attention", ["documents", "full"])
 def test_samples_of_several_stores_know_the_sources_of_their_documents(
     stores: list[TokenStore], format: Format, attention: str
@@ -244,7 +244,7 @@ def test_samples_of_several_stores_know_the_sources_of_their_documents(
     expected = np.full(packed.input_ids.shape, NO_SOURCE)
     for row, sample in enumerate(samples):
         origin = dataset.origin(sample)
-        for piece in origin.pieces:
+        for piece in origin.slices:
             name = dataset.stores[origin.store].source(piece.document)
             expected[row, piece.row_start : piece.row_stop] = NAMES.index(name)
     assert (found.reshape(expected.shape) == expected).all()
@@ -256,7 +256,7 @@ def test_samples_of_several_stores_know_the_sources_of_their_documents(
 
 def test_a_source_without_a_name_is_none(stores: list[TokenStore]):
     dataset = TokenDataset(
-        [Ingredient(stores[0])], sequence_length=LENGTH, seed=1, held_out=0.05, source_names=["wikipedia"]
+        [StoreShare(stores[0])], sequence_length=LENGTH, seed=1, held_out=0.05, source_names=["wikipedia"]
     )
     packed = dataset.batch(range(8))
     found = packed.sources_at(np.arange(packed.input_ids.size))
@@ -340,9 +340,9 @@ def test_losses_of_the_sources_add_up_and_are_those_of_each_source_alone(
 ):
     """Rows of one source each, so that a source can be read alone; the noise of a row is the same in any batch."""
     ingredients = [
-        Ingredient(stores[0], sources=("wikipedia",)),
-        Ingredient(stores[0], sources=("books",)),
-        Ingredient(stores[1], sources=("common_crawl",)),
+        StoreShare(stores[0], sources=("wikipedia",)),
+        StoreShare(stores[0], sources=("books",)),
+        StoreShare(stores[1], sources=("common_crawl",)),
     ]
     dataset, model = case.dataset(ingredients), case.build()
     term = next(iter(case.objective.terms(case.settings)))

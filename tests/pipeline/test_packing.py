@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.samples.formats.best_fit import best_fit
-from pipeline.samples.formats.bins import best_fit_decreasing
 from pipeline.samples.formats.contiguous import Contiguous
 from pipeline.samples.formats.full_sentences import FullSentences
+from pipeline.samples.formats.pieces import best_fit_decreasing
 from pipeline.samples.formats.sentences import doc_sentences, sentences
 from tests.pipeline.materials import BOS, DOCUMENTS, EOS, FIRST_ORDINARY, LENGTHS, PAD, Corpus, read_rows
 
-LAYOUTS = {
+FORMATS = {
     "contiguous": Contiguous,
     "best_fit": best_fit,
     "full_sentences": FullSentences,
@@ -27,7 +27,7 @@ COMPLETE = ("best_fit", "doc_sentences", "sentences")
 """Formats that leave no tail out."""
 WHOLE_SENTENCES = ("full_sentences", "doc_sentences", "sentences")
 
-every_format = pytest.mark.parametrize("name", LAYOUTS)
+every_format = pytest.mark.parametrize("name", FORMATS)
 
 
 @every_format
@@ -36,7 +36,7 @@ every_format = pytest.mark.parametrize("name", LAYOUTS)
 def test_a_piece_is_bos_and_a_stretch_of_one_document(name: str, documents, length: int, epoch: int):
     corpus = Corpus(documents)
     material = corpus.material(length)
-    for row in read_rows(LAYOUTS[name](material), material, epoch):
+    for row in read_rows(FORMATS[name](material), material, epoch):
         stretches = row.stretches
         if stretches[-1][0] == PAD:
             assert set(stretches.pop()) == {PAD}
@@ -54,7 +54,7 @@ def test_a_piece_is_bos_and_a_stretch_of_one_document(name: str, documents, leng
 def test_an_epoch_holds_every_token_once(name: str, documents, length: int, epoch: int):
     corpus = Corpus(documents)
     material = corpus.material(length)
-    rows = read_rows(LAYOUTS[name](material), material, epoch)
+    rows = read_rows(FORMATS[name](material), material, epoch)
     seen = sorted(token for row in rows for token in row.tokens)
     assert seen == list(range(FIRST_ORDINARY, FIRST_ORDINARY + corpus.num_tokens))
 
@@ -64,18 +64,18 @@ def test_an_epoch_holds_every_token_once(name: str, documents, length: int, epoc
 @given(documents=DOCUMENTS, length=LENGTHS)
 def test_every_epoch_has_as_many_rows_in_another_order(name: str, documents, length: int):
     material = Corpus(documents).material(length)
-    layout = LAYOUTS[name](material)
-    epochs = [read_rows(layout, material, epoch) for epoch in range(4)]
-    assert {len(rows) for rows in epochs} == {layout.num_rows}
-    again = read_rows(LAYOUTS[name](material), material, 3)
+    cut = FORMATS[name](material)
+    epochs = [read_rows(cut, material, epoch) for epoch in range(4)]
+    assert {len(rows) for rows in epochs} == {cut.num_rows}
+    again = read_rows(FORMATS[name](material), material, 3)
     assert [row.ids for row in again] == [row.ids for row in epochs[3]]
 
 
 @every_format
 def test_the_next_epoch_puts_other_text_side_by_side(name: str):
     material = Corpus([[1 + (7 * d) % 5] * (1 + d % 4) for d in range(200)]).material(16)
-    layout = LAYOUTS[name](material)
-    first, second = (read_rows(layout, material, epoch) for epoch in (0, 1))
+    cut = FORMATS[name](material)
+    first, second = (read_rows(cut, material, epoch) for epoch in (0, 1))
     assert len({tuple(row.ids) for row in first} & {tuple(row.ids) for row in second}) < len(first) / 2
 
 
@@ -93,7 +93,7 @@ def test_only_a_sentence_longer_than_a_row_is_cut(name: str, documents, length: 
         if size + 2 > length
         for token in corpus.ids(document, int(start), int(start) + size)
     }
-    for row in read_rows(LAYOUTS[name](material), material, epoch):
+    for row in read_rows(FORMATS[name](material), material, epoch):
         for piece in row.pieces:
             if piece.stop > piece.start:
                 last = corpus.ids(piece.document, piece.stop - 1, piece.stop)[0]
@@ -139,8 +139,8 @@ def test_best_fit_cuts_no_document_that_fits(documents, length: int):
 def test_full_sentences_fill_rows_until_the_next_sentence_does_not_fit(documents, length: int):
     corpus = Corpus(documents)
     material = corpus.material(length)
-    layout = FullSentences(material)
-    rows = read_rows(layout, material)
+    cut = FullSentences(material)
+    rows = read_rows(cut, material)
     seen = sorted(token for row in rows for token in row.tokens)
     assert seen == list(range(FIRST_ORDINARY, FIRST_ORDINARY + corpus.num_tokens))
     for row, after in itertools.pairwise(rows):
@@ -158,9 +158,9 @@ def test_contiguous_rows_are_stretches_of_the_stream(documents, length: int, epo
     material = corpus.material(length)
     order = material.order.documents(epoch, material.documents)
     stream = [token for document in order for token in (BOS, *corpus.ids(document), EOS)]
-    layout = Contiguous(material)
-    assert layout.num_rows == len(stream) // (length - 1)
-    for number, row in enumerate(read_rows(layout, material, epoch)):
+    cut = Contiguous(material)
+    assert cut.num_rows == len(stream) // (length - 1)
+    for number, row in enumerate(read_rows(cut, material, epoch)):
         stretch = stream[number * (length - 1) : (number + 1) * (length - 1)]
         assert row.ids == ([*stretch, PAD] if stretch[0] == BOS else [BOS, *stretch])
 
@@ -174,7 +174,7 @@ def test_sentence_positions_are_the_first_tokens_of_pieces_and_sentences(name: s
     first_of_sentence = {
         corpus.ids(d, int(s), int(s) + 1)[0] for d, own in enumerate(corpus.starts) for s in own
     }
-    for row in read_rows(LAYOUTS[name](material), material):
+    for row in read_rows(FORMATS[name](material), material):
         expected = [
             column
             for column, token in enumerate(row.ids)

@@ -218,7 +218,7 @@ def test_texts_are_those_of_the_documents_that_are_listed(recorded: Recorded):
         origin = step.dataset.origin(one.sample)
         words = [
             f"w{token}"
-            for (number, document), piece in zip(documents_of(origin), origin.pieces, strict=True)
+            for (number, document), piece in zip(documents_of(origin), origin.slices, strict=True)
             for token in step.dataset.stores[number].tokens(document)[piece.start : piece.stop]
         ]
         shown = " ".join(piece.original for piece in pieces).replace("<s>", " ").replace("</s>", " ")

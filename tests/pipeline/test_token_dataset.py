@@ -10,8 +10,9 @@ import pytest
 from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.token_store import TokenStore
 from pipeline.samples.batch_plan import BatchPlan
-from pipeline.samples.dataset import Ingredient, TokenDataset
+from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.loader import StepLoader
+from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import Packed
 from tests.conftest import write_store
 
@@ -19,7 +20,7 @@ from tests.conftest import write_store
 def make_dataset(*paths: Path, seed: int = 1, held_out: float = 0.2, **options) -> TokenDataset:
     stores = [TokenStore.open(path) for path in paths]
     weights = options.pop("weights", [1.0] * len(stores))
-    ingredients = [Ingredient(*each) for each in zip(stores, weights, strict=True)]
+    ingredients = [StoreShare(*each) for each in zip(stores, weights, strict=True)]
     return TokenDataset(ingredients, sequence_length=16, seed=seed, held_out=held_out, **options)
 
 
@@ -28,15 +29,15 @@ def test_training_and_held_out_samples_share_no_document(store: Path):
     total = train.stores[0].num_documents
     assert train.num_documents + held_out.num_documents == total
     assert 0 < held_out.num_documents < total / 2
-    seen = {p.document for k in range(train.samples_per_epoch[0]) for p in train.origin(k).pieces}
-    unseen = {p.document for k in range(held_out.samples_per_epoch[0]) for p in held_out.origin(k).pieces}
+    seen = {p.document for k in range(train.samples_per_epoch[0]) for p in train.origin(k).slices}
+    unseen = {p.document for k in range(held_out.samples_per_epoch[0]) for p in held_out.origin(k).slices}
     assert not seen & unseen
 
 
 def test_an_epoch_reads_every_training_token_once(store: Path):
     dataset = make_dataset(store)
     count = dataset.samples_per_epoch[0]
-    read = sum(piece.stop - piece.start for k in range(count) for piece in dataset.origin(k).pieces)
+    read = sum(piece.stop - piece.start for k in range(count) for piece in dataset.origin(k).slices)
     expected = dataset.stores[0].lengths[~dataset.stores[0].held_out(0.2)].sum()
     assert expected - 16 < read <= expected
 
@@ -116,7 +117,7 @@ def test_an_error_while_loading_is_raised_where_the_batch_is_awaited(store: Path
 def test_stores_are_mixed_by_weight(store: Path, tmp_path: Path):
     other = write_store(tmp_path / "other", num_documents=100, seed=5)
     dataset = make_dataset(store, other, weights=[3.0, 1.0])
-    drawn = [dataset.locate(k)[0] for k in range(1024)]
+    drawn = [dataset.origin(k).store for k in range(1024)]
     assert np.bincount(drawn).tolist() == [768, 256]
 
 
@@ -133,17 +134,17 @@ def test_too_few_held_out_documents_are_refused_with_the_key_to_change(store: Pa
 
 def test_a_store_named_twice_gives_each_of_its_languages_its_own_weight(tmp_path: Path):
     opened = TokenStore.open(write_store(tmp_path / "tokens", langs=("en", "de")))
-    ingredients = [Ingredient(opened, 3.0, langs=("de",)), Ingredient(opened, 1.0, langs=("en",))]
+    ingredients = [StoreShare(opened, 3.0, langs=("de",)), StoreShare(opened, 1.0, langs=("en",))]
     dataset = TokenDataset(ingredients, sequence_length=16, seed=1, held_out=0.2)
     counts = {"de": 0, "en": 0}
     for sample in range(1024):
-        langs = {opened.lang(piece.document) for piece in dataset.origin(sample).pieces}
+        langs = {opened.lang(piece.document) for piece in dataset.origin(sample).slices}
         assert len(langs) == 1
         counts[langs.pop()] += 1
     assert counts == {"de": 768, "en": 256}
 
 
 def test_a_source_that_the_store_has_not_is_named_with_those_it_has(store: Path):
-    ingredient = Ingredient(TokenStore.open(store), sources=("tset",))
+    ingredient = StoreShare(TokenStore.open(store), sources=("tset",))
     with pytest.raises(ConfigError, match="has no source tset; it has test"):
         TokenDataset([ingredient], sequence_length=16, seed=1, held_out=0.2)

@@ -1,1 +1,35 @@
-"""Input formats: how documents are cut into the rows of samples."""
+"""The input formats by name: how samples are cut from documents (Liu et al. 2019, section 4.2 and table 2).
+
+| format | a sample | in the papers |
+|---|---|---|
+| `contiguous` | a full row of the shuffled stream, cut anywhere | BERT-like pre-training without NSP; GPT |
+| `best_fit` | documents, whole where they fit, packed into full rows | Ding et al. 2024 |
+| `full_sentences` | whole sentences, across documents | FULL-SENTENCES |
+| `doc_sentences` | whole sentences, a piece never crosses a document | DOC-SENTENCES |
+| `sentences` | single sentences, each a piece | ELMo |
+| `segment_pair` | two segments of some sentences, filling a row | SEGMENT-PAIR+NSP: BERT, ALBERT |
+| `sentence_pair` | two natural sentences | SENTENCE-PAIR+NSP |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pipeline.samples.formats.base import FormatInput, RowFormat
+from pipeline.samples.formats.best_fit import best_fit
+from pipeline.samples.formats.contiguous import Contiguous
+from pipeline.samples.formats.full_sentences import FullSentences
+from pipeline.samples.formats.pairs import segment_pair, sentence_pair
+from pipeline.samples.formats.sentences import doc_sentences, sentences
+from pipeline.samples.reading import Format
+
+FORMATS: Mapping[Format, Callable[[FormatInput], RowFormat]] = {
+    "contiguous": Contiguous,
+    "best_fit": best_fit,
+    "full_sentences": FullSentences,
+    "doc_sentences": doc_sentences,
+    "sentences": sentences,
+    "segment_pair": segment_pair,
+    "sentence_pair": sentence_pair,
+}
+"""Each format cuts the documents that it is given."""

@@ -11,21 +11,18 @@ import numpy as np
 from numba import njit
 
 from data_prep.token_store import TokenArrays
-from pipeline.samples.formats.bins import BinLayout, add_whole_or_cut, pieces_to_fill
-from pipeline.samples.formats.material import Material
+from pipeline.samples.formats.base import FormatInput
+from pipeline.samples.formats.pieces import PackedPieces, add_whole_or_cut
 
 
-def best_fit(material: Material) -> BinLayout:
-    """The layout of a part of a store."""
-    text, documents, length = material.text, material.documents, material.length
-    pieces = pieces_to_fill(_cut_documents(text, documents, length, pieces_to_fill(0)))
-    _cut_documents(text, documents, length, pieces)
-    return BinLayout(pieces, length, material.order)
+def best_fit(given: FormatInput) -> PackedPieces:
+    """Pack the documents."""
+    return PackedPieces(_cut_documents, given)
 
 
 @njit(cache=True, nogil=True)
 def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, pieces: np.ndarray) -> int:
-    """Fill in the pieces (or, where there is no place for any, only count them)."""
+    """Write the pieces, or only count them; see `PackedPieces`."""
     count = 0
     for document in documents:
         size = int(text.lengths[document])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from pipeline.samples.formats.material import Material
+from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.stream import END, FIRST, START, STOP, StreamRows, length_of_stream, stream_of
 
 
@@ -20,14 +20,14 @@ class Contiguous:
     num_rows: int
     """Full rows; does not depend on the order of the documents."""
 
-    def __init__(self, material: Material) -> None:
-        self.material = material
-        self.num_rows = length_of_stream(material.text.lengths, material.documents) // (material.length - 1)
+    def __init__(self, given: FormatInput) -> None:
+        self._given = given
+        self.num_rows = length_of_stream(given.text.lengths, given.documents) // (given.length - 1)
 
     def epoch(self, number: int) -> StreamRows:
         """Lay the documents out in the epoch's order."""
-        text, step = self.material.text, self.material.length - 1
-        documents = stream_of(text.lengths, self.material.order.documents(number, self.material.documents))
+        text, step = self._given.text, self._given.length - 1
+        documents = stream_of(text.lengths, self._given.order.documents(number, self._given.documents))
         rows = np.empty((self.num_rows, 3), dtype=np.int64)
         _fill_rows(documents, step, rows)
         return StreamRows(documents, rows)

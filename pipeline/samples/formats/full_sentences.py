@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from data_prep.token_store import TokenArrays
-from pipeline.samples.formats.material import Material
+from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.stream import DOCUMENT, END, FIRST, START, STOP, StreamRows, stream_of
 from pipeline.samples.text import stop_at_sentence
 
@@ -20,8 +20,8 @@ from pipeline.samples.text import stop_at_sentence
 class FullSentences:
     """The layout of a part of a store."""
 
-    def __init__(self, material: Material) -> None:
-        self.material = material
+    def __init__(self, given: FormatInput) -> None:
+        self._given = given
         self._first: StreamRows | None = self._cut(0)
         self.num_rows = len(self._first.rows)
 
@@ -34,10 +34,10 @@ class FullSentences:
         return StreamRows(cut.documents, cut.rows[kept])
 
     def _cut(self, epoch: int) -> StreamRows:
-        text = self.material.text
-        order = self.material.order.documents(epoch, self.material.documents)
+        text = self._given.text
+        order = self._given.order.documents(epoch, self._given.documents)
         documents = stream_of(text.lengths, order[text.lengths[order] > 0])
-        return StreamRows(documents, _rows_of_sentences(text, documents, self.material.length))
+        return StreamRows(documents, _rows_of_sentences(text, documents, self._given.length))
 
 
 @njit(cache=True, nogil=True)

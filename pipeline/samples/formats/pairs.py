@@ -27,14 +27,14 @@ from numba import njit
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenArrays
-from pipeline.samples.formats.bins import shuffle_groups
-from pipeline.samples.formats.material import Material
+from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.pair_chunks import SPECIAL_TOKENS, Chunks, segment_chunks, sentence_chunks
 from pipeline.samples.formats.pair_labels import arrange, draw_random
+from pipeline.samples.formats.pieces import shuffle_groups
 from pipeline.samples.formats.truncation import removed_from_each, removed_in_front
 from pipeline.samples.noise.kernels import fold, integer
 from pipeline.samples.noise.noise import Noise
-from pipeline.samples.spans import Spans, spans_to_fill
+from pipeline.samples.slices import Slices, empty_slices
 from pipeline.samples.text import sentences_of
 
 _ATTEMPTS = 64
@@ -79,46 +79,46 @@ class PairRows:
     pair_labels: np.ndarray
     """[pairs] int64."""
 
-    def spans(self, rows: np.ndarray) -> Spans:
-        """What the rows with the given numbers are made of."""
-        return _spans(rows, self.a, self.b)
+    def slices(self, rows: np.ndarray) -> Slices:
+        """The slices of documents in the rows with the given numbers."""
+        return _slices(rows, self.a, self.b)
 
 
 class PairLayout:
     """Pairs of a part of a store."""
 
-    def __init__(self, material: Material, chunks: Chunks) -> None:
+    def __init__(self, given: FormatInput, chunks: Chunks) -> None:
         """Raises ConfigError where the documents give no pairs of the wanted relation."""
-        if material.length < _SHORTEST_ROW:
+        if given.length < _SHORTEST_ROW:
             raise ConfigError(
-                f"A row of {material.length} tokens has no place for a pair with its special tokens.",
+                f"A row of {given.length} tokens has no place for a pair with its special tokens.",
                 next_step=f"set batch.sequence_length to {_SHORTEST_ROW} or more",
             )
-        self._material = material
+        self._given = given
         self._several = chunks.take(chunks.counts > 1)
-        self._next_or_random = material.relation == "nsp"
+        self._next_or_random = given.relation == "nsp"
         if not len(self._several.documents):
             raise ConfigError(
-                f"No document of {material.name} has two sentences, so there are no pairs of them.",
+                f"No document of {given.name} has two sentences, so there are no pairs of them.",
                 next_step="prepare the data with `sentences: blingfire`, or choose a format without pairs",
             )
         if self._next_or_random and len(np.unique(chunks.documents)) < 2:
             raise ConfigError(
-                f"All sentences of {material.name} are of one document, so that no pair can be random.",
+                f"All sentences of {given.name} are of one document, so that no pair can be random.",
                 next_step="prepare more documents, or choose `sop` or a format without pairs",
             )
         self.num_rows = len(self._several.documents)
         if self._next_or_random:
-            self._couple(_whole(material.text, chunks.take(chunks.counts == 1)))
+            self._couple(_whole(given.text, chunks.take(chunks.counts == 1)))
 
     def _couple(self, singles: Segments) -> None:
         """Make pairs of single sentences, the same in all epochs, and put all pairs into blocks of like lengths."""
-        order, several = self._material.order, _whole(self._material.text, self._several)
+        order, several = self._given.order, _whole(self._given.text, self._several)
         self._singles, self._couples = singles, _two_by_two(singles, order.noise("single", 0))
         num_several, (a, b) = len(several.documents), self._couples
         lengths = np.concatenate([several.stops - several.starts, a.stops - a.starts + b.stops - b.starts])
         self._candidates = arrange(
-            np.minimum(lengths, self._material.length - SPECIAL_TOKENS),
+            np.minimum(lengths, self._given.length - SPECIAL_TOKENS),
             np.arange(len(lengths)) >= num_several,
             order.noise("blocks", 0),
         )
@@ -126,12 +126,12 @@ class PairLayout:
 
     def epoch(self, number: int) -> PairRows:
         """Split the chunks, choose which become wrong pairs, and shorten what is too long."""
-        noise = partial(self._material.order.noise, epoch=number)
-        a, b = _split(self._material.text, self._several, np.uint64(noise("split").state))
+        noise = partial(self._given.order.noise, epoch=number)
+        a, b = _split(self._given.text, self._several, np.uint64(noise("split").state))
         right, a_wrong, b_wrong = (self._random if self._next_or_random else self._swapped)(a, b, noise)
         labels = np.repeat(np.arange(2), [len(right), len(a_wrong.documents)])
         a, b = Segments.join(a.take(right), a_wrong), Segments.join(b.take(right), b_wrong)
-        _truncate(a, b, self._material.length - SPECIAL_TOKENS, np.uint64(noise("truncate").state))
+        _truncate(a, b, self._given.length - SPECIAL_TOKENS, np.uint64(noise("truncate").state))
         return PairRows(a, b, labels)
 
     def _random(self, a: Segments, b: Segments, noise: Draws) -> tuple[np.ndarray, Segments, Segments]:
@@ -159,15 +159,15 @@ class PairLayout:
         return first, second
 
 
-def segment_pair(material: Material) -> PairLayout:
+def segment_pair(given: FormatInput) -> PairLayout:
     """Pairs that fill a row between them, of some sentences each."""
-    state = np.uint64(material.order.noise("chunks", 0).state)
-    return PairLayout(material, segment_chunks(material.text, material.documents, material.length, state))
+    state = np.uint64(given.order.noise("chunks", 0).state)
+    return PairLayout(given, segment_chunks(given.text, given.documents, given.length, state))
 
 
-def sentence_pair(material: Material) -> PairLayout:
+def sentence_pair(given: FormatInput) -> PairLayout:
     """Pairs of two natural sentences."""
-    return PairLayout(material, sentence_chunks(material.text, material.documents))
+    return PairLayout(given, sentence_chunks(given.text, given.documents))
 
 
 def _shuffled(count: int, noise: Noise) -> np.ndarray:
@@ -273,14 +273,14 @@ def _truncate(a: Segments, b: Segments, longest: int, state: np.uint64) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _spans(rows: np.ndarray, a: Segments, b: Segments) -> Spans:
-    spans = spans_to_fill(np.arange(len(rows) + 1) * 2)
+def _slices(rows: np.ndarray, a: Segments, b: Segments) -> Slices:
+    slices = empty_slices(np.arange(len(rows) + 1) * 2)
     for i in range(len(rows)):
         row = rows[i]
         first, second = 2 * i, 2 * i + 1
-        spans.documents[first], spans.documents[second] = a.documents[row], b.documents[row]
-        spans.starts[first], spans.starts[second] = a.starts[row], b.starts[row]
-        spans.stops[first], spans.stops[second] = a.stops[row], b.stops[row]
-        spans.opened[second] = False
-    spans.closed[:] = True
-    return spans
+        slices.documents[first], slices.documents[second] = a.documents[row], b.documents[row]
+        slices.starts[first], slices.starts[second] = a.starts[row], b.starts[row]
+        slices.stops[first], slices.stops[second] = a.stops[row], b.stops[row]
+        slices.opened[second] = False
+    slices.closed[:] = True
+    return slices

@@ -13,30 +13,24 @@ import numpy as np
 from numba import njit
 
 from data_prep.token_store import TokenArrays
-from pipeline.samples.formats.bins import BinLayout, add_piece, add_whole_or_cut, pieces_to_fill
-from pipeline.samples.formats.material import Material
+from pipeline.samples.formats.base import FormatInput
+from pipeline.samples.formats.pieces import PackedPieces, add_piece, add_whole_or_cut
 from pipeline.samples.text import sentences_of, stop_at_sentence
 
 
-def doc_sentences(material: Material) -> BinLayout:
-    """The layout of a part of a store, each piece some sentences of one document."""
-    text, documents, length = material.text, material.documents, material.length
-    pieces = pieces_to_fill(_cut_documents(text, documents, length, pieces_to_fill(0)))
-    _cut_documents(text, documents, length, pieces)
-    return BinLayout(pieces, length, material.order)
+def doc_sentences(given: FormatInput) -> PackedPieces:
+    """Pack pieces of some sentences of one document."""
+    return PackedPieces(_cut_documents, given)
 
 
-def sentences(material: Material) -> BinLayout:
-    """The layout of a part of a store, each piece one sentence."""
-    text, documents, length = material.text, material.documents, material.length
-    pieces = pieces_to_fill(_cut_sentences(text, documents, length, pieces_to_fill(0)))
-    _cut_sentences(text, documents, length, pieces)
-    return BinLayout(pieces, length, material.order)
+def sentences(given: FormatInput) -> PackedPieces:
+    """Pack pieces of one sentence."""
+    return PackedPieces(_cut_sentences, given)
 
 
 @njit(cache=True, nogil=True)
 def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, pieces: np.ndarray) -> int:
-    """Fill in the pieces (or, where there is no place for any, only count them)."""
+    """Write the pieces, or only count them; see `PackedPieces`."""
     count = 0
     for document in documents:
         start = 0
@@ -49,7 +43,7 @@ def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, pieces
 
 @njit(cache=True, nogil=True)
 def _cut_sentences(text: TokenArrays, documents: np.ndarray, length: int, pieces: np.ndarray) -> int:
-    """Fill in the pieces (or, where there is no place for any, only count them)."""
+    """Write the pieces, or only count them; see `PackedPieces`."""
     count = 0
     for document in documents:
         starts = sentences_of(text, document)

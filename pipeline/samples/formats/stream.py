@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from pipeline.samples.spans import Spans, spans_to_fill
+from pipeline.samples.slices import Slices, empty_slices
 
 DOCUMENT, END = 0, 1
 """Columns of `StreamRows.documents`."""
@@ -34,9 +34,9 @@ class StreamRows:
         """There are no pairs."""
         return None
 
-    def spans(self, rows: np.ndarray) -> Spans:
-        """What the rows with the given numbers are made of."""
-        return _spans(self.rows, self.documents, rows)
+    def slices(self, rows: np.ndarray) -> Slices:
+        """The slices of documents in the rows with the given numbers."""
+        return _slices(self.rows, self.documents, rows)
 
 
 def stream_of(lengths: np.ndarray, documents: np.ndarray) -> np.ndarray:
@@ -64,7 +64,7 @@ def _fill_stream(lengths: np.ndarray, documents: np.ndarray, stream: np.ndarray)
 
 
 @njit(cache=True, nogil=True)
-def _spans(table: np.ndarray, documents: np.ndarray, rows: np.ndarray) -> Spans:
+def _slices(table: np.ndarray, documents: np.ndarray, rows: np.ndarray) -> Slices:
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     for i in range(len(rows)):
         row = table[rows[i]]
@@ -72,7 +72,7 @@ def _spans(table: np.ndarray, documents: np.ndarray, rows: np.ndarray) -> Spans:
         while documents[index, END] < row[STOP]:
             index += 1
         offsets[i + 1] = offsets[i] + index - row[FIRST] + 1
-    spans = spans_to_fill(offsets)
+    slices = empty_slices(offsets)
     for i in range(len(rows)):
         row = table[rows[i]]
         for k in range(offsets[i + 1] - offsets[i]):
@@ -81,8 +81,8 @@ def _spans(table: np.ndarray, documents: np.ndarray, rows: np.ndarray) -> Spans:
             end = documents[index, END]
             first_token, last_token = before + 1, end - 1
             place = offsets[i] + k
-            spans.documents[place] = documents[index, DOCUMENT]
-            spans.starts[place] = min(max(row[START], first_token), last_token) - first_token
-            spans.stops[place] = min(row[STOP], last_token) - first_token
-            spans.closed[place] = end <= row[STOP]
-    return spans
+            slices.documents[place] = documents[index, DOCUMENT]
+            slices.starts[place] = min(max(row[START], first_token), last_token) - first_token
+            slices.stops[place] = min(row[STOP], last_token) - first_token
+            slices.closed[place] = end <= row[STOP]
+    return slices

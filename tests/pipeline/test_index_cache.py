@@ -1,4 +1,4 @@
-"""A run that finds what was laid out for it reads the same samples, whatever happened to what was kept."""
+"""A run that finds cached indices of its epochs reads the same samples, whatever happened to the cache."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from data_prep.token_store import TokenStore
 from pipeline.checkpoints.checkpoint import MODEL_FILE, list_checkpoints
 from pipeline.runs.directory import RunDirectory
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.epochs import kept_epoch
-from pipeline.samples.epochs.ingredients import Ingredient
-from pipeline.samples.epochs.kept_layouts import KeptLayouts
-from pipeline.samples.epochs.stocks import Cutting
-from pipeline.samples.formats.formats import LAYOUTS
+from pipeline.samples.epochs import index_blocks
+from pipeline.samples.epochs.index_cache import IndexCache
+from pipeline.samples.formats import FORMATS
+from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import Packed
+from pipeline.samples.parts import Cutter
 from pipeline.samples.reading import PAIR_FORMATS
 from tests.benchmarks.resume import write_short_documents
 from tests.pipeline.materials import Corpus, write_corpus
@@ -47,42 +47,39 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[TokenStore]:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_epoch, "BLOCK", 5)
-    monkeypatch.setattr(kept_epoch, "BLOCKS", 8)
+    monkeypatch.setattr(index_blocks, "BLOCK", 20)
 
 
-def make(stores: list[TokenStore], layouts: KeptLayouts | None = None, **options: Any) -> TokenDataset:
+def make(stores: list[TokenStore], cache: IndexCache | None = None, **options: Any) -> TokenDataset:
     options = {"sequence_length": 24, "seed": 1, "held_out": 0.1, "format": "contiguous"} | options
     if options["format"] in PAIR_FORMATS:
         options = {"relation": "nsp"} | options
-    ingredients = [Ingredient(store, weight) for store, weight in zip(stores, (2.0, 1.0), strict=False)]
-    return TokenDataset(
-        ingredients, source_names=SOURCES, with_sentence_starts=True, layouts=layouts, **options
-    )
+    shares = [StoreShare(store, weight) for store, weight in zip(stores, (2.0, 1.0), strict=False)]
+    return TokenDataset(shares, source_names=SOURCES, with_sentence_starts=True, cache=cache, **options)
 
 
-def keeping(directory: Path, told: list[str] | None = None) -> KeptLayouts:
+def writing(directory: Path, told: list[str] | None = None) -> IndexCache:
     def tell(event: str, message: str) -> None:
         if told is not None:
             told.append(event)
 
-    return KeptLayouts(directory, writes=True, from_tokens=0, tell=tell)
+    return IndexCache(directory, writes=True, from_tokens=0, tell=tell)
 
 
-def keep(directory: Path, stores: list[TokenStore], samples: Any, **options: Any) -> None:
+def fill(directory: Path, stores: list[TokenStore], samples: Any, **options: Any) -> None:
     """What a run does that reads these samples and ends."""
-    layouts = keeping(directory)
-    make(stores, layouts, **options).batch(samples)
-    layouts.close(60)
+    cache = writing(directory)
+    make(stores, cache, **options).batch(samples)
+    cache.close(60)
 
 
 @pytest.fixture
-def nothing_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def forbid() -> None:
-        def laid_out(self: Cutting) -> Any:
+        def cut(self: Cutter) -> Any:
             raise AssertionError("documents were looked at")
 
-        monkeypatch.setattr(Cutting, "stocks", laid_out)
+        monkeypatch.setattr(Cutter, "cut", cut)
 
     return forbid
 
@@ -100,11 +97,11 @@ def same(ours: Packed, theirs: Packed) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("format", "split"), [*zip(LAYOUTS, itertools.repeat("train")), ("best_fit", "held_out")]
+    ("format", "split"), [*zip(FORMATS, itertools.repeat("train")), ("best_fit", "held_out")]
 )
 @pytest.mark.parametrize("mixed", [False, True])
-def test_samples_are_the_same_from_what_was_kept(
-    stores: list[TokenStore], tmp_path: Path, format: str, split: str, mixed: bool, nothing_is_laid_out
+def test_samples_are_the_same_from_the_cache(
+    stores: list[TokenStore], tmp_path: Path, format: str, split: str, mixed: bool, nothing_is_cut
 ):
     options: dict[str, Any] = {"format": format, "split": split, "with_langs": mixed, "held_out": 0.4}
     options |= {"language_temperature": 0.7} if mixed else {}
@@ -117,10 +114,10 @@ def test_samples_are_the_same_from_what_was_kept(
     epochs = {
         (int(s >> np.uint64(48)), int(e)) for s, e in zip(expected.sample_ids, expected.epochs, strict=True)
     }
-    keep(tmp_path / "layout", used, samples, **options)
-    assert len(list((tmp_path / "layout").glob("*/part-*"))) >= len(epochs)
-    nothing_is_laid_out()
-    kept = make(used, KeptLayouts(tmp_path / "layout", from_tokens=0), **options)
+    fill(tmp_path / "index", used, samples, **options)
+    assert len(list((tmp_path / "index").glob("*/part-*"))) >= len(epochs)
+    nothing_is_cut()
+    kept = make(used, IndexCache(tmp_path / "index", from_tokens=0), **options)
     assert (kept.samples_per_epoch, kept.num_documents) == (plain.samples_per_epoch, plain.num_documents)
     assert kept.languages == plain.languages
     kept.prepare(int(samples[0]))
@@ -131,8 +128,8 @@ def test_samples_are_the_same_from_what_was_kept(
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_any_samples_of_any_dataset_are_the_same_from_what_was_kept(stores, tmp_path_factory, data):
-    format = data.draw(st.sampled_from(list(LAYOUTS)))
+def test_any_samples_of_any_dataset_are_the_same_from_the_cache(stores, tmp_path_factory, data):
+    format = data.draw(st.sampled_from(list(FORMATS)))
     options: dict[str, Any] = {
         "format": format,
         "sequence_length": data.draw(st.integers(8, 40)),
@@ -145,10 +142,10 @@ def test_any_samples_of_any_dataset_are_the_same_from_what_was_kept(stores, tmp_
     plain = make(used, **options)
     last = 2 * sum(plain.samples_per_epoch)
     samples = np.array(data.draw(st.lists(st.integers(0, last), min_size=1, max_size=5)))
-    directory = tmp_path_factory.mktemp("kept") / "layout"
-    keep(directory, used, samples, **options)
+    directory = tmp_path_factory.mktemp("kept") / "index"
+    fill(directory, used, samples, **options)
     assert same(
-        make(used, KeptLayouts(directory, from_tokens=0), **options).batch(samples), plain.batch(samples)
+        make(used, IndexCache(directory, from_tokens=0), **options).batch(samples), plain.batch(samples)
     )
 
 
@@ -158,11 +155,11 @@ def test_damage_anywhere_is_noticed_before_it_is_used_and_mended(
 ):
     samples = np.arange(30)
     expected = make(stores[:1], format=format).batch(samples)
-    keep(tmp_path / "good", stores[:1], samples, format=format)
+    fill(tmp_path / "good", stores[:1], samples, format=format)
     files = sorted(
         path.relative_to(tmp_path / "good") for path in (tmp_path / "good").rglob("*") if path.is_file()
     )
-    assert {path.name for path in files} == {"outline.json", "manifest.json", "index.npy", "samples.bin"}
+    assert {path.name for path in files} == {"parts.json", "manifest.json", "samples.npy", "slices.npy"}
 
     def cut(path: Path, size: int) -> None:
         path.write_bytes(path.read_bytes()[: size // 2])
@@ -180,11 +177,11 @@ def test_damage_anywhere_is_noticed_before_it_is_used_and_mended(
 
     damages = [cut, remove, *map(flip, (lambda size: 9, lambda size: size // 2))]
 
-    def read(layouts: KeptLayouts) -> None:
-        dataset = make(stores[:1], layouts, format=format)
+    def read(cache: IndexCache) -> None:
+        dataset = make(stores[:1], cache, format=format)
         for _ in range(2):
             assert same(dataset.batch(samples), expected)
-        layouts.close(60)
+        cache.close(60)
 
     noticed = set()
     for number, (file, damage) in enumerate(itertools.product(files, damages)):
@@ -192,76 +189,76 @@ def test_damage_anywhere_is_noticed_before_it_is_used_and_mended(
         shutil.copytree(tmp_path / "good", directory)
         damage(directory / file, (directory / file).stat().st_size)
         told: list[str] = []
-        read(keeping(directory, told))
-        # What is not read is not looked at; a manifest that is gone is a stretch that was never kept.
-        assert told in ([], ["layout-damaged"])
+        read(writing(directory, told))
+        # What is not read is not looked at; a manifest that is gone is a block that was never kept.
+        assert told in ([], ["index-damaged"])
         noticed |= {(file.name, damage) for _ in told}
         mended: list[str] = []
-        read(keeping(directory, mended))
+        read(writing(directory, mended))
         assert mended == []
         shutil.rmtree(directory)
-    names = ("index.npy", "manifest.json", "samples.bin")
+    names = ("manifest.json", "samples.npy", "slices.npy")
     assert noticed == {*itertools.product(names, damages)} - {("manifest.json", remove)}
 
 
-def test_what_a_killed_run_had_kept_is_read_while_the_rest_is_laid_out(
+def test_blocks_of_a_killed_run_are_read_while_the_rest_is_made(
     stores: list[TokenStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(kept_epoch, "BLOCKS", 2)
+    monkeypatch.setattr(index_blocks, "BLOCK", 10)
     plain = make(stores[:1], sequence_length=64)
     count = plain.samples_per_epoch[0]
-    keep(tmp_path / "layout", stores[:1], range(5), sequence_length=64)
-    (epoch,) = (tmp_path / "layout").glob("*/part-0-epoch-0")
-    stretches = sorted(epoch.iterdir())
-    assert len(stretches) == -(-count // 10)
-    for path in (*stretches[:2], *stretches[4:]):
+    fill(tmp_path / "index", stores[:1], range(5), sequence_length=64)
+    (epoch,) = (tmp_path / "index").glob("*/part-0-epoch-0")
+    blocks = sorted(epoch.iterdir())
+    assert len(blocks) == -(-count // 10)
+    for path in (*blocks[:2], *blocks[4:]):
         shutil.rmtree(path)
-    go, stocks = threading.Event(), Cutting.stocks
+    go, cut = threading.Event(), Cutter.cut
 
-    def slowly(self: Cutting) -> Any:
+    def slowly(self: Cutter) -> Any:
         go.wait()
-        return stocks(self)
+        return cut(self)
 
-    monkeypatch.setattr(Cutting, "stocks", slowly)
-    layouts = keeping(tmp_path / "layout")
-    dataset = make(stores[:1], layouts, sequence_length=64)
+    monkeypatch.setattr(Cutter, "cut", slowly)
+    cache = writing(tmp_path / "index")
+    dataset = make(stores[:1], cache, sequence_length=64)
     assert same(dataset.batch(range(22, 38)), plain.batch(range(22, 38)))
     go.set()
     for samples in (range(36, 44), range(4), range(count - 3, count)):
         assert same(dataset.batch(samples), plain.batch(samples))
-    layouts.close(60)
-    assert sorted(epoch.iterdir()) == stretches
+    cache.close(60)
+    assert sorted(epoch.iterdir()) == blocks
 
 
 def test_another_seed_finds_nothing_and_takes_the_place(stores: list[TokenStore], tmp_path: Path):
-    directory = tmp_path / "layout"
-    keep(directory, stores, range(5))
+    directory = tmp_path / "index"
+    fill(directory, stores, range(5))
     (first,) = directory.iterdir()
-    (first / "part-0-epoch-7" / ".stretch-00003.killed.partial").mkdir(parents=True)
-    layouts = keeping(directory)
-    changed = make(stores, layouts, seed=2)
+    (first / "part-0-epoch-7" / ".block-00003.killed.partial").mkdir(parents=True)
+    cache = writing(directory)
+    changed = make(stores, cache, seed=2)
     assert same(changed.batch(range(5)), make(stores, seed=2).batch(range(5)))
-    layouts.forget_others()
-    layouts.close(60)
+    cache.evict_unused()
+    cache.close(60)
     (second,) = directory.iterdir()
     assert second != first
-    layouts = keeping(directory)
-    make(stores, layouts, seed=2)
-    (second / "part-0-epoch-0" / ".stretch-00003.killed.partial").mkdir()
-    layouts.forget_others()
-    layouts.close(60)
+    cache = writing(directory)
+    make(stores, cache, seed=2)
+    (second / "part-0-epoch-0" / ".block-00003.killed.partial").mkdir()
+    cache.evict_unused()
+    cache.close(60)
     assert not list(second.rglob("*.partial"))
     assert list(second.glob("part-*"))
 
 
 def test_epochs_that_are_over_are_deleted(stores: list[TokenStore], tmp_path: Path):
-    layouts = keeping(tmp_path / "layout")
-    dataset = make(stores[:1], layouts)
+    cache = writing(tmp_path / "index")
+    dataset = make(stores[:1], cache)
     count = dataset.samples_per_epoch[0]
     for sample in range(0, 5 * count, count // 8):
         dataset.batch([sample])
-    layouts.close(60)
-    (kept,) = (tmp_path / "layout").iterdir()
+    cache.close(60)
+    (kept,) = (tmp_path / "index").iterdir()
     numbers = {int(path.name.rpartition("-")[2]) for path in kept.glob("part-*")}
     assert 4 in numbers
     assert numbers <= {3, 4, 5}
@@ -270,66 +267,67 @@ def test_epochs_that_are_over_are_deleted(stores: list[TokenStore], tmp_path: Pa
 def test_a_file_system_that_refuses_is_told_once_and_nothing_else_changes(
     stores: list[TokenStore], tmp_path: Path
 ):
-    (tmp_path / "layout").write_text("in the way")
+    (tmp_path / "index").write_text("in the way")
     told: list[str] = []
-    layouts = keeping(tmp_path / "layout", told)
-    dataset = make(stores, layouts)
+    cache = writing(tmp_path / "index", told)
+    dataset = make(stores, cache)
     count = sum(dataset.samples_per_epoch)
     for first in (0, 2 * count):
         samples = range(first, first + 9)
         assert same(dataset.batch(samples), make(stores).batch(samples))
-    layouts.close(60)
-    assert told == ["layout-not-kept"]
+    cache.close(60)
+    assert told == ["index-not-cached"]
 
 
-def test_what_is_kept_leaves_as_much_free_as_it_takes(
+def test_the_cache_leaves_as_much_free_as_it_takes(
     stores: list[TokenStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     whole = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: whole._replace(free=1))
     told: list[str] = []
-    layouts = keeping(tmp_path / "layout", told)
-    make(stores, layouts).batch(range(5))
-    layouts.close(60)
-    assert told == ["layout-not-kept"]
-    assert [path.name for path in (tmp_path / "layout").rglob("*") if path.is_file()] == ["outline.json"]
-    assert not list((tmp_path / "layout").rglob("*stretch*"))
+    cache = writing(tmp_path / "index", told)
+    make(stores, cache).batch(range(5))
+    cache.close(60)
+    assert told == ["index-not-cached"]
+    assert [path.name for path in (tmp_path / "index").rglob("*") if path.is_file()] == ["parts.json"]
+    assert not list((tmp_path / "index").rglob("*block*"))
 
 
-def test_that_documents_give_no_sample_is_kept_as_well(
-    stores: list[TokenStore], tmp_path: Path, nothing_is_laid_out
+def test_that_documents_give_no_sample_is_cached_as_well(
+    stores: list[TokenStore], tmp_path: Path, nothing_is_cut
 ):
-    layouts = keeping(tmp_path / "layout")
+    cache = writing(tmp_path / "index")
     with pytest.raises(ConfigError, match="do not fill one sample") as first:
-        make(stores, layouts, split="held_out", held_out=1e-9)
-    layouts.close(60)
-    nothing_is_laid_out()
+        make(stores, cache, split="held_out", held_out=1e-9)
+    cache.close(60)
+    nothing_is_cut()
     with pytest.raises(ConfigError) as second:
-        make(stores, KeptLayouts(tmp_path / "layout", from_tokens=0), split="held_out", held_out=1e-9)
+        make(stores, IndexCache(tmp_path / "index", from_tokens=0), split="held_out", held_out=1e-9)
     assert str(second.value) == str(first.value)
 
 
-def test_a_resumed_run_computes_the_same_from_a_layout_that_was_kept_or_damaged(tmp_path: Path):
+def test_a_resumed_run_computes_the_same_from_a_cache_that_is_whole_or_damaged(tmp_path: Path):
     write_short_documents(tmp_path / "tokens", 600_000)
     settings = ("steps=8", "checkpoint.every_steps=4", "evaluation.every_steps=4")
     whole = make_run(tmp_path, tmp_path / "tokens", "whole", *settings)
     assert train_alone([whole]) == ["ended"]
-    kept = sorted(whole.layout.glob("*/part-0-epoch-0/stretch-00000/samples.bin"))
+    kept = sorted(whole.index_cache.glob("*/part-0-epoch-0/block-00000/samples.npy"))
     assert len(kept) == 2
     resumed = []
     for name in ("kept", "damaged"):
         run = RunDirectory(shutil.copytree(whole.path, whole.path.with_name(name)))
         shutil.rmtree(list_checkpoints(run.checkpoints)[-1])
         resumed.append(run)
-    for path in sorted(resumed[1].layout.glob("*/part-0-epoch-0/stretch-00000/samples.bin")):
+    for path in sorted(resumed[1].index_cache.glob("*/part-0-epoch-0/block-00000/samples.npy")):
         with path.open("r+b") as stream:
+            stream.seek(200)
             stream.write(bytes(8))
     assert train_alone(resumed) == ["ended", "ended"]
     weights = [(list_checkpoints(run.checkpoints)[-1] / MODEL_FILE).read_bytes() for run in (whole, *resumed)]
     assert weights[0] == weights[1] == weights[2]
     told = [[event["event"] for event in run.events()] for run in resumed]
-    assert [events.count("layout-damaged") for events in told] == [0, 2]
+    assert [events.count("index-damaged") for events in told] == [0, 2]
     assert [
         path.read_bytes()
-        for path in sorted(resumed[1].layout.glob("*/part-0-epoch-0/stretch-00000/samples.bin"))
+        for path in sorted(resumed[1].index_cache.glob("*/part-0-epoch-0/block-00000/samples.npy"))
     ] == [path.read_bytes() for path in kept]

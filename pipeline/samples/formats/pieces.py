@@ -6,24 +6,21 @@ worked out once, as lists of widths, and an epoch just deals the pieces of equal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from pipeline.samples.epochs.order import StoreOrder
+from data_prep.token_store import TokenArrays
+from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.noise.kernels import fold, integer
-from pipeline.samples.spans import Spans, spans_to_fill
+from pipeline.samples.slices import Slices, empty_slices
 
 DOCUMENT, START, STOP, CLOSED = 0, 1, 2, 3
 """Columns of pieces, which are [pieces, 4] int32: the document, first token, one past the last, whether `</s>` follows.
-What is read together lies together: a piece is in one cache line."""
-
-
-def pieces_to_fill(count: int) -> np.ndarray:
-    """[count, 4] int32 pieces."""
-    return np.empty((count, 4), dtype=np.int32)
+A piece is in one cache line, because its columns are read together."""
 
 
 @njit(cache=True, nogil=True)
@@ -54,7 +51,7 @@ def add_whole_or_cut(
     return add_piece(pieces, count, document, start, stop, True)
 
 
-class Bins(NamedTuple):
+class Packing(NamedTuple):
     """Which pieces, ranked from the widest, share a row."""
 
     offsets: np.ndarray
@@ -63,41 +60,53 @@ class Bins(NamedTuple):
     """[pieces] int32 or int64."""
 
 
-def best_fit_decreasing(counts: np.ndarray) -> Bins:
+def best_fit_decreasing(counts: np.ndarray) -> Packing:
     """Pack pieces into rows of `len(counts) - 1` positions.
 
     Args:
         counts: [length + 1] int64: how many pieces there are of each width.
     """
-    return Bins(*_group(*_rows_of_ranks(counts, np.empty(int(counts.sum()), index_type(int(counts.sum()))))))
+    return Packing(
+        *_group(*_rows_of_ranks(counts, np.empty(int(counts.sum()), index_type(int(counts.sum())))))
+    )
 
 
-class BinLayout:
+class PackedPieces:
     """Pieces in rows: always the same widths together, with other pieces of those widths in every epoch."""
 
-    def __init__(self, pieces: np.ndarray, length: int, order: StoreOrder) -> None:
-        self._pieces = pieces
-        self._order = order
+    def __init__(
+        self, cut: Callable[[TokenArrays, np.ndarray, int, np.ndarray], int], given: FormatInput
+    ) -> None:
+        """Cut the documents into pieces, and pack them.
+
+        Args:
+            cut: a compiled loop over `given`'s text and documents, with the length of a row: writes the pieces to its
+                last argument (or, if that is empty, only counts them), and returns how many there are.
+        """
+        text, documents, length, self._order = given.text, given.documents, given.length, given.order
+        self._pieces = pieces = _empty_pieces(cut(text, documents, length, _empty_pieces(0)))
+        cut(text, documents, length, pieces)
         widths = 1 + pieces[:, STOP] - pieces[:, START] + pieces[:, CLOSED]
         counts = np.bincount(widths, minlength=length + 1).astype(np.int64)
-        self._bins = best_fit_decreasing(counts)
+        self._packing = best_fit_decreasing(counts)
         self._groups = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts[::-1])])
-        self._by_width = _widest_first(widths, self._groups[:-1].copy(), index_type(len(widths)))
+        self._by_width = np.empty(len(widths), index_type(len(widths)))
+        _fill_widest_first(widths, self._groups[:-1].copy(), self._by_width)
 
     @property
     def num_rows(self) -> int:
         """Rows of an epoch, the last ones perhaps partly filled."""
-        return len(self._bins.offsets) - 1
+        return len(self._packing.offsets) - 1
 
-    def epoch(self, number: int) -> BinRows:
+    def epoch(self, number: int) -> PieceRows:
         """Deal the pieces of equal width anew."""
         dealt = self._by_width.copy()
         shuffle_groups(dealt, self._groups, np.uint64(self._order.noise("pieces", number).state))
-        return BinRows(self._pieces, self._bins.offsets, dealt[self._bins.ranks])
+        return PieceRows(self._pieces, self._packing.offsets, dealt[self._packing.ranks])
 
 
 @dataclass(frozen=True, slots=True)
-class BinRows:
+class PieceRows:
     """The rows of one epoch."""
 
     pieces: np.ndarray
@@ -109,22 +118,26 @@ class BinRows:
 
     @property
     def pair_labels(self) -> None:
-        """There are no pairs."""
+        """None: there are no pairs."""
         return None
 
-    def spans(self, rows: np.ndarray) -> Spans:
-        """What the rows with the given numbers are made of."""
-        return _spans(self.pieces, self.offsets, self.dealt, rows)
+    def slices(self, rows: np.ndarray) -> Slices:
+        """The slices of documents in the rows with the given numbers."""
+        return _slices(self.pieces, self.offsets, self.dealt, rows)
 
 
 @njit(cache=True, nogil=True)
 def shuffle_groups(values: np.ndarray, offsets: np.ndarray, state: np.uint64) -> None:
-    """Permute, in place, each of the stretches `values[offsets[i] : offsets[i + 1]]` (Fisher and Yates)."""
+    """Permute, in place, each of the groups `values[offsets[i] : offsets[i + 1]]` (Fisher and Yates)."""
     for group in range(len(offsets) - 1):
         first = offsets[group]
         for i in range(offsets[group + 1] - first - 1, 0, -1):
             j = integer(fold(state, np.uint64(first + i)), i + 1)
             values[first + i], values[first + j] = values[first + j], values[first + i]
+
+
+def _empty_pieces(count: int) -> np.ndarray:
+    return np.empty((count, 4), dtype=np.int32)
 
 
 def index_type(count: int) -> type[np.signedinteger]:
@@ -181,15 +194,9 @@ def _group(row_of: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     return offsets, ranks
 
 
-def _widest_first(widths: np.ndarray, places: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
-    """[pieces]: the pieces by falling width; `places` says where those of each width begin, widest first."""
-    by_width = np.empty(len(widths), dtype=dtype)
-    _place_by_width(widths, places, by_width)
-    return by_width
-
-
 @njit(cache=True, nogil=True)
-def _place_by_width(widths: np.ndarray, places: np.ndarray, by_width: np.ndarray) -> None:
+def _fill_widest_first(widths: np.ndarray, places: np.ndarray, by_width: np.ndarray) -> None:
+    """Write the numbers of the pieces by falling width; `places` says where each width begins, widest first."""
     widest = len(places) - 1
     for piece in range(len(widths)):
         group = widest - widths[piece]
@@ -198,17 +205,17 @@ def _place_by_width(widths: np.ndarray, places: np.ndarray, by_width: np.ndarray
 
 
 @njit(cache=True, nogil=True)
-def _spans(pieces: np.ndarray, bounds: np.ndarray, dealt: np.ndarray, rows: np.ndarray) -> Spans:
+def _slices(pieces: np.ndarray, bounds: np.ndarray, dealt: np.ndarray, rows: np.ndarray) -> Slices:
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     for i in range(len(rows)):
         offsets[i + 1] = offsets[i] + bounds[rows[i] + 1] - bounds[rows[i]]
-    spans = spans_to_fill(offsets)
+    slices = empty_slices(offsets)
     for i in range(len(rows)):
         for k in range(offsets[i + 1] - offsets[i]):
             piece = pieces[dealt[bounds[rows[i]] + k]]
             place = offsets[i] + k
-            spans.documents[place] = piece[DOCUMENT]
-            spans.starts[place] = piece[START]
-            spans.stops[place] = piece[STOP]
-            spans.closed[place] = piece[CLOSED]
-    return spans
+            slices.documents[place] = piece[DOCUMENT]
+            slices.starts[place] = piece[START]
+            slices.stops[place] = piece[STOP]
+            slices.closed[place] = piece[CLOSED]
+    return slices

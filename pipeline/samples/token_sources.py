@@ -9,14 +9,14 @@ import numpy as np
 from numba import njit
 
 from data_prep.token_store import TokenStore
-from pipeline.samples.spans import Spans
+from pipeline.samples.slices import Slices
 from pipeline.samples.text import count_up_to
 
 NO_SOURCE = -1
 """Number of what is of no document: padding."""
 
 
-class PieceSources(NamedTuple):
+class TokenSources(NamedTuple):
     """The source of every token of a batch, whatever attention sees of its pieces."""
 
     begins: np.ndarray
@@ -31,7 +31,7 @@ class PieceSources(NamedTuple):
         return _look_up(self.begins, self.numbers, positions, ahead)
 
     @classmethod
-    def merge(cls, parts: Sequence[PieceSources]) -> PieceSources:
+    def merge(cls, parts: Sequence[TokenSources]) -> TokenSources:
         """Those of several groups of rows as one."""
         if len(parts) == 1:
             return parts[0]
@@ -54,27 +54,27 @@ def number_sources(store: TokenStore, names: Sequence[str]) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def find_sources(
-    spans: Spans, places: np.ndarray, length: int, sources: np.ndarray
+    slices: Slices, places: np.ndarray, length: int, sources: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The fields of `PieceSources`, for some rows of a batch.
+    """The fields of `TokenSources`, for some rows of a batch.
 
     Args:
-        spans: what the rows are made of.
+        slices: the slices of documents in the rows.
         places: [rows] int64 ascending: which row of the batch each of them becomes.
         length: columns of a row.
-        sources: [spans] int16 source of every span's document.
+        sources: [slices] int16 source of every slice's document.
     """
-    begins = np.empty(len(spans.documents) + len(places), dtype=np.int32)
+    begins = np.empty(len(slices.documents) + len(places), dtype=np.int32)
     numbers = np.empty(len(begins), dtype=np.int16)
     count = 0
     for i in range(len(places)):
         column = 0
-        for k in range(spans.offsets[i], spans.offsets[i + 1]):
+        for k in range(slices.offsets[i], slices.offsets[i + 1]):
             begins[count] = places[i] * length + column
             numbers[count] = sources[k]
             count += 1
-            column += spans.stops[k] - spans.starts[k]
-            column += (1 if spans.opened[k] else 0) + (1 if spans.closed[k] else 0)
+            column += slices.stops[k] - slices.starts[k]
+            column += (1 if slices.opened[k] else 0) + (1 if slices.closed[k] else 0)
         if column < length:
             begins[count] = places[i] * length + column
             numbers[count] = NO_SOURCE
@@ -84,7 +84,7 @@ def find_sources(
 
 @njit(cache=True, nogil=True)
 def _look_up(begins: np.ndarray, numbers: np.ndarray, positions: np.ndarray, ahead: int) -> np.ndarray:
-    """`PieceSources.at`: the positions of each stretch are found by halving, and filled in together."""
+    """`TokenSources.at`: the positions of each stretch are found by halving, and filled in together."""
     found = np.empty(len(positions), dtype=np.int16)
     start = 0
     for stretch in range(len(begins)):

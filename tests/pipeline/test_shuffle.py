@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.samples.epochs.draw_order import sorted_by_draw
-from pipeline.samples.epochs.order import StoreOrder
+from pipeline.samples.epochs.shuffle import StoreOrder, sorted_by_draw
 from pipeline.samples.noise.noise import Noise
 
 

@@ -1,4 +1,8 @@
-"""Sorting by random draws, in compiled loops: what `numpy.argsort` of the same draws gives, several times as fast.
+"""The order of documents and rows in every epoch: pure functions of (token fingerprint, seed, epoch).
+
+Every epoch shuffles the documents of a store, and then the rows packed from them: long documents fill many rows, which
+must not follow each other in training. Nothing is stored. Shuffling is sorting by random draws, in compiled loops: the
+order that `numpy.argsort` of the same draws gives, several times as fast.
 
 Draws are uniform over 64 bits, so the upper few bits that tell most of them apart nearly sort them: a radix sort by
 those (least significant digit first, each pass stable), and neighbours that are still in the wrong order change places.
@@ -6,15 +10,40 @@ those (least significant digit first, each pass stable), and neighbours that are
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numba import njit
 
 from pipeline.samples.noise.kernels import fold
+from pipeline.samples.noise.noise import Noise
 
 _SPARE_BITS = 3
 """With 8 times as many slots as draws, few share one."""
 _DIGIT_BITS = 10
 """At most: more digits than this are more places to write to than the processor keeps at hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOrder:
+    """The order of one store's documents and rows."""
+
+    fingerprint: str
+    """The token store's fingerprint."""
+    seed: int
+
+    def noise(self, purpose: str, epoch: int) -> Noise:
+        """What is drawn for a purpose in an epoch."""
+        return Noise.of("order", self.fingerprint, self.seed, purpose, epoch)
+
+    def documents(self, epoch: int, documents: np.ndarray) -> np.ndarray:
+        """`documents` (ascending int64 document numbers) in the order of `epoch`; int32 where that is enough."""
+        dtype = np.int32 if len(documents) == 0 or documents[-1] < 2**31 else np.int64
+        return sorted_by_draw(np.uint64(self.noise("documents", epoch).state), documents.astype(dtype))
+
+    def rows(self, epoch: int, num_rows: int) -> np.ndarray:
+        """int64 [num_rows]: the row that stands at each place of `epoch`."""
+        return sorted_by_draw(np.uint64(self.noise("rows", epoch).state), np.arange(num_rows))
 
 
 def sorted_by_draw(state: np.uint64, numbers: np.ndarray) -> np.ndarray:

@@ -1,0 +1,101 @@
+"""The parts of a mixture, cut into rows. Making them takes a look at each document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cluster.artefacts.errors import ConfigError
+from pipeline.samples.epochs.index import ShuffledRows
+from pipeline.samples.epochs.shuffle import StoreOrder
+from pipeline.samples.formats import FORMATS
+from pipeline.samples.formats.base import FormatInput, RowFormat
+from pipeline.samples.mixture import Selection, Split, StoreShare, select_by_language, select_documents
+from pipeline.samples.reading import Format, Relation
+
+
+@dataclass(frozen=True, slots=True)
+class MixturePart:
+    """A store share, or its documents in one language: known before the first sample is read."""
+
+    share: int
+    """Number of the store share."""
+    weight: float
+    """Share of the samples, relative to the other parts."""
+    lang: str | None
+    """The language of its documents; None where languages are not kept apart."""
+    num_documents: int
+    num_rows: int
+    """Rows of each of its epochs."""
+
+
+IndexMaker = Callable[[int], ShuffledRows]
+"""Makes the index of an epoch of a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cutter:
+    """How documents are chosen and cut into rows; the fields are the arguments of `TokenDataset`."""
+
+    shares: Sequence[StoreShare]
+    sequence_length: int
+    seed: int
+    held_out: float
+    split: Split
+    format: Format
+    relation: Relation | None
+    by_language: bool
+    """Whether every part is in one language."""
+    language_temperature: float | None
+
+    def cut(self) -> list[tuple[MixturePart, IndexMaker]]:
+        """Cut every part's documents into rows.
+
+        A language that gives no sample is left out of the held-out split; elsewhere that is an error.
+
+        Raises:
+            ConfigError: as `TokenDataset` does.
+        """
+        texts = [each.store.arrays() for each in self.shares]
+        found: list[tuple[MixturePart, IndexMaker]] = []
+        problems: list[ConfigError] = []
+        for selection in self._selections():
+            share, documents, weight, lang = selection
+            store = self.shares[share].store
+            order = StoreOrder(store.fingerprint, self.seed)
+            name = (
+                f"the {self.split.replace('_', '-')} documents{f' in {lang}' if lang else ''} of {store.path}"
+            )
+            given = FormatInput(texts[share], documents, self.sequence_length, order, name, self.relation)
+            try:
+                rows = _cut(self.format, given)
+            except ConfigError as problem:
+                if lang is None or self.split == "train":
+                    raise
+                problems.append(problem)
+                continue
+            part = MixturePart(share, float(weight), lang, len(documents), rows.num_rows)
+            found.append((part, _index_maker(rows, order)))
+        if not found and problems:
+            raise problems[0]
+        return found
+
+    def _selections(self) -> list[Selection]:
+        if self.by_language:
+            return select_by_language(self.shares, self.held_out, self.split, self.language_temperature)
+        return select_documents(self.shares, self.held_out, self.split)
+
+
+def _index_maker(rows: RowFormat, order: StoreOrder) -> IndexMaker:
+    return lambda epoch: ShuffledRows(rows.epoch(epoch), order.rows(epoch, rows.num_rows))
+
+
+def _cut(format: Format, given: FormatInput) -> RowFormat:
+    rows = FORMATS[format](given)
+    if rows.num_rows == 0:
+        raise ConfigError(
+            f"{given.name[0].upper()}{given.name[1:]} do not fill one sample of {given.length} tokens.",
+            next_step="lower batch.sequence_length, change data.held_out, name the languages to read in"
+            " data.stores, or prepare more text",
+        )
+    return rows
