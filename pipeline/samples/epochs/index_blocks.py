@@ -1,7 +1,7 @@
 """The index of an epoch on disk, in blocks of consecutive samples, each an artefact of its own.
 
-`samples.npy` [samples, 3] has for each sample its row, its pair label (-1 without pairs) and the number of slices in the
-block up to its end; `slices.npy` [slices, 4] has for each slice its document, first token, one past the last, flags.
+`samples.npy` [samples, 3] has for each sample its row, its pair label (-1 without pairs) and the number of slices up to
+its end in the block; `slices.npy` [slices, 4] has for each slice its document, first token, one past the last, flags.
 A block is verified when it is read: nothing damaged is ever used, and nothing takes longer for more samples.
 """
 
