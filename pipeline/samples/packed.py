@@ -2,7 +2,7 @@
 
 A piece is a stretch of one document, `<s> ids </s>` (a row may open inside a document with an extra `<s>`, and may end
 a piece without `</s>`); a pair `<s> A </s> B </s>`; or the padding that closes a row. Which stretches make a row is
-decided by the format: see `formats.py`.
+decided by the format: see `formats/`.
 """
 
 from __future__ import annotations
