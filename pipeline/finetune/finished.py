@@ -64,10 +64,10 @@ def load_finetuned(directory: Path, trial: str | None = None, tasks: Tasks = TAS
     manifest = open_artefact(directory, kind=KIND)
     with contents_of(directory / SCORES_FILE):
         content = orjson.loads((directory / SCORES_FILE).read_bytes())
-        scores = {_trial(score).name: score for score in map(Score.model_validate, content["scores"])}
+        scores = {Trial.of(score).name: score for score in map(Score.model_validate, content["scores"])}
     chosen = _choose(directory, manifest, scores, trial)
     score = scores[chosen]
-    file = inside(directory, _trial(score).model_file)
+    file = inside(directory, Trial.of(score).model_file)
     with contents_of(file):
         tensors = load_file(file)
     with contents_of(directory / MANIFEST_NAME):
@@ -85,10 +85,6 @@ def load_finetuned(directory: Path, trial: str | None = None, tasks: Tasks = TAS
 def read_network(fields: Mapping[str, Any]) -> NetworkConfig:
     """The shape of a network, from the JSON object that a manifest keeps of it."""
     return TypeAdapter(NetworkChoice).validate_python(fields)
-
-
-def _trial(score: Score) -> Trial:
-    return Trial(score.task, score.initial, score.seed)
 
 
 def _choose(directory: Path, manifest: Manifest, scores: Mapping[str, Score], trial: str | None) -> str:

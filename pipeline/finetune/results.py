@@ -1,24 +1,17 @@
-"""Finished trainings on disk: a killed run continues after them.
-
-The files of a training are written first, its record last and durably. So a record always describes finished
-files, and what has no good record is trained again.
-"""
+"""Finished trainings on disk, as parts of an artefact of scores: a killed run continues after them."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import FileEntry, hash_file, write_durably
+from cluster.artefacts.parts import PartRecord, PartRecords
 from pipeline.finetune.scores import SCORES_FILE, Initial, Score
 
-RECORDS_NAME = "trial-records"
 TOKENIZER_FILE = "tokenizer.json"
 """Lies beside fine-tuned weights, so that they can be used without the checkpoint that they started from."""
 
@@ -30,6 +23,11 @@ class Trial:
     task: str
     initial: Initial
     seed: int
+
+    @classmethod
+    def of(cls, score: Score) -> Trial:
+        """The training with this score."""
+        return cls(score.task, score.initial, score.seed)
 
     @property
     def name(self) -> str:
@@ -47,51 +45,29 @@ class Trial:
         return self.file("model.safetensors")
 
 
-class TrialRecord(BaseModel):
-    """The durable note that a training is finished."""
+class TrialRecord(PartRecord):
+    """The durable note that a training is finished.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Its identity hashes everything that determines the training: data, settings, initial weights, seed.
+    """
 
-    identity: str
-    """Hash of everything that determines the training: data, settings, initial weights, seed."""
     score: Score
     files: tuple[FileEntry, ...]
     tracked_run: str
     """Its MLflow run."""
 
+    @property
+    def part_name(self) -> str:
+        """`TASK-INITIAL-SEED`."""
+        return Trial.of(self.score).name
 
-def write_record(
-    directory: Path, trial: Trial, identity: str, score: Score, files: Sequence[str], tracked_run: str
-) -> TrialRecord:
-    """Note that `trial` is finished and its `files` (names in `directory`) are complete."""
-    entries = []
-    for name in files:
-        digest, size_bytes = hash_file(directory / name)
-        entries.append(FileEntry(path=name, size_bytes=size_bytes, xxh3_128=digest))
-    record = TrialRecord(identity=identity, score=score, files=tuple(entries), tracked_run=tracked_run)
-    path = _record_path(directory, trial)
-    path.parent.mkdir(exist_ok=True)
-    write_durably(path, orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
-    return record
+    @property
+    def part_files(self) -> tuple[FileEntry, ...]:
+        """The predictions and, where they are kept, the weights."""
+        return self.files
 
 
-def good_record(directory: Path, trial: Trial, identity: str) -> TrialRecord | None:
-    """The record of a finished training whose files still have their recorded bytes, else None."""
-    try:
-        record = TrialRecord.model_validate(orjson.loads(_record_path(directory, trial).read_bytes()))
-        unchanged = all(hash_file(entry.under(directory))[0] == entry.xxh3_128 for entry in record.files)
-    except (OSError, orjson.JSONDecodeError, ValidationError, CorruptArtefactError):
-        return None
-    return record if unchanged and record.identity == identity else None
-
-
-def adopt(old: Path, directory: Path, trial: Trial, record: TrialRecord) -> None:
-    """Copy a finished training out of another directory, the record last."""
-    for entry in record.files:
-        shutil.copyfile(entry.under(old), entry.under(directory))
-    path = _record_path(directory, trial)
-    path.parent.mkdir(exist_ok=True)
-    write_durably(path, _record_path(old, trial).read_bytes())
+TRIAL_RECORDS = PartRecords("trial-records", TrialRecord)
 
 
 def write_scores(
@@ -105,18 +81,10 @@ def write_scores(
     )
 
 
-def artefact_files(
-    directory: Path, records: Sequence[TrialRecord], further: Sequence[str] = ()
-) -> list[FileEntry]:
-    """Entries of all files that belong to the artefact, `further` ones by name; the records are bookkeeping and stay
-    out."""
-    own = {SCORES_FILE: len(records), **dict.fromkeys(further)}
+def file_entries(directory: Path, names: Iterable[str], rows: int | None = None) -> tuple[FileEntry, ...]:
+    """Entries of files of a directory, each with its hash and as many `rows`."""
     entries = []
-    for name, rows in own.items():
+    for name in names:
         digest, size_bytes = hash_file(directory / name)
         entries.append(FileEntry(path=name, size_bytes=size_bytes, xxh3_128=digest, rows=rows))
-    return [*entries, *(entry for record in records for entry in record.files)]
-
-
-def _record_path(directory: Path, trial: Trial) -> Path:
-    return directory / RECORDS_NAME / f"{trial.name}.json"
+    return tuple(entries)

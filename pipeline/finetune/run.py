@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.artefacts.errors import ConfigError, CorruptArtefactError
-from cluster.artefacts.manifest import Manifest, read_manifest, write_durably
-from cluster.artefacts.parts import describe_changes
-from cluster.artefacts.storage import (
-    commit,
-    find_damage,
-    is_committed,
-    quarantine,
-    staging_directory,
-    storage_errors,
-)
+from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.parts import Condition, Part, PartedArtefact
+from cluster.artefacts.storage import storage_errors
 from cluster.progress import Advance, progress
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.results import (
     TOKENIZER_FILE,
-    Trial,
+    TRIAL_RECORDS,
     TrialRecord,
-    adopt,
-    artefact_files,
-    good_record,
+    file_entries,
     write_scores,
 )
-from pipeline.finetune.scores import KIND, Score, read_scores
+from pipeline.finetune.scores import KIND, SCORES_FILE, Score, read_scores
 from pipeline.finetune.workload import Workload, make_workload
 from pipeline.runs.tracking import start_run
 
@@ -64,68 +54,54 @@ def finetune(
     Raises:
         ConfigError: committed scores of other settings are in the way, or a task's data is wrong.
         MissingInputError, MismatchError: see `make_workload`.
-        CorruptArtefactError: damaged scores do not come out as they were.
+        CorruptArtefactError: repaired files of damaged scores differ from the first ones.
         TrackingUnreachableError: MLflow does not answer; finished trainings are kept.
     """
     workload = make_workload(config, pretrained)
-    directory = workload.directory
-    committed = read_manifest(directory) if is_committed(directory) else None
-    same = committed is not None and committed.stats.get("build_key") == workload.key
-    if committed and not same and not replace:
-        raise ConfigError(
-            f"{directory} holds scores of other settings:"
-            f" {describe_changes(committed, workload.settings, workload.inputs)}.",
-            kept="the committed scores are untouched",
-            next_step="add --replace to make them anew (what is unchanged is kept), or choose another `name`",
-        )
-    if not (committed and same and not find_damage(directory, committed)):
-        _make(workload, committed, same, track)
-    return read_scores(directory)
+    artefact = PartedArtefact(
+        workload.directory,
+        KIND,
+        workload.key,
+        workload.settings,
+        workload.inputs,
+        [Part(trial.name, workload.identity(trial)) for trial in workload.trials],
+        TRIAL_RECORDS,
+        records_are_content=False,
+        place_setting="name",
+    )
+    condition = artefact.inspect(replace=replace)
+    if not condition.is_intact:
+        _make(workload, artefact, condition, track)
+    return read_scores(artefact.directory)
 
 
-def _make(workload: Workload, committed: Manifest | None, same: bool, track: StartRun) -> None:
+def _make(
+    workload: Workload, artefact: PartedArtefact[TrialRecord], condition: Condition, track: StartRun
+) -> None:
     """Train what is missing and commit, or repair the committed artefact in place."""
     # Everything from here on needs torch; a finished artefact is confirmed without it.
     from pipeline.finetune.processes import make_accelerator, on_first
 
-    accelerator = make_accelerator(workload.config)
-    directory = workload.directory
-    workspace = directory if same else staging_directory(directory, workload.key)
-    finished = on_first(accelerator, lambda: _prepare(workload, workspace, committed, same))
-    records = _train_missing(accelerator, workload, workspace, finished, track)
+    def prepare() -> tuple[Path, dict[str, TrialRecord]]:
+        workspace = artefact.prepare(condition)
+        return workspace, TRIAL_RECORDS.finished(workspace, artefact.parts)
 
     def conclude() -> None:
         with storage_errors(workspace):
+            write_scores(workspace, records, {name: task.labels for name, task in workload.tasks.items()})
+            files = [*file_entries(workspace, [SCORES_FILE], rows=len(records))]
             if workload.config.save_models:
                 write_durably(workspace / TOKENIZER_FILE, workload.tokenizer.path.read_bytes())
-            write_scores(workspace, records, {name: task.labels for name, task in workload.tasks.items()})
-        if committed and same:
-            _confirm_repair(directory, committed)
-        else:
-            _commit(workload, workspace, records)
+                files += file_entries(workspace, [TOKENIZER_FILE])
+        files += [entry for record in records for entry in record.files]
+        tracked = {record.part_name: record.tracked_run for record in records}
+        stats = {"trainings": len(records), "tracked_runs": tracked}
+        artefact.conclude(condition, workspace, files, stats)
 
+    accelerator = make_accelerator(workload.config)
+    workspace, finished = on_first(accelerator, prepare)
+    records = _train_missing(accelerator, workload, workspace, finished, track)
     on_first(accelerator, conclude)
-
-
-def _prepare(
-    workload: Workload, workspace: Path, committed: Manifest | None, same: bool
-) -> dict[str, TrialRecord]:
-    """Make the workspace, move damaged files out of it, and find the trainings that need no repeating."""
-    directory = workload.directory
-    with storage_errors(workspace):
-        workspace.mkdir(parents=True, exist_ok=True)
-        if committed and same:
-            for damage in find_damage(directory, committed):
-                quarantine(directory, damage)
-        finished: dict[str, TrialRecord] = {}
-        for trial in workload.trials:
-            identity = workload.identity(trial)
-            record = good_record(workspace, trial, identity)
-            if record is None and committed and (record := good_record(directory, trial, identity)):
-                adopt(directory, workspace, trial, record)
-            if record is not None:
-                finished[trial.name] = record
-    return finished
 
 
 def _train_missing(
@@ -148,37 +124,6 @@ def _train_missing(
             else:
                 records.append(runner.run(trial, advance))
     return records
-
-
-def _commit(workload: Workload, workspace: Path, records: Sequence[TrialRecord]) -> None:
-    trials: Sequence[Trial] = workload.trials
-    with storage_errors(workspace):
-        # What a killed run left half-written.
-        for leftover in workspace.glob(".*.tmp"):
-            leftover.unlink()
-    commit(
-        workspace,
-        workload.directory,
-        KIND,
-        config=workload.settings,
-        inputs=workload.inputs,
-        files=artefact_files(workspace, records, [TOKENIZER_FILE] if workload.config.save_models else []),
-        stats={
-            "build_key": workload.key,
-            "trainings": len(records),
-            "tracked_runs": {t.name: r.tracked_run for t, r in zip(trials, records, strict=True)},
-        },
-    )
-
-
-def _confirm_repair(directory: Path, manifest: Manifest) -> None:
-    if remaining := find_damage(directory, manifest):
-        listed = "\n".join(f"  {damage}" for damage in remaining)
-        raise CorruptArtefactError(
-            f"{directory} was damaged, and the repeated trainings differ from the first ones:\n{listed}",
-            kept="the damaged files, in its quarantine directory",
-            next_step="repeat them on the kind of machine that made them, or move the directory away first",
-        )
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pipeline.finetune.batches import sample_examples
 from pipeline.finetune.forms.base import PreparedTask, TaskContext
 from pipeline.finetune.forms.registry import FORMS
 from pipeline.finetune.processes import on_first
-from pipeline.finetune.results import Trial, TrialRecord, write_record
+from pipeline.finetune.results import TRIAL_RECORDS, Trial, TrialRecord, file_entries
 from pipeline.finetune.scores import EpochScore, Score
 from pipeline.finetune.starting import initial_network
 from pipeline.finetune.trainer import EpochReport, Outcome, plan_updates, train
@@ -127,9 +127,14 @@ class TrialRunner:
             if self._workload.config.save_models:
                 written.append(trial.model_file)
                 _save_weights(model, self._workspace / trial.model_file)
-            return write_record(
-                self._workspace, trial, self._workload.identity(trial), score, written, tracked.run_id
+            record = TrialRecord(
+                identity=self._workload.identity(trial),
+                score=score,
+                files=file_entries(self._workspace, written),
+                tracked_run=tracked.run_id,
             )
+            TRIAL_RECORDS.write(self._workspace, record)
+        return record
 
     def _start_tracking(self, trial: Trial) -> TrackedRun:
         workload, config = self._workload, self._workload.config
