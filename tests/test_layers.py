@@ -52,7 +52,7 @@ UNFINISHED_CIRCLES = frozenset(
         "pipeline.checkpoints.retention",
         "pipeline.checkpoints.store",
         "pipeline.engine.deepspeed.nvme",
-        "pipeline.engine.deepspeed.optimizers",
+        "pipeline.engine.deepspeed.kernels",
         "pipeline.engine.deepspeed.training_engine",
         "pipeline.engine.ema",
         "pipeline.engine.fragments",

@@ -93,12 +93,12 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     from cluster.artefacts.storage import is_committed
     from models.weights import count_parameters
     from pipeline.checkpoints.references import resolve_model
-    from pipeline.engine.deepspeed.optimizers import optimizer_names
     from pipeline.engine.deepspeed.training_engine import prepare_network
     from pipeline.objectives import build_model
     from pipeline.objectives.outside import resolve_references
 
     missing = [str(store.path) for store in config.data.stores if not is_committed(store.path)]
+    offloaded = config.zero.offload_optimizer is not None
     plan: dict[str, Any] = {
         "name": config.name,
         "objective": config.objective.kind,
@@ -110,7 +110,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         // (config.batch.micro_batch_size * config.cluster.workers),
         "ZeRO stage": config.zero.stage,
         "precision": config.precision,
-        "optimizer": " or ".join(optimizer_names(config)),
+        "optimizer": " or ".join(config.optimizer.implementations(offloaded=offloaded)),
         "stores to prepare first": ", ".join(missing) or "none",
     }
     vocab_size = config.model.vocab_size

@@ -55,7 +55,7 @@ class Option:
 
 def sharding_of(config: PretrainConfig, network: Network, machines: Machines) -> Sharding:
     """How a configuration spreads the network over the machines."""
-    return Sharding(config, network.groups, machines.world_size, machines.on_cuda)
+    return Sharding(config, network.groups, machines.world_size, machines.on_cuda, network.shapes)
 
 
 def longest_phase(config: PretrainConfig) -> int:
@@ -108,15 +108,15 @@ def options(config: PretrainConfig, network: Network, machines: Machines) -> lis
 def _ways(
     config: PretrainConfig, machines: Machines
 ) -> Iterator[tuple[str, tuple[str, ...], ZeroConfig, float]]:
-    kind, before = config.optimizer.kind, config.zero
+    optimizer, before = config.optimizer, config.zero
     on_host = OffloadConfig(device="cpu")
     alone = machines.world_size == 1
-    stages = (0,) if kind == "lamb" else (0, 1, 2, 3) if alone else (1, 0, 2, 3)
+    stages = (0,) if optimizer.NEEDS_WHOLE else (0, 1, 2, 3) if alone else (1, 0, 2, 3)
     for stage in stages:
         zero = ZeroConfig(stage=stage, reduce_bucket_elements=before.reduce_bucket_elements)
         settings = (f"zero.stage={stage}", *_without_offload(before))
         yield f"stage {stage}", settings, zero, 1.5 if stage == 3 else 1.0
-    if kind not in ("adamw", "lion") or not machines.on_cuda:
+    if not optimizer.OFFLOADABLE or not machines.on_cuda:
         return
     for stage in (1, 2, 3):
         zero = ZeroConfig(

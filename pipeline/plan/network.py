@@ -48,6 +48,12 @@ class Network:
         return tuple(group for group in (matrices, others) if group)
 
     @property
+    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Names and shapes of the trained parameters."""
+        named = self.model.named_parameters()
+        return tuple((name, tuple(one.shape)) for name, one in named if one.requires_grad)
+
+    @property
     def num_parameters(self) -> int:
         """Elements of the trained parameters."""
         return sum(map(sum, self.groups))

@@ -27,12 +27,6 @@ from pipeline.engine.deepspeed.nvme import PARAMETER_BUFFERS, STATE_BUFFERS, SUB
 from pipeline.runs.config import PretrainConfig
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-_MOMENTS_BYTES = {"adamw": 8, "lion": 4, "lamb": 8, "adagrad": 4}
-"""Optimizer state per element of a shard."""
-_UNUSED_BYTES = {"lion": 4}
-"""The same, of a second moment that DeepSpeed's operators for CPUs make and never look at."""
-_UPDATE_BYTES = {"adagrad": 12}
-"""Per element, what an update allocates on CUDA for a while: torch's Adagrad works on lists of whole tensors."""
 _PREFETCHED = 50_000_000
 """Elements that stage 3 fetches ahead, in one flat buffer."""
 _MAX_GATHERED = 1_000_000_000 + _PREFETCHED
@@ -80,6 +74,8 @@ class Sharding:
     """Elements of each parameter, by optimizer group."""
     world_size: int
     on_cuda: bool
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Name and shape of each parameter, for optimizers whose state depends on them."""
 
     @property
     def item(self) -> int:
@@ -132,9 +128,8 @@ class Sharding:
     @property
     def moments(self) -> int:
         """Bytes of a rank's optimizer state, without the average."""
-        kind = self.config.optimizer.kind
-        unused = _UNUSED_BYTES.get(kind, 0) if self.offloads_optimizer or not self.on_cuda else 0
-        return (_MOMENTS_BYTES[kind] + unused) * self.shard
+        on_cuda = self.on_cuda and not self.offloads_optimizer
+        return self.config.optimizer.state_bytes(self.shard, self.shapes, on_cuda=on_cuda)
 
     @property
     def average(self) -> int:
@@ -256,9 +251,7 @@ class Sharding:
         stage, item, shard = self.config.zero.stage, self.item, self.shard
         if self.offloads_optimizer:
             return 0
-        scratch = _UPDATE_BYTES.get(self.config.optimizer.kind, 0) * shard if self.on_cuda else 0
-        if self.config.optimizer.kind == "lamb" and not self.on_cuda:
-            scratch = 12 * self.largest
+        scratch = self.config.optimizer.update_bytes(shard, self.largest, on_cuda=self.on_cuda)
         half = item < 4
         if stage == 0:
             return item * shard + (4 * shard if half else 0) + scratch

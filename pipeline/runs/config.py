@@ -16,6 +16,8 @@ from pipeline.config.networks import NetworkChoice
 from pipeline.config.problems import SettingsMisfit, nearest
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.terms import deciding_metric, metric_names
+from pipeline.optimizers import OFFLOADABLE, OptimizerChoice
+from pipeline.optimizers.legacy import identity_of_optimizer
 from pipeline.runs.settings import (
     BatchConfig,
     BudgetConfig,
@@ -26,7 +28,6 @@ from pipeline.runs.settings import (
     EmaConfig,
     EvaluationConfig,
     GuardsConfig,
-    OptimizerConfig,
     Phase,
     ProfileConfig,
     ScheduleConfig,
@@ -61,7 +62,7 @@ class PretrainConfig(Config):
     """Updates of the whole run; may be left out where the budget says how long it is."""
     budget: BudgetConfig | None = None
     """What the run may take, in time or tokens."""
-    optimizer: OptimizerConfig
+    optimizer: OptimizerChoice
     """What an update does with the gradients."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate over the run."""
@@ -206,14 +207,6 @@ class PretrainConfig(Config):
         if horizon is not None and horizon <= (first := self.tokens_before(self.schedule.warmup_steps)):
             message = f"must be above the {first} tokens of the warm-up"
             yield ConfigProblem("schedule.decay_tokens", str(horizon), message)
-        if self.optimizer.kind != "adamw" and not self.optimizer.bias_correction:
-            message = f"belongs to optimizer.kind adamw, not {self.optimizer.kind}; remove it"
-            yield ConfigProblem("optimizer.bias_correction", "false", message)
-        if self.optimizer.kind != "adagrad" and self.optimizer.initial_accumulator:
-            message = f"belongs to optimizer.kind adagrad, not {self.optimizer.kind}; remove it"
-            yield ConfigProblem(
-                "optimizer.initial_accumulator", str(self.optimizer.initial_accumulator), message
-            )
         if self.budget is not None and self.budget.min_steps > self.num_steps:
             message = f"must be at most steps {self.num_steps}"
             yield ConfigProblem("budget.min_steps", str(self.budget.min_steps), message)
@@ -230,7 +223,7 @@ class PretrainConfig(Config):
                 yield ConfigProblem(f"batch.phases.{number}.weights", str(list(weights)), message)
 
     def _zero_problems(self) -> Iterator[ConfigProblem]:
-        zero, kind = self.zero, self.optimizer.kind
+        zero, optimizer = self.zero, self.optimizer
         if zero.offload_parameters is not None and zero.stage != 3:
             yield ConfigProblem("zero.offload_parameters", "", f"needs zero.stage 3, not {zero.stage}")
         if zero.offload_optimizer is not None:
@@ -239,14 +232,15 @@ class PretrainConfig(Config):
             if zero.offload_optimizer.device == "nvme" and zero.stage != 3:
                 message = f"nvme needs zero.stage 3, not {zero.stage}; or set it to cpu"
                 yield ConfigProblem("zero.offload_optimizer.device", "nvme", message)
-            if kind == "adagrad":
-                yield ConfigProblem("optimizer.kind", kind, "cannot be offloaded; allowed are adamw and lion")
+            if not optimizer.OFFLOADABLE:
+                message = f"cannot be offloaded; allowed are {' and '.join(OFFLOADABLE)}"
+                yield ConfigProblem("optimizer.kind", optimizer.kind, message)
         if self.compute.compile and zero.stage == 3:
             message = "does not work with zero.stage 3, which keeps weights elsewhere; take zero.stage 2"
             yield ConfigProblem("compute.compile", "true", message)
-        if kind == "lamb" and zero.stage != 0:
-            message = f"needs zero.stage 0, not {zero.stage}: shards do not know the norms of whole matrices"
-            yield ConfigProblem("optimizer.kind", kind, message)
+        if optimizer.NEEDS_WHOLE and zero.stage != 0:
+            message = f"needs zero.stage 0, not {zero.stage}: shards do not know {optimizer.NEEDS_WHOLE}"
+            yield ConfigProblem("optimizer.kind", optimizer.kind, message)
 
     def _network_problems(self) -> Iterator[ConfigProblem]:
         kind, network = self.objective.kind, self.model.network
@@ -333,6 +327,7 @@ def identity_of(config: PretrainConfig) -> dict:
         **config.data.model_dump(mode="json", exclude={"stores"}),
         "stores": [store.model_dump(mode="json", exclude={"path"}) for store in config.data.stores],
     }
+    plain["optimizer"] = identity_of_optimizer(plain["optimizer"])
     return plain
 
 

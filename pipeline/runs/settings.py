@@ -111,34 +111,6 @@ def must_be_multiple(value: int, step: int, of: str) -> str:
     return f"must be a multiple of {of}; the nearest are {below or step} and {below + step}"
 
 
-class OptimizerConfig(Config):
-    """How weights follow from gradients."""
-
-    kind: Literal["adamw", "lion", "lamb", "adagrad"] = "adamw"
-    """`adamw` (Loshchilov and Hutter 2019), `lion` (Chen et al. 2023), `lamb` (You et al. 2020; only ZeRO stage 0,
-    because it needs the norm of every whole matrix) or `adagrad` (Duchi et al. 2011), in DeepSpeed's kernel for the
-    machine."""
-    lr: float = Field(gt=0)
-    """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.98)
-    """Decay of the first and second moment; 0.98 as in Liu et al. 2019, table 9. Lion's authors take (0.9, 0.99).
-    Adagrad has none."""
-    eps: float = Field(default=1e-6, gt=0)
-    """Added to the denominator; Lion has none."""
-    bias_correction: bool = True
-    """Of `adamw`: divide the moments by what they lack in the first steps (Kingma and Ba 2015, section 3). BERT's and
-    ELECTRA's released code does not; on CPUs, false needs a C++ compiler."""
-    initial_accumulator: float = Field(default=0.0, ge=0)
-    """Of `adagrad`: what its sums of squares begin with; 1 in ELMo's released code."""
-    weight_decay: float = Field(default=0.01, ge=0)
-    """Applied to matrices; never to biases and norms."""
-    clip: float | None = Field(default=1.0, ge=0)
-    """Largest global gradient norm; 0 or null does not clip (RoBERTa, ModernBERT)."""
-    layer_decay: float | None = Field(default=None, gt=0, le=1)
-    """Learning rate of each layer as a share of the layer's above it, embeddings below all (Howard and Ruder 2018,
-    section 3.2; Clark et al. 2020, table 6); null gives all the same."""
-
-
 class ScheduleConfig(Config):
     """Learning rate over the run."""
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from cluster.train_group import Rank
 from pipeline.checkpoints.snapshot import HostBuffers, Snapshot, capture
-from pipeline.engine.deepspeed import optimizers
+from pipeline.engine.deepspeed import kernels
 from pipeline.engine.deepspeed import training_engine as engines
 from pipeline.engine.deepspeed.nvme import has_libaio
 from pipeline.engine.deepspeed.shards import own_shards
@@ -97,7 +97,7 @@ def make_engine(directory: Path, rank: Rank, case: str) -> TrainingEngine:
     own.mkdir(exist_ok=True)
     overrides = [one.replace("SWAP", str(directory / "swap")) for one in CASES[case]]
     config = make_config(own, directory / "none", *overrides, "ema={decay: 0.8}")
-    optimizers.has_compiler = lambda: not case.endswith("plain")
+    kernels.has_compiler = lambda: not case.endswith("plain")
     torch.manual_seed(1)
     # Half of the large one's embedding is more than the MiB below which nothing is swapped, in bf16 too.
     network = Network(220_003 if "large" in case else 11)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import ConfigError
@@ -18,19 +20,17 @@ from models.elmo.language_model import ElmoLanguageModel
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 from models.weights import decay_groups, layer_scales
-from pipeline.engine.deepspeed import nvme, optimizers
-from pipeline.engine.deepspeed.optimizers import (
-    KINDS,
-    forget_beta_powers,
-    make_optimizer,
-    optimizer_name,
-)
+from pipeline import optimizers
+from pipeline.config.loading import load_config, to_yaml
+from pipeline.engine.deepspeed import kernels, nvme
+from pipeline.engine.deepspeed.kernels import forget_beta_powers, make_kernel, optimizer_name
 from pipeline.engine.deepspeed.shards import pieces_of
 from pipeline.engine.deepspeed.training_engine import deepspeed_config, require_hardware
-from pipeline.optimizers.torch_optimizers import Adagrad, Lamb
-from pipeline.runs.settings import OptimizerConfig
+from pipeline.optimizers import OPTIMIZERS, Optimizer
+from pipeline.runs.config import PretrainConfig, identity_of
 from tests.pipeline.ranks import make_config
 
+IDENTITIES = orjson.loads(Path(__file__).with_name("optimizer_identities.json").read_bytes())
 SHAPE = TransformerConfig(
     vocab_size=50, num_layers=2, hidden_size=8, num_heads=2, intermediate_size=16, max_positions=16
 )
@@ -66,7 +66,7 @@ def test_lamb_is_algorithm_2_of_the_paper() -> None:
             update = ratio + 0.1 * expected[i]
             trust = float(expected[i].norm() / update.norm()) if expected[i].any() else 1.0
             expected[i] = expected[i] - 0.01 * min(max(trust, 0.01), 10.0) * update
-    optimizer = Lamb(weights, lr=0.01, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
+    optimizer = _in_torch(weights, kind="lamb", lr=0.01, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
     for found, wanted in zip(_trained(optimizer, weights, gradients), expected, strict=True):
         torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
 
@@ -75,7 +75,8 @@ def test_lamb_is_algorithm_2_of_the_paper() -> None:
 def test_adagrad_is_torchs_bit_for_bit(initial: float) -> None:
     weights, gradients = _problem()
     others = [nn.Parameter(weight.detach().clone()) for weight in weights]
-    optimizer = Adagrad(weights, lr=0.1, eps=1e-6, weight_decay=0.1, initial_accumulator=initial)
+    begun = {"initial_accumulator": initial}
+    optimizer = _in_torch(weights, kind="adagrad", lr=0.1, eps=1e-6, weight_decay=0.1, **begun)
     ours = _trained(optimizer, weights, gradients)
     reference = torch.optim.Adagrad(
         others, lr=0.1, eps=1e-6, weight_decay=0.1, initial_accumulator_value=initial
@@ -85,9 +86,9 @@ def test_adagrad_is_torchs_bit_for_bit(initial: float) -> None:
 
 
 def test_optimizers_of_torch_wait_for_no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizers, "compile_lock", lambda: pytest.fail("waits for the lock"))
-    config = OptimizerConfig(lr=1e-3)
-    assert type(make_optimizer("AdamW", nn.Linear(2, 2), config)) is torch.optim.AdamW
+    monkeypatch.setattr(kernels, "compile_lock", lambda: pytest.fail("waits for the lock"))
+    made = _settings().make("AdamW", nn.Linear(2, 2), make_kernel)
+    assert type(made) is torch.optim.AdamW
 
 
 @pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
@@ -100,8 +101,8 @@ def test_adam_without_bias_correction_is_berts_released_formula() -> None:
             means[i] = 0.9 * means[i] + 0.1 * gradient.double()
             squares[i] = 0.999 * squares[i] + 0.001 * gradient.double() ** 2
             expected[i] = expected[i] - 0.01 * means[i] / (squares[i].sqrt() + 1e-6)
-    settings = _optimizer("adamw", bias_correction=False, betas=(0.9, 0.999), weight_decay=0.0)
-    optimizer = make_optimizer("DeepSpeedCPUAdam", nn.ParameterList(weights), settings)
+    settings = _settings(bias_correction=False, betas=(0.9, 0.999), weight_decay=0.0)
+    optimizer = settings.make("DeepSpeedCPUAdam", nn.ParameterList(weights), make_kernel)
     for group in optimizer.param_groups:
         group["lr"] = 0.01
     for step in gradients:
@@ -122,9 +123,20 @@ def test_settings_of_another_optimizer_are_refused(tmp_path: Path, monkeypatch: 
         tmp_path, tmp_path, "optimizer.kind=adagrad", "optimizer.initial_accumulator=1", "zero.stage=0"
     )
     assert optimizer_name(begun) == "Adagrad"
-    monkeypatch.setattr(optimizers, "has_compiler", lambda: False)
+    monkeypatch.setattr(kernels, "has_compiler", lambda: False)
     with pytest.raises(ConfigError, match="bias_correction"):
         optimizer_name(make_config(tmp_path, tmp_path, "optimizer.bias_correction=false"))
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_older_runs_load_and_keep_their_identity_to_the_byte(tmp_path: Path, name: str) -> None:
+    """`stored` is a run's `config.yaml`, `identity` what its checkpoints hold; both written when the four optimizers
+    shared one class of settings."""
+    stored, identity = IDENTITIES[name].values()
+    config = make_config(tmp_path, tmp_path, f"optimizer={orjson.dumps(stored).decode()}", "zero.stage=0")
+    assert orjson.dumps(identity_of(config)["optimizer"]).decode() == identity
+    (tmp_path / "again.yaml").write_text(to_yaml(config))
+    assert load_config(PretrainConfig, tmp_path / "again.yaml") == config
 
 
 def test_every_parameter_is_in_one_group_and_only_matrices_decay() -> None:
@@ -174,7 +186,7 @@ def test_elmos_directions_learn_side_by_side() -> None:
 def test_groups_know_their_parameters_by_name_and_size() -> None:
     model = MaskedLanguageModel(SHAPE)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    optimizer = make_optimizer("AdamW", model, _optimizer("adamw"))
+    optimizer = _settings().make("AdamW", model, make_kernel)
     for group in optimizer.param_groups:
         assert [sizes[name] for name, _ in group["sizes"]] == [size for _, size in group["sizes"]]
         assert len(group["sizes"]) == len(group["params"])
@@ -194,9 +206,9 @@ def test_a_machine_without_a_compiler_gets_torchs_optimizers(
 ) -> None:
     config = make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.stage=0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(optimizers, "has_compiler", lambda: True)
+    monkeypatch.setattr(kernels, "has_compiler", lambda: True)
     assert optimizer_name(config) == with_compiler
-    monkeypatch.setattr(optimizers, "has_compiler", lambda: False)
+    monkeypatch.setattr(kernels, "has_compiler", lambda: False)
     assert optimizer_name(config) == without
 
 
@@ -205,7 +217,7 @@ def test_lion_without_a_compiler_is_refused_with_what_to_install(
 ) -> None:
     config = make_config(tmp_path, tmp_path, "optimizer.kind=lion")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(optimizers, "has_compiler", lambda: False)
+    monkeypatch.setattr(kernels, "has_compiler", lambda: False)
     with pytest.raises(ConfigError) as caught:
         optimizer_name(config)
     assert "g++" in caught.value.next_step
@@ -216,10 +228,10 @@ def test_a_gpus_optimizer_is_fused_unless_it_is_offloaded(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
-    monkeypatch.setattr(optimizers, "has_compiler", lambda: True)
-    for kind, one in KINDS.items():
-        config = make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.stage=0")
-        assert optimizer_name(config) == one.cuda
+    monkeypatch.setattr(kernels, "has_compiler", lambda: True)
+    for one in OPTIMIZERS:
+        config = make_config(tmp_path, tmp_path, f"optimizer.kind={_kind(one)}", "zero.stage=0")
+        assert optimizer_name(config) == one.IMPLEMENTATIONS.cuda
     offloaded = make_config(tmp_path, tmp_path, "zero.offload_optimizer={device: cpu}")
     assert optimizer_name(offloaded) == "DeepSpeedCPUAdam"
 
@@ -283,5 +295,19 @@ def test_the_pieces_of_all_ranks_are_every_parameter_once(stage: int, world_size
     assert covered == {name: list(range(size)) for name, size in sizes}
 
 
-def _optimizer(kind: str, **others: Any) -> OptimizerConfig:
-    return OptimizerConfig.model_validate({"kind": kind, "lr": 1e-3, **others})
+def _kind(optimizer: type[Optimizer]) -> str:
+    return optimizer.model_fields["kind"].default
+
+
+def _settings(**given: Any) -> Optimizer:
+    settings: Any = TypeAdapter(optimizers.OptimizerChoice).validate_python({"lr": 1e-3, **given})
+    return settings
+
+
+def _in_torch(weights: Sequence[nn.Parameter], **given: Any) -> torch.optim.Optimizer:
+    """One group of weights under an implementation in torch; all of them decay."""
+    settings = _settings(**given)
+    group = {"params": list(weights), "weight_decay": settings.weight_decay}
+    made = settings.in_torch([group])
+    made.param_groups[0]["lr"] = settings.lr
+    return made

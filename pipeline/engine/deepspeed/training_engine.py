@@ -15,6 +15,7 @@ from cluster.train_group import Rank
 from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
+from pipeline.engine.deepspeed.kernels import forget_beta_powers, make_kernel, optimizer_name
 from pipeline.engine.deepspeed.lean_imports import do_without_compiler
 from pipeline.engine.deepspeed.nvme import (
     PARAMETER_BUFFERS,
@@ -26,7 +27,6 @@ from pipeline.engine.deepspeed.nvme import (
     require_disks,
     require_lockable,
 )
-from pipeline.engine.deepspeed.optimizers import forget_beta_powers, make_optimizer, optimizer_name
 from pipeline.engine.deepspeed.saved_state import SavedState
 from pipeline.engine.deepspeed.swapped import forget_gradients, reserve
 from pipeline.engine.device import trains_on_cuda
@@ -38,8 +38,6 @@ from pipeline.runs.settings import OffloadConfig, ZeroConfig
 
 _QUIET = 10**9
 """Steps between DeepSpeed's own progress lines: never."""
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-"""State of the optimizers that can be offloaded."""
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DEEPSPEED_DIRECTORY = "deepspeed"
 """Directory of a checkpoint that holds DeepSpeed's files."""
@@ -77,10 +75,11 @@ class TrainingEngine:
         require_hardware(config)
         self.optimizer_name = optimizer_name(config)
         do_without_compiler()
-        self._optimizer = make_optimizer(self.optimizer_name, model, config.optimizer)
+        self._optimizer = config.optimizer.make(self.optimizer_name, model, make_kernel)
         self._swap = SwapDirectory(config.zero, run, rank)
         self.deepspeed = initialize(model, config, rank.world_size, self._optimizer, self._swap)
-        reserve(self.deepspeed.optimizer, [*_MOMENTS, *([AVERAGE] if config.ema is not None else [])])
+        state = config.optimizer.state(on_cuda=False)
+        reserve(self.deepspeed.optimizer, [*state, *([AVERAGE] if config.ema is not None else [])])
         self.device: torch.device = self.deepspeed.device
         self._clip = config.optimizer.clip or 0.0
         without_zero = config.zero.stage == 0

@@ -1,0 +1,158 @@
+"""What an optimizer is: settings, the implementation that a machine gets, state, and what it cannot be combined with.
+
+An optimizer is a module of this package with a settings class derived from `Optimizer`. torch is imported by the
+functions that make or update tensors only, so that reading a configuration does not import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
+
+from pydantic import Field, model_validator
+
+from cluster.artefacts.errors import ConfigError
+from pipeline.config.loading import Config
+from pipeline.optimizers.legacy import without_unused_keys
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Machine = Literal["cuda", "compiler", "plain"]
+"""Where weights are updated: on a GPU, on CPUs with a C++ compiler, or on CPUs without one."""
+Group = dict[str, Any]
+"""A parameter group of torch: `params` and their settings."""
+Update = Callable[[list["Tensor"], list["Tensor"], list[dict[str, Any]], Group], None]
+"""Updates parameters in place: parameters, gradients and states of one group, and the group."""
+WITH_COMPILER = "install g++ (apt-get install g++ ninja-build)"
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Implementations:
+    """The class that updates weights on each machine; None where there is none.
+
+    The one for `plain` is torch's or ours, all others are DeepSpeed's. Checkpoints name the class: its state fits no
+    other.
+    """
+
+    cuda: str
+    compiler: str
+    plain: str | None
+
+
+class Kernels(Protocol):
+    """Makes DeepSpeed's implementations by their names. The engine hands it in: nothing here imports deepspeed."""
+
+    def __call__(self, name: str, groups: list[Group], **arguments: Any) -> torch.optim.Optimizer: ...
+
+
+class Optimizer(Config):
+    """The settings and class attributes that all optimizers have."""
+
+    IMPLEMENTATIONS: ClassVar[Implementations]
+    STATE: ClassVar[tuple[str, ...]]
+    """Names of the float32 state tensors with one element per weight."""
+    WHOLE_STATE: ClassVar[tuple[str, ...]] = ()
+    """Names of the state tensors of another size than their parameter; never split, so only in ZeRO stage 0."""
+    NEEDS_WHOLE: ClassVar[str] = ""
+    """What an update needs that ZeRO's shards do not have; such an optimizer runs in stage 0 only."""
+    OFFLOADABLE: ClassVar[bool] = False
+    """Whether DeepSpeed can keep its state in host memory or on disks."""
+
+    kind: str
+    """Says which settings these are."""
+    lr: float = Field(gt=0)
+    """Peak learning rate."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Applied to matrices; never to biases and norms."""
+    clip: float | None = Field(default=1.0, ge=0)
+    """Largest global gradient norm; 0 or null does not clip (RoBERTa, ModernBERT)."""
+    layer_decay: float | None = Field(default=None, gt=0, le=1)
+    """Learning rate of each layer as a share of the rate of the layer above it, embeddings below all (Howard and Ruder
+    2018, section 3.2; Clark et al. 2020, table 6); null gives all the same."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_unused(cls, given: Any) -> Any:
+        return without_unused_keys(cls.model_fields, given)
+
+    def implementation(self, machine: Machine) -> str:
+        """Name of the class that updates weights on a machine.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        name = getattr(self.IMPLEMENTATIONS, machine)
+        if name is None:
+            raise ConfigError(
+                f"optimizer.kind {self.kind} needs a C++ compiler on a machine without CUDA.",
+                next_step=f"{WITH_COMPILER}, or set optimizer.kind=adamw",
+            )
+        return name
+
+    def implementations(self, *, offloaded: bool) -> tuple[str, ...]:
+        """The classes that update weights on one machine or another, each once, on GPUs first."""
+        names = []
+        for machine in get_args(Machine)[1 if offloaded else 0 :]:
+            with suppress(ConfigError):
+                names.append(self.implementation(machine))
+        return tuple(dict.fromkeys(names))
+
+    def arguments(self) -> dict[str, Any]:
+        """What the constructors of all implementations take besides the groups, the learning rate and weight decay."""
+        raise NotImplementedError
+
+    def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
+        """The implementation for `plain` machines, with a learning rate of 0."""
+        raise NotImplementedError
+
+    def groups(self, model: nn.Module) -> list[Group]:
+        """The parameters in groups that differ in weight decay or learning rate."""
+        from models.weights import decay_groups
+
+        return decay_groups(model, self.weight_decay, self.layer_decay)
+
+    def make(self, name: str, model: nn.Module, kernels: Kernels) -> torch.optim.Optimizer:
+        """The optimizer of a network, in the implementation `name` that `implementation` chose.
+
+        Its groups hold, besides the constructor's arguments, `lr_scale` (their share of the learning rate) and `sizes`
+        (name and number of elements of each parameter, in order), which checkpoints then hold too. The learning rate is
+        0 until the first update sets it: DeepSpeed makes an update of its own at the start of mixed precision without
+        ZeRO.
+        """
+        groups = self.groups(model)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        for group in groups:
+            group["sizes"] = [(names[parameter], parameter.numel()) for parameter in group["params"]]
+        if name == self.IMPLEMENTATIONS.plain:
+            return self.in_torch(groups)
+        return kernels(name, groups, lr=0.0, **self.arguments())
+
+    def state(self, *, on_cuda: bool) -> tuple[str, ...]:
+        """`STATE` on a GPU or on CPUs (where offloaded state is too)."""
+        return self.STATE
+
+    def state_bytes(
+        self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]], *, on_cuda: bool
+    ) -> int:
+        """Bytes of the state for a shard of `elements` weights.
+
+        Args:
+            shapes: names and shapes of the network's trained parameters. Those that `NEEDS_WHOLE` look at them instead
+                of `elements`.
+        """
+        return FLOAT_BYTES * len(self.state(on_cuda=on_cuda)) * elements
+
+    def update_bytes(self, elements: int, largest: int, *, on_cuda: bool) -> int:
+        """Bytes that an update of a shard of `elements` weights allocates for a while; `largest` is the number of
+        elements of the largest parameter."""
+        return 0
+
+
+def everywhere(name: str) -> Implementations:
+    """The implementations of an optimizer that is written in torch for all machines."""
+    return Implementations(name, name, name)

@@ -1,0 +1,34 @@
+"""torch optimizers whose update is a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pipeline.optimizers.base import Group, Update
+
+
+class FunctionalOptimizer(torch.optim.Optimizer):
+    """An optimizer that leaves its update to a function.
+
+    The function makes a parameter's state at its first update, as all optimizers under ZeRO must: before, ZeRO has not
+    yet put flat tensors in the parameters' place.
+    """
+
+    def __init__(self, groups: list[Group], update: Update, **defaults: Any) -> None:
+        super().__init__(groups, defaults)
+        self._update = update
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One update of every parameter that has a gradient."""
+        assert closure is None
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                gradients = [parameter.grad for parameter in parameters]
+                self._update(
+                    parameters, gradients, [self.state[parameter] for parameter in parameters], group
+                )
