@@ -106,6 +106,11 @@ _LAYER = re.compile(
 _BELOW_LAYERS = re.compile(r"(?:^|\.)(?:encoder|decoder)\.(?:embeddings|tokens|transformer\.relative_bias)\.")
 
 
+def is_in_layer(name: str) -> bool:
+    """Whether a parameter belongs to a layer of a stack; embeddings, final norms and heads do not."""
+    return _LAYER.match(name) is not None
+
+
 def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
     """Share of the learning rate of every parameter: `layer_decay` to the number of layers above its own.
 

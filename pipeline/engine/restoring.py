@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from cluster.artefacts.errors import ResumeRefusedError
 from pipeline.engine.deepspeed.saved_state import SavedMaster, SavedState
-from pipeline.engine.deepspeed.shards import Piece, Shard, own_shards
+from pipeline.engine.deepspeed.shards import Piece, Shard, is_sharded, own_shards
 from pipeline.engine.deepspeed.swapped import put_away
 
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
@@ -116,14 +116,14 @@ def _restore_shard(shard: Shard, states: Any, saved: SavedState, leave_out: Coll
         del state[key]
     for key in keys:
         value = some.state[key]
-        if not is_sharded(value):
-            state[key] = value.clone() if torch.is_tensor(value) else value
+        if not is_sharded(key, value):
+            state[key] = _copied(value, shard.weights.device) if torch.is_tensor(value) else value
         elif not (torch.is_tensor(own := state.get(key)) and own.numel() == shard.weights.numel()):
             state[key] = torch.zeros_like(shard.weights, requires_grad=False)
     for stretch in stretches:
         stretch.copy(stretch.source.weights, shard.weights)
         for key in keys:
-            if is_sharded(value := stretch.source.state[key]):
+            if is_sharded(key, value := stretch.source.state[key]):
                 stretch.copy(value, state[key])
 
 
@@ -136,9 +136,9 @@ def _overlaps(piece: Piece, saved: SavedState) -> Iterator[_Stretch]:
         yield _Stretch(source, found.offset + start - found.start, piece.offset + start - piece.start, size)
 
 
-def is_sharded(value: Any) -> bool:
-    """Whether a value of an optimizer's state has an element for every element of its master."""
-    return torch.is_tensor(value) and value.dim() > 0
+def _copied(value: Tensor, device: torch.device) -> Tensor:
+    # torch's optimizers want single numbers, such as the step, where they were saved from: on the CPU.
+    return value.to(device if value.dim() else value.device, copy=True)
 
 
 def _restore_loss_scale(optimizer: Any, saved: SavedState) -> None:

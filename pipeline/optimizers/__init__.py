@@ -6,17 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Discriminator, Tag
 
+from pipeline.optimizers.adafactor import Adafactor
 from pipeline.optimizers.adagrad import Adagrad
 from pipeline.optimizers.adamw import AdamW
 from pipeline.optimizers.base import Optimizer
 from pipeline.optimizers.lamb import Lamb
 from pipeline.optimizers.lion import Lion
+from pipeline.optimizers.muon import Muon
+from pipeline.optimizers.stable_adamw import StableAdamW
 
 OPTIMIZERS: tuple[type[Optimizer], ...] = (
     AdamW,
     Lion,
     Lamb,
     Adagrad,
+    Adafactor,
+    StableAdamW,
+    Muon,
 )
 """The optimizers; the first is taken where a configuration names none."""
 _DEFAULT = AdamW.model_fields["kind"].default

@@ -59,7 +59,7 @@ class Optimizer(Config):
     WHOLE_STATE: ClassVar[tuple[str, ...]] = ()
     """Names of the state tensors of another size than their parameter; never split, so only in ZeRO stage 0."""
     NEEDS_WHOLE: ClassVar[str] = ""
-    """What an update needs that ZeRO's shards do not have; such an optimizer runs in stage 0 only."""
+    """Why an optimizer cannot update ZeRO's shards and runs in stage 0 only; empty where it can."""
     OFFLOADABLE: ClassVar[bool] = False
     """Whether DeepSpeed can keep its state in host memory or on disks."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipeline.optimizers.base import Group, Update
 
@@ -32,3 +33,15 @@ class FunctionalOptimizer(torch.optim.Optimizer):
                 self._update(
                     parameters, gradients, [self.state[parameter] for parameter in parameters], group
                 )
+
+
+def one_by_one(update: Callable[[Tensor, Tensor, dict[str, Any], Group], None]) -> Update:
+    """The update of a group by a function of one parameter: parameter, gradient, state and group."""
+
+    def update_all(
+        parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Any]], group: Group
+    ) -> None:
+        for parameter, gradient, state in zip(parameters, gradients, states, strict=True):
+            update(parameter, gradient, state, group)
+
+    return update_all

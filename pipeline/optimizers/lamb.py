@@ -21,7 +21,7 @@ class Lamb(Optimizer):
 
     IMPLEMENTATIONS = Implementations("FusedLamb", "Lamb", "Lamb")
     STATE = ("exp_avg", "exp_avg_sq")
-    NEEDS_WHOLE = "the norms of whole matrices"
+    NEEDS_WHOLE = "shards do not know the norms of whole matrices"
 
     kind: Literal["lamb"] = "lamb"
     betas: tuple[float, float] = (0.9, 0.98)
@@ -33,23 +33,16 @@ class Lamb(Optimizer):
         return {"betas": self.betas, "eps": self.eps}
 
     def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        from pipeline.optimizers.functional import FunctionalOptimizer
+        from pipeline.optimizers.functional import FunctionalOptimizer, one_by_one
 
-        return FunctionalOptimizer(groups, _update, lr=0.0, **self.arguments(), **_TRUST)
+        return FunctionalOptimizer(groups, one_by_one(_update), lr=0.0, **self.arguments(), **_TRUST)
 
     def update_bytes(self, elements: int, largest: int, *, on_cuda: bool) -> int:
         return 0 if on_cuda else 3 * FLOAT_BYTES * largest
 
 
-def _update(
-    parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Any]], group: Group
-) -> None:
+def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
     """Algorithm 2 of the paper."""
-    for parameter, gradient, state in zip(parameters, gradients, states, strict=True):
-        _update_one(parameter, gradient, state, group)
-
-
-def _update_one(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
     import torch
 
     if "step" not in state:

@@ -239,7 +239,7 @@ class PretrainConfig(Config):
             message = "does not work with zero.stage 3, which keeps weights elsewhere; take zero.stage 2"
             yield ConfigProblem("compute.compile", "true", message)
         if optimizer.NEEDS_WHOLE and zero.stage != 0:
-            message = f"needs zero.stage 0, not {zero.stage}: shards do not know {optimizer.NEEDS_WHOLE}"
+            message = f"needs zero.stage 0, not {zero.stage}: {optimizer.NEEDS_WHOLE}"
             yield ConfigProblem("optimizer.kind", optimizer.kind, message)
 
     def _network_problems(self) -> Iterator[ConfigProblem]:

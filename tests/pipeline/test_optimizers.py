@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 import torch
-from pydantic import TypeAdapter
-from torch import Tensor, nn
+from torch import nn
 
 from cluster.artefacts.errors import ConfigError
-from cluster.operators import has_compiler
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.elmo.language_model import ElmoLanguageModel
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 from models.weights import decay_groups, layer_scales
-from pipeline import optimizers
 from pipeline.config.loading import load_config, to_yaml
 from pipeline.engine.deepspeed import kernels, nvme
-from pipeline.engine.deepspeed.kernels import forget_beta_powers, make_kernel, optimizer_name
+from pipeline.engine.deepspeed.kernels import make_kernel, optimizer_name
 from pipeline.engine.deepspeed.shards import pieces_of
 from pipeline.engine.deepspeed.training_engine import deepspeed_config, require_hardware
 from pipeline.optimizers import OPTIMIZERS, Optimizer
 from pipeline.runs.config import PretrainConfig, identity_of
 from tests.pipeline.ranks import make_config
+from tests.pipeline.test_optimizer_formulas import settings_of
 
 IDENTITIES = orjson.loads(Path(__file__).with_name("optimizer_identities.json").read_bytes())
 SHAPE = TransformerConfig(
@@ -36,82 +32,10 @@ SHAPE = TransformerConfig(
 )
 
 
-def _trained(
-    optimizer: torch.optim.Optimizer, weights: Sequence[Tensor], gradients: list[list[Tensor]]
-) -> list[Tensor]:
-    for step in gradients:
-        for weight, gradient in zip(weights, step, strict=True):
-            weight.grad = gradient.clone()
-        optimizer.step()
-    return [weight.detach() for weight in weights]
-
-
-def _problem() -> tuple[list[nn.Parameter], list[list[Tensor]]]:
-    generator = torch.Generator().manual_seed(3)
-    shapes = [(4, 3), (5,), (2, 2)]
-    weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
-    weights[1].data.zero_()
-    return weights, [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(5)]
-
-
-def test_lamb_is_algorithm_2_of_the_paper() -> None:
-    weights, gradients = _problem()
-    expected = [weight.detach().double() for weight in weights]
-    means, squares = ([torch.zeros_like(weight) for weight in expected] for _ in range(2))
-    for step, of_step in enumerate(gradients, 1):
-        for i, gradient in enumerate(of_step):
-            means[i] = 0.9 * means[i] + 0.1 * gradient.double()
-            squares[i] = 0.95 * squares[i] + 0.05 * gradient.double() ** 2
-            ratio = (means[i] / (1 - 0.9**step)) / ((squares[i] / (1 - 0.95**step)).sqrt() + 1e-6)
-            update = ratio + 0.1 * expected[i]
-            trust = float(expected[i].norm() / update.norm()) if expected[i].any() else 1.0
-            expected[i] = expected[i] - 0.01 * min(max(trust, 0.01), 10.0) * update
-    optimizer = _in_torch(weights, kind="lamb", lr=0.01, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
-    for found, wanted in zip(_trained(optimizer, weights, gradients), expected, strict=True):
-        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("initial", [0.0, 1.0])
-def test_adagrad_is_torchs_bit_for_bit(initial: float) -> None:
-    weights, gradients = _problem()
-    others = [nn.Parameter(weight.detach().clone()) for weight in weights]
-    begun = {"initial_accumulator": initial}
-    optimizer = _in_torch(weights, kind="adagrad", lr=0.1, eps=1e-6, weight_decay=0.1, **begun)
-    ours = _trained(optimizer, weights, gradients)
-    reference = torch.optim.Adagrad(
-        others, lr=0.1, eps=1e-6, weight_decay=0.1, initial_accumulator_value=initial
-    )
-    for found, wanted in zip(ours, _trained(reference, others, gradients), strict=True):
-        assert torch.equal(found, wanted)
-
-
 def test_optimizers_of_torch_wait_for_no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "compile_lock", lambda: pytest.fail("waits for the lock"))
-    made = _settings().make("AdamW", nn.Linear(2, 2), make_kernel)
+    made = settings_of().make("AdamW", nn.Linear(2, 2), make_kernel)
     assert type(made) is torch.optim.AdamW
-
-
-@pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
-def test_adam_without_bias_correction_is_berts_released_formula() -> None:
-    weights, gradients = _problem()
-    expected = [weight.detach().double() for weight in weights]
-    means, squares = ([torch.zeros_like(weight) for weight in expected] for _ in range(2))
-    for of_step in gradients:
-        for i, gradient in enumerate(of_step):
-            means[i] = 0.9 * means[i] + 0.1 * gradient.double()
-            squares[i] = 0.999 * squares[i] + 0.001 * gradient.double() ** 2
-            expected[i] = expected[i] - 0.01 * means[i] / (squares[i].sqrt() + 1e-6)
-    settings = _settings(bias_correction=False, betas=(0.9, 0.999), weight_decay=0.0)
-    optimizer = settings.make("DeepSpeedCPUAdam", nn.ParameterList(weights), make_kernel)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.01
-    for step in gradients:
-        for weight, gradient in zip(weights, step, strict=True):
-            weight.grad = gradient.clone()
-        forget_beta_powers(optimizer)
-        optimizer.step()
-    for found, wanted in zip(weights, expected, strict=True):
-        torch.testing.assert_close(found.detach().double(), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_settings_of_another_optimizer_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +110,7 @@ def test_elmos_directions_learn_side_by_side() -> None:
 def test_groups_know_their_parameters_by_name_and_size() -> None:
     model = MaskedLanguageModel(SHAPE)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    optimizer = _settings().make("AdamW", model, make_kernel)
+    optimizer = settings_of().make("AdamW", model, make_kernel)
     for group in optimizer.param_groups:
         assert [sizes[name] for name, _ in group["sizes"]] == [size for _, size in group["sizes"]]
         assert len(group["sizes"]) == len(group["params"])
@@ -297,17 +221,3 @@ def test_the_pieces_of_all_ranks_are_every_parameter_once(stage: int, world_size
 
 def _kind(optimizer: type[Optimizer]) -> str:
     return optimizer.model_fields["kind"].default
-
-
-def _settings(**given: Any) -> Optimizer:
-    settings: Any = TypeAdapter(optimizers.OptimizerChoice).validate_python({"lr": 1e-3, **given})
-    return settings
-
-
-def _in_torch(weights: Sequence[nn.Parameter], **given: Any) -> torch.optim.Optimizer:
-    """One group of weights under an implementation in torch; all of them decay."""
-    settings = _settings(**given)
-    group = {"params": list(weights), "weight_decay": settings.weight_decay}
-    made = settings.in_torch([group])
-    made.param_groups[0]["lr"] = settings.lr
-    return made

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from cluster.artefacts.errors import ClozeError, CorruptCheckpointError
-from pipeline.engine.deepspeed.shards import Piece, Sizes, pieces_of
+from pipeline.engine.deepspeed.shards import Piece, Sizes, is_sharded, pieces_of
 
 _SCALING = ("cur_scale", "cur_iter", "last_overflow_iter")
 _NAMED = re.compile(r"(?:GLOBAL|class|function|instantiate|call) (?P<name>[A-Za-z_][\w.]*\.\w+)")
@@ -146,7 +146,7 @@ class SavedState:
             size = max((piece.offset + piece.size for piece in own), default=0)
             master = SavedMaster(weights[number].view(-1), state.get(number, {}))
             for key, value in {"its weights": master.weights, **master.state}.items():
-                sharded = torch.is_tensor(value) and value.dim() > 0
+                sharded = is_sharded(key, value)
                 if not (value.numel() >= size if sharded else isinstance(value, Tensor | int | float)):
                     raise _unusable(
                         self._directory, f"master {number} of rank {rank} needs {size} numbers of {key}"

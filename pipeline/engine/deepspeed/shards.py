@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.engine.deepspeed.swapped import swapped
+from pipeline.optimizers import WHOLE_STATE
 
 Sizes = Sequence[tuple[str, int]]
 """Names and numbers of elements of parameters, in the order in which a master holds them."""
@@ -140,3 +141,8 @@ def _cut_each(sizes: Sizes, world_size: int, rank: int) -> Iterator[Piece]:
         if start < stop:
             yield Piece(name, start, offset, stop - start)
         offset += part
+
+
+def is_sharded(key: str, value: Any) -> bool:
+    """Whether a value of an optimizer's state has an element for every element of its master."""
+    return torch.is_tensor(value) and value.dim() > 0 and key not in WHOLE_STATE

@@ -1,0 +1,107 @@
+"""Adafactor (Shazeer and Stern 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from pipeline.optimizers.base import FLOAT_BYTES, Group, Optimizer, everywhere
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class Adafactor(Optimizer):
+    """Adafactor (Shazeer and Stern 2018, algorithms 4 and 5), in torch. Only ZeRO stage 0.
+
+    The second moment of a matrix is kept as the means of its rows and of its columns. Its relative step size,
+    min(0.01, 1 / sqrt(step)), is lr 0.01 under `schedule: {kind: inverse_sqrt, constant_steps: 10000}`, as for T5
+    (Raffel et al. 2020, section 3.1.2).
+    """
+
+    IMPLEMENTATIONS = everywhere("Adafactor")
+    STATE = ("exp_avg_sq",)
+    WHOLE_STATE = ("exp_avg_sq_row", "exp_avg_sq_col")
+    NEEDS_WHOLE = "shards do not know the rows and columns of whole matrices"
+
+    kind: Literal["adafactor"] = "adafactor"
+    scale_parameter: bool = True
+    """Multiply the learning rate by the root mean square of each tensor's weights (section 8 of the paper)."""
+    decay_rate: float = Field(default=0.8, gt=0, le=1)
+    """The second moment decays by 1 - step ** -decay_rate (section 7.2)."""
+    beta1: float | None = Field(default=None, gt=0, lt=1)
+    """Decay of a first moment of the updates; null keeps none."""
+    eps: tuple[float, float] = (1e-30, 1e-3)
+    """Added to squared gradients; least root mean square by which `scale_parameter` multiplies."""
+    update_clip: float = Field(default=1.0, gt=0)
+    """Largest root mean square of a tensor's update, before the learning rate (section 6)."""
+
+    def arguments(self) -> dict[str, Any]:
+        names = ("scale_parameter", "decay_rate", "beta1", "eps", "update_clip")
+        return {name: getattr(self, name) for name in names}
+
+    def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
+        from pipeline.optimizers.functional import FunctionalOptimizer, one_by_one
+
+        return FunctionalOptimizer(groups, one_by_one(_update), lr=0.0, **self.arguments())
+
+    def state_bytes(
+        self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]], *, on_cuda: bool
+    ) -> int:
+        moments = elements if self.beta1 else 0
+        for _, shape in shapes:
+            moments += prod(shape[:-1]) + prod((*shape[:-2], shape[-1])) if len(shape) > 1 else prod(shape)
+        return FLOAT_BYTES * moments
+
+    def update_bytes(self, elements: int, largest: int, *, on_cuda: bool) -> int:
+        return 2 * FLOAT_BYTES * largest
+
+
+def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+    if "step" not in state:
+        state.update(step=0, **_new_moments(parameter, group))
+    state["step"] += 1
+    update = _normalised(gradient, state, group)
+    update.div_((_rms(update) / group["update_clip"]).clamp_(min=1.0))
+    rate = group["lr"]
+    if group["scale_parameter"]:
+        rate = _rms(parameter).clamp_(min=group["eps"][1]) * rate
+    update.mul_(rate)
+    if group["beta1"] is not None:
+        update = state["exp_avg"].lerp_(update, 1 - group["beta1"])
+    if group["weight_decay"]:
+        parameter.mul_(1 - rate * group["weight_decay"])
+    parameter.sub_(update)
+
+
+def _new_moments(parameter: Tensor, group: Group) -> dict[str, Tensor]:
+    import torch
+
+    shape = parameter.shape
+    moments = {"exp_avg": torch.zeros_like(parameter)} if group["beta1"] is not None else {}
+    if len(shape) < 2:
+        return moments | {"exp_avg_sq": torch.zeros_like(parameter)}
+    rows, columns = parameter.new_zeros(shape[:-1]), parameter.new_zeros((*shape[:-2], shape[-1]))
+    return moments | {"exp_avg_sq_row": rows, "exp_avg_sq_col": columns}
+
+
+def _normalised(gradient: Tensor, state: dict[str, Any], group: Group) -> Tensor:
+    """The gradient over the root of its second moment, which is updated first."""
+    import torch
+
+    new = state["step"] ** -group["decay_rate"]
+    squared = gradient.square().add_(group["eps"][0])
+    if gradient.dim() < 2:
+        return state["exp_avg_sq"].lerp_(squared, new).rsqrt().mul_(gradient)
+    rows = state["exp_avg_sq_row"].lerp_(squared.mean(-1), new)
+    columns = state["exp_avg_sq_col"].lerp_(squared.mean(-2), new)
+    by_row = (rows / rows.mean(-1, keepdim=True)).rsqrt_().unsqueeze(-1)
+    return torch.mul(by_row, columns.rsqrt().unsqueeze(-2), out=squared).mul_(gradient)
+
+
+def _rms(tensor: Tensor) -> Tensor:
+    return tensor.norm() / tensor.numel() ** 0.5
