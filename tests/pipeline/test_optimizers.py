@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
+from cluster.operators import has_compiler
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.elmo.language_model import ElmoLanguageModel
@@ -25,6 +26,11 @@ from pipeline.optimizers import OPTIMIZERS, Optimizer
 from pipeline.runs.config import PretrainConfig, identity_of
 from tests.pipeline.ranks import make_config
 from tests.pipeline.test_optimizer_formulas import settings_of
+
+
+def _kind(optimizer: type[Optimizer]) -> str:
+    return optimizer.model_fields["kind"].default
+
 
 IDENTITIES = orjson.loads(Path(__file__).with_name("optimizer_identities.json").read_bytes())
 SHAPE = TransformerConfig(
@@ -70,6 +76,55 @@ def test_every_parameter_is_in_one_group_and_only_matrices_decay() -> None:
     assert sorted(found) == sorted(map(id, model.parameters()))
     for group in groups:
         assert {parameter.dim() > 1 for parameter in group["params"]} == {group["weight_decay"] > 0}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=_kind)
+def test_state_is_as_large_as_plans_say_and_has_the_names_that_checkpoints_know(
+    optimizer: type[Optimizer],
+) -> None:
+    if optimizer.IMPLEMENTATIONS.plain is None and not has_compiler():
+        pytest.skip("needs g++ (apt-get install g++ ninja-build)")
+    settings, model = settings_of(kind=_kind(optimizer)), MaskedLanguageModel(SHAPE)
+    name = settings.implementation("plain" if optimizer.IMPLEMENTATIONS.plain else "compiler")
+    made = settings.make(name, model, make_kernel)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    made.step()
+    tensors = [
+        (key, value)
+        for state in made.state.values()
+        for key, value in state.items()
+        if torch.is_tensor(value) and value.dim()
+    ]
+    shapes = [(name, tuple(one.shape)) for name, one in model.named_parameters()]
+    elements = sum(one.numel() for one in model.parameters())
+    assert sum(value.nbytes for _, value in tensors) == settings.state_bytes(elements, shapes, on_cuda=False)
+    assert {key for key, _ in tensors} == {*settings.state(on_cuda=False), *settings.WHOLE_STATE}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=_kind)
+def test_what_needs_whole_matrices_is_not_sharded_and_what_cannot_be_offloaded_is_not(
+    tmp_path: Path, optimizer: type[Optimizer]
+) -> None:
+    kind = f"optimizer.kind={_kind(optimizer)}"
+    if optimizer.NEEDS_WHOLE:
+        with pytest.raises(ConfigError, match="needs zero\\.stage 0, not 2: shards do not"):
+            make_config(tmp_path, tmp_path, kind, "zero.stage=2")
+    else:
+        make_config(tmp_path, tmp_path, kind, "zero.stage=2")
+    if not optimizer.OFFLOADABLE:
+        with pytest.raises(ConfigError, match="cannot be offloaded; allowed are adamw and lion"):
+            make_config(tmp_path, tmp_path, kind, "zero.stage=2", "zero.offload_optimizer.device=cpu")
+
+
+def test_muon_takes_the_matrices_of_layers_and_leaves_embeddings_heads_and_vectors_to_adamw() -> None:
+    model = MaskedLanguageModel(SHAPE)
+    groups = settings_of(kind="muon", adamw_lr=1e-4).groups(model)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    hidden = {names[one] for group in groups if group["hidden"] for one in group["params"]}
+    assert hidden == {name for name, one in model.named_parameters() if ".layers." in name and one.dim() == 2}
+    assert {names[one] for group in groups for one in group["params"]} == set(names.values())
+    assert {(group["hidden"], round(group["lr_scale"], 9)) for group in groups} == {(True, 1.0), (False, 0.1)}
 
 
 def test_layers_learn_slower_the_lower_they_are() -> None:
@@ -217,7 +272,3 @@ def test_the_pieces_of_all_ranks_are_every_parameter_once(stage: int, world_size
             end = piece.offset + piece.size
             covered[piece.name] += range(piece.start, piece.start + piece.size)
     assert covered == {name: list(range(size)) for name, size in sizes}
-
-
-def _kind(optimizer: type[Optimizer]) -> str:
-    return optimizer.model_fields["kind"].default
