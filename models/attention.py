@@ -13,24 +13,31 @@ from models.visibility import Varlen, Visible
 
 
 class Attention(nn.Module):
-    """Multi-head scaled dot-product attention (Vaswani et al. 2017, sections 3.2.1 and 3.2.2)."""
+    """Multi-head scaled dot-product attention (Vaswani et al. 2017, sections 3.2.1 and 3.2.2), and
+    grouped-query attention (Ainslie et al. 2023)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.num_heads = config.num_heads
+        self.key_value_heads = config.key_value_heads
         self.head_size = config.head_size
         self.dropout = config.attention_dropout
         self.scale = None if config.scale_attention else 1.0
         self.output = nn.Linear(config.attention_size, config.hidden_size, bias=config.biases)
 
-    def _heads(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """[batch, length, parts * width] to `parts` tensors [batch, heads, length, head size]."""
-        batch, length, _ = projected.shape
-        split = projected.view(batch, length, parts, self.num_heads, self.head_size)
-        return split.permute(2, 0, 3, 1, 4).unbind(0)
+    def _heads(self, projected: Tensor, *counts: int) -> tuple[Tensor, ...]:
+        """[batch, length, heads * head size] to one tensor [batch, count, length, head size] for each of the counts."""
+        return projected.unflatten(-1, (-1, self.head_size)).transpose(1, 2).split(counts, 1)
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
-        """[batch, heads, length, head size] queries, keys and values to [batch, length, hidden]."""
+        """[batch, heads, length, head size] queries, keys and values to [batch, length, hidden].
+
+        Keys and values may have fewer heads, each for as many neighbouring query heads.
+        """
+        if self.key_value_heads != self.num_heads:
+            # Repeated, because not every kernel that reads a mask takes fewer heads of keys.
+            shared_by = self.num_heads // self.key_value_heads
+            key, value = key.repeat_interleave(shared_by, 1), value.repeat_interleave(shared_by, 1)
         if visible.varlen is not None:
             mixed = _varlen_attention(query, key, value, visible.varlen, self.scale)
         else:
@@ -52,7 +59,9 @@ class SelfAttention(Attention):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.attention_size, bias=config.biases)
+        self.qkv = nn.Linear(
+            config.hidden_size, config.attention_size + 2 * config.key_value_size, bias=config.biases
+        )
 
     def forward(
         self,
@@ -71,7 +80,8 @@ class SelfAttention(Attention):
         Returns:
             [batch, length, hidden].
         """
-        query, key, value = self._heads(self.qkv(hidden), 3)
+        counts = self.num_heads, self.key_value_heads, self.key_value_heads
+        query, key, value = self._heads(self.qkv(hidden), *counts)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         if cache is not None:
@@ -85,7 +95,7 @@ class CrossAttention(Attention):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
         self.query = nn.Linear(config.hidden_size, config.attention_size, bias=config.biases)
-        self.key_value = nn.Linear(config.hidden_size, 2 * config.attention_size, bias=config.biases)
+        self.key_value = nn.Linear(config.hidden_size, 2 * config.key_value_size, bias=config.biases)
 
     def forward(
         self, hidden: Tensor, memory: Tensor, visible: Visible, cache: LayerCache | None = None
@@ -103,11 +113,11 @@ class CrossAttention(Attention):
         """
         # Nothing hides one position of a decoder from another here, so beams are read like positions.
         query_side = hidden.reshape(len(memory), -1, hidden.shape[2])
-        (query,) = self._heads(self.query(query_side), 1)
+        (query,) = self._heads(self.query(query_side), self.num_heads)
         if cache is not None and cache.filled:
             key, value = cache.pair()
         else:
-            key, value = self._heads(self.key_value(memory), 2)
+            key, value = self._heads(self.key_value(memory), self.key_value_heads, self.key_value_heads)
             if cache is not None:
                 cache.extend(key, value)
         return self._mix(query, key, value, visible).view(hidden.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -10,7 +11,7 @@ from models.elmo.config import ElmoConfig
 Network = Literal["encoder", "decoder", "encoder_decoder"]
 Norm = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
-Activation = Literal["gelu", "gelu_tanh", "relu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Positions = Literal["learned", "sinusoidal", "relative_bias", "rotary"]
 Initializer = Literal["normal", "scaled_residual", "fan_in"]
 ClassificationStyle = Literal["tanh", "gelu", "gelu_norm"]
@@ -40,6 +41,9 @@ class TransformerConfig:
     """Width of the hidden states; a multiple of `num_heads` unless `attention_head_size` is given."""
     num_heads: int = 12
     """Attention heads per layer."""
+    num_key_value_heads: int | None = None
+    """Heads of keys and values, each shared by equally many query heads: grouped-query attention (Ainslie et al. 2023;
+    LLaMA 3); divides `num_heads`. None takes `num_heads`."""
     attention_head_size: int | None = None
     """Width of an attention head; None takes hidden_size / num_heads."""
     intermediate_size: int = 3072
@@ -76,9 +80,9 @@ class TransformerConfig:
     biases: bool = True
     """Whether linear layers and norms have biases (not in T5 and ModernBERT)."""
     activation: Activation = "gelu"
-    """Non-linearity of the feed-forward blocks: exact GELU, its tanh approximation, or ReLU."""
+    """Non-linearity of the feed-forward blocks: exact GELU, its tanh approximation, ReLU, or SiLU."""
     gated: bool = False
-    """Gated feed-forward: activation(W x) * (V x) (Shazeer 2020; T5 v1.1, ModernBERT)."""
+    """Gated feed-forward: activation(W x) * (V x) (Shazeer 2020; T5 v1.1, ModernBERT, LLaMA)."""
     scale_attention: bool = True
     """Divide attention scores by the square root of the head size; T5 folds this into its initialisation."""
     scale_embeddings: bool = False
@@ -125,9 +129,19 @@ class TransformerConfig:
         return self.attention_head_size or self.hidden_size // self.num_heads
 
     @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_key_value_heads or self.num_heads
+
+    @property
     def attention_size(self) -> int:
-        """Width of all heads together."""
+        """Width of all query heads together."""
         return self.head_size * self.num_heads
+
+    @property
+    def key_value_size(self) -> int:
+        """Width of all key heads together, and of all value heads."""
+        return self.head_size * self.key_value_heads
 
     @property
     def embedding_width(self) -> int:
@@ -157,6 +171,7 @@ class TransformerConfig:
         optional = (
             "vocab_size",
             "num_decoder_layers",
+            "num_key_value_heads",
             "attention_head_size",
             "embedding_size",
             "local_window",
@@ -220,6 +235,10 @@ class TransformerConfig:
             )
         elif self.positions == "rotary" and self.head_size % 2:
             problems.append(f"rotary positions need an even head size, not {self.head_size}")
+        if self.num_heads % self.key_value_heads:
+            problems.append(
+                f"num_key_value_heads ({self.num_key_value_heads}) must divide num_heads ({self.num_heads})"
+            )
         if self.num_decoder_layers is not None and self.network != "encoder_decoder":
             problems.append(
                 f"num_decoder_layers belongs to an encoder_decoder; this network is of kind {self.network}"
@@ -241,6 +260,20 @@ class TransformerConfig:
 
 NetworkConfig: TypeAlias = TransformerConfig | ElmoConfig
 """The shape of any network."""
+
+
+LATER_FIELDS: Mapping[str, Any] = {"num_key_value_heads": None}
+"""Fields that did not exist when the first checkpoints were written, with the values that leave a network as it was."""
+
+
+def stored_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a network as checkpoints, identities and fingerprints hold them: without `LATER_FIELDS` that are not
+    used, so that a field more changes no identity and no fingerprint of a network that does without it."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in LATER_FIELDS or value != LATER_FIELDS[name]
+    }
 
 
 def _is_whole(value: Any) -> bool:

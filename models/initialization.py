@@ -91,7 +91,7 @@ def _fan_in(config: TransformerConfig, parent: Any, own: str) -> float | Tensor:
     hidden = config.hidden_size**-0.5
     query = (config.hidden_size * config.head_size) ** -0.5
     if isinstance(parent, SelfAttention) and own == "qkv":
-        rows = torch.full((3 * config.attention_size, 1), hidden)
+        rows = torch.full((config.attention_size + 2 * config.key_value_size, 1), hidden)
         rows[: config.attention_size] = query
         return rows
     if isinstance(parent, CrossAttention) and own == "query":

@@ -37,6 +37,21 @@ _T5 = TransformerConfig(
     initializer="fan_in",
     vocab_size=32128,
 )
+_LLAMA = TransformerConfig(
+    network="decoder",
+    norm="pre",
+    norm_kind="rms",
+    biases=False,
+    embedding_norm=False,
+    positions="rotary",
+    activation="silu",
+    gated=True,
+    dropout=0.0,
+    attention_dropout=0.0,
+    tie_embeddings=False,
+    max_positions=2048,
+    vocab_size=32000,
+)
 
 
 def _sized(base: TransformerConfig, layers: int, hidden: int, heads: int, inner: int | None = None, **other):
@@ -96,6 +111,22 @@ PRESETS: Mapping[str, TransformerConfig] = {
     "gpt3-350m": _sized(_GPT, 24, 1024, 16, max_positions=2048),
     "gpt3-760m": _sized(_GPT, 24, 1536, 16, max_positions=2048),
     "gpt3-1.3b": _sized(_GPT, 24, 2048, 16, max_positions=2048),
+    # Touvron et al. 2023, table 2.
+    "llama-7b": _sized(_LLAMA, 32, 4096, 32, 11008, norm_eps=1e-6),
+    # Zhang et al. 2024, section 2.2: TinyLlama.
+    "llama-1.1b": _sized(_LLAMA, 22, 2048, 32, 5632, num_key_value_heads=4),
+    # Dubey et al. 2024, table 3; the first release, before its rotary frequencies were scaled for long contexts.
+    "llama3-8b": _sized(
+        _LLAMA,
+        32,
+        4096,
+        32,
+        14336,
+        num_key_value_heads=8,
+        rotary_base=500000.0,
+        max_positions=8192,
+        vocab_size=128256,
+    ),
     # Warner et al. 2024, appendix A.
     "modernbert-base": TransformerConfig(
         vocab_size=50368,

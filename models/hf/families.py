@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.config import TransformerConfig
-from models.hf import bart, bert, electra, gpt2, mbart, modernbert, roberta, t5
+from models.hf import bart, bert, electra, gpt2, llama, mbart, modernbert, roberta, t5
 from models.hf.family import Family, Head, HfConfig, Tensors, TokenIds, label_names, require_keys
 from models.hf.networks import build_on_meta, num_labels_of
 from models.hf.parts import exported_part
@@ -23,6 +23,7 @@ FAMILIES: tuple[Family, ...] = (
     electra.FAMILY,
     modernbert.FAMILY,
     gpt2.FAMILY,
+    llama.FAMILY,
     bart.FAMILY,
     mbart.FAMILY,
     t5.FAMILY,

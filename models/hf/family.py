@@ -68,7 +68,12 @@ class Family:
         return next(name for name, known in self.architectures.items() if known == head)
 
 
-ACTIVATION_NAMES: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
+ACTIVATION_NAMES: dict[Activation, str] = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "relu": "relu",
+    "silu": "silu",
+}
 _IMPORTED_ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -77,6 +82,8 @@ _IMPORTED_ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
     "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
 
 
@@ -173,6 +180,7 @@ def _without_effect(config: TransformerConfig, head: Head, always: TransformerCo
         "attention_dropout": False,
         "activation_dropout": False,
         "output_dropout": False,
+        "num_key_value_heads": config.key_value_heads != config.num_heads,
         "attention_head_size": config.attention_size != config.hidden_size,
         "embedding_size": config.embedding_width != config.hidden_size,
         "num_decoder_layers": config.decoder_layers != config.num_layers,

@@ -17,12 +17,14 @@ from models.weights import check_tensors
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """One of our tensors, and the tensors of `transformers` that hold its rows, in equal parts."""
+    """One of our tensors, and the tensors of `transformers` that hold its rows."""
 
     ours: str
     theirs: tuple[str, ...]
     transposed: bool = False
     """Whether theirs are [columns, rows]."""
+    sizes: tuple[int, ...] = ()
+    """Rows in each of theirs; without sizes, all have equally many."""
 
 
 def parameter(ours: str, *theirs: str, transposed: bool = False) -> list[Names]:
@@ -30,7 +32,9 @@ def parameter(ours: str, *theirs: str, transposed: bool = False) -> list[Names]:
     return [Names(ours, theirs, transposed)]
 
 
-def module(ours: str, *theirs: str, bias: bool = True, transposed: bool = False) -> list[Names]:
+def module(
+    ours: str, *theirs: str, bias: bool = True, transposed: bool = False, sizes: tuple[int, ...] = ()
+) -> list[Names]:
     """The `weight` and, where there is one, the `bias` of a linear layer or a norm.
 
     Args:
@@ -38,16 +42,18 @@ def module(ours: str, *theirs: str, bias: bool = True, transposed: bool = False)
         theirs: names of the modules that it is divided into there.
         bias: whether they have one.
         transposed: whether the weight is transposed there.
+        sizes: as in `Names`.
     """
-    names = [Names(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), transposed)]
-    return names + [Names(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs))] * bias
+    names = [Names(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), transposed, sizes)]
+    return names + [Names(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), sizes=sizes)] * bias
 
 
 def to_their_names(table: Iterable[Names], state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our tensors under their names and in their layout; memory may be shared."""
     renamed = {}
     for names in table:
-        parts = state_dict[names.ours].chunk(len(names.theirs))
+        tensor = state_dict[names.ours]
+        parts = tensor.split(names.sizes) if names.sizes else tensor.chunk(len(names.theirs))
         for theirs, part in zip(names.theirs, parts, strict=True):
             renamed[theirs] = part.t() if names.transposed else part
     return renamed

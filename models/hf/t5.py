@@ -83,6 +83,8 @@ FEED_FORWARDS: Mapping[str, tuple[Activation, bool]] = {
     "relu": ("relu", False),
     "gated-gelu": ("gelu_tanh", True),
     "gelu": ("gelu", False),
+    "silu": ("silu", False),
+    "gated-silu": ("silu", True),
     "gelu_new": ("gelu_tanh", False),
     "gated-relu": ("relu", True),
     "gated-gelu_python": ("gelu", True),

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
 from cluster.artefacts.storage import Damage, contents_of, is_committed
-from models.config import NetworkConfig
+from models.config import NetworkConfig, stored_fields
 from pipeline.config.networks import NetworkChoice
 from pipeline.objectives.terms import TOTAL
 
@@ -142,7 +142,7 @@ def description(state: TrainerState, model: NetworkConfig, tokenizer_json: str) 
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
     return {
         TRAINER_FILE: orjson.dumps(state.model_dump(mode="json", exclude=set(OF_THE_RUN)), option=options),
-        MODEL_CONFIG_FILE: orjson.dumps(asdict(model), option=options),
+        MODEL_CONFIG_FILE: orjson.dumps(stored_fields(asdict(model)), option=options),
         TOKENIZER_FILE: tokenizer_json.encode(),
     }
 

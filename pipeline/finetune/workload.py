@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
-from models.config import NetworkConfig
+from models.config import NetworkConfig, stored_fields
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.fit import check_fit
 from pipeline.finetune.results import Trial
@@ -54,7 +54,7 @@ class Workload:
             "tasks": {name: self._task_settings(name) for name in config.tasks},
             "seeds": list(config.seeds),
             "initial": _initials(config, self.pretrained),
-            "model": dataclasses.asdict(self.model),
+            "model": stored_fields(dataclasses.asdict(self.model)),
             "precision": config.precision,
             "save_models": config.save_models,
         }
@@ -73,7 +73,7 @@ class Workload:
                 "inputs": [entry.fingerprint for entry in self.tasks[trial.task].inputs],
                 "initial": self.pretrained.fingerprint if from_checkpoint and self.pretrained else None,
                 "tokenizer": next(e.fingerprint for e in self.inputs if e.kind != CHECKPOINT_KIND),
-                "model": dataclasses.asdict(self.model),
+                "model": stored_fields(dataclasses.asdict(self.model)),
                 "seed": trial.seed,
                 "precision": self.config.precision,
                 "save_models": self.config.save_models,

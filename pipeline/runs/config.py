@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import ConfigError, ConfigProblem
-from models.config import TransformerConfig
+from models.config import TransformerConfig, stored_fields
 from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
 from pipeline.config.problems import SettingsMisfit, nearest
@@ -323,6 +323,7 @@ _PLACES = frozenset({"teacher", "runs_dir"})
 def identity_of(config: PretrainConfig) -> dict:
     """The part of the configuration that determines every update; stores and a teacher are left to fingerprints."""
     plain = without_places(config.model_dump(mode="json", exclude=set(IDENTITY_EXCLUDES)))
+    plain["model"] = stored_fields(plain["model"])
     plain["data"] = {
         **config.data.model_dump(mode="json", exclude={"stores"}),
         "stores": [store.model_dump(mode="json", exclude={"path"}) for store in config.data.stores],

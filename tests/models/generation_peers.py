@@ -72,6 +72,23 @@ def gpt2(seed: int, size: Size = SMALL) -> tuple[CausalLanguageModel, nn.Module]
 
 
 @cache
+def llama(seed: int, size: Size = SMALL) -> tuple[CausalLanguageModel, nn.Module]:
+    """Ours and transformers', with half as many heads of keys as of queries."""
+    config = transformers.LlamaConfig(
+        vocab_size=size.vocab_size,
+        max_position_embeddings=size.max_positions,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.heads // 2,
+        intermediate_size=size.inner,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return _pair(transformers.LlamaForCausalLM(config), seed)
+
+
+@cache
 def bart(seed: int, size: Size = SMALL):
     """Ours and transformers'."""
     return _pair(transformers.BartForConditionalGeneration(transformers.BartConfig(**_bart(size))), seed)

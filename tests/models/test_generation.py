@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
-from tests.models.generation_peers import PAD, START, VOCAB_SIZE, bart, gpt2, mbart, t5
+from tests.models.generation_peers import PAD, START, VOCAB_SIZE, bart, gpt2, llama, mbart, t5
 
-PEERS = {"gpt2": gpt2, "bart": bart, "mbart": mbart, "t5": t5}
+PEERS = {"gpt2": gpt2, "llama": llama, "bart": bart, "mbart": mbart, "t5": t5}
 peers = pytest.mark.parametrize("peer", PEERS)
 TOKENS = st.integers(START + 1, VOCAB_SIZE - 1)
 

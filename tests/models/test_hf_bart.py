@@ -180,7 +180,7 @@ def test_network_that_bart_cannot_carry_is_refused(change, message):
         ({"normalize_before": True}, "normalize_before = True"),
         ({"static_position_embeddings": True}, "static_position_embeddings = True"),
         ({"is_encoder_decoder": False}, "is_encoder_decoder = False"),
-        ({"activation_function": "silu"}, "activation_function = 'silu'"),
+        ({"activation_function": "mish"}, "activation_function = 'mish'"),
         ({"architectures": ["BartForCausalLM"]}, "BartForCausalLM"),
     ],
 )

@@ -85,6 +85,7 @@ SILENT = {
 }
 """Fields that every family carries, or that have no effect on a post-norm encoder that predicts tokens."""
 CHANGED = {
+    "num_key_value_heads": 2,
     "attention_head_size": 4,
     "embedding_size": 6,
     "positions": "rotary",

@@ -225,7 +225,7 @@ def test_network_that_gpt2_cannot_carry_is_refused(small_config, change, message
     [
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
         ({"add_cross_attention": True}, "add_cross_attention = True"),
-        ({"activation_function": "silu"}, "activation_function = 'silu' is not supported.*gelu"),
+        ({"activation_function": "mish"}, "activation_function = 'mish' is not supported.*gelu"),
         ({"n_head": 5}, "multiple of num_heads"),
         ({"architectures": ["GPT2DoubleHeadsModel"]}, "GPT2DoubleHeadsModel.*supported: .*GPT2LMHeadModel"),
     ],

@@ -117,7 +117,7 @@ def test_keys_of_older_files_are_understood():
     [
         ("ForSequenceClassification", {"classifier_pooling": "mean"}, "classifier_pooling = 'mean'"),
         ("ForSequenceClassification", {"classifier_activation": "relu"}, "classifier_activation = 'relu'"),
-        ("ForMaskedLM", {"hidden_activation": "silu"}, "hidden_activation = 'silu'.*gelu"),
+        ("ForMaskedLM", {"hidden_activation": "mish"}, "hidden_activation = 'mish'.*gelu"),
         ("ForMaskedLM", {"layer_types": ["sliding_attention"] * 4}, "layer_types"),
         (
             "ForMaskedLM",

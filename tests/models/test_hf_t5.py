@@ -267,7 +267,7 @@ def test_network_that_t5_cannot_carry_is_refused(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"feed_forward_proj": "gated-silu"}, "feed_forward_proj = 'gated-silu' is not supported"),
+        ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj = 'gated-mish' is not supported"),
         ({"is_encoder_decoder": False}, "is_encoder_decoder = False"),
         ({"relative_attention_num_buckets": 6}, "relative_buckets must be a multiple of 4"),
         ({"architectures": ["T5EncoderModel"]}, "T5EncoderModel"),

@@ -39,6 +39,13 @@ KINDS = {
     "sinusoidal": {"positions": "sinusoidal"},
     "relative bias": T5,
     "rotary": {"positions": "rotary", "norm": "pre"},
+    "rotary, grouped queries": {
+        "positions": "rotary",
+        "norm": "pre",
+        "gated": True,
+        "activation": "silu",
+        "num_key_value_heads": 2,
+    },
     "rotary, local windows": {"positions": "rotary", "norm": "pre", "local_rotary_base": 7.0, **LOCAL},
     "learned, local windows": LOCAL,
     "relative bias, local windows": T5 | LOCAL,

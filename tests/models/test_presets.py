@@ -43,6 +43,9 @@ MILLIONS = {
     "gpt3-350m": 356,
     "gpt3-760m": 760,
     "gpt3-1.3b": 1313,
+    "llama-7b": 6738.4,
+    "llama-1.1b": 1100.0,
+    "llama3-8b": 8030.3,
     "modernbert-base": 149,
 }
 """As published with the checkpoints, in millions."""

@@ -36,7 +36,7 @@ STUDENT = "distilbert-tiny"
 TINY = sorted(path.stem for path in PRETRAIN.glob("*-tiny.yaml") if path.stem != STUDENT)
 BY_HEART = 0.1
 """Nats per prediction under which a batch is known by heart; the first loss is about 7."""
-BEYOND_UNIGRAM = {"gpt-tiny": 150, "prefix-lm-tiny": 200, "elmo-tiny": 60}
+BEYOND_UNIGRAM = {"gpt-tiny": 150, "llama-tiny": 150, "prefix-lm-tiny": 200, "elmo-tiny": 60}
 """Steps after which these are well under the unigram entropy. What predicts few tokens of a step needs minutes."""
 
 
