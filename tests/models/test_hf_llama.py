@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from tests.models.hf_parity import (
     tensors_on_meta,
 )
 
-LLAMA = {
+LLAMA: dict[str, Any] = {
     "network": "decoder",
     "norm": "pre",
     "norm_kind": "rms",
@@ -83,9 +84,9 @@ def their_configs(draw) -> transformers.LlamaConfig:
 
 @pytest.fixture(scope="module")
 def network(randomise) -> CausalLanguageModel:
-    sizes = {"num_layers": 2, "hidden_size": 16, "num_heads": 4, "intermediate_size": 40}
+    sizes = {"num_layers": 2, "hidden_size": 16, "num_heads": 4, "num_key_value_heads": 2}
     config = TransformerConfig(
-        **LLAMA, **sizes, vocab_size=61, activation="silu", num_key_value_heads=2, attention_dropout=0.0
+        **LLAMA | sizes, vocab_size=61, intermediate_size=40, activation="silu", attention_dropout=0.0
     )
     model = CausalLanguageModel(config).eval()
     init_weights(model, 1)

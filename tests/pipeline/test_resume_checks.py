@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
+import orjson
 import pytest
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ResumeRefusedError
 from cluster.train_group import GroupSize, Rank, worker_environment
-from pipeline.checkpoints.checkpoint import list_checkpoints, read_trainer_state
+from models.config import LATER_FIELDS, TransformerConfig
+from pipeline.checkpoints.checkpoint import (
+    MODEL_CONFIG_FILE,
+    list_checkpoints,
+    read_trainer_state,
+)
 from pipeline.commands.verbs import app
 from pipeline.pretrain.assembly import device_of
 from pipeline.pretrain.resume_checks import check_resume, require_same_optimizer
+from pipeline.runs.config import identity_of
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.tracking import tracking_uri
 from tests.conftest import write_store
@@ -152,3 +160,26 @@ def test_a_relative_tracking_store_is_kept_by_its_absolute_path(
 def test_an_unchanged_run_continues_from_its_newest_checkpoint(run: RunDirectory):
     assert check_resume(run, run.config()) == list_checkpoints(run.checkpoints)[-1]
     assert changes_of(run) == []
+
+
+def test_a_later_field_of_networks_is_in_no_identity_and_no_checkpoint_until_it_is_used(
+    run: RunDirectory, trained: RunDirectory
+):
+    """So checkpoints of before keep their fingerprints, and their runs continue."""
+    checkpoint = list_checkpoints(trained.checkpoints)[-1]
+    stored = (
+        orjson.loads((checkpoint / MODEL_CONFIG_FILE).read_bytes()),
+        read_trainer_state(checkpoint).identity["model"],
+        identity_of(trained.config())["model"],
+    )
+    for fields in stored:
+        assert fields.keys() == {field.name for field in dataclasses.fields(TransformerConfig)} - {
+            *LATER_FIELDS
+        }
+    assert read_model_config(checkpoint) == dataclasses.replace(
+        trained.config().model, vocab_size=stored[0]["vocab_size"]
+    )
+    check_resume(run, run.config())
+    assert changes_of(run) == []
+    with pytest.raises(ResumeRefusedError, match=r"model\.num_key_value_heads was None, is 1"):
+        check_resume(run, run.config(("model.num_key_value_heads=1",)))
