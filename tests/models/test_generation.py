@@ -12,6 +12,7 @@ from models.generation.generate import generate
 from tests.models.generation_peers import PAD, START, VOCAB_SIZE, bart, gpt2, llama, mbart, t5
 
 PEERS = {"gpt2": gpt2, "llama": llama, "bart": bart, "mbart": mbart, "t5": t5}
+DECODERS = ("gpt2", "llama")
 peers = pytest.mark.parametrize("peer", PEERS)
 TOKENS = st.integers(START + 1, VOCAB_SIZE - 1)
 
@@ -61,7 +62,7 @@ def ours_and_theirs(peer, seed, batch, search):
     """What both write: (ours, their sequences, their scores or None)."""
     ours, theirs = PEERS[peer](seed)
     input_ids, mask = batch
-    start = {} if peer == "gpt2" else {"decoder_start_token_id": START}
+    start = {} if peer in DECODERS else {"decoder_start_token_id": START}
     config = search | start | {"suppress_tokens": tuple(search.get("suppress_tokens", ()))}
     generated = generate(ours, input_ids, mask, GenerationConfig(**config))
     expected = theirs.generate(
@@ -87,7 +88,7 @@ def assert_same(generated, sequences, scores):
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_search_writes_what_transformers_writes(peer, data):
-    batch = data.draw(batches(left=peer == "gpt2"))
+    batch = data.draw(batches(left=peer in DECODERS))
     search = data.draw(searches())
     assert_same(*ours_and_theirs(peer, data.draw(st.integers(0, 3)), batch, search))
 

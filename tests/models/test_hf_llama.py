@@ -84,7 +84,7 @@ def their_configs(draw) -> transformers.LlamaConfig:
 
 @pytest.fixture(scope="module")
 def network(randomise) -> CausalLanguageModel:
-    sizes = {"num_layers": 2, "hidden_size": 16, "num_heads": 4, "num_key_value_heads": 2}
+    sizes: dict[str, Any] = {"num_layers": 2, "hidden_size": 16, "num_heads": 4, "num_key_value_heads": 2}
     config = TransformerConfig(
         **LLAMA | sizes, vocab_size=61, intermediate_size=40, activation="silu", attention_dropout=0.0
     )

@@ -16,6 +16,7 @@ from models.config import LATER_FIELDS, TransformerConfig
 from pipeline.checkpoints.checkpoint import (
     MODEL_CONFIG_FILE,
     list_checkpoints,
+    read_model_config,
     read_trainer_state,
 )
 from pipeline.commands.verbs import app
