@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Discriminator, Tag
@@ -15,33 +16,37 @@ from pipeline.optimizers.lion import Lion
 from pipeline.optimizers.muon import Muon
 from pipeline.optimizers.stable_adamw import StableAdamW
 
-OPTIMIZERS: tuple[type[Optimizer], ...] = (
-    AdamW,
-    Lion,
-    Lamb,
-    Adagrad,
-    Adafactor,
-    StableAdamW,
-    Muon,
-)
-"""The optimizers; the first is taken where a configuration names none."""
-_DEFAULT = AdamW.model_fields["kind"].default
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {
+    one.model_fields["kind"].default: one
+    for one in (
+        AdamW,
+        Lion,
+        Lamb,
+        Adagrad,
+        Adafactor,
+        StableAdamW,
+        Muon,
+    )
+}
+"""The optimizers by kind; the first one is the default."""
 
 
 def _kind(value: Any) -> Any:
-    return value.get("kind", _DEFAULT) if isinstance(value, dict) else getattr(value, "kind", None)
+    return (
+        value.get("kind", next(iter(OPTIMIZERS))) if isinstance(value, dict) else getattr(value, "kind", None)
+    )
 
 
 if TYPE_CHECKING:
     OptimizerChoice = Optimizer
 else:
     OptimizerChoice = Annotated[
-        Union[tuple(Annotated[one, Tag(one.model_fields["kind"].default)] for one in OPTIMIZERS)],  # noqa: UP007
+        Union[tuple(Annotated[one, Tag(kind)] for kind, one in OPTIMIZERS.items())],  # noqa: UP007
         Discriminator(_kind),
     ]
     """Settings of any optimizer; `kind: adamw` unless another is named."""
 
-OFFLOADABLE = tuple(one.model_fields["kind"].default for one in OPTIMIZERS if one.OFFLOADABLE)
+OFFLOADABLE = tuple(kind for kind, one in OPTIMIZERS.items() if one.OFFLOADABLE)
 """Kinds whose state can be offloaded."""
-WHOLE_STATE = frozenset(name for one in OPTIMIZERS for name in one.WHOLE_STATE)
-"""Names of state tensors that are not split over workers, in any optimizer."""
+WHOLE_STATE = frozenset(name for one in OPTIMIZERS.values() for name in one.WHOLE_STATE)
+"""Names of state tensors that are never split over workers, in any optimizer."""

@@ -89,6 +89,11 @@ CASES = (
     Case("MLM, stage 2, Lion", ("zero.stage=2", "optimizer.kind=lion")),
     Case("MLM, stage 1, Adagrad", ("zero.stage=1", "optimizer.kind=adagrad")),
     Case("MLM, stage 0, LAMB", ("zero.stage=0", "optimizer.kind=lamb")),
+    Case("MLM, stage 0, Adafactor", ("zero.stage=0", "optimizer.kind=adafactor")),
+    Case(
+        "MLM, stage 0, bf16, StableAdamW", ("zero.stage=0", "precision=bf16", "optimizer.kind=stable_adamw")
+    ),
+    Case("MLM, stage 0, Muon", ("zero.stage=0", "optimizer.kind=muon")),
     Case("CLM, stage 1", ("model.network=decoder", "objective.kind=clm", "model.norm=pre")),
     Case("ELECTRA, stage 2", ("objective.kind=rtd", "zero.stage=2")),
     Case("BART, stage 1", (_ENCODER_DECODER, "objective.kind=bart_denoising")),
