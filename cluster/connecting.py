@@ -1,88 +1,167 @@
-"""The way into a Ray cluster that runs: refused within seconds, in one sentence, where there is none to enter."""
+"""Reaching a Ray cluster that runs elsewhere: within seconds, or refused with one error that says what to check.
+
+Importing this module imports neither Ray nor gRPC.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from http.client import HTTPException
+from typing import IO, Any
+from urllib.parse import urlsplit
 
 from cluster.artefacts.errors import ClusterUnreachableError
 
-_PROBE_TIMEOUT_S = 5.0
+ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Environment variables with an address, used when none is given; the first that is set wins."""
+TIMEOUT_S = 4.0
+"""Longest wait for a connection, and for its answer."""
+_LOOKUP_TIMEOUT_S = 15.0
+_GCS_PORT = 6379
+_RAY_CLIENT_PORT = 10001
+_WANTS_AUTHENTICATION = (401, 403)
 _REFUSED_TOKEN = ("InvalidAuthToken", "Unauthenticated", "AuthenticationError")
-"""What Ray's log says where a cluster asks for a token and is given none or another one."""
+"""Words in Ray's log when the cluster's token is missing or wrong."""
+
+
+def named_address(given: str | None) -> str | None:
+    """The given address or the one from the environment; None when neither names a cluster."""
+    chosen = next(filter(None, [given, *map(os.environ.get, ADDRESS_VARIABLES)]), None)
+    return None if chosen == "local" else chosen
+
+
+@contextmanager
+def without_address_variables() -> Iterator[None]:
+    """Hide ADDRESS_VARIABLES for the block: Ray lets them win over its arguments."""
+    kept = {name: os.environ.pop(name) for name in ADDRESS_VARIABLES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
 
 
 def connect_to_cluster(address: str, **options: Any) -> None:
     """`ray.init` at an address that the user named. `options` are those of `ray.init`.
 
     Raises:
-        ClusterUnreachableError: nothing answers there, what answers is no Ray, or the cluster refuses the token.
+        ClusterUnreachableError: nothing answers there, the answer does not come from Ray, or the token is refused.
     """
     import ray
     from ray.exceptions import AuthenticationError
 
     _require_grpc(address)
-    with _captured_stderr() as said:
+    with _captured_stderr() as written:
         try:
             ray.init(address=address, **options)
         except AuthenticationError as error:
-            raise _refused(address, str(error).partition("\n")[0]) from error
+            raise access_refused(address, error) from error
         except (ConnectionError, RuntimeError, ValueError) as error:
-            if any(word in text for word in _REFUSED_TOKEN for text in (str(error), said.getvalue())):
-                raise _refused(address, "the token is missing or wrong") from error
-            raise _no_answer(address, str(error).partition("\n")[0]) from error
+            written.seek(0)
+            said = f"{error}{written.read().decode(errors='replace')}"
+            if any(word in said for word in _REFUSED_TOKEN):
+                raise access_refused(address, "the token is missing or wrong") from error
+            raise unreachable(address, error) from error
 
 
-def _require_grpc(address: str) -> None:
-    """Ray itself tries for ten minutes to reach a port where nothing, or something else, listens."""
-    import grpc
+def dashboard_at(address: str) -> str:
+    """URL of the dashboard, which serves the Job API, of the cluster at an address of any form.
 
-    host_and_port = address.removeprefix("ray://")
-    if ":" not in host_and_port or "://" in host_and_port:
-        return
-    with grpc.insecure_channel(host_and_port, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=_PROBE_TIMEOUT_S)
-        except grpc.FutureTimeoutError:
-            raise _no_answer(address, f"no answer within {_PROBE_TIMEOUT_S:.0f} s") from None
+    Args:
+        address: `http://HOST:8265`, `HOST:6379`, `ray://HOST:10001` or `auto`.
 
-
-class _Captured:
-    """What was written to the standard error stream in the meantime."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def getvalue(self) -> str:
-        self._file.seek(0)
-        return self._file.read().decode(errors="replace")
-
-
-@contextmanager
-def _captured_stderr() -> Iterator[_Captured]:
-    """Keep what Ray's C++ part writes to file descriptor 2; shown afterwards, unless connecting failed."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as file:
-        kept = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        said = _Captured(file)
-        try:
-            yield said
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
-        if text := said.getvalue():
-            sys.stderr.write(text)
+    Raises:
+        ClusterUnreachableError: nothing answers within seconds, or the answer does not come from a Ray dashboard.
+    """
+    if address.startswith(("http://", "https://")):
+        require_dashboard(address)
+        return address.rstrip("/")
+    if address != "auto":
+        host, port = _host_and_port(address, _RAY_CLIENT_PORT if address.startswith("ray://") else _GCS_PORT)
+        if not tcp_answers(host, port):
+            raise unreachable(address, "the connection is refused or times out")
+        if not address.startswith("ray://"):
+            try:
+                require_dashboard(f"http://{host}:{port}")
+                return f"http://{host}:{port}"
+            except ClusterUnreachableError:
+                pass  # Not the dashboard's port: the cluster's own, which knows the dashboard's.
+    url = _ask_cluster_for_dashboard(address)
+    require_dashboard(url)
+    return url
 
 
-def _refused(address: str, reason: str) -> ClusterUnreachableError:
+def require_dashboard(url: str) -> None:
+    """Make sure that a Ray dashboard answers at `url`; one that asks for a token counts.
+
+    Raises:
+        ClusterUnreachableError: nothing answers within seconds, or the answer does not come from a Ray dashboard.
+    """
+    try:
+        status, body = http_get(f"{url.rstrip('/')}/api/version")
+    except OSError as error:
+        raise unreachable(url, getattr(error, "reason", None) or error) from error
+    if status not in _WANTS_AUTHENTICATION and b"ray_version" not in body:
+        raise unreachable(url, f"the answer comes from no Ray dashboard (HTTP status {status})")
+
+
+def http_get(url: str) -> tuple[int, bytes]:
+    """HTTP status and body of a URL, whatever the status.
+
+    Raises:
+        OSError: nothing answers, or the answer is not HTTP.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+    except (HTTPException, ValueError) as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def tcp_answers(host: str, port: int) -> bool:
+    """Whether a TCP connection to host and port is accepted."""
+    try:
+        with socket.create_connection((host, port), timeout=TIMEOUT_S):
+            return True
+    except OSError:
+        return False
+
+
+def host_and_port(address: str, default_port: int) -> tuple[str, int]:
+    """Host and port of `host:port` or of a URL.
+
+    Raises:
+        ValueError: the port is not a number.
+    """
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    return parts.hostname or address, parts.port or default_port
+
+
+def unreachable(address: str, reason: object) -> ClusterUnreachableError:
+    """The error for an address at which no cluster can be reached."""
     return ClusterUnreachableError(
-        f"The Ray cluster at {address} refuses to be used: {reason}",
+        f"No Ray cluster answers at {address}: {_first_line(reason)}",
+        next_step=(
+            "check the address with `ray status --address=HOST:6379`: submitted jobs take http://HOST:8265 (the"
+            " dashboard) or HOST:6379, other commands HOST:6379, unless the cluster was started with other ports;"
+            " without --address, RAY_ADDRESS and RAY_API_SERVER_ADDRESS a local cluster is used"
+        ),
+    )
+
+
+def access_refused(address: str, reason: object) -> ClusterUnreachableError:
+    """The error for a cluster that does not accept our token."""
+    return ClusterUnreachableError(
+        f"The Ray cluster at {address} refuses access: {_first_line(reason)}",
         next_step=(
             "export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE, where FILE holds the cluster's token"
             " (on its head node `~/.ray/auth_token` unless set otherwise)"
@@ -90,11 +169,64 @@ def _refused(address: str, reason: str) -> ClusterUnreachableError:
     )
 
 
-def _no_answer(address: str, reason: str) -> ClusterUnreachableError:
-    return ClusterUnreachableError(
-        f"No Ray cluster answers at {address}: {reason}",
-        next_step=(
-            "check the address, HOST:6379 unless the cluster was started with another --port,"
-            " with `ray status --address=...`; without one, cloze runs locally"
-        ),
-    )
+def _first_line(reason: object) -> str:
+    return (str(reason) or type(reason).__name__).partition("\n")[0]
+
+
+def _host_and_port(address: str, default_port: int) -> tuple[str, int]:
+    try:
+        return host_and_port(address, default_port)
+    except ValueError as error:
+        raise unreachable(address, error) from None
+
+
+def _require_grpc(address: str) -> None:
+    """Ray itself tries for ten minutes to reach a port where nothing, or something else, listens."""
+    import grpc
+
+    target = address.removeprefix("ray://")
+    if ":" not in target or "://" in target:
+        return
+    with grpc.insecure_channel(target, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            raise unreachable(address, f"no answer within {TIMEOUT_S:.0f} s") from None
+
+
+def _ask_cluster_for_dashboard(address: str) -> str:
+    """Ray's own look-up, in a thread that is given up: it may wait for minutes where no cluster answers."""
+    from ray.dashboard.utils import get_address_for_submission_client
+
+    found: dict[str, Any] = {"error": f"no answer within {_LOOKUP_TIMEOUT_S:.0f} s"}
+
+    def look_up() -> None:
+        try:
+            found["url"] = get_address_for_submission_client(address)
+        except Exception as error:
+            found["error"] = error
+
+    thread = threading.Thread(target=look_up, daemon=True)
+    with without_address_variables():
+        thread.start()
+        thread.join(_LOOKUP_TIMEOUT_S)
+    if url := found.get("url"):
+        return str(url)
+    raise unreachable(address, found["error"])
+
+
+@contextmanager
+def _captured_stderr() -> Iterator[IO[bytes]]:
+    """Keep what Ray's C++ part writes to file descriptor 2; shown after the block, unless the block fails."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as written:
+        kept = os.dup(2)
+        os.dup2(written.fileno(), 2)
+        try:
+            yield written
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+        written.seek(0)
+        sys.stderr.write(written.read().decode(errors="replace"))

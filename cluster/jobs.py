@@ -1,12 +1,13 @@
-"""Jobs on a Ray cluster: submit once, list, follow, stop.
+"""Jobs on a Ray cluster, by Ray's own client: submit once, list, follow, stop.
 
-Knows commands, environments and metadata; what a command means is the caller's business.
+A job is a command with its environment and metadata; which commands there are is the caller's business.
 """
 
 from __future__ import annotations
 
 import asyncio
 import difflib
+import logging
 import re
 import shlex
 import shutil
@@ -14,98 +15,95 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.artefacts.errors import ClozeError, ReferenceNotFoundError
-from cluster.job_client import answering
-from cluster.probe import require_dashboard
+from cluster.connecting import (
+    access_refused,
+    dashboard_at,
+    require_dashboard,
+    unreachable,
+    without_address_variables,
+)
+from cluster.local_cluster import own_cluster_at
 from cluster.signals import EXIT_LINE
 from cluster.start_directory import START_DIRECTORY_VARIABLE
 
 if TYPE_CHECKING:
-    from ray.job_submission import JobSubmissionClient
+    from ray.job_submission import JobDetails, JobSubmissionClient
 
-ACTIVE = frozenset({"PENDING", "RUNNING"})
 DRIVER_MEMORY_BYTES = 512 * 1024**2
 STOP_GRACE_S = 15
-"""Time that a job gets between being interrupted and being killed, unless it asks for more."""
+"""Default time in seconds between interrupting and killing a job."""
 _GRACE_KEY = "stop_grace_s"
-"""Under which a job's metadata tells its time to whoever stops it."""
+"""Metadata key of a job's grace period."""
 _POLL_S = 0.5
 _SILENCE_S = 20.0
-"""Silence of a followed log after which the cluster is asked whether it is still there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What the cluster knows of a job."""
-
-    submission_id: str
-    status: str
-    """PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED."""
-    entrypoint: str
-    metadata: Mapping[str, str]
-    message: str
-    """Why it waits or failed, in Ray's words."""
-    exit_code: int | None
-    """Of the command; None while it runs, or when it could not be started."""
-    start_s: float | None
-    """Unix time of the submission."""
-    end_s: float | None
-
-    @property
-    def active(self) -> bool:
-        """Whether it waits or runs."""
-        return self.status in ACTIVE
-
-    @property
-    def duration_s(self) -> float | None:
-        """Seconds from the submission to the end, or until now."""
-        return None if self.start_s is None else (self.end_s or time.time()) - self.start_s
+"""Seconds without a line of a followed log after which the dashboard is checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A command to run once on the cluster, and what it needs there."""
+    """A command to run once on the cluster, and the resources it needs there."""
 
     arguments: tuple[str, ...]
     """The command and its arguments; quoted for the shell here."""
     metadata: Mapping[str, str]
     environment: Mapping[str, str]
     packages: tuple[Path, ...] = ()
-    """Directories and files that the command finds in its working directory; they travel with the job."""
+    """Directories and files that are shipped with the job, into its working directory."""
     start_directory: Path | None = None
-    """Where the job's workers start, and the command itself may: see `start_directory.py`. Must be shared by all
-    machines, and `cluster` be among the packages. None leaves them in the directory of the packages."""
+    """Working directory of the job's workers; see `start_directory.py`. Must be shared by all machines, and `cluster`
+    be among the packages. None leaves the workers in the directory of the packages."""
     memory_bytes: int = DRIVER_MEMORY_BYTES
     """Reserved for the command itself. A resource that is reserved lets Ray run it off the head node. It is
     memory and no share of a CPU, because that would leave too few CPUs for workers that take all of them."""
     num_gpus: float = 0
     """GPUs of the command itself, besides those of the workers it starts."""
     stop_signal: str = "SIGINT"
-    """What stops it. SIGINT lets any command take leave of its workers and of tracking; SIGTERM is for those that
-    answer it by saving."""
+    """SIGINT lets any command end its workers and its tracking; SIGTERM is for commands that answer it by saving."""
     stop_grace_s: int = STOP_GRACE_S
-    """Seconds that it then has, until it is killed."""
+    """Seconds between the signal and the kill."""
 
 
-def list_jobs(client: JobSubmissionClient) -> list[Job]:
+def connect(address: str) -> JobSubmissionClient:
+    """A client for the Job API at `http://HOST:8265`, `HOST:6379`, `ray://HOST:10001` or `auto`.
+
+    Raises:
+        ClusterUnreachableError: nothing answers, within seconds.
+    """
+    url = dashboard_at(address)
+    from ray.job_submission import JobSubmissionClient
+
+    for name in (
+        "dashboard.modules.dashboard_sdk",
+        "dashboard.modules.job.sdk",
+        "_private.runtime_env.packaging",
+    ):
+        logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
+    own = own_cluster_at(url)
+    with without_address_variables(), _answering(url):
+        return JobSubmissionClient(url, headers=own.headers if own else None)
+
+
+def list_jobs(client: JobSubmissionClient) -> list[JobDetails]:
     """All submitted jobs that the cluster remembers, newest first."""
-    with answering(client.get_address()):
-        details = client.list_jobs()
-    jobs = [_with_exit_code(client, _job(each)) for each in details if each.submission_id]
-    return sorted(jobs, key=lambda job: job.start_s or 0.0, reverse=True)
+    with _answering(client.get_address()):
+        submitted = [job for job in client.list_jobs() if job.submission_id]
+        for job in submitted:
+            job.driver_exit_code = _exit_code(client, job)
+    return sorted(submitted, key=lambda job: job.start_time or 0, reverse=True)
 
 
-def find_job(client: JobSubmissionClient, submission_id: str) -> Job:
+def find_job(client: JobSubmissionClient, submission_id: str) -> JobDetails:
     """The job with this id.
 
     Raises:
         ReferenceNotFoundError: there is none; names the nearest.
     """
-    jobs = {job.submission_id: job for job in list_jobs(client)}
+    jobs = {str(job.submission_id): job for job in list_jobs(client)}
     if submission_id in jobs:
         return jobs[submission_id]
     near = difflib.get_close_matches(submission_id, jobs, n=3, cutoff=0.4)
@@ -115,26 +113,20 @@ def find_job(client: JobSubmissionClient, submission_id: str) -> Job:
     )
 
 
-def attempts(client: JobSubmissionClient, base_id: str) -> list[Job]:
+def attempts(client: JobSubmissionClient, base_id: str) -> list[JobDetails]:
     """The jobs `base_id`, `base_id-2`, `base_id-3` ..., in this order."""
-    matches = [
-        (re.fullmatch(rf"{re.escape(base_id)}(?:-(\d+))?", job.submission_id), job)
-        for job in list_jobs(client)
-    ]
-    numbered = [(int(match[1] or 1), job) for match, job in matches if match]
-    return [job for _, job in sorted(numbered, key=lambda pair: pair[0])]
+    name = re.compile(rf"{re.escape(base_id)}(-\d+)?")
+    matching = [job for job in list_jobs(client) if name.fullmatch(str(job.submission_id))]
+    return sorted(matching, key=lambda job: _attempt(base_id, job))
 
 
-def next_id(base_id: str, earlier: Sequence[Job]) -> str:
+def next_id(base_id: str, earlier: Sequence[JobDetails]) -> str:
     """The submission id of the attempt that follows the earlier ones."""
-    if not earlier:
-        return base_id
-    last = earlier[-1].submission_id.removeprefix(base_id)
-    return f"{base_id}-{int(last.lstrip('-') or 1) + 1}"
+    return f"{base_id}-{_attempt(base_id, earlier[-1]) + 1}" if earlier else base_id
 
 
 def submit(client: JobSubmissionClient, submission_id: str, request: JobRequest) -> bool:
-    """Hand a command to the cluster; False when somebody else submitted this id a moment before."""
+    """Submit a command; False when a job with this id was submitted a moment before."""
     environment = {
         **request.environment,
         # The shipped code runs, also where the start directory holds packages of the same names.
@@ -148,7 +140,7 @@ def submit(client: JobSubmissionClient, submission_id: str, request: JobRequest)
         # Ray Train would take its workers to a scratch directory of its own.
         environment["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
         runtime_env["worker_process_setup_hook"] = "cluster.start_directory.enter_start_directory"
-    with answering(client.get_address()), _staged(request.packages) as working_dir:
+    with _answering(client.get_address()), _staged(request.packages) as working_dir:
         try:
             client.submit_job(
                 entrypoint=shlex.join(request.arguments),
@@ -168,23 +160,24 @@ def submit(client: JobSubmissionClient, submission_id: str, request: JobRequest)
 
 
 def read_logs(client: JobSubmissionClient, submission_id: str) -> str:
-    """Everything that the job has printed so far.
+    """The whole log of the job so far.
 
     Raises:
-        ReferenceNotFoundError: no such job, or its log went with its machine.
+        ReferenceNotFoundError: no such job, or its log was lost with its machine.
     """
     job = find_job(client, submission_id)
-    with answering(client.get_address()):
+    with _answering(client.get_address()):
         try:
             return client.get_job_logs(submission_id)
         except RuntimeError as error:
             raise ReferenceNotFoundError(
-                f"The log of {submission_id} ({job.status}) cannot be read: {error}", next_step="cloze jobs"
+                f"The log of {submission_id} ({job.status.value}) cannot be read: {error}",
+                next_step="cloze jobs",
             ) from error
 
 
-def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable[[str], Any]) -> Job:
-    """Pass on what the job prints until it ends; returns the ended job.
+def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable[[str], Any]) -> JobDetails:
+    """Write the log as it grows until the job ends; returns the ended job.
 
     Raises:
         ReferenceNotFoundError: no such job.
@@ -193,32 +186,47 @@ def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable
     find_job(client, submission_id)
     shown = 0
     while True:
-        with answering(client.get_address()):
+        with _answering(client.get_address()):
             shown = asyncio.run(_follow_once(client, submission_id, write, shown))
         job = find_job(client, submission_id)
-        if not job.active:
+        if job.status.is_terminal():
             return job
         time.sleep(_POLL_S)
 
 
-def stop(client: JobSubmissionClient, submission_id: str) -> tuple[Job, bool]:
-    """Signal a job to stop and wait for its end; returns the job, and whether it was this that ended it.
+def stop(client: JobSubmissionClient, submission_id: str) -> tuple[JobDetails, bool]:
+    """Signal a job to stop and wait for its end; returns the job, and whether this call ended it.
 
     Raises:
         ReferenceNotFoundError: no such job.
-        ClozeError: it still runs after its grace has passed.
+        ClozeError: it still runs after its grace period.
     """
     job = find_job(client, submission_id)
-    if not job.active:
+    if job.status.is_terminal():
         return job, False
-    deadline = time.monotonic() + int(job.metadata.get(_GRACE_KEY, STOP_GRACE_S)) + 10
-    with answering(client.get_address()):
+    deadline = time.monotonic() + int((job.metadata or {}).get(_GRACE_KEY, STOP_GRACE_S)) + 10
+    with _answering(client.get_address()):
         client.stop_job(submission_id)
-        while (job := find_job(client, submission_id)).active:
-            if time.monotonic() > deadline:
-                raise ClozeError(f"{submission_id} does not stop.", next_step=f"cloze logs {submission_id}")
-            time.sleep(_POLL_S)
+    while not (job := find_job(client, submission_id)).status.is_terminal():
+        if time.monotonic() > deadline:
+            raise ClozeError(f"{submission_id} does not stop.", next_step=f"cloze logs {submission_id}")
+        time.sleep(_POLL_S)
     return job, job.status == "STOPPED"
+
+
+@contextmanager
+def _answering(address: str) -> Iterator[None]:
+    """Raise ClusterUnreachableError if the connection to the cluster breaks inside the block."""
+    from aiohttp import ClientError
+    from ray.exceptions import AuthenticationError
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except AuthenticationError as error:
+        raise access_refused(address, error) from error
+    except (RequestException, ClientError, ConnectionError) as error:
+        raise unreachable(address, error) from error
 
 
 async def _follow_once(
@@ -229,13 +237,13 @@ async def _follow_once(
     chunks = aiter(client.tail_job_logs(submission_id))
     while True:
         waiting = asyncio.ensure_future(anext(chunks, None))
-        # A machine that vanishes says nothing: silence is looked into, however long the job is quiet.
+        # A machine that vanishes closes no connection, so a silent log needs a look at the dashboard.
         while not (await asyncio.wait({waiting}, timeout=_SILENCE_S))[0]:
             require_dashboard(client.get_address())
         try:
             chunk = waiting.result()
         except RuntimeError:
-            return max(seen, skip)
+            chunk = None
         if chunk is None:
             return max(seen, skip)
         if seen + len(chunk) > skip:
@@ -243,35 +251,26 @@ async def _follow_once(
         seen += len(chunk)
 
 
-def _with_exit_code(client: JobSubmissionClient, job: Job) -> Job:
-    """A stopped job with the exit code that its log ends with, which Ray does not keep."""
-    if job.status != "STOPPED" or job.exit_code is not None:
-        return job
+def _exit_code(client: JobSubmissionClient, job: JobDetails) -> int | None:
+    """The exit code of an ended job. Ray keeps none for stopped jobs; their log ends with it."""
+    if job.status != "STOPPED" or job.driver_exit_code is not None:
+        return job.driver_exit_code
     try:
-        lines = client.get_job_logs(job.submission_id).rstrip().splitlines()
+        lines = client.get_job_logs(str(job.submission_id)).rstrip().splitlines()
     except RuntimeError:
-        # The log went with its machine.
-        return job
+        return None  # The log was lost with its machine.
     code = lines[-1].removeprefix(EXIT_LINE) if lines else ""
-    return replace(job, exit_code=int(code)) if code.isdecimal() else job
+    return int(code) if code.isdecimal() else None
 
 
-def _job(details: Any) -> Job:
-    return Job(
-        submission_id=details.submission_id,
-        status=str(details.status.value),
-        entrypoint=details.entrypoint,
-        metadata=dict(details.metadata or {}),
-        message=details.message or "",
-        exit_code=details.driver_exit_code,
-        start_s=details.start_time / 1000 if details.start_time else None,
-        end_s=details.end_time / 1000 if details.end_time else None,
-    )
+def _attempt(base_id: str, job: JobDetails) -> int:
+    """Number of the attempt, counted from 1."""
+    return int(str(job.submission_id).removeprefix(base_id).removeprefix("-") or 1)
 
 
 @contextmanager
 def _staged(packages: Sequence[Path]) -> Iterator[Path]:
-    """A directory that holds copies of the packages and nothing else: no data, no runs, no history."""
+    """A temporary directory with copies of the packages and nothing else: no data, no runs, no history."""
     with tempfile.TemporaryDirectory(prefix="cloze-code-") as name:
         for package in packages:
             if package.is_dir():

@@ -1,7 +1,7 @@
-"""The own local Ray cluster: outlives the command, is found again, and is stopped without harm to others.
+"""The local Ray cluster for jobs: outlives the command that started it, is found again, and is stopped on demand.
 
-A small state file says where it is. It has free ports and a temporary directory of its own, so that it gets
-on with any other Ray on the machine, and it obeys only those who can read the token in that directory.
+A small state file holds its address. It has free ports and a private temporary directory, so that it does not disturb
+any other Ray on the machine (`ray stop` would end them all), and it accepts only the token in that directory.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ from cluster.artefacts.private_directory import (
     private_root,
     require_private,
 )
-from cluster.probe import require_dashboard
+from cluster.connecting import named_address, require_dashboard
 
 STATE_VARIABLE = "CLOZE_LOCAL_CLUSTER"
-"""Path of the state file, when the default under `~/.cache/cloze` will not do."""
+"""Environment variable with the path of the state file; default: one under `~/.cache/cloze`."""
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""At 0, all of Ray listens on this machine's own addresses alone; without it, the option for a node's address does not
-take 127.0.0.1 for an answer."""
+"""At 0, Ray listens on loopback addresses only, and accepts 127.0.0.1 as a node's address."""
 STOP_COMMAND = "cloze stop --cluster"
 _TEMP_PREFIX = "own-"
 _TOKEN_FILE = "auth_token"
@@ -46,7 +45,7 @@ _START_TIMEOUT_S = 90.0
 _STOP_TIMEOUT_S = 20.0
 _OBJECT_STORE_BYTES = 512 * 1024**2
 _OF_ONE_JOB = ("CLOZE_", "MLFLOW_")
-"""Variables of whoever starts the cluster that must not leak into the jobs of others."""
+"""Prefixes of the environment variables of one command, which must not leak into the jobs of others."""
 _OF_ANOTHER_CLUSTER = (
     "RAY_ADDRESS",
     "RAY_API_SERVER_ADDRESS",
@@ -63,15 +62,15 @@ class LocalCluster:
     address: str
     """URL of the dashboard, which serves the Job API."""
     pid: int
-    """The process that holds all others of the cluster."""
+    """The process that is the ancestor of all others of the cluster."""
     started_s: float
     """Creation time of that process: process ids are used again, the pair is not."""
     temp_dir: str
-    """The token, and below it what Ray makes: session, sockets, logs. Only its owner may enter it."""
+    """Holds the token, and Ray's session, sockets and logs. Only its owner may enter it."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """What its dashboard wants to be told with every request; raises StorageError where the token is not safe."""
+        """HTTP headers with the token, for its dashboard; raises StorageError if others may have changed the token."""
         require_private(Path(self.temp_dir))
         return {"Authorization": f"Bearer {(Path(self.temp_dir) / _TOKEN_FILE).read_text()}"}
 
@@ -80,22 +79,37 @@ class LocalCluster:
         """Whether its process still runs."""
         try:
             process = psutil.Process(self.pid)
-            return (
-                abs(process.create_time() - self.started_s) < 1 and process.status() != psutil.STATUS_ZOMBIE
-            )
+            same = abs(process.create_time() - self.started_s) < 1
+            return same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
 
 def state_file() -> Path:
-    """Where the state is kept; one file per machine, because home directories are shared between machines."""
+    """The state file; one per machine, because home directories are shared between machines."""
     if chosen := os.environ.get(STATE_VARIABLE):
         return Path(chosen)
     return Path.home() / ".cache" / "cloze" / f"local-cluster-{platform.node()}.json"
 
 
+def resolve_address(given: str | None) -> str:
+    """The given address, one from the environment, or the address of the local cluster.
+
+    Raises:
+        ClusterUnreachableError: there is none.
+    """
+    if named := named_address(given):
+        return named
+    if local := find_local_cluster():
+        return local.address
+    raise ClusterUnreachableError(
+        "No Ray address was given, and no local cluster runs.",
+        next_step="cloze submit -- VERB ... starts one; for another cluster add --address http://HOST:8265",
+    )
+
+
 def find_local_cluster() -> LocalCluster | None:
-    """The own cluster if it runs; what a dead one left behind is removed.
+    """The local cluster if it runs; the state file of a dead one is removed.
 
     Raises:
         ClusterUnreachableError: its process runs, but it does not answer.
@@ -104,57 +118,60 @@ def find_local_cluster() -> LocalCluster | None:
     if found is None:
         return None
     if not found.alive:
-        # Its logs stay: whoever asks why it died needs them.
-        _log.warning("The own local cluster of before is gone; its logs: %s", found.temp_dir)
+        # Its logs stay: they say why it died.
+        _log.warning("The earlier local cluster is gone; its logs: %s", found.temp_dir)
         state_file().unlink(missing_ok=True)
         return None
     try:
         require_dashboard(found.address)
     except ClusterUnreachableError as error:
         raise ClusterUnreachableError(
-            f"The own local cluster (process {found.pid}) does not answer at {found.address}.",
+            f"The local cluster (process {found.pid}) does not answer at {found.address}.",
             next_step=f"{STOP_COMMAND}, then submit again; its logs: {found.temp_dir}",
         ) from error
     return found
 
 
 def own_cluster_at(address: str) -> LocalCluster | None:
-    """The own cluster if this is its address; None when the address is somebody else's."""
+    """The local cluster if this is its address, else None."""
     found = _read_state()
     return found if found and found.address == address.rstrip("/") and found.alive else None
 
 
 def start_local_cluster(num_cpus: int | None = None) -> LocalCluster:
-    """The own cluster; it is started unless it runs.
+    """Start the local cluster unless it runs.
 
     Args:
         num_cpus: logical CPUs of a cluster that is started; None counts this machine's.
 
     Raises:
-        ClusterUnreachableError: it did not come up; says what Ray said.
+        ClusterUnreachableError: it did not come up; the message has the end of Ray's output.
     """
     with _one_at_a_time():
         return find_local_cluster() or _start(num_cpus)
 
 
 def stop_local_cluster() -> LocalCluster | None:
-    """Stop the own cluster with everything that runs on it; returns it, None when there was none."""
+    """Stop the local cluster with everything that runs on it; returns it, or None when there was none."""
     with _one_at_a_time():
         found = _read_state()
-        if found is None:
-            return None
-        alive = found.alive
-        if alive:
+        if found is not None and not found.alive:
+            found = None
+        if found is not None:
             _terminate(psutil.Process(found.pid))
-            _remove_session(Path(found.temp_dir))
+            temp_dir = Path(found.temp_dir)
+            # A state file can be edited: only directories that this module made are removed.
+            if temp_dir.name.startswith(_TEMP_PREFIX) and temp_dir.parent == private_root():
+                shutil.rmtree(temp_dir, ignore_errors=True)
         state_file().unlink(missing_ok=True)
-        return found if alive else None
+        return found
 
 
 def _start(num_cpus: int | None) -> LocalCluster:
-    # Not below the home directory: the paths of Ray's sockets may have 107 characters in all.
+    # Not below the home directory: the paths of Ray's sockets may have 107 bytes in all.
     temp_dir = make_private_directory(_TEMP_PREFIX)
-    dashboard_port, client_port = _free_ports(2)
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        dashboard_port, client_port = (each.getsockname()[1] for each in (one, other))
     address = f"http://127.0.0.1:{dashboard_port}"
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
@@ -201,7 +218,7 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], address: str, log: 
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
                 state = "ended at once" if ended else f"did not answer within {_START_TIMEOUT_S:.0f} s"
                 raise ClusterUnreachableError(
-                    f"The own local Ray cluster {state}. Ray said ({log}):\n{tail}",
+                    f"The local Ray cluster {state}. Ray's output ({log}):\n{tail}",
                     next_step="cloze doctor, or give the address of another cluster with --address",
                 ) from None
         time.sleep(0.3)
@@ -215,7 +232,7 @@ def _environment(token: Path) -> dict[str, str]:
     }
     # Tools of the virtual environment (ninja) are found even when it was not activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-    # A driver that reserves no GPU still sees those of this machine, as it does when run without a cluster.
+    # A driver that reserves no GPU still sees the machine's GPUs, as it does when run without a cluster.
     return kept | {
         "PATH": path,
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -245,24 +262,6 @@ def _read_state() -> LocalCluster | None:
         return None
     except (orjson.JSONDecodeError, TypeError, OSError) as error:
         raise ClozeError(f"{state_file()} cannot be read: {error}", next_step=f"rm {state_file()}") from None
-
-
-def _remove_session(temp_dir: Path) -> None:
-    # A state file can be edited: nothing but what this module made is removed.
-    if temp_dir.name.startswith(_TEMP_PREFIX) and temp_dir.parent == private_root():
-        shutil.rmtree(temp_dir, ignore_errors=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; held together while they are drawn, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 @contextmanager

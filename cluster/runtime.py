@@ -14,9 +14,8 @@ from typing import Any
 from cluster import signals
 from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.artefacts.private_directory import RAY_NAME, private_directory
-from cluster.connecting import connect_to_cluster
+from cluster.connecting import connect_to_cluster, host_and_port, tcp_answers
 from cluster.node_watch import own_node_watched
-from cluster.probe import host_and_port, tcp_answers
 from cluster.progress import announce
 from cluster.start_directory import START_DIRECTORY_VARIABLE, enter_start_directory
 

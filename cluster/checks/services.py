@@ -12,8 +12,8 @@ from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.checks.check import Check
 from cluster.checks.hardware import existing_place
+from cluster.connecting import host_and_port, http_get, require_dashboard, tcp_answers
 from cluster.local_cluster import STOP_COMMAND, find_local_cluster
-from cluster.probe import host_and_port, http_get, require_dashboard, tcp_answers
 
 _TRACKING_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
@@ -25,7 +25,7 @@ def check_ray(address: str | None) -> Check:
             local = find_local_cluster()
         except ClusterUnreachableError as error:
             return Check("ray", "fail", error.problem, STOP_COMMAND)
-        where = f"own local cluster at {local.address}" if local else "no address: verbs start their own Ray"
+        where = f"local cluster at {local.address}" if local else "no address: verbs start their own Ray"
         return Check("ray", "ok", where)
     if address.startswith(("http://", "https://")):
         try:

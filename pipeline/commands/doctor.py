@@ -21,7 +21,7 @@ def doctor(
         Path | None, typer.Option(envvar="CLOZE_DATA", help="Directory of the corpora.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster to check; without it that of the environment.")
+        str | None, typer.Option(help="Ray cluster to check; default: the environment's.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -29,7 +29,7 @@ def doctor(
     import os
     from dataclasses import asdict
 
-    from cluster.job_client import named_address
+    from cluster.connecting import named_address
     from cluster.preflight import Places, run_checks
 
     places = Places(

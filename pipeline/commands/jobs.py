@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,10 +13,7 @@ import typer
 from pipeline.commands.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
-    from ray.job_submission import JobSubmissionClient
-
-    from cluster.jobs import Job
-    from pipeline.runs.submission import Submission
+    from ray.job_submission import JobDetails, JobSubmissionClient
 
 _MIB = 1024**2
 
@@ -24,7 +22,7 @@ Address = Annotated[
     typer.Option(
         "--address",
         help="Ray cluster, such as http://HOST:8265. Without it: RAY_API_SERVER_ADDRESS, then RAY_ADDRESS,"
-        " then the own local cluster.",
+        " then the local cluster.",
         show_default=False,
     ),
 ]
@@ -50,27 +48,26 @@ def register(app: typer.Typer) -> None:
         ] = 0,
         python: Annotated[
             str | None,
-            typer.Option(
-                help="Python of the cluster. Default: `python`, and this one on the own local cluster."
-            ),
+            typer.Option(help="Python of the cluster. Default: `python`, and this one on the local cluster."),
         ] = None,
         env: Annotated[
             list[str] | None,
             typer.Option(help="A variable for the job: NAME=VALUE, or NAME to pass on its value from here."),
         ] = None,
         local_cpus: Annotated[
-            int | None, typer.Option(help="Logical CPUs of the own local cluster, if this starts it.")
+            int | None, typer.Option(help="Logical CPUs of the local cluster, if this starts it.")
         ] = None,
         as_json: Json = False,
     ) -> None:
         """Run a verb as a job that outlives this terminal; the same work is not started twice."""
-        from pipeline.runs.submission import prepare
+        from cluster.jobs import connect
+        from pipeline.runs import submission
 
-        submission = prepare(app, verb)
-        options = {"memory_bytes": driver_memory * _MIB, "num_gpus": driver_gpus}
-        _submit(
-            submission, _own_or(address, local_cpus), python, _variables(env or []), options, wait, as_json
-        )
+        prepared, variables = submission.prepare(app, verb), _variables(env or [])
+        client = connect(_address_or_start(address, local_cpus))
+        resources = {"memory_bytes": driver_memory * _MIB, "num_gpus": driver_gpus}
+        job, started = submission.submit(client, prepared, python=python, variables=variables, **resources)
+        _report(client, job, started, wait, as_json)
 
     app.command()(jobs)
     app.command()(logs)
@@ -83,11 +80,10 @@ def jobs(
     as_json: Json = False,
 ) -> None:
     """List the jobs of the cluster, newest first."""
-    from cluster.job_client import connect, resolve_address
     from cluster.jobs import list_jobs
 
-    client = connect(resolve_address(address))
-    found = [job for job in list_jobs(client) if everyone or "cloze_verb" in job.metadata]
+    client = _connect(address)
+    found = [job for job in list_jobs(client) if everyone or "cloze_verb" in (job.metadata or {})]
     if as_json:
         print_json([_as_dict(job) for job in found])
         return
@@ -99,14 +95,15 @@ def jobs(
 
 def logs(
     job: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show new lines until the job ends.")
+    ] = False,
     address: Address = None,
 ) -> None:
-    """Print what a job has printed."""
-    from cluster.job_client import connect, resolve_address
+    """Print the log of a job."""
     from cluster.jobs import follow_logs, read_logs
 
-    client = connect(resolve_address(address))
+    client = _connect(address)
     if follow:
         follow_logs(client, job, _write)
     else:
@@ -116,30 +113,40 @@ def logs(
 def stop(
     job: Annotated[str | None, typer.Argument(help="Submission id, as `cloze jobs` shows it.")] = None,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Stop the own local cluster with everything on it.")
+        bool, typer.Option("--cluster", help="Stop the local cluster with everything on it.")
     ] = False,
     address: Address = None,
 ) -> None:
-    """Stop a job, which saves first if it trains; or the own local cluster."""
+    """Stop a job, which saves first if it trains; or the local cluster."""
     if cluster == (job is not None):
         raise typer.BadParameter("name either a JOB or --cluster")
     if job is None:
-        _stop_cluster()
-        return
-    from cluster.job_client import connect, resolve_address
-    from cluster.jobs import stop as stop_job
+        from cluster.local_cluster import stop_local_cluster
 
-    ended, by_us = stop_job(connect(resolve_address(address)), job)
+        stopped = stop_local_cluster()
+        typer.echo(f"Stopped the cluster at {stopped.address}." if stopped else "No local cluster runs.")
+        return
+    from cluster.jobs import stop as stop_job
+    from pipeline.runs.submission import settle_run
+
+    ended, by_us = stop_job(_connect(address), job)
     if not by_us:
         typer.echo(f"{job} had ended already: {_status(ended)}.")
         return
-    _settle(ended)
+    settle_run(ended)
     typer.echo(f"{job} is stopped ({_status(ended)}). What it committed is kept; its log: cloze logs {job}")
 
 
-def _own_or(address: str | None, local_cpus: int | None) -> str:
-    """The cluster that is meant; the own local one is started when none is."""
-    from cluster.job_client import named_address
+def _connect(address: str | None) -> JobSubmissionClient:
+    from cluster.jobs import connect
+    from cluster.local_cluster import resolve_address
+
+    return connect(resolve_address(address))
+
+
+def _address_or_start(address: str | None, local_cpus: int | None) -> str:
+    """The cluster that is named, else the local one, which is started unless it runs."""
+    from cluster.connecting import named_address
     from cluster.local_cluster import STOP_COMMAND, find_local_cluster, start_local_cluster
 
     if named := named_address(address):
@@ -147,55 +154,8 @@ def _own_or(address: str | None, local_cpus: int | None) -> str:
     if running := find_local_cluster():
         return running.address
     started = start_local_cluster(local_cpus)
-    typer.echo(f"Started an own local cluster at {started.address}; to stop it: {STOP_COMMAND}", err=True)
+    typer.echo(f"Started a local cluster at {started.address}; to stop it: {STOP_COMMAND}", err=True)
     return started.address
-
-
-def _submit(
-    submission: Submission,
-    address: str,
-    python: str | None,
-    variables: dict[str, str],
-    options: dict[str, Any],
-    wait: bool,
-    as_json: bool,
-) -> None:
-    from cluster.job_client import connect
-    from cluster.jobs import JobRequest, attempts, next_id
-    from cluster.jobs import submit as submit_job
-    from cluster.local_cluster import own_cluster_at
-    from pipeline.runs.submission import code_to_ship, environment_of
-
-    client = connect(address)
-    earlier = attempts(client, submission.base_id)
-    if earlier and earlier[-1].active:
-        _report(client, earlier[-1].submission_id, False, wait, as_json)
-        return
-    if earlier:
-        _settle(earlier[-1], only_reserved=True)
-    submission_id = next_id(submission.base_id, earlier)
-    run_id = submission.reserve_run()
-    request = JobRequest(
-        arguments=(
-            python or (sys.executable if own_cluster_at(client.get_address()) else "python"),
-            *("-m", "pipeline.cli"),
-            *submission.arguments,
-        ),
-        metadata=submission.metadata(run_id),
-        environment=environment_of(submission, submission_id, run_id) | variables,
-        packages=code_to_ship(),
-        start_directory=Path.cwd(),
-        **submission.stopping(),
-        **options,
-    )
-    try:
-        started = submit_job(client, submission_id, request)
-    except BaseException:
-        submission.give_back(run_id)
-        raise
-    if not started:
-        submission.give_back(run_id)
-    _report(client, submission_id, started, wait, as_json)
 
 
 def _report(
@@ -203,60 +163,37 @@ def _report(
 ) -> None:
     """Say what was submitted, or that it runs already; with `wait`, end as the job ends."""
     from cluster.jobs import find_job, follow_logs
+    from cluster.local_cluster import own_cluster_at
     from cluster.signals import goes_on_by
+    from pipeline.runs.submission import settle_run
 
     job = find_job(client, submission_id)
+    submitted = {"started": started, "address": client.get_address()}
     if as_json and not wait:
-        print_json({**_as_dict(job), "started": started, "address": client.get_address()})
+        print_json(_as_dict(job) | submitted)
         return
     if not started:
-        typer.echo(
-            f"Not started again: the very same work is {job.status.lower()} as {submission_id}.", err=True
-        )
+        status = job.status.value.lower()
+        typer.echo(f"Not started again: the very same work is {status} as {submission_id}.", err=True)
     typer.echo(submission_id)
     if not wait:
-        where = f"{submission_id} --address {client.get_address()}" if _is_foreign(client) else submission_id
+        address = "" if own_cluster_at(client.get_address()) else f" --address {client.get_address()}"
+        where = f"{submission_id}{address}"
         typer.echo(f"\nNext: cloze logs --follow {where}   |   cloze stop {where}", err=True)
         return
     follow = f"cloze logs --follow {submission_id}"
     with goes_on_by(follow, kept=f"the job, which goes on; to end it: cloze stop {submission_id}"):
         ended = follow_logs(client, submission_id, _write)
-    _settle(ended)
+    settle_run(ended)
     if as_json:
-        print_json({**_as_dict(ended), "started": started, "address": client.get_address()})
+        print_json(_as_dict(ended) | submitted)
     typer.echo(f"{submission_id}: {_status(ended)}", err=True)
     if ended.status != "SUCCEEDED":
-        raise typer.Exit(ended.exit_code or 1)
-
-
-def _is_foreign(client: JobSubmissionClient) -> bool:
-    from cluster.local_cluster import own_cluster_at
-
-    return own_cluster_at(client.get_address()) is None
-
-
-def _stop_cluster() -> None:
-    from cluster.local_cluster import stop_local_cluster
-
-    stopped = stop_local_cluster()
-    typer.echo(f"Stopped the cluster at {stopped.address}." if stopped else "No own local cluster runs.")
-
-
-def _settle(job: Job, *, only_reserved: bool = False) -> None:
-    """Set the status of the job's MLflow run; tracking that is down is no reason to fail."""
-    from cluster.artefacts.errors import TrackingUnreachableError
-    from pipeline.runs.submission import settle_run
-
-    try:
-        settle_run(job, only_reserved=only_reserved)
-    except TrackingUnreachableError as error:
-        typer.echo(f"The status of MLflow run {job.metadata['mlflow_run_id']} stays: {error}", err=True)
+        raise typer.Exit(ended.driver_exit_code or 1)
 
 
 def _variables(given: list[str]) -> dict[str, str]:
-    """`["A=1", "B"]` as variables; B has its value from here."""
-    import os
-
+    """`["A=1", "B"]` as variables; B has its value from this process's environment."""
     from cluster.artefacts.credentials import has_credentials
     from cluster.artefacts.errors import ConfigError
 
@@ -265,9 +202,10 @@ def _variables(given: list[str]) -> dict[str, str]:
         raise ConfigError(f"--env {', '.join(unset)}: not set here.", next_step="write --env NAME=VALUE")
     pairs = [entry.partition("=") if "=" in entry else (entry, "=", os.environ[entry]) for entry in given]
     variables = {name: value for name, _, value in pairs}
-    if told := [name for name, value in variables.items() if has_credentials(value)]:
+    if secret := [name for name, value in variables.items() if has_credentials(value)]:
         raise ConfigError(
-            f"--env {', '.join(told)}: holds credentials, and all who may look at the cluster see a job's environment.",
+            f"--env {', '.join(secret)}: holds credentials, and all who may look at the cluster see a job's"
+            " environment.",
             next_step="set the variable on the cluster's machines",
         )
     return variables
@@ -278,28 +216,40 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _status(job: Job) -> str:
-    return job.status if job.exit_code in (None, 0) else f"{job.status}, exit code {job.exit_code}"
+def _status(job: JobDetails) -> str:
+    code = job.driver_exit_code
+    return job.status.value if code in (None, 0) else f"{job.status.value}, exit code {code}"
 
 
-def _as_row(job: Job) -> tuple[str, ...]:
-    start = datetime.fromtimestamp(job.start_s).strftime("%Y-%m-%d %H:%M:%S") if job.start_s else "-"
-    took = "-" if job.duration_s is None else str(timedelta(seconds=round(job.duration_s)))
-    verb, run = job.metadata.get("cloze_verb", "-"), job.metadata.get("mlflow_run_id", "-")
-    return job.submission_id, verb, _status(job), start, took, run
+def _as_row(job: JobDetails) -> tuple[str, ...]:
+    shown = _as_dict(job)
+    start = (
+        datetime.fromtimestamp(shown["start_s"]).strftime("%Y-%m-%d %H:%M:%S") if shown["start_s"] else "-"
+    )
+    took = "-" if shown["duration_s"] is None else str(timedelta(seconds=round(shown["duration_s"])))
+    return (
+        shown["submission_id"],
+        shown["verb"] or "-",
+        _status(job),
+        start,
+        took,
+        shown["mlflow_run_id"] or "-",
+    )
 
 
-def _as_dict(job: Job) -> dict[str, Any]:
+def _as_dict(job: JobDetails) -> dict[str, Any]:
+    metadata = job.metadata or {}
+    start_s, end_s = (ms / 1000 if ms else None for ms in (job.start_time, job.end_time))
     return {
         "submission_id": job.submission_id,
-        "verb": job.metadata.get("cloze_verb"),
-        "status": job.status,
-        "exit_code": job.exit_code,
-        "message": job.message,
-        "start_s": job.start_s,
-        "end_s": job.end_s,
-        "duration_s": job.duration_s,
-        "mlflow_run_id": job.metadata.get("mlflow_run_id"),
-        "config_hash": job.metadata.get("config_hash"),
+        "verb": metadata.get("cloze_verb"),
+        "status": job.status.value,
+        "exit_code": job.driver_exit_code,
+        "message": job.message or "",
+        "start_s": start_s,
+        "end_s": end_s,
+        "duration_s": None if start_s is None else (end_s or time.time()) - start_s,
+        "mlflow_run_id": metadata.get("mlflow_run_id"),
+        "config_hash": metadata.get("config_hash"),
         "entrypoint": job.entrypoint,
     }

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import typer
+from ray.job_submission import JobDetails
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import (
@@ -16,7 +17,9 @@ from cluster.artefacts.errors import (
     ReferenceNotFoundError,
     TrackingUnreachableError,
 )
-from cluster.jobs import Job, JobRequest, submit
+from cluster.jobs import JobRequest, submit
+from cluster.jobs import connect as connect_jobs
+from cluster.local_cluster import find_local_cluster, resolve_address
 from cluster.signals import JOB_VARIABLE
 from pipeline.commands import doctor, jobs, train
 from pipeline.runs import submission
@@ -76,7 +79,7 @@ def cli(tmp_path_factory):
             yield invoke
         finally:
             assert "Stopped the cluster" in invoke("stop", "--cluster").output
-            assert "No own local cluster" in invoke("stop", "--cluster").output
+            assert "No local cluster" in invoke("stop", "--cluster").output
 
 
 @pytest.fixture
@@ -99,10 +102,6 @@ def test_submitted_verb_outlives_the_command_and_is_listed_with_its_log(cli):
 
 
 def test_same_work_is_not_started_twice_while_it_runs_and_is_attempt_2_after_it_ended(cli):
-    from cluster.job_client import connect as connect_jobs
-    from cluster.job_client import resolve_address
-    from cluster.local_cluster import find_local_cluster
-
     base_id = submission.prepare(make_app(), ["doctor", "--data-dir", "."]).base_id
     assert find_local_cluster() is not None
     submit(
@@ -188,9 +187,12 @@ def test_reserved_run_is_adopted_once_settled_when_its_job_dies_and_missed_when_
     assert client.get_run(run_id).data.params == {"steps": "3"}
     assert start_run("pretrain", "tiny", **settings).run_id != run_id
 
-    job = Job("cloze-pretrain-1", "STOPPED", "", plan.metadata(run_id), "", None, 0.0, 1.0)
-    assert not submission.settle_run(job, only_reserved=True)
-    assert submission.settle_run(job, only_reserved=False)
+    job = JobDetails.model_validate(
+        {"type": "SUBMISSION", "status": "STOPPED", "entrypoint": "", "metadata": plan.metadata(run_id)}
+    )
+    submission.settle_run(job, only_reserved=True)
+    assert client.get_run(run_id).info.status == "RUNNING"
+    submission.settle_run(job)
     assert client.get_run(run_id).info.status == "KILLED"
 
     monkeypatch.setenv("CLOZE_MLFLOW_RUN_ID", "0" * 32)
