@@ -196,13 +196,13 @@ def _require_grpc(address: str) -> None:
 
 def _ask_cluster_for_dashboard(address: str) -> str:
     """Ray's own look-up, in a thread that is given up: it may wait for minutes where no cluster answers."""
-    from ray.dashboard.utils import get_address_for_submission_client
+    from cluster.ray_internals import dashboard_of
 
     found: dict[str, Any] = {"error": f"no answer within {_LOOKUP_TIMEOUT_S:.0f} s"}
 
     def look_up() -> None:
         try:
-            found["url"] = get_address_for_submission_client(address)
+            found["url"] = dashboard_of(address)
         except Exception as error:
             found["error"] = error
 

@@ -26,7 +26,7 @@ import psutil
 
 from cluster.artefacts.errors import ClozeError, ClusterUnreachableError
 from cluster.artefacts.manifest import write_durably
-from cluster.artefacts.private_directory import (
+from cluster.artefacts.private import (
     RAY_NAME,
     make_private_directory,
     private_root,

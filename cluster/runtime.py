@@ -1,4 +1,4 @@
-"""The Ray cluster that the work runs on: an existing one by address, or an own local one."""
+"""The Ray cluster that the work runs on: an existing one by address, or one started on this machine for the work."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Any
 
 from cluster import signals
 from cluster.artefacts.errors import ClusterUnreachableError
-from cluster.artefacts.private_directory import RAY_NAME, private_directory
+from cluster.artefacts.private import RAY_NAME, private_directory
 from cluster.connecting import connect_to_cluster, host_and_port, tcp_answers
 from cluster.node_watch import own_node_watched
 from cluster.progress import announce
+from cluster.ray_internals import loopback_only, own_signal_handlers, shut_down
 from cluster.start_directory import START_DIRECTORY_VARIABLE, enter_start_directory
 
-# Read by Ray when it starts: an env var says "no usage report" where a call would need an import first.
+# Read by Ray when it starts; calls would need the import first.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -27,10 +28,10 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 _LOCAL_OBJECT_STORE_BYTES = 512 * 1024**2
 """Shards travel through files, not through the object store, so a local one stays small."""
 _ATTEMPTS = 3
-"""Ray gives its own processes 30 s to come up. A machine with much other work does not always manage that at once."""
+"""Ray gives its own processes 30 s to start, which is too short on a machine with much other work."""
 _TOO_SLOW = "timed out during startup"
 _workers: ContextVar[int | None] = ContextVar("workers", default=None)
-"""How many tasks the user wants to run at a time; None for as many as the cluster can."""
+"""Limit on the tasks that run at a time, set by the user; None for as many as the cluster can run."""
 _TEMP_PREFIX = "ray-"
 _SHUTDOWN_S = 5.0
 """Seconds that Ray's processes have to end after `ray.shutdown`, which does not wait for all of them."""
@@ -50,7 +51,7 @@ def ray_runtime(
         workers: shard tasks that may run at a time, on any cluster; None for one on every CPU.
 
     Raises:
-        ClusterUnreachableError: no cluster at `address` lets us in, or a local one does not come up.
+        ClusterUnreachableError: no cluster at `address` accepts the connection, or a local one does not come up.
     """
     import ray
 
@@ -66,10 +67,10 @@ def ray_runtime(
     }
     with ExitStack() as held:
         if target and target != "local":
-            announce(f"entering the Ray cluster at {target}")
-            with _own_signals(), _on_loopback() if _is_closed(target) else nullcontext():
+            announce(f"connecting to the Ray cluster at {target}")
+            with own_signal_handlers(), loopback_only() if _is_closed(target) else nullcontext():
                 connect_to_cluster(target, **(quiet | _same_directory() | options))
-            held.callback(_shut_down)
+            held.callback(shut_down)
         else:
             local = {
                 "num_cpus": num_cpus or workers,
@@ -79,7 +80,7 @@ def ray_runtime(
             }
             announce("starting Ray on this machine")
             held.enter_context(_nothing_left())
-            with _own_signals(), _on_loopback():
+            with own_signal_handlers(), loopback_only():
                 _start_here(quiet | local | options)
             held.enter_context(own_node_watched())
         held.enter_context(_at_most(workers))
@@ -95,39 +96,9 @@ def _at_most(workers: int | None) -> Iterator[None]:
         _workers.reset(token)
 
 
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Have signals answered as before, although `ray.init` sets a handler that ends the process with its own code."""
-    from ray._private import utils
-
-    before, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
-    try:
-        yield
-    finally:
-        utils.set_sigterm_handler = before
-    if signals.received():
-        # Ray starts processes, and what is raised in the callbacks of a fork is lost.
-        raise signals.Interrupted
-
-
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Let nothing that `ray.init` starts listen on other addresses than this machine's own.
-
-    Ray has this for macOS and Windows, by a variable that is read when it is imported.
-    """
-    from ray._private import ray_constants
-
-    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-
-
 def _is_closed(target: str) -> bool:
-    """Whether a cluster answers on this machine's own addresses alone, as the own local one does. Ray would look for it
-    at the address that others see."""
+    """Whether a cluster answers on loopback addresses only, as the local one does. Ray would look for it at the
+    machine's address in the network."""
     import ray
 
     try:
@@ -136,24 +107,6 @@ def _is_closed(target: str) -> bool:
         return False
     own = host in ("localhost", "127.0.0.1", "::1")
     return own and tcp_answers(host, port) and not tcp_answers(ray.util.get_node_ip_address(), port)
-
-
-def _shut_down() -> None:
-    """`ray.shutdown`, which on its way, and before it waits for processes, has the system forget all handlers."""
-    import ray
-    from ray._private import worker
-
-    node = worker._global_node
-    if node is not None:
-        end_processes = node.kill_all_processes
-
-        def with_handlers(*given: Any, **options: Any) -> None:
-            signals.renew()
-            end_processes(*given, **options)
-
-        node.kill_all_processes = with_handlers
-    ray.shutdown()
-    signals.renew()
 
 
 @contextmanager
@@ -170,9 +123,9 @@ def _nothing_left() -> Iterator[None]:
         yield
     finally:
         started = set(psutil.Process().children(recursive=True)) - before
-        _shut_down()
+        shut_down()
         started |= set(psutil.Process().children(recursive=True)) - before
-        # The log's sender has a session of its own, and ends by itself when all is sent.
+        # The process that sends the log has its own session, and ends by itself when all is sent.
         left = [process for process in started if signals.in_this_session(process.pid)]
         _, left = psutil.wait_procs(left, timeout=_SHUTDOWN_S)
         for process in left:
@@ -203,7 +156,7 @@ def _start_here(options: dict[str, Any]) -> None:
 
 
 def _same_directory() -> dict[str, Any]:
-    """Let a cluster's workers start where we are, so that relative paths mean the same there."""
+    """Options that let workers start in this process's directory, so that relative paths mean the same there."""
     if START_DIRECTORY_VARIABLE in os.environ:
         return {}
     hook = f"{enter_start_directory.__module__}.{enter_start_directory.__name__}"
@@ -212,14 +165,14 @@ def _same_directory() -> dict[str, Any]:
 
 
 def tasks_in_flight() -> int:
-    """Tasks to submit at a time: two for every CPU, so that none waits for the driver, or as many as may run."""
+    """Tasks to submit at a time: two for every CPU, so that no CPU waits for the driver, or the user's limit."""
     import ray
 
     return _workers.get() or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def node_cpus() -> int:
-    """CPUs of the node that offers the most of them: all that one task can be given."""
+    """CPUs of the node with the most CPUs: the most that one task can get."""
     import ray
 
     offered = max(1, *(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]))

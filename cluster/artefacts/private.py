@@ -1,27 +1,155 @@
-"""A directory for copies and compiled code that other users of the machine cannot write to.
+"""Directories that other users of the machine cannot write to: a cache, and temporary directories for Ray.
 
-What lies there is read back without a manifest, and numba's compiled loops and torch's operators are code.
+Files in the cache are read back without a manifest, and numba's compiled loops and torch's operators are code.
+
+Ray makes its directories writable for all users, and paths of Unix sockets must be short. So Ray gets a subdirectory of
+`TMPDIR/cloze-ray-UID/`, which is short, and which only its owner can enter (mode 0700).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from cluster.artefacts.errors import StorageError
+
+SOCKET_PATH_BYTES = 107
+"""The kernel's limit on the path of a Unix socket."""
+RAY_NAME = "r"
+"""Name of Ray's subdirectory; short because of the limit."""
+_BELOW = len(f"/{RAY_NAME}/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+"""Length of the path that Ray adds to its directory."""
+_LOCK_NAME = "in-use"
+_FALLBACK = Path("/tmp")
 
 
 def private_cache() -> Path:
-    """~/.cache/cloze; where that cannot be written, a directory for temporary files that this user owns."""
+    """~/.cache/cloze, or where that cannot be written, a temporary directory that this user owns."""
     try:
         usual = Path.home() / ".cache" / "cloze"
     except RuntimeError:  # an unknown home
         usual = None
     for candidate in (usual, Path(tempfile.gettempdir()) / f"cloze-{os.getuid()}"):
-        # In a directory that all users share, another one may have put a link.
+        # Another user may have put a link into a directory that all users share.
         if candidate is not None and _make_private(candidate, links=candidate == usual):
             return candidate
     return Path(tempfile.mkdtemp(prefix="cloze-"))
+
+
+def private_root() -> Path:
+    """`cloze-ray-UID` in the directory for temporary files, or in `/tmp` where that has too long a path for sockets.
+
+    Raises:
+        StorageError: it belongs to another user, is a link, or others may enter it, so that it is not safe.
+    """
+    name = f"cloze-ray-{os.getuid()}"
+    places = [Path(tempfile.gettempdir()).resolve(), _FALLBACK]
+    fitting = [place for place in places if _room(place / name) >= len("/own-12345678")]
+    if not fitting:
+        raise StorageError(
+            f"{places[0]} has too long a path for the sockets of Ray, which may have {SOCKET_PATH_BYTES} bytes.",
+            next_step="set TMPDIR to a directory with a short path",
+        )
+    root = fitting[0] / name
+    try:
+        root.mkdir(mode=0o700)
+    except FileExistsError:
+        require_private(root)
+    except OSError as error:
+        raise StorageError(
+            f"Cannot make {root}: {error.strerror}.",
+            next_step="set TMPDIR to a directory that this user may write to",
+        ) from error
+    return root
+
+
+def require_private(path: Path) -> None:
+    """Refuse a directory that is not this user's alone.
+
+    Raises:
+        StorageError: names the problem.
+    """
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        problem = "is a symbolic link"
+    elif not stat.S_ISDIR(found.st_mode):
+        problem = "is not a directory"
+    elif found.st_uid != os.getuid():
+        problem = f"belongs to user {found.st_uid}"
+    elif found.st_mode & 0o077:
+        problem = f"can be entered by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    else:
+        return
+    raise StorageError(
+        f"{path} {problem}; its files could be read or replaced by another user.",
+        next_step=f"find its owner, remove it (`rm -r {path}`), or set TMPDIR to another directory",
+    )
+
+
+def make_private_directory(prefix: str) -> Path:
+    """A new directory that only this user may enter; raises StorageError as `private_root` does."""
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=private_root()))
+
+
+@contextmanager
+def private_directory(prefix: str) -> Iterator[Path]:
+    """A private directory for the block.
+
+    If the block fails or is killed, the directory stays, because its logs say why; the next directory that is made
+    removes all leftovers but the newest.
+
+    Raises:
+        StorageError: as `private_root` does.
+    """
+    root = private_root()
+    with (root / _LOCK_NAME).open("w") as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        for old in sorted(root.glob(f"{prefix}*"), key=_age)[1:]:
+            _remove_unless_in_use(old)
+        directory = make_private_directory(prefix)
+        lock = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield directory
+        shutil.rmtree(directory, ignore_errors=True)
+    except KeyboardInterrupt:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    finally:
+        os.close(lock)
+
+
+def _age(directory: Path) -> float:
+    """Sort key, newest first; a directory that another process removed meanwhile counts as old."""
+    try:
+        return -directory.lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _remove_unless_in_use(directory: Path) -> None:
+    try:
+        lock = os.open(directory / _LOCK_NAME, os.O_RDWR)
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)
+    except OSError:
+        return
+    finally:
+        os.close(lock)
+
+
+def _room(path: Path) -> int:
+    """Bytes left for names below `path` in the path of Ray's directory."""
+    return SOCKET_PATH_BYTES - _BELOW - len(os.fsencode(path))
 
 
 def _make_private(directory: Path, *, links: bool) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.artefacts import private_directory as private
+from cluster.artefacts import private
 from cluster.artefacts.errors import StorageError
 from tests.cluster.test_jobs import addresses_of
 
@@ -95,7 +95,7 @@ def test_a_path_too_long_for_sockets_gives_way_to_a_short_one(place: Path, monke
 
 def test_directories_of_killed_processes_are_removed_but_the_newest(place: Path):
     code = (
-        "import os; from cluster.artefacts.private_directory import private_directory\n"
+        "import os; from cluster.artefacts.private import private_directory\n"
         "with private_directory('x-'): os.kill(os.getpid(), 9)"
     )
     for _ in range(3):

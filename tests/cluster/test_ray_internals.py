@@ -1,0 +1,44 @@
+"""The installed Ray has every private name that cloze touches."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import cluster
+from cluster.ray_internals import PRIVATE_NAMES
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name leads to a module's attribute, or to an attribute of a class in it."""
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found: object = import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[cut:]:
+            if not hasattr(found, attribute):
+                return False
+            found = getattr(found, attribute)
+        return True
+    return False
+
+
+def test_no_private_name_is_gone():
+    assert [name for name in PRIVATE_NAMES if not exists(name)] == []
+
+
+def test_the_check_notices_names_that_are_gone():
+    assert not exists("ray._private.utils.no_such_function")
+    assert not exists("ray._private.no_such_module.name")
+
+
+def test_private_modules_of_ray_are_imported_in_one_file():
+    root = Path(cluster.__file__).parents[1]
+    private = re.compile(r"^\s*(?:from|import) ray(?:\._private|\.dashboard)", re.M)
+    files = [
+        path for package in ("cluster", "data_prep", "pipeline") for path in (root / package).rglob("*.py")
+    ]
+    assert [path.name for path in files if private.search(path.read_text())] == ["ray_internals.py"]
