@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,10 +91,8 @@ def connect(address: str) -> JobSubmissionClient:
 def list_jobs(client: JobSubmissionClient) -> list[JobDetails]:
     """All submitted jobs that the cluster remembers, newest first."""
     with _answering(client.get_address()):
-        submitted = [job for job in client.list_jobs() if job.submission_id]
-        for job in submitted:
-            job.driver_exit_code = _exit_code(client, job)
-    return sorted(submitted, key=lambda job: job.start_time or 0, reverse=True)
+        jobs = [_with_exit_code(client, job) for job in client.list_jobs() if job.submission_id]
+    return sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)
 
 
 def find_job(client: JobSubmissionClient, submission_id: str) -> JobDetails:
@@ -103,10 +101,14 @@ def find_job(client: JobSubmissionClient, submission_id: str) -> JobDetails:
     Raises:
         ReferenceNotFoundError: there is none; names the nearest.
     """
-    jobs = {str(job.submission_id): job for job in list_jobs(client)}
-    if submission_id in jobs:
-        return jobs[submission_id]
-    near = difflib.get_close_matches(submission_id, jobs, n=3, cutoff=0.4)
+    with _answering(client.get_address()):
+        try:
+            return _with_exit_code(client, client.get_job_info(submission_id))
+        except RuntimeError:
+            known = [str(job.submission_id) for job in client.list_jobs() if job.submission_id]
+            if submission_id in known:
+                raise
+    near = difflib.get_close_matches(submission_id, known, n=3, cutoff=0.4)
     hint = f" The nearest: {', '.join(near)}." if near else ""
     raise ReferenceNotFoundError(
         f"The cluster at {client.get_address()} has no job {submission_id}.{hint}", next_step="cloze jobs"
@@ -251,16 +253,15 @@ async def _follow_once(
         seen += len(chunk)
 
 
-def _exit_code(client: JobSubmissionClient, job: JobDetails) -> int | None:
-    """The exit code of an ended job. Ray keeps none for stopped jobs; their log ends with it."""
-    if job.status != "STOPPED" or job.driver_exit_code is not None:
-        return job.driver_exit_code
-    try:
-        lines = client.get_job_logs(str(job.submission_id)).rstrip().splitlines()
-    except RuntimeError:
-        return None  # The log was lost with its machine.
-    code = lines[-1].removeprefix(EXIT_LINE) if lines else ""
-    return int(code) if code.isdecimal() else None
+def _with_exit_code(client: JobSubmissionClient, job: JobDetails) -> JobDetails:
+    """Set the exit code of a stopped job. Ray does not keep it, but the job's log ends with it."""
+    if job.status == "STOPPED" and job.driver_exit_code is None:
+        # Otherwise the log was lost with its machine.
+        with suppress(RuntimeError):
+            log = client.get_job_logs(str(job.submission_id))
+            last_line = re.search(rf"^{EXIT_LINE}(\d+)\s*\Z", log, re.M)
+            job.driver_exit_code = int(last_line[1]) if last_line else None
+    return job
 
 
 def _attempt(base_id: str, job: JobDetails) -> int:

@@ -1,4 +1,4 @@
-"""The end of Ray's own node process on this machine, told before Ray ends the driver with a line of its log."""
+"""Watch Ray's node process (raylet) on this machine, and end the driver with an explanation when it dies."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NODE_PROCESS = "raylet"
 
 @contextmanager
 def own_node_watched() -> Iterator[None]:
-    """For the time of the block, a node process that dies ends this program with the exit code of lost workers.
+    """Inside the block, end this program with the exit code of lost workers when the node process dies.
 
-    Ray's C++ part leaves by itself seconds after its node died, whatever Python does, so nothing can be raised. Only a
-    program that answers signals is ended like this: others may have more to do than to use Ray.
+    Ray's C++ part exits seconds after its node died, whatever Python does, so no exception can be raised. Only a
+    program that answers signals is ended like this: others may do more than use Ray.
     """
     found = [child for child in psutil.Process().children() if child.name() == _NODE_PROCESS]
     if not found or not signals.answers_signals():
@@ -47,7 +47,7 @@ def _watch(descriptor: int, over: threading.Event) -> None:
     kept, next_step = signals.way_on()
     error = WorkersLostError(
         f"Ray's node process ({_NODE_PROCESS}) on this machine died, and its tasks with it. The kernel's log says so"
-        " when it was for want of memory (`dmesg | grep -i kill`).",
+        " if it was out of memory (`dmesg | grep -i kill`).",
         kept=kept,
         next_step=next_step,
     )

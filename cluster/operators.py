@@ -1,4 +1,4 @@
-"""Operators that are compiled on the machine that uses them: where they lie, and one compilation at a time."""
+"""Operators that are compiled on the machine that uses them: their directory, and a lock for compilation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LOCK_NAME = "cloze.lock"
 
 
 def operator_directory() -> Path:
-    """Where this environment's operators lie: `TORCH_EXTENSIONS_DIR`, or a directory of its own under ~/.cache.
+    """Directory of this environment's operators: `TORCH_EXTENSIONS_DIR`, or a private one under ~/.cache.
 
     Compiled code fits one processor, one environment and one version of torch and DeepSpeed. With a directory
     for each, a home that several machines share holds the right code for all of them. Where the home cannot be
-    written to, as in many containers, a directory for temporary files that this user owns takes its place.
+    written to, as in many containers, a private temporary directory is used.
     """
     if chosen := os.environ.get(DIRECTORY_VARIABLE):
         return Path(chosen)
@@ -44,9 +44,9 @@ def has_compiler() -> bool:
 def compile_lock() -> Iterator[None]:
     """Let one process of a machine compile or load operators while the others wait.
 
-    torch marks a compilation by a file named `lock`, which a killed process leaves behind and everybody then
-    waits for without end. Whoever holds our lock (which the kernel frees when its holder dies) knows that no
-    compilation is under way and removes such a file.
+    torch marks a compilation by a file named `lock`. A killed process leaves it behind, and all others then wait
+    without end. The holder of our lock, which the kernel frees when its process dies, knows that no compilation is
+    under way and removes such a file.
     """
     root = operator_directory()
     with storage_errors(root):
@@ -61,7 +61,7 @@ def compile_lock() -> Iterator[None]:
 
 
 def _prefer_own_ninja() -> None:
-    """Put this environment's programs first: two versions of ninja take each other's work for outdated."""
+    """Put this environment's programs first in PATH: two versions of ninja take each other's work for outdated."""
     own = str(Path(sys.executable).parent)
     path = os.environ.get("PATH", "")
     if path.split(os.pathsep)[0] != own:
@@ -76,7 +76,7 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
-    """What the processor can do, as Linux lists it; empty elsewhere."""
+    """The processor's feature flags, as Linux lists them; empty on other systems."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")

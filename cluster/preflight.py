@@ -1,6 +1,6 @@
-"""Is this machine fit to run? Each check says what was found, and what to do where it will not do.
+"""Preflight checks: is this machine fit to run? Each check has a finding, and a remedy where it fails.
 
-Quick on purpose: no heavy library is imported unless there is a GPU to ask for.
+Kept fast: no heavy library is imported unless the machine has a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cluster.checks.check import Check
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a run would read, write and connect."""
+    """Directories and addresses that a run would use."""
 
     runs_dir: Path
     data_dir: Path | None
@@ -51,7 +51,7 @@ def run_checks(places: Places) -> list[Check]:
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
-    """A check that cannot be made is a finding too, and no reason not to make the others."""
+    """Run a check; one that raises becomes a warning, so that the others still run."""
     try:
         return check()
     except (OSError, ValueError, psutil.Error, ClozeError) as error:

@@ -1,4 +1,4 @@
-"""Work behind other work: what a thread does with the processor time that nobody else wants."""
+"""Low-priority threads: background work that yields the CPU to all other threads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ _NICENESS = 19
 
 
 def step_back() -> None:
-    """Let all other threads compute before this one, from now on, where the system can tell threads apart."""
+    """Lower this thread's priority below all others from now on, where the system has priorities of threads."""
     with suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

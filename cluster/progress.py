@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal, a plain line now and then everywhere else."""
+"""Progress for people: a bar on a terminal, periodic plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Advance(Protocol):
 
 
 def announce(text: str) -> None:
-    """Say what begins now, on stderr, where it takes seconds before there is progress to show."""
+    """Announce on stderr a step that takes seconds before there is progress to show."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Advance]:
-    """Show how `total` units of work proceed, on stderr. Yields the function that reports advances."""
+    """Show the progress of `total` units of work on stderr. Yields the function that reports advances."""
     if sys.stderr.isatty():
         yield from _bar(title, total)
     else:

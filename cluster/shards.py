@@ -1,8 +1,8 @@
 """`map_shards`: one Ray task per output shard, resumable.
 
-A shard is a pure function of its input split and of the configuration. A task writes it under a temporary
-name, hashes it, renames it and only then writes its record; so a record always describes a finished file, and
-a run that was killed redoes only what has no good record.
+A shard is a pure function of its input split and of the configuration. A task writes it under a temporary name, hashes
+it, renames it and only then writes its record; so a record always describes a finished file, and a run that was killed
+redoes only shards without a good record.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ def map_shards(
     title: str,
     max_rejects: int = 0,
     num_cpus: float = 1.0,
-    memory_bytes: int | None = None,
     max_in_flight: int | None = None,
     before: Callable[[], object] | None = None,
 ) -> list[ShardRecord]:
@@ -85,8 +84,8 @@ def map_shards(
     Needs a connected Ray cluster whose nodes all see `directory`.
 
     Args:
-        max_rejects: how many unreadable inputs are tolerated over all shards.
-        num_cpus, memory_bytes: resources of one task.
+        max_rejects: number of unreadable inputs that are tolerated, over all shards.
+        num_cpus: CPUs of one task.
         max_in_flight: tasks submitted at a time; None takes `tasks_in_flight()`.
         before: called once in this process, before the first task, if any shard has to be made; it makes temporary
             inputs of the shard function.
@@ -94,7 +93,7 @@ def map_shards(
     Raises:
         TooManyRejectsError: finished shards are kept.
         WorkersLostError: a task's process died TASK_RETRIES times over.
-        ClozeError: whatever the shard function raised.
+        ClozeError: the shard function raised it.
     """
     with storage_errors(directory):
         SHARD_RECORDS.open(directory)
@@ -108,12 +107,9 @@ def map_shards(
         for record in finished.values():
             tally.add(record)
         if pending:
-            options: dict[str, Any] = {"num_cpus": num_cpus, "max_retries": TASK_RETRIES}
-            if memory_bytes is not None:
-                options["memory"] = memory_bytes
             log = ShardLog(directory, title, [shard.size_bytes for shard in pending])
             shown = ""
-            for shard, made in _run(function, pending, directory, options, max_in_flight):
+            for shard, made in _run(function, pending, directory, num_cpus, max_in_flight):
                 if made is None:
                     advance(0, read_status(directory, shard.file) or shown)
                     continue
@@ -130,7 +126,7 @@ def _run(
     function: ShardFunction,
     pending: Sequence[Shard],
     directory: Path,
-    options: dict[str, Any],
+    num_cpus: float,
     max_in_flight: int | None,
 ) -> Iterator[tuple[Shard, _Made | None]]:
     """Run at most `max_in_flight` tasks at a time and yield their results as they finish; every STATUS_INTERVAL_S
@@ -139,7 +135,7 @@ def _run(
 
     from cluster.runtime import tasks_in_flight
 
-    remote = ray.remote(**options)(_make_shard)
+    remote = ray.remote(num_cpus=num_cpus, max_retries=TASK_RETRIES)(_make_shard)
     shared = ray.put(function)
     window = max_in_flight or tasks_in_flight()
     waiting = list(reversed(pending))

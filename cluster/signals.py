@@ -1,10 +1,11 @@
 """SIGTERM ends a program with exit code 75 and Ctrl-C with 130, from its first instruction to its last.
 
-The first signal unwinds the program: `Interrupted` is raised in its main thread, and code that holds something gives it
-back. A second one, or a program that does not unwind in time (a library swallowed the exception, or waits in C), is
-ended by a thread that the kernel's own part of the signal wakes up. Either way nothing that the program started stays.
+The first signal unwinds the program: `Interrupted` is raised in its main thread, so that `finally` blocks release what
+they hold. After a second signal, or if the program does not unwind in time (a library swallowed the exception, or waits
+in C), a thread ends it, which Python's wake-up file descriptor for signals wakes. Either way all processes that the
+program started end.
 
-Only small modules are imported here: until `answer_signals` was called, SIGTERM kills without a word; in a container,
+Only small modules are imported here: until `answer_signals` is called, SIGTERM kills without a message; in a container,
 where the program is process 1, it does nothing at all.
 """
 
@@ -24,36 +25,36 @@ from typing import NoReturn
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
 """EX_TEMPFAIL of sysexits.h, and the code of shells for Ctrl-C."""
 JOB_VARIABLE = "CLOZE_SUBMISSION_ID"
-"""Set for the jobs of a cluster."""
+"""Environment variable of a cluster's jobs, with the job's submission id."""
 EXIT_LINE = "exit code "
 RUNBOOK = "stop-and-preempt.md"
 _UNWINDING_S = 20.0
 """Schedulers kill 30 s after SIGTERM, by default."""
 _DEATH_S = 2.0
-"""Seconds that killed children have to vanish."""
+"""Seconds that killed children have to disappear."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The first signal. A KeyboardInterrupt, because that is what libraries let through."""
+    """The first signal. A KeyboardInterrupt, because libraries let it through."""
 
 
 class _State:
     received = 0
-    """The signal that ends the program; 0 as long as none does."""
+    """The signal that ends the program; 0 until one arrives."""
     delegated = 0
-    """Blocks that answer SIGTERM in another way."""
+    """Number of entered blocks with another handler for SIGTERM."""
     finished: int | None = None
-    """Exit code of a program that came to its end."""
+    """Exit code of a program that has finished."""
     ways_on: tuple[tuple[str, str], ...] = (("all finished work", "the same command"),)
-    """What would be kept, and how the work is taken up again, innermost last."""
+    """Stack of (work that is kept, command that continues), innermost last."""
     way_on: tuple[str, str] = ways_on[-1]
-    """The one in force when the signal came."""
+    """Top of the stack when the signal came."""
     pid = 0
     psutil: ModuleType | None = None
     unwinding = False
     """Whether the main thread was interrupted."""
     said = False
-    """Whether the message is out."""
+    """Whether the message was written."""
 
 
 _state = _State()
@@ -63,7 +64,7 @@ def answer_signals(command: str) -> None:
     """Begin to answer SIGTERM and SIGINT; to be called first, in the main thread.
 
     Args:
-        command: what was typed, for the message.
+        command: the command as typed, for the message.
     """
     _state.pid = os.getpid()
     _state.ways_on = ((_state.way_on[0], command),)
@@ -75,7 +76,7 @@ def answer_signals(command: str) -> None:
     # A forked child must neither wake this process nor take its exit code.
     os.register_at_fork(after_in_child=_forget)
     threading.Thread(target=_watch, args=(reading,), name="signals", daemon=True).start()
-    # Not when it is needed: an import may then wait for the thread that the signal interrupted.
+    # Imported now, because later the import may wait for a thread that the signal interrupted.
     import psutil
 
     _state.psutil = psutil
@@ -87,7 +88,7 @@ def answers_signals() -> bool:
 
 
 def renew() -> None:
-    """Install the handlers again, where a library may have done so in C, past Python."""
+    """Install the handlers again after a library may have replaced them in C, unseen by Python."""
     if threading.current_thread() is threading.main_thread():
         for number in EXIT_CODES:
             if (handler := signal.getsignal(number)) is not None:
@@ -95,32 +96,32 @@ def renew() -> None:
 
 
 def received() -> int:
-    """The signal that ends this program; 0 when none does."""
+    """The signal that ends this program; 0 without one."""
     return _state.received
 
 
 def way_on() -> tuple[str, str]:
-    """What is kept if the program ends now, and the command that goes on."""
+    """The work that is kept if the program ends now, and the command that continues."""
     return _state.ways_on[-1]
 
 
 def note(number: int) -> None:
-    """Say that a signal is to end the program, where a library's own handler took it. Only of a program that answers
-    signals: another one may go on after it."""
+    """Record that a signal is to end the program, also one that a library's handler received. Ignored in programs that
+    do not answer signals, because they may continue after it."""
     if not _state.received and answers_signals():
         _state.received, _state.way_on = number, _state.ways_on[-1]
-        # What half-imported modules and interrupted callbacks print explains nothing.
+        # Errors of half-imported modules and interrupted callbacks explain nothing.
         sys.unraisablehook = lambda _: None
         threading.excepthook = lambda _: None
 
 
 @contextmanager
 def goes_on_by(next_step: str, kept: str) -> Iterator[None]:
-    """Say how the work of the block is taken up again when a signal ends it.
+    """Set how the work of the block continues after a signal ended it.
 
     Args:
         next_step: the command to type.
-        kept: what needs no redoing then.
+        kept: the work that needs no redoing.
     """
     _state.ways_on += ((kept, next_step),)
     try:
@@ -131,7 +132,7 @@ def goes_on_by(next_step: str, kept: str) -> Iterator[None]:
 
 @contextmanager
 def answered_elsewhere() -> Iterator[None]:
-    """For the time of the block SIGTERM has another handler, which sees to the end by itself."""
+    """Tell this module that SIGTERM has another handler inside the block, which ends the program by itself."""
     _state.delegated += 1
     try:
         yield
@@ -140,12 +141,12 @@ def answered_elsewhere() -> Iterator[None]:
 
 
 def finish(code: int) -> None:
-    """The program came to its end: a signal from now on only hastens it."""
+    """Record that the program has finished: a signal from now on only ends it sooner, with this exit code."""
     _state.finished = code
 
 
 def end() -> NoReturn:
-    """Leave with the signal's exit code, after the message and the last of the children."""
+    """Write the message, kill all children and exit with the signal's exit code."""
     if not _state.said:
         _state.said = True
         # Past Python's buffers, whose locks an interrupted thread may hold.
@@ -153,7 +154,7 @@ def end() -> NoReturn:
             os.write(2, f"\n{message(_state.received)}{exit_line(_exit_code())}\n".encode())
     with suppress(Exception):
         end_children()
-    # Taking leave as usual would wait for threads, and crashes in some libraries when it comes in the middle.
+    # A normal exit would wait for threads, and crashes some libraries that are interrupted in the middle.
     os._exit(_exit_code())
 
 
@@ -162,7 +163,7 @@ def _exit_code() -> int:
 
 
 def message(number: int) -> str:
-    """What a program says when a signal ends it."""
+    """The message of a program that a signal ends."""
     kept, next_step = _state.way_on
     if number == signal.SIGINT:
         return f"Interrupted; kept: {kept}. To continue: {next_step}"
@@ -170,12 +171,12 @@ def message(number: int) -> str:
 
 
 def exit_line(code: int) -> str:
-    """What the log of a job of a cluster ends with; Ray forgets how a job ended that it was asked to stop."""
+    """The last line of a job's log, empty outside of jobs: Ray keeps no exit code of a stopped job."""
     return f"\n{EXIT_LINE}{code}" if JOB_VARIABLE in os.environ else ""
 
 
 def end_children() -> None:
-    """Kill all descendants but those with a session of their own, which are meant to outlive this process."""
+    """Kill all descendants, except those with their own session, which are meant to outlive this process."""
     psutil = _state.psutil
     if psutil is None:
         return
@@ -192,7 +193,7 @@ def end_children() -> None:
 
 
 def in_this_session(pid: int) -> bool:
-    """Whether a process has the session of this one, as all have that are not meant to outlive it."""
+    """Whether a process is in the session of this one, and so not meant to outlive it."""
     with suppress(OSError):
         return os.getsid(pid) == os.getsid(0)
     return False
@@ -209,7 +210,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(reading: int) -> None:
-    """End a program that does not unwind, or is told a second time and cannot hear."""
+    """End a program that does not unwind in time, or receives a second signal while its main thread is blocked."""
     deadline: float | None = None
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,7 +1,7 @@
-"""Stopping in good order: a signal becomes a request on disk, and the work ends where it can go on from.
+"""Graceful stop: SIGTERM becomes a request file on disk, and the work ends at a point from which it can continue.
 
-SIGTERM is how schedulers (Slurm, Kubernetes, Ray jobs) announce an end. Only the main thread of a process can answer
-signals, and workers under Ray Train run in others, so the request travels through a file in a directory that all share.
+Schedulers (Slurm, Kubernetes, Ray jobs) announce an end by SIGTERM. Only the main thread of a process can handle
+signals, and workers under Ray Train run in other threads, so the request is a file in a directory that all share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cluster.artefacts.errors import PreemptedError
 
 REQUEST_NAME = "stop.json"
 _UNHEARD_S = 5.0
-"""Seconds after which an interruption is repeated, because a library may have swallowed it."""
+"""Seconds until an interruption is repeated, because a library may have swallowed it."""
 
 
 class StopFile:
@@ -33,7 +33,7 @@ class StopFile:
     def __init__(self, directory: Path, *, poll_s: float = 1.0) -> None:
         """
         Args:
-            poll_s: seconds between looks at the file system, which may be a slow one.
+            poll_s: seconds between two checks of the file system, which may be slow.
         """
         self._path = directory / REQUEST_NAME
         self._poll_s = poll_s
@@ -41,14 +41,14 @@ class StopFile:
         self._seen = False
 
     def request(self, reason: str) -> None:
-        """Ask for the stop. The first reason stays."""
+        """Request the stop. The first reason is kept."""
         contents = {"reason": reason, "time_s": time.time(), "host": platform.node(), "pid": os.getpid()}
         with suppress(FileExistsError), self._path.open("xb") as stream:
             stream.write(orjson.dumps(contents))
         self._seen = True
 
     def requested(self) -> bool:
-        """Whether somebody asked for the stop. Costs one look per `poll_s`, and nothing in between."""
+        """Whether the stop was requested. Checks the file once per `poll_s`."""
         if not self._seen and time.monotonic() >= self._next_look_s:
             self._next_look_s = time.monotonic() + self._poll_s
             self._seen = self._path.exists()
@@ -56,14 +56,14 @@ class StopFile:
 
     @property
     def reason(self) -> str:
-        """Why, in the words of who asked; empty without a request."""
+        """The reason given with the request; empty without a request."""
         try:
             return str(orjson.loads(self._path.read_bytes())["reason"])
         except (OSError, ValueError, KeyError, TypeError):
             return ""
 
     def clear(self) -> None:
-        """Take the request back; what every start does first."""
+        """Remove the request; every start begins with this."""
         self._path.unlink(missing_ok=True)
         self._seen, self._next_look_s = False, 0.0
 
@@ -77,23 +77,24 @@ def stop_on_sigterm(
     speaks: bool = True,
     nothing_to_save: Callable[[], bool] = lambda: False,
 ) -> Iterator[StopFile]:
-    """For the time of the block, SIGTERM asks for a stop in `directory`; a second one, or `grace_s` over, ends at once.
+    """Inside the block, the first SIGTERM requests a stop in `directory`; a second one, or the end of the grace period,
+    ends the block at once.
 
-    To be entered inside of everything that sets handlers of its own, as `ray.init` does. Outside of the main thread,
-    which alone can have handlers, it only takes an older request back.
+    Must be entered inside of all code that sets its own handlers, as `ray.init` does. Outside of the main thread, which
+    alone can have handlers, it only removes an older request.
 
     Args:
-        grace_s: seconds between the request and the end.
-        next_step: how the work is taken up again, for the error's message.
-        speaks: whether this process takes back an older request first, and says on stderr that it stops; of a group,
-            one does.
-        nothing_to_save: whether the work is where it would be taken up again; it then ends at once, too.
+        grace_s: grace period in seconds.
+        next_step: the command that continues, for the error's message.
+        speaks: whether this process removes an older request first, and announces the stop on stderr; one process of
+            a group does.
+        nothing_to_save: whether the last checkpoint is up to date; SIGTERM then ends the block at once.
 
     Yields:
         The request.
 
     Raises:
-        PreemptedError: from whatever the main thread was doing, when the time is over.
+        PreemptedError: in the main thread, wherever it is, when the grace period is over.
     """
     request = StopFile(directory)
     if speaks:
@@ -107,7 +108,7 @@ def stop_on_sigterm(
         try:
             yield request
         except BaseException as interrupt:
-            # Libraries make other errors of an interruption.
+            # Libraries turn an interruption into other errors.
             if ending.why is None:
                 raise
             raise PreemptedError(
@@ -121,7 +122,7 @@ def stop_on_sigterm(
 
 
 class _Ending:
-    """What SIGTERM does: first ask, then end."""
+    """The handler of SIGTERM: first it requests the stop, then it interrupts the main thread."""
 
     def __init__(
         self, request: StopFile, grace_s: float, speaks: bool, nothing_to_save: Callable[[], bool]
@@ -129,7 +130,7 @@ class _Ending:
         self._request, self._grace_s, self._speaks = request, grace_s, speaks
         self._nothing_to_save = nothing_to_save
         self.why: str | None = None
-        """Why it is to end at once; None as long as it is not."""
+        """Why the block ends at once; None until then."""
         self._alarm: threading.Timer | None = None
         self._time_is_over = False
 
@@ -137,7 +138,7 @@ class _Ending:
         if self._alarm is not None:
             again = f"{self._grace_s:g} s were not enough" if self._time_is_over else "SIGTERM came again"
             self.why = self.why or again
-            # The one exception that everybody lets through; Ray's waiting swallows others.
+            # The one exception that all libraries let through; Ray's waiting swallows others.
             raise KeyboardInterrupt
         at_once = self._nothing_to_save()
         grace_s = min(self._grace_s, _UNHEARD_S) if at_once else self._grace_s
@@ -145,7 +146,7 @@ class _Ending:
         self._alarm.daemon = True
         self._alarm.start()
         if at_once:
-            self.why = "there is nothing to save that is not saved"
+            self.why = "everything is saved"
             raise KeyboardInterrupt
         _say(
             f"SIGTERM: saving, then ending; at the latest in {self._grace_s:g} s. A second one ends at once."
@@ -158,10 +159,10 @@ class _Ending:
 
     def _end(self) -> None:
         self._time_is_over = True
-        # Only the main thread can be interrupted in what it waits for, and only by a signal.
+        # Only a signal interrupts the main thread while it waits.
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _say(text: str) -> None:
-    # Written past Python's buffers: a handler may interrupt somebody who holds their lock.
+    # Written past Python's buffers: a handler may interrupt code that holds their lock.
     os.write(sys.stderr.fileno(), f"{text}\n".encode())

@@ -20,7 +20,7 @@ _VERDICT_NAME = "verdict.json"
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Which worker of how many this process is."""
+    """Rank of this process in its group, and the resources of one worker."""
 
     rank: int
     world_size: int
@@ -32,7 +32,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class GroupSize:
-    """How many workers, and what each of them gets."""
+    """Number of workers, and the resources of each."""
 
     workers: int
     cpus_per_worker: int
@@ -40,7 +40,7 @@ class GroupSize:
 
 
 def worker_environment(size: GroupSize) -> dict[str, str]:
-    """Environment of every worker. Threads that spin while they wait starve the other workers of a machine."""
+    """Environment of every worker: threads wait passively, because spinning starves the machine's other workers."""
     threads = str(size.cpus_per_worker)
     environment = {
         "OMP_NUM_THREADS": threads,
@@ -52,10 +52,10 @@ def worker_environment(size: GroupSize) -> dict[str, str]:
 
 
 def require_resources(size: GroupSize) -> None:
-    """Refuse a group that the connected cluster can never hold, instead of waiting for it without end.
+    """Refuse a group that is too large for the connected cluster, for which Ray would wait without end.
 
     Raises:
-        ConfigError: names what is needed and what there is.
+        ConfigError: names the resources that are needed and those of the cluster.
     """
     import ray
 
@@ -88,19 +88,19 @@ def run_group(
     """Run `function(argument, rank)` on every worker of a group until all return.
 
     When a worker dies, or raises, all are stopped and the whole group is started again, `max_failures` times
-    at most; `function` must find its own way back to where it was. A ClozeError says that trying again is of
-    no use, and ends the group. SIGTERM to this process ends nothing here: see `stopping.py`. A node that is drained
-    takes its workers with it; the group is then started on others, which does not count. Needs a connected Ray cluster.
+    at most; `function` must resume by itself. A ClozeError ends the group without a restart. SIGTERM to this process is
+    handled by `stopping.py`. When a node is drained, the group is started on others, which does not count as a
+    failure. Needs a connected Ray cluster.
 
     Args:
         storage: directory that all machines share.
-        next_step: how the work is taken up again, for the error's message.
-        environment: variables for all workers that may hold secrets: what Ray shows of a group has them not.
-        on_failure: told what Ray Train says of every group that failed; `errors_by_rank` takes it apart.
+        next_step: the command that continues, for the error's message.
+        environment: variables for all workers that may hold secrets; Ray's dashboard does not show them.
+        on_failure: called with Ray Train's error of every group that failed; see `errors_by_rank`.
 
     Raises:
         ConfigError: the cluster is too small.
-        ClozeError: what a worker raised.
+        ClozeError: a worker raised it.
         WorkersLostError: workers kept dying.
     """
     require_resources(size)
@@ -113,8 +113,8 @@ def run_group(
         if failure is None:
             return
         on_failure(failure)
-        if told := [error for error in errors_by_rank(failure).values() if isinstance(error, ClozeError)]:
-            raise told[0]
+        if raised := [error for error in errors_by_rank(failure).values() if isinstance(error, ClozeError)]:
+            raise raised[0]
         if not restarts_left or not _may_pass(failure):
             raise WorkersLostError(
                 f"The workers failed and {max_failures - restarts_left} restarts did not help: {failure}",
@@ -131,10 +131,10 @@ def _run_once(
     verdict: Path,
     environment: Mapping[str, str],
 ) -> Exception | None:
-    """Start the group once; returns what Ray Train says of its failure.
+    """Start the group once; returns Ray Train's error if it failed.
 
-    Ray Train's own restarts are not used: it gives a run up, whatever is left of them, when a worker dies in the moment
-    in which the function is handed to it.
+    Ray Train's own restarts are not used: Ray Train gives a run up, with restarts left, when a worker dies while it
+    receives the function.
     """
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -172,7 +172,7 @@ def _run_once(
     except TrainingFailedError as error:
         return error
     except SystemExit as ended:
-        # What Ray Train makes of Ctrl-C. Its handler would stay, and end whatever comes next without a word.
+        # Ray Train turns Ctrl-C into SystemExit. Its handler would stay, and end the program later without a message.
         signals.note(signal.SIGINT)
         raise KeyboardInterrupt from ended
     finally:
@@ -183,7 +183,7 @@ def _run_once(
 
 
 def _placement_groups() -> set[str]:
-    """Ids of what this job holds of the cluster."""
+    """Ids of the placement groups that this job holds."""
     import ray
     from ray.util import placement_group_table
 
@@ -197,8 +197,8 @@ def _placement_groups() -> set[str]:
 
 
 def _release(placement_groups: set[str]) -> None:
-    """Give back what an ended group held. After Ctrl-C Ray Train leaves that to an actor of its own, which fails where
-    it sees more than one cluster on a machine; the next group would wait without end."""
+    """Release the placement groups of an ended group. After Ctrl-C Ray Train leaves that to one of its actors, which
+    fails where it sees more than one cluster on a machine; the next group would wait without end."""
     from ray import PlacementGroupID
     from ray.util import remove_placement_group
     from ray.util.placement_group import PlacementGroup
@@ -208,12 +208,12 @@ def _release(placement_groups: set[str]) -> None:
 
 
 def errors_by_rank(failure: Exception) -> dict[int, Exception]:
-    """What workers raised, or why Ray lost them, as Ray Train's failure has it."""
+    """The workers' exceptions, or why Ray lost them, from Ray Train's error."""
     return dict(getattr(failure, "worker_failures", {}))
 
 
 def _may_pass(failure: Exception) -> bool:
-    """Whether a new start may help: workers were lost, or raised; Ray Train itself did not stumble over something."""
+    """Whether a new start may help: workers were lost or raised, and the failure is not Ray Train's own."""
     from ray.exceptions import RayActorError
     from ray.train.v2.api.exceptions import ControllerError
 
@@ -235,15 +235,15 @@ def _worker_main(loop: Mapping[str, Any]) -> None:
     try:
         loop["function"](loop["argument"], rank)
     except ClozeError as error:
-        # Left as a verdict, it ends the group whatever restarts are left, and the driver raises it.
+        # Written as the verdict, it ends the group even if restarts are left, and the driver raises it.
         try:
             verdict.parent.mkdir(parents=True, exist_ok=True)
             write_durably(verdict, error_as_json(error))
         except OSError:
-            # The disk is full, perhaps: Ray Train carries it.
+            # The disk may be full; then Ray Train carries the error to the driver.
             raise error from None
         if not error.everywhere and rank.world_size > 1:
-            # The others may wait for this rank without end: Ray Train stops them for an error.
+            # The others may wait for this rank without end: on an error, Ray Train stops them.
             raise
 
 

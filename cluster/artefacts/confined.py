@@ -1,7 +1,7 @@
-"""Names of files from a manifest or a record lead to files of that artefact, and nowhere else.
+"""Confinement: file names from a manifest or a record lead to files of that artefact, and nowhere else.
 
-A manifest may be written by anyone who can write to the directory or the store that it lies in. So a name is checked
-when it is read, and the path that it leads to again when it is used: a link in the artefact may have come later.
+Anyone who can write to the directory or the store of a manifest can write the manifest. So a name is checked when it is
+read, and the path that it leads to again when it is used, because a link may have been put there since.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from cluster.artefacts.errors import CorruptArtefactError
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _LONGEST_BYTES = 255
-"""Of one part of a name; no file system that is in use here takes more."""
+"""Limit on one part of a name; common file systems take no longer ones."""
 
 
 def confined_name(name: str) -> str:
-    """`name`, where it is relative, normalised, with forward slashes, and of printable characters.
+    """Return `name` if it is relative, normalised, with forward slashes, and of printable characters.
 
     Raises:
-        ValueError: it is not; says why.
+        ValueError: it is not; gives the reason.
     """
     reasons = {
         "has a part that is empty, `.` or `..`": not {"", ".", ".."}.isdisjoint(name.split("/")),
@@ -31,7 +31,7 @@ def confined_name(name: str) -> str:
         "is too long": any(len(part.encode(errors="replace")) > _LONGEST_BYTES for part in name.split("/")),
     }
     if found := [reason for reason, applies in reasons.items() if applies]:
-        raise ValueError(f"{name[:200]!r} is no name of a file inside the artefact: it {found[0]}")
+        raise ValueError(f"{name[:200]!r} is not the name of a file inside the artefact: it {found[0]}")
     return name
 
 
@@ -50,7 +50,7 @@ def inside(directory: Path, name: str) -> Path:
 
 
 def place_inside(directory: Path, name: str) -> Path:
-    """The same for a name that is to be replaced or moved: a link that stands there itself may lead anywhere.
+    """The path of a file to be replaced or moved; unlike for `inside`, the file itself may be a link to anywhere.
 
     Raises:
         CorruptArtefactError: the name, or a link among the directories on the way, leads out of `directory`.

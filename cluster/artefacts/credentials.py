@@ -1,7 +1,7 @@
-"""Credentials in URIs: taken out of whatever is stored, printed, logged or passed on.
+"""Credentials in URIs: removed from everything that is stored, printed, logged or passed on.
 
 Two forms are in use: `scheme://USER:PASSWORD@host/path`, and parameters such as those of a presigned address of S3
-(`?X-Amz-Signature=...`) or an Azure SAS (`?sig=...`). Both can stand anywhere in a message.
+(`?X-Amz-Signature=...`) or an Azure SAS (`?sig=...`). Both can occur anywhere in a message.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ _SECRET = re.compile(
     r"token|secret|passw|pwd|signature|credential|auth|accesskey|apikey|accessid|(^|[-_.])(key|sig|pass)$",
     re.I,
 )
-"""In the name of a parameter."""
+"""Matches the names of parameters that hold secrets."""
 _SHORTEST_PASSWORD, _SHORTEST_TOKEN = 6, 16
-"""Characters; shorter ones are words as often as not."""
+"""Lengths in characters; shorter ones are often ordinary words."""
 _TRACKING_URI = "MLFLOW_TRACKING_URI"
 _TRACKING_NAMES = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 TRACKING_VARIABLES = (_TRACKING_URI, *_TRACKING_NAMES, "MLFLOW_TRACKING_TOKEN")
-"""Environment variables by which MLflow's clients find their store and are let in."""
+"""Environment variables with the address and the credentials of MLflow's store."""
 
 
 def without_credentials(text: str) -> str:
-    """A URI, or a text with URIs in it, without users, passwords and parameters that let their holder in."""
+    """Remove users, passwords and secret parameters from a URI, or from all URIs in a text."""
     return _QUERY.sub(_harmless_query, _USER.sub("", text)) if "://" in text else text
 
 
 def message_without_credentials(text: str) -> str:
-    """The same for an error's message, in which a library may repeat a part of the URI by itself."""
+    """Remove credentials from an error's message, in which a library may repeat them outside of the URI."""
     cut = without_credentials(text)
     for user in {one[:-1] for one in _USER.findall(text)}:
-        # A name alone is a token where it is long.
+        # A long name without a password is a token.
         password = user.partition(":")[2] or user
         shortest = _SHORTEST_PASSWORD if ":" in user else _SHORTEST_TOKEN
         for secret in (user, unquote(user), password, unquote(password)):
@@ -46,15 +46,15 @@ def message_without_credentials(text: str) -> str:
 
 
 def has_credentials(text: str) -> bool:
-    """Whether a text has a URI that lets its holder in."""
+    """Whether a text has a URI with credentials."""
     return without_credentials(text) != text
 
 
 def require_no_credentials(uri: str) -> str:
-    """`uri`, for a setting that is stored with what it makes.
+    """Return `uri`, for a setting that is stored with the artefact.
 
     Raises:
-        ValueError: it lets its holder in.
+        ValueError: it has credentials.
     """
     if has_credentials(uri):
         raise ValueError(
@@ -73,8 +73,8 @@ def _harmless_query(found: re.Match[str]) -> str:
 
 
 def split_tracking_credentials() -> None:
-    """Give MLflow the user and the password of MLFLOW_TRACKING_URI in the variables that it has for them, so that the
-    URI can be shown: whatever is started from here finds them there. A database's URI stays as it is."""
+    """Move user and password from MLFLOW_TRACKING_URI to MLflow's own variables for them, so that the URI can be shown;
+    child processes inherit both. A database's URI stays as it is."""
     uri = os.environ.get(_TRACKING_URI, "")
     if not uri.startswith(("http://", "https://")) or not _USER.search(uri):
         return
@@ -84,13 +84,13 @@ def split_tracking_credentials() -> None:
 
 
 def tracking_environment() -> Mapping[str, str]:
-    """What of this process's environment lets MLflow's clients in; for workers, who may not inherit it."""
+    """The variables of this process's environment with MLflow's address and credentials, for workers on other nodes."""
     split_tracking_credentials()
     return {name: os.environ[name] for name in TRACKING_VARIABLES if name in os.environ}
 
 
 def connection_uri(uri: str) -> str:
-    """The URI to connect with to a store whose URI was stored or printed: the environment's, if it is that store's."""
+    """Add credentials to a stored URI: the URI of the environment if it is the same store's, else the stored one."""
     split_tracking_credentials()
     own = os.environ.get(_TRACKING_URI, "")
     return own if own and without_credentials(own) == without_credentials(uri) else uri
@@ -98,5 +98,5 @@ def connection_uri(uri: str) -> str:
 
 def refused(error: object) -> bool:
     """Whether a store's answer says that credentials are missing or wrong."""
-    told = str(error).lower()
-    return any(word in told for word in ("401", "403", "unauthorized", "not authenticated", "password"))
+    answer = str(error).lower()
+    return any(word in answer for word in ("401", "403", "unauthorized", "not authenticated", "password"))

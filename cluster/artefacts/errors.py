@@ -1,7 +1,7 @@
-"""Typed errors: what happened, what was kept, and the command to type next.
+"""Typed errors: they say what happened, what was kept, and the command to type next.
 
 Every class of failure has one exception, one exit code and, where an operator must act, one runbook page.
-All of them survive pickling (Ray carries them between processes) because their arguments are plain strings.
+All of them survive pickling, because Ray carries them between processes; so their arguments are plain strings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ClozeError(Exception):
 
     Args:
         problem: what happened and where, in one or two sentences.
-        kept: what is still good and needs no redoing; empty when nothing was at stake.
+        kept: finished work that needs no redoing; empty when nothing was at stake.
         next_step: the command to type, or the change to make, next.
     """
 
@@ -27,7 +27,7 @@ class ClozeError(Exception):
     runbook: ClassVar[str | None] = None
     """Page under `runbooks/` for the operator who meets this failure."""
     everywhere: ClassVar[bool] = False
-    """Whether all ranks of a group raise it at the same place; otherwise the others may wait for the one that did."""
+    """Whether all ranks of a group raise it at the same place; otherwise the other ranks may wait for this one."""
 
     def __init__(self, problem: str, *, kept: str = "", next_step: str = "") -> None:
         problem = message_without_credentials(problem)
@@ -85,7 +85,7 @@ class MissingInputError(ClozeError, ValueError):
 
 
 class EmptyCorpusError(ClozeError, ValueError):
-    """The sources were read and no document was left."""
+    """No document was left after reading and filtering the sources."""
 
     exit_code = 12
     runbook = "prepare-a-corpus.md"
@@ -99,7 +99,7 @@ class TooManyRejectsError(ClozeError):
 
 
 class DownloadError(ClozeError):
-    """A publisher's server does not give a file, or gives another one than it published."""
+    """A publisher's server does not deliver a file, or delivers other bytes than it published."""
 
     exit_code = 14
     runbook = "download-a-corpus.md"
@@ -139,7 +139,7 @@ class ResumeRefusedError(ClozeError, ValueError):
 
 
 class ExportError(ClozeError, ValueError):
-    """A network that cannot be written for others, or that computes something else when it is read back."""
+    """A network cannot be exported, or computes something else when it is read back."""
 
     exit_code = 25
     runbook = "export-a-model.md"
@@ -174,14 +174,14 @@ class StorageError(ClozeError):
 
 
 class StalledError(ClozeError):
-    """Training stood still, and did so again after all restarts."""
+    """Training stalled, and stalled again after all restarts."""
 
     exit_code = 34
     runbook = "stalled-worker.md"
 
 
 class LossSpikeError(ClozeError):
-    """The loss jumps up more often than the run may go back and leave the samples out."""
+    """The loss spiked more often than rollbacks are allowed."""
 
     exit_code = 35
     runbook = "loss-spike.md"
@@ -189,7 +189,7 @@ class LossSpikeError(ClozeError):
 
 
 class NonFiniteError(ClozeError):
-    """Losses or gradients are no finite numbers, too many updates in a row."""
+    """Losses or gradients were not finite in too many updates in a row."""
 
     exit_code = 36
     runbook = "not-a-number.md"
@@ -204,9 +204,9 @@ class OutOfMemoryError(ClozeError):
 
 
 class PreemptedError(ClozeError):
-    """Somebody, or the machine's scheduler, asked the run to stop; it saved and can be resumed."""
+    """A user or the machine's scheduler stopped the run; it saved and can be resumed."""
 
-    # EX_TEMPFAIL of sysexits.h: what failed for now, and is to be tried again.
+    # EX_TEMPFAIL of sysexits.h: a temporary failure, to be tried again.
     exit_code = 75
     runbook = "stop-and-preempt.md"
     everywhere = True
@@ -224,20 +224,20 @@ def exit_codes() -> dict[int, type[ClozeError]]:
 
 
 def error_as_json(error: ClozeError) -> bytes:
-    """All that an error says, to be left on a disk that others can write to: unlike a pickle it runs nothing."""
+    """An error as JSON, for a disk that others can write to: unlike a pickle, reading it runs no code."""
+    fields = {name: getattr(error, name) for name in ("exit_code", "problem", "kept", "next_step")}
     problems = [asdict(one) for one in error.problems] if isinstance(error, ConfigError) else []
-    told = {"exit_code": error.exit_code, "problem": error.problem, "kept": error.kept}
-    return orjson.dumps({**told, "next_step": error.next_step, "problems": problems})
+    return orjson.dumps({**fields, "problems": problems})
 
 
 def error_from_json(data: bytes) -> ClozeError:
-    """The error that `error_as_json` wrote; what it did not write is an error of no class in particular."""
+    """The error that `error_as_json` wrote, or a plain ClozeError where the JSON cannot be read."""
     try:
-        told = orjson.loads(data)
-        cls = exit_codes().get(told["exit_code"], ClozeError)
-        error = cls(str(told["problem"]), kept=str(told["kept"]), next_step=str(told["next_step"]))
+        found = orjson.loads(data)
+        cls = exit_codes().get(found["exit_code"], ClozeError)
+        error = cls(str(found["problem"]), kept=str(found["kept"]), next_step=str(found["next_step"]))
         if isinstance(error, ConfigError):
-            error.problems = tuple(ConfigProblem(**one) for one in told["problems"])
+            error.problems = tuple(ConfigProblem(**one) for one in found["problems"])
     except (ValueError, LookupError, TypeError):
-        return ClozeError("A worker ended with an error, and what it wrote of that cannot be read.")
+        return ClozeError("A worker ended with an error, and its record of that cannot be read.")
     return error

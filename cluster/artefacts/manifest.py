@@ -1,7 +1,7 @@
-"""The manifest of an artefact: what it is, what it was made from, and a hash for every file.
+"""The manifest of an artefact: its kind, settings and inputs, and a hash for every file.
 
-The fingerprint answers "is this the same data?" across machines: it hashes what determines the content and
-nothing that varies between two honest runs (places, times, hosts, worker counts).
+The fingerprint answers "is this the same data?" across machines: it hashes everything that determines the content, and
+nothing that varies between two correct runs (places, times, hosts, worker counts).
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class FileEntry(_Frozen):
 
 
 class InputEntry(_Frozen):
-    """Something that an artefact was made from."""
+    """An input of an artefact."""
 
     kind: str
     """`source-file`, or the kind of the artefact."""
     uri: Annotated[str, AfterValidator(without_credentials)]
-    """Where it was found, without credentials; informs people and lineage, never enters the fingerprint."""
+    """Its place, without credentials; for people and lineage, never part of the fingerprint."""
     fingerprint: str
 
 
 class CreatedBy(_Frozen):
-    """Who made an artefact; never enters the fingerprint."""
+    """The program and the machine that made an artefact; never part of the fingerprint."""
 
     version: str
     commit: str | None
@@ -79,7 +79,7 @@ class Manifest(_Frozen):
     kind: str
     schema_version: int = SCHEMA_VERSION
     config: dict[str, Any]
-    """What determined the content besides the inputs. Holds no paths."""
+    """Settings that determined the content besides the inputs; no paths."""
     inputs: tuple[InputEntry, ...]
     files: tuple[FileEntry, ...]
     stats: dict[str, Any]
@@ -112,18 +112,18 @@ def hash_file(path: Path) -> tuple[str, int]:
 
 
 def seal(contents: Mapping[str, Any]) -> dict[str, Any]:
-    """The contents of a JSON file with a checksum of them: damage that leaves the file readable is noticed too."""
+    """Add a checksum to the contents of a JSON file, so that damage is noticed that leaves it readable."""
     return {**contents, _CHECKSUM: hash_json(dict(contents))}
 
 
 def unseal(sealed: Any) -> dict[str, Any]:
-    """What was sealed. Contents without a checksum, as files of earlier versions are, pass as they are.
+    """Check and remove the checksum of `seal`. Contents without one, from earlier versions, are returned as they are.
 
     Raises:
-        ValueError: these are not the contents that were sealed.
+        ValueError: the checksum does not fit the contents.
     """
     if not isinstance(sealed, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     contents = {key: value for key, value in sealed.items() if key != _CHECKSUM}
     if _CHECKSUM in sealed and (found := hash_json(contents)) != sealed[_CHECKSUM]:
         raise ValueError(f"it was altered: it states checksum {sealed[_CHECKSUM]}, its contents give {found}")
@@ -185,8 +185,8 @@ def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a committed artefact.
 
     Raises:
-        CorruptArtefactError: the manifest is missing, unreadable, or its own checksum or fingerprint does not
-            follow from its contents.
+        CorruptArtefactError: the manifest is missing or unreadable, or its checksum or fingerprint does not fit its
+            contents.
         MismatchError: it was written by a newer cloze.
     """
     path = directory / MANIFEST_NAME
@@ -201,7 +201,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, place: str) -> Manifest:
-    """The manifest in the contents of its file, wherever that lies.
+    """Parse and check the contents of a manifest's file.
 
     Args:
         place: the file's path or URI, for error messages.
@@ -217,7 +217,7 @@ def parse_manifest(data: bytes, place: str) -> Manifest:
     try:
         manifest = Manifest.model_validate(contents)
     except ValidationError as error:
-        raise CorruptArtefactError(f"{place} is no manifest: {_first_problem(error)}") from None
+        raise CorruptArtefactError(f"{place} is not a manifest: {_first_problem(error)}") from None
     expected = fingerprint_of(manifest.kind, manifest.config, manifest.inputs, manifest.files)
     if manifest.fingerprint != expected:
         raise CorruptArtefactError(
@@ -256,15 +256,9 @@ def cloze_version() -> str:
 
 @cache
 def _source_commit() -> str | None:
-    """The commit of the source tree that runs, with `+dirty` when it was changed; None outside a clone."""
-    command = [
-        "git",
-        "-C",
-        str(Path(__file__).resolve().parents[2]),
-        "describe",
-        "--always",
-        "--dirty=+dirty",
-    ]
+    """The commit of the running source tree, with `+dirty` when it was changed; None outside a clone."""
+    root = str(Path(__file__).resolve().parents[2])
+    command = ["git", "-C", root, "describe", "--always", "--dirty=+dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -272,7 +266,7 @@ def _source_commit() -> str | None:
 
 
 def created_by() -> CreatedBy:
-    """Who is running now: version, commit, host and time."""
+    """Version, commit, host and time of this process."""
     return CreatedBy(
         version=cloze_version(),
         commit=_source_commit(),

@@ -93,7 +93,7 @@ class PartRecords(Generic[Record]):
         return artefact / self.directory_name / f"{part_name}.json"
 
     def read(self, artefact: Path, part_name: str) -> Record | None:
-        """The record of a part, whatever became of its files; None where it is missing or damaged."""
+        """The readable record of a part, of whatever identity."""
         record = self._read(self.path(artefact, part_name))
         return record if record is not None and record.part_name == part_name else None
 
@@ -110,12 +110,13 @@ class PartRecords(Generic[Record]):
 
     def finished(self, artefact: Path, parts: Iterable[Part]) -> dict[str, Record]:
         """Records, by part name, of the parts whose files have the recorded hashes."""
-        found = {part.name: self._made(artefact, part) for part in parts}
+        found = {part.name: self.made(artefact, part) for part in parts}
         return {name: record for name, record in found.items() if record and _verifies(artefact, record)}
 
-    def any_made(self, artefact: Path, parts: Iterable[Part]) -> bool:
-        """Whether one of the parts was made in `artefact`, whatever became of its files since."""
-        return any(self._made(artefact, part) for part in parts)
+    def made(self, artefact: Path, part: Part) -> Record | None:
+        """The record of a part, whatever became of its files since; None if the part was not made in `artefact`."""
+        record = self.read(artefact, part.name)
+        return record if record is not None and record.identity == part.identity else None
 
     def find_damage(self, artefact: Path, part_names: Iterable[str]) -> list[Damage]:
         """The records that are missing or damaged; none where the artefact never had records."""
@@ -148,18 +149,14 @@ class PartRecords(Generic[Record]):
         self.open(target)
         num_adopted = 0
         for part in parts:
-            old = self._made(source, part) or by_identity.get(part.identity)
-            if old is None or self._made(target, part):
+            old = self.made(source, part) or by_identity.get(part.identity)
+            if old is None or self.made(target, part):
                 continue
             new = old if old.part_name == part.name else old.renamed(part.name)
             if new is not None and _link_files(source, old, target, new):
                 self.write(target, new)
                 num_adopted += 1
         return num_adopted
-
-    def _made(self, artefact: Path, part: Part) -> Record | None:
-        record = self.read(artefact, part.name)
-        return record if record is not None and record.identity == part.identity else None
 
     def _read(self, path: Path) -> Record | None:
         try:
@@ -224,7 +221,9 @@ class PartedArtefact(Generic[Record]):
         try:
             manifest = read_manifest(self.directory)
         except CorruptArtefactError as error:
-            if not self.staging.exists() and self.records.any_made(self.directory, self.parts):
+            if not self.staging.exists() and any(
+                self.records.made(self.directory, part) for part in self.parts
+            ):
                 return Condition(lost_manifest=Damage(MANIFEST_NAME, error.problem))
             if replace or not is_committed(self.directory):
                 return Condition()

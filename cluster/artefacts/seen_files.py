@@ -1,7 +1,7 @@
-"""Files that were verified once and that nobody touched since: they need not be read again.
+"""A cache of verified files: files that did not change since their hash was compared need not be read again.
 
-Whoever writes to a file changes its times, and nobody can set the time of its last change back. What a disk alters by
-itself is not noticed this way; only reading everything again is.
+Writing to a file changes its times, and no program can set the time of its last change (ctime) back. Bit rot on the
+disk is not noticed this way; only reading everything again notices it.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ import orjson
 from cluster.artefacts.manifest import seal, unseal, write_durably
 
 _SETTLED_NS = 2_000_000_000
-"""File systems keep times as coarse as this: a file that was changed just now may change once more unseen."""
+"""Coarsest resolution of file times: a file that was changed just now may change again with the same times."""
 
 
 class SeenFiles:
-    """By path, what a file looked like when its hash was found to be right."""
+    """Size, times and inode of files when their hash was compared, by path."""
 
     def __init__(self, known: dict[str, list[int | str]] | None = None) -> None:
         self._known = known or {}
 
     @classmethod
     def read(cls, path: Path) -> SeenFiles:
-        """Those that `write` wrote to a file; none where it is not there or damaged."""
+        """Read a cache that `write` wrote; an empty one where the file is missing or damaged."""
         try:
             return cls(unseal(orjson.loads(path.read_bytes()))["files"])
         except (OSError, ValueError, KeyError):
             return cls()
 
     def write(self, path: Path) -> None:
-        """Write them to a file; one that cannot be written costs time at the next start, and nothing else."""
+        """Write the cache to a file. Failing to write it only costs time at the next start."""
         with suppress(OSError):
             write_durably(path, orjson.dumps(seal({"files": self._known})))
 
     def has(self, path: Path, digest: str) -> bool:
-        """Whether the file had this hash and is as it was."""
+        """Whether the file had this hash and did not change since."""
         return self._known.get(str(path.absolute())) == [*_appearance(path.stat()), digest]
 
     def add(self, path: Path, digest: str, before: os.stat_result) -> None:
         """Note that the file has this hash.
 
         Args:
-            before: the file as it was before it was read.
+            before: status of the file before it was read.
         """
         after = _appearance(path.stat())
         is_settled = time.time_ns() - max(before.st_mtime_ns, before.st_ctime_ns) > _SETTLED_NS

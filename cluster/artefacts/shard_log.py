@@ -1,6 +1,6 @@
-"""How fast shards are made, by whom and with how much memory: a line per shard, and what is left to do.
+"""The log of shard tasks: speed, worker and memory of every shard, and the time left.
 
-The log lies beside the shard records. It says what happened on these machines, so nothing of it enters a manifest.
+The log lies beside the shard records. It depends on the machines, so nothing of it enters a manifest.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ LOG_NAME = "shard-log.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What one shard took."""
+    """Time and memory that one shard took."""
 
     worker: str
     """`HOST:PROCESS`."""
     seconds: float
     peak_rss_bytes: int
-    """Most memory that the worker's process held while making it."""
+    """Peak memory of the worker's process while it made the shard."""
 
 
 @contextmanager
 def measure_effort() -> Iterator[Callable[[], Effort]]:
-    """Measure the block; the function that it yields gives the result, once the work is done."""
+    """Measure the block; yields a function that returns the result, to be called when the work is done."""
     _reset_peak()
     started = time.perf_counter()
 
@@ -45,7 +45,7 @@ def measure_effort() -> Iterator[Callable[[], Effort]]:
 
 
 def _reset_peak() -> None:
-    # Linux forgets the peak of a process that asks for it; elsewhere it is the peak since the process began.
+    # Linux resets the peak on request; elsewhere it is the peak since the process began.
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
@@ -59,7 +59,7 @@ def _peak_rss_bytes() -> int:
 
 
 class ShardLog:
-    """Writes the log of one run of `map_shards`, and tells its speed."""
+    """Writes the log of one run of `map_shards`, and estimates the time left."""
 
     def __init__(self, directory: Path, stage: str, sizes: Sequence[int]) -> None:
         """Begin a run.
@@ -78,7 +78,7 @@ class ShardLog:
 
         Args:
             size: its entry in `sizes`.
-            num_bytes: bytes of text that it stands for.
+            num_bytes: bytes of text that were handled.
         """
         self._weights_done += max(size, 1)
         self._weights_left -= max(size, 1)
@@ -107,7 +107,7 @@ class ShardLog:
         elapsed = max(time.perf_counter() - self._started, 1e-3)
         speeds = [f"{self._bytes / 1e6 / elapsed:,.1f} MB/s", f"{self._rows / elapsed:,.0f} rows/s"]
         left = [f"{_duration(self.seconds_left)} left"] if self._weights_left else []
-        # What is no text, such as a tokenizer, is not made at so many bytes a second.
+        # For a shard without text, such as a tokenizer, bytes per second mean nothing.
         return ", ".join((speeds if self._bytes else []) + left)
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ class ShardLog:
 
 
 def summarize_log(directory: Path) -> dict[str, Any]:
-    """What the log of an artefact says in all, and by worker; empty without a log.
+    """Totals of an artefact's log, over all workers and for each; empty without a log.
 
     Returns:
         `shards`, `bytes`, `rows`, `seconds` (of work, added up over workers), `mb_per_s` and `rows_per_s` (of one

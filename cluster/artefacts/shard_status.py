@@ -1,4 +1,4 @@
-"""What the task of a shard is doing, told through a file beside the shard: for stages that are one long task."""
+"""Status of a shard's task, in a file beside the shard: for stages that are one long task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def report_status(path: Path, text: str) -> None:
-    """Say what is being done for the shard that a shard function writes to `path`; shown to people meanwhile."""
+    """Set the status that is shown while a shard function writes the shard at `path`."""
     status = _status_of(path)
     temporary = status.with_suffix(".new.tmp")
     temporary.write_text(text, encoding="utf-8")
@@ -15,7 +15,7 @@ def report_status(path: Path, text: str) -> None:
 
 
 def read_status(directory: Path, file: str) -> str:
-    """The latest status of a shard in work; empty without one."""
+    """The latest status of a shard's running task; empty without one."""
     found = []
     for status in directory.glob(f".{file}.*.status.tmp"):
         try:
@@ -27,7 +27,7 @@ def read_status(directory: Path, file: str) -> str:
 
 
 def remove_status(path: Path) -> None:
-    """Forget what was reported for `path`."""
+    """Remove the status of the shard at `path`."""
     _status_of(path).unlink(missing_ok=True)
 
 

@@ -33,13 +33,13 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 QUARANTINE_NAME = "quarantine"
 LOCK_NAME = ".lock"
 LOOKED_AT_BYTES = 1 << 30
-"""Bytes that are hashed in a second or two."""
+"""Size that is hashed in a second or two."""
 _HASHING_THREADS = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One file that is not what the manifest says."""
+    """One file that differs from its entry in the manifest."""
 
     path: str
     """Relative to the artefact."""
@@ -55,10 +55,10 @@ def is_committed(directory: Path) -> bool:
 
 
 def staging_directory(directory: Path, key: str) -> Path:
-    """Where the work for `directory` is gathered before it is committed.
+    """The staging directory of the artefact `directory`.
 
-    `key` names what is being made (a config hash): work for one configuration is found again after a crash
-    and never mixed with work for another.
+    `key` hashes inputs and settings: work for one configuration is found again after a crash and never mixed with work
+    for another.
     """
     return directory.with_name(f".{directory.name}.{key[:12]}.partial")
 
@@ -75,7 +75,7 @@ def find_damage(
 
     Args:
         only: paths of the files whose hashes are compared; None means all.
-        seen: files whose hashes need not be compared again; those that are right are added.
+        seen: cache of files whose hashes need not be compared again; verified files are added.
     """
 
     def check(entry: FileEntry) -> Damage | None:
@@ -99,15 +99,15 @@ def find_damage(
             return None
         return Damage(entry.path, f"xxh3_128 is {digest} instead of {entry.xxh3_128}")
 
-    # Reading and hashing leave the interpreter to others: big artefacts are as fast as the disk.
+    # Reading and hashing release the GIL, so threads make verification as fast as the disk.
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         return [damage for damage in pool.map(check, manifest.files) if damage is not None]
 
 
 def told_damage(directory: Path, manifest: Manifest) -> str:
-    """The damage of an artefact that is only looked at, in a line; empty where there is none.
+    """The damage of an artefact in one line, for display; empty if there is none.
 
-    Files are hashed up to LOOKED_AT_BYTES in all; of larger artefacts their sizes are compared.
+    Files are hashed if they have up to LOOKED_AT_BYTES in all; of larger artefacts only sizes are compared.
     """
     size_bytes = sum(entry.size_bytes for entry in manifest.files)
     damages = find_damage(directory, manifest, deep=size_bytes <= LOOKED_AT_BYTES)
@@ -130,7 +130,7 @@ def open_artefact(
         kind: the kind it must be; None accepts any.
         deep: hash every file; otherwise only sizes are compared.
         only: paths of the files that are hashed; None means all.
-        seen: files that need not be hashed again; those that are right are added.
+        seen: cache of files that need not be hashed again; verified files are added.
         repair: the command that repairs it, for the error message.
 
     Raises:
@@ -180,12 +180,12 @@ def commit(
             _fsync(entry.under(staging))
         _fsync(staging)
         if directory.exists() and not is_committed(directory):
-            # A directory without a manifest was never an artefact; it may hold what the user made by hand.
+            # A directory without a manifest was never an artefact; it may hold files of the user.
             os.replace(directory, _free_name(directory.with_name(f"{directory.name}.uncommitted")))
         elif directory.exists():
             os.replace(directory, _free_name(directory.with_name(f".{directory.name}.replaced")))
         os.replace(staging, directory)
-    # It is committed: what is not done to it and beside it now is no reason to say otherwise.
+    # It is committed: errors from here on must not say otherwise.
     with suppress(OSError):
         _fsync(directory.parent)
     for old in directory.parent.glob(f".{directory.name}.replaced*"):
@@ -195,7 +195,7 @@ def commit(
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a directory, or the link to one: what a link leads to stays.
+    """Delete a directory, or a link to one but not its target.
 
     Raises:
         OSError: something in it cannot be deleted.
@@ -218,7 +218,7 @@ def hash_tree(directory: Path) -> list[FileEntry]:
 
 
 def quarantine(directory: Path, damage: Damage) -> Path | None:
-    """Move a damaged file out of the way; returns where it lies now, None if it is missing.
+    """Move a damaged file to the artefact's quarantine directory; returns its new path, None if it is missing.
 
     Raises:
         CorruptArtefactError: its name, or a link on the way, leads out of the artefact.
@@ -237,13 +237,13 @@ def quarantine(directory: Path, damage: Damage) -> Path | None:
 def exclusive(
     directory: Path, what: str, *, in_use: str = "wait for it to finish, or choose another directory"
 ) -> Iterator[None]:
-    """Hold `directory` for one writer at a time; the lock goes with the process, however that ends.
+    """Lock `directory` for one writer at a time; the lock ends with the process, however that ends.
 
-    A file system that knows no locks is trusted.
+    On a file system without locks, nothing is locked.
 
     Args:
-        what: what the holder does, for the error message of the next one.
-        in_use: what to do where another process holds it.
+        what: the holder's work, for the error message in other processes.
+        in_use: the remedy where another process holds the lock.
 
     Raises:
         StorageError: another process holds it.
@@ -270,10 +270,10 @@ def exclusive(
 
 @contextmanager
 def storage_errors(where: Path, *, again: str = "run the same command again") -> Iterator[None]:
-    """Turn a file system's refusal into a StorageError that says what to do.
+    """Turn a file system's error into a StorageError with a remedy.
 
     Args:
-        again: how the work is taken up again.
+        again: how to continue the work afterwards.
     """
     remedies = {
         errno.ENOSPC: f"free disk space, then {again}; finished work is kept",
@@ -282,7 +282,7 @@ def storage_errors(where: Path, *, again: str = "run the same command again") ->
         errno.EACCES: "give this user write permission, or choose another directory",
         errno.EPERM: "give this user write permission, or choose another directory",
         errno.EROFS: "choose a directory on a writable file system",
-        errno.ENOTDIR: "a file stands where a directory is needed; move it or choose another directory",
+        errno.ENOTDIR: "a file is in the place of a directory; move it or choose another directory",
     }
     try:
         yield
@@ -298,9 +298,9 @@ def storage_errors(where: Path, *, again: str = "run the same command again") ->
 
 @contextmanager
 def contents_of(file: Path, error_class: type[ClozeError] = CorruptArtefactError) -> Iterator[None]:
-    """For the time of the block, whatever a parser raises of a file's contents is a typed error that names the file.
+    """Turn any exception of a parser in the block into a typed error that names the file.
 
-    A manifest vouches for bytes, never for their meaning: they may have been written to confuse their reader.
+    A manifest vouches for bytes, never for their meaning: a file may have been written to attack its reader.
     """
     try:
         yield
@@ -315,11 +315,11 @@ def contents_of(file: Path, error_class: type[ClozeError] = CorruptArtefactError
 
 
 def _errno_of(error: Exception) -> int:
-    """The system's number for a refusal, 0 where it was none; libraries written in Rust tell it only in words."""
+    """The errno of an exception, 0 without one; libraries written in Rust have it only in the message."""
     if isinstance(error, OSError):
         return error.errno or 0
-    told = _OS_ERROR.search(str(error))
-    return int(told[1]) if told else 0
+    found = _OS_ERROR.search(str(error))
+    return int(found[1]) if found else 0
 
 
 def _free_name(path: Path) -> Path:

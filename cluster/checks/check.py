@@ -1,4 +1,4 @@
-"""The answer to one question about a machine."""
+"""The result of one check of a machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ GIB = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The answer to one question about this machine."""
+    """The result of one check of this machine."""
 
     name: str
     status: Status
     found: str
     remedy: str = ""
-    """What to type or change; empty when all is well."""
+    """The command to type or the change to make; empty if the check passed."""

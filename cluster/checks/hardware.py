@@ -1,4 +1,4 @@
-"""What the machine has: CPUs, memory, GPUs, open files, and disks that keep what is written."""
+"""Checks of hardware and limits: CPUs, memory, GPUs, open files, and disks with durable writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cluster.checks.check import GIB, Check, Status
 _MIN_FREE_GIB: dict[Status, float] = {"fail": 1.0, "warn": 20.0}
 _MIN_MEMORY_GIB = 4.0
 _MIN_SHARED_MEMORY_GIB = 0.6
-"""Ray's object store of an own local cluster takes 0.5 GiB of /dev/shm."""
+"""The object store of a local Ray cluster takes 0.5 GiB of /dev/shm."""
 _MIN_OPEN_FILES = 4096
 _GPU_TIMEOUT_S = 15
 
@@ -30,7 +30,7 @@ def check_cpus() -> Check:
 
 
 def check_memory() -> Check:
-    """Memory that is free for work; a container's own limit counts."""
+    """Available memory, within the container's limit."""
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
     limit, used = _cgroup_bytes("memory.max"), _cgroup_bytes("memory.current")
@@ -43,7 +43,7 @@ def check_memory() -> Check:
 
 
 def check_gpus() -> Check:
-    """GPUs as torch sees them; torch is asked only when the machine has one."""
+    """GPUs as torch sees them; torch is imported only if the machine has one."""
     if shutil.which("nvidia-smi") is None and not list(Path("/dev").glob("nvidia[0-9]*")):
         return Check("gpus", "ok", "none: training runs on CPUs")
     program = (
@@ -83,7 +83,7 @@ def check_shared_memory(path: Path = Path("/dev/shm")) -> Check:
 
 
 def check_open_files() -> Check:
-    """How many files and sockets a process may have; Ray holds many."""
+    """Limit on the open files and sockets of a process; Ray holds many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft > _MIN_OPEN_FILES:
         return Check("open files", "ok", f"{soft} per process")
@@ -96,7 +96,7 @@ def check_open_files() -> Check:
 
 
 def check_disk(name: str, directory: Path) -> Check:
-    """Free space where `directory` is, or would be made."""
+    """Free space at `directory`, which need not exist yet."""
     place = existing_place(directory)
     free_gib = shutil.disk_usage(place).free / GIB
     found = f"{free_gib:.1f} GiB free at {place}"
@@ -107,7 +107,7 @@ def check_disk(name: str, directory: Path) -> Check:
 
 
 def check_durable_writes(directory: Path) -> Check:
-    """Whether files can be flushed and directories renamed in one step: all committing rests on it."""
+    """Whether files can be flushed and directories renamed atomically, which commits rely on."""
     place = existing_place(directory)
     try:
         with tempfile.TemporaryDirectory(prefix=".cloze-doctor-", dir=place) as scratch:
@@ -142,7 +142,7 @@ def _commit_once(scratch: Path) -> None:
     finally:
         os.close(handle)
     if (committed / "file").read_bytes() != b"probe":
-        raise OSError("what was written is not what is read")
+        raise OSError("the file that was read differs from the one that was written")
 
 
 def _cgroup_bytes(name: str) -> int | None:

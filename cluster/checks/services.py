@@ -1,4 +1,4 @@
-"""What answers over a network: Ray and the tracking store."""
+"""Checks of services in the network: Ray and the tracking store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed: Python, packages, and the compiler that DeepSpeed wants."""
+"""Checks of software: Python, packages, and the compiler for DeepSpeed's operators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_packages(requirements: list[Requirement] | None = None) -> Check:
     """Installed versions against the declared requirements (by default cloze's own); nothing is imported."""
     needed = _declared_requirements() if requirements is None else requirements
     if not needed:
-        return Check("packages", "warn", "nothing declares what is needed here", "pip install cloze")
+        return Check("packages", "warn", "no declared requirements were found", "pip install cloze")
     wrong: list[str] = []
     for requirement in needed:
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
@@ -53,7 +53,7 @@ def check_packages(requirements: list[Requirement] | None = None) -> Check:
 
 
 def check_compiler() -> Check:
-    """What compiles DeepSpeed's optimizers when they are first used."""
+    """The compiler for DeepSpeed's optimizers, which are compiled when they are first used."""
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
     if compiler is None:
         return Check(
@@ -74,7 +74,7 @@ def check_compiler() -> Check:
 
 
 def check_compile_lock() -> Check:
-    """Marks that a killed compilation left behind, for which the next one may wait without end."""
+    """Lock files that a killed compilation left behind, for which the next one may wait without end."""
     root = operator_directory()
     locks = [path for path in root.glob("*/lock") if not _held_open(path)]
     if not locks:
@@ -88,7 +88,7 @@ def check_compile_lock() -> Check:
 
 
 def _declared_requirements() -> list[Requirement]:
-    """From `pyproject.toml` beside the packages (a clone, a submitted job), else as cloze was installed."""
+    """From `pyproject.toml` beside the packages (a clone, a submitted job), else from the installed cloze."""
     project = Path(__file__).resolve().parent.parent / "pyproject.toml"
     if project.is_file():
         lines = tomllib.loads(project.read_text())["project"]["dependencies"]
@@ -113,7 +113,7 @@ def _has(package: str) -> bool:
 
 
 def _held_open(path: Path) -> bool:
-    """Whether a process of this user holds the file open: torch keeps its mark open while it compiles."""
+    """Whether a process of this user holds the file open: torch keeps its lock file open while it compiles."""
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             if os.readlink(link) == str(path.resolve()):

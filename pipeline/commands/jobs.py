@@ -60,11 +60,11 @@ def register(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         """Run a verb as a job that outlives this terminal; the same work is not started twice."""
-        from cluster.jobs import connect
         from pipeline.runs import submission
 
         prepared, variables = submission.prepare(app, verb), _variables(env or [])
-        client = connect(_address_or_start(address, local_cpus))
+        _start_if_needed(address, local_cpus)
+        client = _connect(address)
         resources = {"memory_bytes": driver_memory * _MIB, "num_gpus": driver_gpus}
         job, started = submission.submit(client, prepared, python=python, variables=variables, **resources)
         _report(client, job, started, wait, as_json)
@@ -144,18 +144,14 @@ def _connect(address: str | None) -> JobSubmissionClient:
     return connect(resolve_address(address))
 
 
-def _address_or_start(address: str | None, local_cpus: int | None) -> str:
-    """The cluster that is named, else the local one, which is started unless it runs."""
+def _start_if_needed(address: str | None, num_cpus: int | None) -> None:
+    """Start the local cluster unless it runs, or another cluster is named."""
     from cluster.connecting import named_address
     from cluster.local_cluster import STOP_COMMAND, find_local_cluster, start_local_cluster
 
-    if named := named_address(address):
-        return named
-    if running := find_local_cluster():
-        return running.address
-    started = start_local_cluster(local_cpus)
-    typer.echo(f"Started a local cluster at {started.address}; to stop it: {STOP_COMMAND}", err=True)
-    return started.address
+    if not named_address(address) and not find_local_cluster():
+        started = start_local_cluster(num_cpus)
+        typer.echo(f"Started a local cluster at {started.address}; to stop it: {STOP_COMMAND}", err=True)
 
 
 def _report(

@@ -211,7 +211,7 @@ def test_a_remote_checkpoint_writes_nothing_outside_of_its_copy(
     contents["fingerprint"] = fingerprint_of(contents["kind"], contents["config"], (), files)
     filesystem.pipe_file(f"{place}/{MANIFEST_NAME}", orjson.dumps(seal(contents)))
     filesystem.pipe_file(os.path.normpath(f"{place}/{name}"), b"x" * 6)
-    with pytest.raises(CorruptArtefactError, match="no name of a file"):
+    with pytest.raises(CorruptArtefactError, match="not the name of a file"):
         store.fetch(10)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

@@ -122,7 +122,7 @@ def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(r
     run.reconfigure(before)
     assert run.config() == before
     assert run.config_in("config.yaml.1").steps == 80
-    with pytest.raises(CorruptArtefactError, match="no name of a file"):
+    with pytest.raises(CorruptArtefactError, match="not the name of a file"):
         run.config_in("../../other.yaml")
 
 
