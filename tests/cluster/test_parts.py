@@ -1,0 +1,121 @@
+"""Artefacts made of parts with several files each: made, continued, adopted, repaired; without Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError
+from cluster.artefacts.manifest import FileEntry, InputEntry, Manifest, hash_file, hash_json
+from cluster.artefacts.parts import Part, PartedArtefact, PartRecord, PartRecords
+
+
+class PairRecord(PartRecord):
+    """A part `x` has the files `x.a` and `x.b`."""
+
+    name: str
+    files: tuple[FileEntry, ...]
+
+    @property
+    def part_name(self) -> str:
+        return self.name
+
+    @property
+    def part_files(self) -> tuple[FileEntry, ...]:
+        return self.files
+
+
+RECORDS = PartRecords("pair-records", PairRecord)
+
+
+def build(
+    directory: Path,
+    contents: dict[str, str],
+    *,
+    replace: bool = False,
+    fail_at: str = "",
+    content: bool = True,
+) -> tuple[Manifest, list[str]]:
+    """Make an artefact whose parts hold the given texts; also returns the names of the parts that were made."""
+    parts = [Part(name, text) for name, text in contents.items()]
+    inputs = [InputEntry(kind="k", uri="u", fingerprint="f")]
+    artefact = PartedArtefact(
+        directory, "pairs", hash_json(contents), contents, inputs, parts, RECORDS, records_are_content=content
+    )
+    condition = artefact.inspect(replace=replace)
+    if condition.committed and condition.is_intact:
+        return condition.committed, []
+    workspace = artefact.prepare(condition)
+    records, made = RECORDS.finished(workspace, parts), []
+    for part in parts:
+        if part.name in records:
+            continue
+        entries = []
+        for suffix in "ab":
+            path = workspace / f"{part.name}.{suffix}"
+            path.write_text(part.identity + suffix)
+            if part.name == fail_at:
+                raise KeyboardInterrupt
+            digest, size = hash_file(path)
+            entries.append(FileEntry(path=path.name, size_bytes=size, xxh3_128=digest))
+        records[part.name] = PairRecord(identity=part.identity, name=part.name, files=tuple(entries))
+        RECORDS.write(workspace, records[part.name])
+        made.append(part.name)
+    files = [entry for part in parts for entry in records[part.name].files]
+    return artefact.conclude(condition, workspace, files, {"pairs": len(parts)}), made
+
+
+def test_a_killed_run_continues_after_its_finished_parts(tmp_path: Path):
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "a", {"x": "1", "y": "2"}, fail_at="y")
+    manifest, made = build(tmp_path / "a", {"x": "1", "y": "2"})
+    assert made == ["y"]
+    assert manifest.stats["pairs"] == 2
+    assert build(tmp_path / "a", {"x": "1", "y": "2"}) == (manifest, [])
+    assert manifest.fingerprint == build(tmp_path / "b", {"x": "1", "y": "2"})[0].fingerprint
+
+
+def test_one_damaged_file_costs_its_part_and_is_kept_in_quarantine(tmp_path: Path):
+    first, _ = build(tmp_path / "a", {"x": "1", "y": "2"})
+    (tmp_path / "a" / "x.b").write_text("damaged")
+    assert build(tmp_path / "a", {"x": "1", "y": "2"}) == (first, ["x"])
+    assert (tmp_path / "a" / "quarantine" / "x.b").read_text() == "damaged"
+
+
+def test_a_lost_record_costs_its_part_only_where_records_are_content(tmp_path: Path):
+    build(tmp_path / "a", {"x": "1", "y": "2"})
+    RECORDS.path(tmp_path / "a", "y").unlink()
+    assert build(tmp_path / "a", {"x": "1", "y": "2"}, content=False)[1] == []
+    assert build(tmp_path / "a", {"x": "1", "y": "2"})[1] == ["y"]
+
+
+def test_a_lost_manifest_costs_no_part(tmp_path: Path):
+    first, _ = build(tmp_path / "a", {"x": "1", "y": "2"})
+    (tmp_path / "a" / "manifest.json").unlink()
+    (tmp_path / "a" / "y.a").unlink()
+    again, made = build(tmp_path / "a", {"x": "1", "y": "2"})
+    assert (again.fingerprint, made) == (first.fingerprint, ["y"])
+
+
+def test_parts_of_the_replaced_artefact_are_adopted_and_damaged_ones_made_again(tmp_path: Path):
+    build(tmp_path / "a", {"x": "1", "y": "2", "z": "3"})
+    (tmp_path / "a" / "y.b").write_text("damaged")
+    with pytest.raises(ConfigError, match="new was None, is '4'"):
+        build(tmp_path / "a", {"x": "1", "y": "2", "z": "3", "new": "4"})
+    _, made = build(tmp_path / "a", {"x": "1", "y": "2", "new": "4"}, replace=True)
+    assert made == ["y", "new"]
+    assert not (tmp_path / "a" / "z.a").exists()
+
+
+def test_a_part_without_other_names_is_not_adopted_under_one(tmp_path: Path):
+    build(tmp_path / "a", {"x": "1"})
+    assert build(tmp_path / "a", {"other": "1"}, replace=True)[1] == ["other"]
+
+
+def test_a_repair_that_differs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    build(tmp_path / "a", {"x": "1"})
+    (tmp_path / "a" / "x.a").unlink()
+    monkeypatch.setattr(Path, "write_text", lambda path, text: path.write_bytes(b"nondeterministic"))
+    with pytest.raises(CorruptArtefactError, match="differ from the first ones"):
+        build(tmp_path / "a", {"x": "1"})
