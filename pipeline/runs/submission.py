@@ -116,20 +116,19 @@ def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
     verb, values = _parse(app, arguments)
     from cluster.artefacts.manifest import hash_json
 
-    resumed = _resumed_directory(values) if verb == "resume" else None
-    overrides = tuple(values.get("overrides") or ())
-    config = resumed.config(overrides) if resumed else _config_of(verb, values, overrides)
+    config, runs_dir, run_id = _config_of(verb, values)
     config_hash = None if config is None else hash_json(config.model_dump(mode="json"))
     digest = hash_json([list(arguments), config_hash, os.getcwd()])[:_ID_DIGITS]
+    starts_run = verb == "pretrain" and not values.get("dry_run")
     return Submission(
         verb=verb,
         arguments=tuple(arguments),
         base_id=f"cloze-{verb.replace(' ', '-')}-{digest}",
         config_hash=config_hash,
-        runs_dir=Path(values["runs_dir"]) if resumed else getattr(config, "runs_dir", None),
-        run_id=str(resumed.info.run_id) if resumed else None,
-        grace_s=config.guards.grace_s if verb in SAVING_VERBS and config is not None else None,
-        new_run=None if verb != "pretrain" or values.get("dry_run") else _run_name(config),
+        runs_dir=runs_dir,
+        run_id=run_id,
+        grace_s=config.guards.grace_s if config is not None and verb in SAVING_VERBS else None,
+        new_run=(config.experiment, config.name) if config is not None and starts_run else None,
     )
 
 
@@ -244,20 +243,18 @@ def _parse(app: typer.Typer, arguments: Sequence[str]) -> tuple[str, dict[str, A
         return verb, dict(context.params)
 
 
-def _config_of(verb: str, values: dict[str, Any], overrides: tuple[str, ...]) -> Any:
+def _config_of(verb: str, values: dict[str, Any]) -> tuple[Any, Path | None, str | None]:
+    """The configuration that a verb resolves to, its `runs_dir`, and the MLflow run that it continues; None without."""
+    overrides = tuple(values.get("overrides") or ())
+    if verb == "resume":
+        from pipeline.runs.directory import find_run
+
+        run = find_run(values["reference"].partition("@")[0], Path(values["runs_dir"]))
+        return run.config(overrides), Path(values["runs_dir"]), str(run.info.run_id)
     if verb not in CONFIG_KINDS or not values.get("config"):
-        return None
+        return None, None, None
     from pipeline.config.loading import load_config
 
     module, name = CONFIG_KINDS[verb]
-    return load_config(getattr(import_module(module), name), Path(values["config"]), overrides)
-
-
-def _run_name(config: Any) -> tuple[str, str]:
-    return config.experiment, config.name
-
-
-def _resumed_directory(values: dict[str, Any]) -> Any:
-    from pipeline.runs.directory import find_run
-
-    return find_run(values["reference"].partition("@")[0], Path(values["runs_dir"]))
+    config: Any = load_config(getattr(import_module(module), name), Path(values["config"]), overrides)
+    return config, getattr(config, "runs_dir", None), None
