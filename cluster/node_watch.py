@@ -44,7 +44,7 @@ def _watch(descriptor: int, over: threading.Event) -> None:
     # Ray's threads are about to print pages of the dead process's log.
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
-    kept, next_step = signals.way_on()
+    kept, next_step = signals.continuation()
     error = WorkersLostError(
         f"Ray's node process ({_NODE_PROCESS}) on this machine died, and its tasks with it. The kernel's log says so"
         " if it was out of memory (`dmesg | grep -i kill`).",

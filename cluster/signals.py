@@ -45,9 +45,9 @@ class _State:
     """Number of entered blocks with another handler for SIGTERM."""
     finished: int | None = None
     """Exit code of a program that has finished."""
-    ways_on: tuple[tuple[str, str], ...] = (("all finished work", "the same command"),)
+    continuations: tuple[tuple[str, str], ...] = (("all finished work", "the same command"),)
     """Stack of (work that is kept, command that continues), innermost last."""
-    way_on: tuple[str, str] = ways_on[-1]
+    continuation: tuple[str, str] = continuations[-1]
     """Top of the stack when the signal came."""
     pid = 0
     psutil: ModuleType | None = None
@@ -67,7 +67,7 @@ def answer_signals(command: str) -> None:
         command: the command as typed, for the message.
     """
     _state.pid = os.getpid()
-    _state.ways_on = ((_state.way_on[0], command),)
+    _state.continuations = ((_state.continuation[0], command),)
     for number in EXIT_CODES:
         signal.signal(number, _on_signal)
     reading, writing = os.pipe()
@@ -100,16 +100,16 @@ def received() -> int:
     return _state.received
 
 
-def way_on() -> tuple[str, str]:
+def continuation() -> tuple[str, str]:
     """The work that is kept if the program ends now, and the command that continues."""
-    return _state.ways_on[-1]
+    return _state.continuations[-1]
 
 
 def note(number: int) -> None:
     """Record that a signal is to end the program, also one that a library's handler received. Ignored in programs that
     do not answer signals, because they may continue after it."""
     if not _state.received and answers_signals():
-        _state.received, _state.way_on = number, _state.ways_on[-1]
+        _state.received, _state.continuation = number, _state.continuations[-1]
         # Errors of half-imported modules and interrupted callbacks explain nothing.
         sys.unraisablehook = lambda _: None
         threading.excepthook = lambda _: None
@@ -123,11 +123,11 @@ def goes_on_by(next_step: str, kept: str) -> Iterator[None]:
         next_step: the command to type.
         kept: the work that needs no redoing.
     """
-    _state.ways_on += ((kept, next_step),)
+    _state.continuations += ((kept, next_step),)
     try:
         yield
     finally:
-        _state.ways_on = _state.ways_on[:-1]
+        _state.continuations = _state.continuations[:-1]
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def _exit_code() -> int:
 
 def message(number: int) -> str:
     """The message of a program that a signal ends."""
-    kept, next_step = _state.way_on
+    kept, next_step = _state.continuation
     if number == signal.SIGINT:
         return f"Interrupted; kept: {kept}. To continue: {next_step}"
     return f"Ended by SIGTERM.\nKept: {kept}\nNext: {next_step}\nRunbook: runbooks/{RUNBOOK}"

@@ -104,7 +104,7 @@ def find_damage(
         return [damage for damage in pool.map(check, manifest.files) if damage is not None]
 
 
-def told_damage(directory: Path, manifest: Manifest) -> str:
+def describe_damage(directory: Path, manifest: Manifest) -> str:
     """The damage of an artefact in one line, for display; empty if there is none.
 
     Files are hashed if they have up to LOOKED_AT_BYTES in all; of larger artefacts only sizes are compared.

@@ -59,10 +59,10 @@ def print_mapping(title: str, values: Mapping[str, Any]) -> None:
 
 def warn_of_damage(stores: Iterable[TokenStore]) -> None:
     """Say on stderr which files of what is shown are not what their manifests say."""
-    from cluster.artefacts.storage import told_damage
+    from cluster.artefacts.storage import describe_damage
 
     for store in stores:
-        if told := told_damage(store.path, store.manifest):
+        if told := describe_damage(store.path, store.manifest):
             print(f"{store.path} is {told}\nNext: cloze data verify {store.path}", file=sys.stderr)
 
 

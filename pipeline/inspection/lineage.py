@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster.artefacts.errors import ClozeError, CorruptArtefactError, ReferenceNotFoundError
 from cluster.artefacts.manifest import InputEntry, Manifest, read_manifest
-from cluster.artefacts.storage import is_committed, told_damage
+from cluster.artefacts.storage import describe_damage, is_committed
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoints.references import resolve_checkpoint
 from pipeline.checkpoints.store import cache_directory
@@ -116,7 +116,7 @@ def _node(manifest: Manifest, directory: Path, runs_dir: Path) -> Node:
         uri=str(directory),
         fingerprint=manifest.fingerprint,
         note=_note(manifest),
-        problem="" if _is_copy(directory) else told_damage(directory, manifest),
+        problem="" if _is_copy(directory) else describe_damage(directory, manifest),
         facts=facts or {"settings": manifest.config, "made_by": created_facts(manifest.created_by)},
         inputs=inputs,
     )
