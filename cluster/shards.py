@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from cluster.artefacts.errors import ClozeError, TooManyRejectsError, WorkersLostError
 from cluster.artefacts.manifest import FileEntry, hash_file
-from cluster.artefacts.parts import Part
+from cluster.artefacts.parts import ArtefactPart
 from cluster.artefacts.shard_log import Effort, ShardLog, measure_effort
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, sum_stats
 from cluster.artefacts.shard_status import read_status, remove_status
@@ -44,9 +44,9 @@ class Shard:
     """Bytes of input, for the estimate of the time left."""
 
     @property
-    def part(self) -> Part:
+    def part(self) -> ArtefactPart:
         """The shard as a part of an artefact."""
-        return Part(self.file, self.identity)
+        return ArtefactPart(self.file, self.identity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ SHOWN_CHANGES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ArtefactPart:
     """One part of an artefact."""
 
     name: str
@@ -108,12 +108,12 @@ class PartRecords(Generic[Record]):
         path.parent.mkdir(exist_ok=True)
         write_durably(path, orjson.dumps(seal(record.model_dump(mode="json"))))
 
-    def finished(self, artefact: Path, parts: Iterable[Part]) -> dict[str, Record]:
+    def finished(self, artefact: Path, parts: Iterable[ArtefactPart]) -> dict[str, Record]:
         """Records, by part name, of the parts whose files have the recorded hashes."""
         found = {part.name: self.made(artefact, part) for part in parts}
         return {name: record for name, record in found.items() if record and _verifies(artefact, record)}
 
-    def made(self, artefact: Path, part: Part) -> Record | None:
+    def made(self, artefact: Path, part: ArtefactPart) -> Record | None:
         """The record of a part, whatever became of its files since; None if the part was not made in `artefact`."""
         record = self.read(artefact, part.name)
         return record if record is not None and record.identity == part.identity else None
@@ -137,7 +137,7 @@ class PartRecords(Generic[Record]):
         for leftover in (*artefact.glob(TEMPORARY), *(artefact / self.directory_name).glob(TEMPORARY)):
             leftover.unlink(missing_ok=True)
 
-    def adopt(self, source: Path, target: Path, parts: Iterable[Part]) -> int:
+    def adopt(self, source: Path, target: Path, parts: Iterable[ArtefactPart]) -> int:
         """Link into `target` the parts that were made in `source` with the same identity, under whatever name.
 
         Parts that have a record in `target` already are left alone. No hash is checked here: `finished` does that.
@@ -195,7 +195,7 @@ class PartedArtefact(Generic[Record]):
     config: Mapping[str, Any]
     """Settings that determine the content besides the inputs; no paths."""
     inputs: Sequence[InputEntry]
-    parts: Sequence[Part]
+    parts: Sequence[ArtefactPart]
     records: PartRecords[Record]
     records_are_content: bool = True
     """Whether the records say something that the files do not, so that a part with a lost record is made again."""
@@ -240,7 +240,7 @@ class PartedArtefact(Generic[Record]):
         if not replace:
             raise ConfigError(
                 f"{self.directory} holds {manifest.kind} made from other inputs or settings:"
-                f" {describe_changes(manifest, self.config, self.inputs)}.",
+                f" {_describe_changes(manifest, self.config, self.inputs)}.",
                 kept="the committed artefact is untouched",
                 next_step=remedy,
             )
@@ -322,7 +322,7 @@ def _link_files(source: Path, old: PartRecord, target: Path, new: PartRecord) ->
     return True
 
 
-def describe_changes(manifest: Manifest, config: Mapping[str, Any], inputs: Sequence[InputEntry]) -> str:
+def _describe_changes(manifest: Manifest, config: Mapping[str, Any], inputs: Sequence[InputEntry]) -> str:
     """The differences between a committed artefact and the one that is asked for, for people."""
     changed = list(_differences("", manifest.config, orjson.loads(orjson.dumps(dict(config)))))
     if (more := len(changed) - SHOWN_CHANGES) > 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.artefacts.manifest import write_durably
-from cluster.artefacts.parts import Condition, Part, PartedArtefact
+from cluster.artefacts.parts import ArtefactPart, Condition, PartedArtefact
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import Advance, progress
 from pipeline.finetune.config import FinetuneConfig
@@ -64,7 +64,7 @@ def finetune(
         workload.key,
         workload.settings,
         workload.inputs,
-        [Part(trial.name, workload.identity(trial)) for trial in workload.trials],
+        [ArtefactPart(trial.name, workload.identity(trial)) for trial in workload.trials],
         TRIAL_RECORDS,
         records_are_content=False,
         place_setting="name",

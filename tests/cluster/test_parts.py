@@ -8,7 +8,7 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError
 from cluster.artefacts.manifest import FileEntry, InputEntry, Manifest, hash_file, hash_json
-from cluster.artefacts.parts import Part, PartedArtefact, PartRecord, PartRecords
+from cluster.artefacts.parts import ArtefactPart, PartedArtefact, PartRecord, PartRecords
 
 
 class PairRecord(PartRecord):
@@ -38,7 +38,7 @@ def build(
     content: bool = True,
 ) -> tuple[Manifest, list[str]]:
     """Make an artefact whose parts hold the given texts; also returns the names of the parts that were made."""
-    parts = [Part(name, text) for name, text in contents.items()]
+    parts = [ArtefactPart(name, text) for name, text in contents.items()]
     inputs = [InputEntry(kind="k", uri="u", fingerprint="f")]
     artefact = PartedArtefact(
         directory, "pairs", hash_json(contents), contents, inputs, parts, RECORDS, records_are_content=content
