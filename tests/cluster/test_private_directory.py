@@ -64,11 +64,11 @@ def test_it_is_the_owners_alone_whatever_the_mask(place: Path):
     [
         (lambda path: path.mkdir(mode=0o755), "can be entered by others"),
         (lambda path: path.symlink_to(path.parent), "symbolic link"),
-        (lambda path: path.touch(), "no directory"),
+        (lambda path: path.touch(), "not a directory"),
     ],
     ids=["open", "link", "file"],
 )
-def test_what_somebody_else_put_in_its_place_is_refused(squat, problem: str, place: Path):
+def test_a_place_taken_by_another_user_is_refused(squat, problem: str, place: Path):
     squat(place / f"cloze-ray-{os.getuid()}")
     with pytest.raises(StorageError, match=problem) as caught:
         private.private_root()
