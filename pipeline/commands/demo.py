@@ -1,4 +1,4 @@
-"""`cloze demo`: the whole road on this machine."""
+"""`cloze demo`: from text to scores on this machine."""
 
 from __future__ import annotations
 

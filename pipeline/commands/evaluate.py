@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +17,6 @@ from pipeline.commands.output import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.finetune.config import FinetuneConfig
     from pipeline.finetune.scores import Score
 
 REFERENCE_HELP = (
@@ -44,9 +42,11 @@ def finetune(
     from pipeline.config.loading import load_config
     from pipeline.demo.tasks import FinetuneConfig
     from pipeline.finetune.run import finetune as run_finetune
+    from pipeline.finetune.workload import scores_directory
 
     settings = load_config(FinetuneConfig, config, overrides or ())
     pretrained = None if reference == "random" else resolve_model(reference, settings.runs_dir)
+    directory = scores_directory(settings, pretrained)
     if dry_run:
         plan = {
             "name": settings.name,
@@ -54,7 +54,7 @@ def finetune(
             "tasks": ", ".join(settings.tasks),
             "seeds": ", ".join(map(str, settings.seeds)),
             "trainings": len(settings.tasks) * len(settings.seeds) * (2 if settings.compare_random else 1),
-            "scores go to": str(scores_path(settings, pretrained)),
+            "scores go to": str(directory),
         }
         if as_json:
             print_json(plan)
@@ -62,7 +62,6 @@ def finetune(
             print_mapping("what would be trained", plan)
         return
     scores = run_finetune(settings, pretrained, replace=replace)
-    directory = scores_path(settings, pretrained)
     if as_json:
         print_json(
             {"directory": str(directory), "scores": [score.model_dump(mode="json") for score in scores]}
@@ -70,13 +69,6 @@ def finetune(
         return
     show_scores(scores)
     typer.echo(f"\nscores: {directory}\nNext: cloze lineage {directory}")
-
-
-def scores_path(settings: FinetuneConfig, pretrained: Any) -> Path:
-    """Where the scores of these settings and this checkpoint lie."""
-    from pipeline.finetune.workload import scores_directory
-
-    return scores_directory(settings, pretrained)
 
 
 def show_scores(scores: list[Score]) -> None:
@@ -96,5 +88,5 @@ def show_scores(scores: list[Score]) -> None:
 
 
 def percent(mean: float, std: float | None) -> str:
-    """`56.3 ± 1.2`, as papers print it."""
+    """Mean and standard deviation in percent, such as `56.3 ± 1.2`."""
     return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")

@@ -1,4 +1,4 @@
-"""`cloze export`: a checkpoint as others read it."""
+"""`cloze export`: a checkpoint as a Hugging Face directory."""
 
 from __future__ import annotations
 

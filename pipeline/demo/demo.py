@@ -1,4 +1,4 @@
-"""The whole road on one machine: docstrings, tokens, pre-training, fine-tuning, and one table at the end."""
+"""From text to scores on one machine: docstrings, tokens, pre-training, fine-tuning, and one table at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the demo ends with."""
+    """The results of the demo."""
 
     documents: int
     duplicates: int
@@ -42,7 +42,7 @@ class Report:
     """Held-out masked-LM loss before training, nats per predicted token."""
     loss_end: float
     killed: str
-    """What was killed and where the run went on; empty when nothing was."""
+    """The killed worker and the step at which the run continued; empty without a kill."""
     scores: list[Score]
     scores_directory: str
     seconds: dict[str, float]
@@ -57,7 +57,7 @@ class Report:
 
 
 def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
-    """Make everything under `out`. What an earlier, interrupted demo finished there is used."""
+    """Make everything under `out`, continuing after the finished parts of an earlier, interrupted demo."""
     from data_prep.config import PreparationConfig
     from data_prep.job import prepare
     from pipeline.checkpoints.references import resolve_model
@@ -112,7 +112,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
 
 
 def _pretrain(settings: PretrainConfig, kill_a_worker: bool) -> tuple[RunDirectory, str]:
-    """Train a new run, or go on with the one of an earlier demo unless a worker is to be killed."""
+    """Train a new run, or continue the run of an earlier demo unless a worker is to be killed."""
     from pipeline.pretrain.launch import create_run, execute
     from pipeline.pretrain.resume_checks import check_resume
 
@@ -146,7 +146,7 @@ class _Killer:
         threading.Thread(target=self._watch, name="killer", daemon=True).start()
 
     def outcome(self) -> str:
-        """What was killed and where the run went on."""
+        """The killed worker and the step at which the run continued."""
         starts = [event for event in self._run.events() if event["event"] == "started"]
         if not self._killed or len(starts) < 2:
             return "nothing was killed: the run ended first"

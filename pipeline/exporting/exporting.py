@@ -32,7 +32,7 @@ from pipeline.checkpoints.references import PretrainedModel, Weights, resolve_mo
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.hf.family import Head, TokenIds
+    from models.hf.family import Head
 
 KIND = "export"
 ELMO = "ELMo"
@@ -48,7 +48,7 @@ ROLE_NAMES = {
     "unk": ("unk_token",),
     "mask": ("mask_token",),
 }
-"""How tokenizer_config.json calls the roles of special tokens."""
+"""Names of the roles of special tokens in tokenizer_config.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What was written."""
+    """A finished export."""
 
     directory: Path
     family: str
@@ -104,7 +104,7 @@ def export(
     weights: Weights = "model",
     verify: bool = True,
 ) -> Export:
-    """Write the network of a checkpoint so that others read it.
+    """Write the network of a checkpoint as a directory that others read.
 
     Args:
         reference: any reference to a model.
@@ -121,15 +121,15 @@ def export(
 
 
 def write_export(source: Source, directory: Path, *, family: str | None, verify: bool) -> Export:
-    """Write a network so that others read it.
+    """Write a network as a directory that others read.
 
     Args:
         family: architecture to write; None takes the first that can carry the network.
         verify: read the directory back with `transformers` and compare logits before it is committed.
 
     Raises:
-        ExportError: the network cannot be written, or the written one computes something else.
-        StorageError: `directory` holds something else.
+        ExportError: the network cannot be written, or its export computes other logits.
+        StorageError: `directory` exists and is not empty.
     """
     _refuse_other(directory, source)
     asked = {"part": source.part, "trial": source.trial}
@@ -179,7 +179,7 @@ def _staged(directory: Path, key: str) -> Iterator[Path]:
 
 
 def _pretrained(model: PretrainedModel, part: str | None) -> Source:
-    """The network inside what an objective trains."""
+    """The network to export from the model that an objective trains."""
     text = model.tokenizer_path.read_text(encoding="utf-8")
     entry = InputEntry(kind=CHECKPOINT_KIND, uri=model.reference, fingerprint=model.fingerprint)
     state_dict, config = model.state_dict(), model.model
@@ -227,7 +227,7 @@ def is_artefact(directory: Path, kind: str) -> bool:
 
 
 def refuse_option(name: str, value: str | None, reason: str, remedy: str = "leave it out") -> None:
-    """Refuse an option of the command line that does not apply; None stands for an option that was not given.
+    """Refuse an option of the command line that does not apply; None means that it was not given.
 
     Raises:
         MismatchError: the option was given.
@@ -262,6 +262,7 @@ def _write_hugging_face(
     staging: Path, source: Source, family: str | None, verify: bool
 ) -> tuple[str, str, float | None]:
     from models.hf.directory import save_hf_directory
+    from models.hf.family import TokenIds
     from models.hf.networks import carrier_of
 
     assert isinstance(source.config, TransformerConfig)
@@ -270,7 +271,7 @@ def _write_hugging_face(
         staging,
         source.state_dict,
         source.config,
-        _token_ids(roles),
+        TokenIds(pad=roles["pad"], bos=roles.get("bos"), eos=roles.get("eos")),
         head=source.head,
         family=family,
         labels=source.labels or None,
@@ -314,7 +315,7 @@ def _write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
     assert isinstance(source.config, TransformerConfig)
     try:
         tokenizer = Tokenizer.from_str(source.tokenizer_json)
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises bare Exception
         raise MismatchError(
             f"The tokenizer.json of {source.input.uri} is no tokenizer: {error}",
             next_step="put the tokenizer there that the network was trained with",
@@ -336,9 +337,3 @@ def _write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
     write_durably(staging / TOKENIZER_FILE, source.tokenizer_json.encode())
     write_durably(staging / TOKENIZER_CONFIG_FILE, orjson.dumps(settings, option=orjson.OPT_INDENT_2))
     return roles
-
-
-def _token_ids(roles: Mapping[str, int]) -> TokenIds:
-    from models.hf.family import TokenIds
-
-    return TokenIds(pad=roles["pad"], bos=roles.get("bos"), eos=roles.get("eos"))

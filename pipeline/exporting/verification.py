@@ -1,4 +1,4 @@
-"""Does a directory that was exported compute what our network computes? Asked of the outsider that will read it."""
+"""Verify that an exported directory computes the same as our network, with the library that will read it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def verify_export(
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(directory)
     except Exception as error:
         raise ExportError(
-            f"transformers {transformers.__version__} cannot read what was exported: {error}",
+            f"transformers {transformers.__version__} cannot read the export: {error}",
             kept="nothing was committed",
         ) from error
     if len(tokenizer) > config.require_vocab_size():
@@ -78,14 +78,14 @@ def verify_export(
             f"transformers computes other logits from the export: they differ by {difference:.2g}, allowed is"
             f" {TOLERANCE}.",
             kept="nothing was committed",
-            next_step="report it with the network's configuration; --no-verify writes it all the same",
+            next_step="report it with the network's configuration; --no-verify writes it without this check",
         )
     return difference
 
 
 @torch.no_grad()
 def compare_elmo(found: Elmo, model: ElmoLanguageModel) -> float:
-    """The same for an ELMo and its own loader.
+    """Compare an exported ELMo, as its loader read it, with the network that was written.
 
     Raises:
         ExportError: the layers differ.
@@ -98,7 +98,7 @@ def compare_elmo(found: Elmo, model: ElmoLanguageModel) -> float:
     )
     if difference != 0:
         raise ExportError(
-            f"what was read back differs by {difference:.2g} from what was written",
+            f"the network that was read back differs by {difference:.2g} from the one that was written",
             kept="nothing was committed",
         )
     return difference
@@ -107,8 +107,8 @@ def compare_elmo(found: Elmo, model: ElmoLanguageModel) -> float:
 def _random_text(config: TransformerConfig, pad: int | None) -> tuple[Tensor, Tensor]:
     """[rows, length] int64 ids and bool mask; every row is padded more than the one before.
 
-    The padding id is nowhere else: `transformers` tells by it where RoBERTa's positions are and where a text ends that
-    GPT-2 classifies.
+    The padding id occurs only as padding: from it `transformers` derives RoBERTa's positions, and the end of a text
+    that GPT-2 classifies.
     """
     length = min(_LENGTH, config.max_positions)
     others = config.require_vocab_size() - (pad is not None)

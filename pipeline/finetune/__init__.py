@@ -1,18 +1,25 @@
 """Fine-tuning: tasks, metrics, and the training that turns a checkpoint into task scores.
 
-config       FinetuneConfig: tasks, seeds, and where scores go
-settings     how one network is trained
-tasks        one task per file: examples, labels and metrics
-forms        what a task asks of a network: a label, a span of a text, or a text
-metrics      from predictions and what is right to a number
-tokenizer    a network's tokenizer, and where special tokens stand in its sequences
-encoding     single texts and pairs as token ids
-fit          whether task, network, tokenizer and checkpoint fit together
-batches      order, micro-batches and padding
-starting     the weights that a training starts from
-trainer      one training with Accelerate
-results      finished trainings on disk, so that a killed run continues after them
-scores       what a training scored, and tables over seeds
-run          everything that a configuration asks for
-finished     fine-tuned networks, read back
+config            FinetuneConfig: tasks, seeds, and where scores go
+settings          how one network is trained
+task              the interface of a kind of task, and its examples
+tasks             one kind of task per file: settings, examples, metrics, evaluation sets
+forms             a label for a text, a span of a text, or a text for a text: networks, losses, predictions
+files             readers of the published files, for training and for decontamination
+evaluation_sets   the texts that pre-training corpora are decontaminated against
+metrics           from predictions and right answers to a number
+tokenizer         a network's tokenizer, and the special tokens of its sequences
+encoding          single texts and pairs as token ids
+fit               whether tasks, network and tokenizer fit together
+workload          everything that is known before the first training starts
+batches           order, micro-batches and padding
+starting          the weights that a training starts from
+processes         one process, or several under a launcher
+trainer           one training with Accelerate
+trials            the trainings of a workload, tracked and recorded
+results           finished trainings on disk, so that a killed run continues after them
+scores            the scores of trainings, and tables over seeds
+run               everything that a configuration asks for
+finished          fine-tuned networks, read back
+export            exports of checkpoints and fine-tuned networks
 """

@@ -1,7 +1,7 @@
-"""Which examples an update learns from, and how they become arrays of one length.
+"""The examples of each update, and their padding to arrays of one length.
 
-The order is a pure function of (seed, epoch): nothing is remembered between updates. A global batch is cut
-into a fixed list of micro-batches which the processes only share out.
+The order is a pure function of (seed, epoch), without state between updates. A global batch is cut into a fixed list of
+micro-batches, which are distributed over the processes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pipeline.samples.noise.noise import Noise
 
 
 def example_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-    """int64 [num_examples]: the examples of an epoch in the order they are learnt from."""
+    """int64 [num_examples]: the numbers of the examples of an epoch, shuffled."""
     return Noise.of("finetune-order", seed, epoch).permutation(num_examples)
 
 
 def sample_examples(num_examples: int, limit: int | None) -> np.ndarray:
-    """int64: the examples that are used, ascending: all, or a fixed random `limit` of them."""
+    """int64: the numbers of the used examples, ascending: all, or a fixed random sample of `limit`."""
     if limit is None or limit >= num_examples:
         return np.arange(num_examples)
     return np.sort(Noise.of("finetune-sample").permutation(num_examples)[:limit])
@@ -29,7 +29,7 @@ def sample_examples(num_examples: int, limit: int | None) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """How the examples are cut into updates, and updates into micro-batches."""
+    """The cut of examples into updates, and of updates into micro-batches."""
 
     num_examples: int
     epochs: int
@@ -39,7 +39,7 @@ class UpdatePlan:
 
     @property
     def updates_per_epoch(self) -> int:
-        """The last update of an epoch takes the rest, however few."""
+        """The last update of an epoch may have fewer examples."""
         return math.ceil(self.num_examples / self.batch_size)
 
     @property
@@ -53,7 +53,7 @@ class UpdatePlan:
         return [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
 
     def micro_batches(self, batch: np.ndarray) -> list[np.ndarray]:
-        """A batch cut into pieces of at most `micro_batch_size` examples."""
+        """A batch cut into micro-batches of at most `micro_batch_size` examples."""
         return [
             batch[first : first + self.micro_batch_size]
             for first in range(0, len(batch), self.micro_batch_size)
@@ -61,12 +61,12 @@ class UpdatePlan:
 
 
 def pad_rows(rows: Ragged, numbers: np.ndarray, fill: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of different lengths side by side.
+    """Pad rows of different lengths on the right.
 
     Args:
-        rows: of int64.
-        numbers: int64 [batch]: which of them.
-        fill: what shorter ones are filled up with, on the right.
+        rows: int64 values.
+        numbers: int64 [batch]: the rows to take.
+        fill: the padding value.
 
     Returns:
         int64 [batch, length of the longest], and bool of the same shape that is true at elements of the rows.

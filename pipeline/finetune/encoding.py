@@ -57,7 +57,7 @@ def encode_examples(
 def assemble(
     sequences: SequenceFormat, first: Sequence[int], second: Sequence[int] | None, max_length: int
 ) -> tuple[list[int], int]:
-    """One sequence of at most `max_length` tokens, and how many of them are before the second text."""
+    """One sequence of at most `max_length` tokens, and the number of tokens before the second text."""
     if second is None:
         kept = max_length - sequences.specials_of_single
         ids = [*sequences.first, *first[:kept], *sequences.last]
@@ -73,10 +73,10 @@ def segments_of(length: int, boundary: int) -> np.ndarray:
 
 
 def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
-    """How many tokens of a pair are kept when tokens are taken off the longer text until both fit.
+    """Numbers of tokens of a pair that are kept when the longer text is cut until both fit.
 
-    The same as removing one token at a time, from the second text when both are equally long (what
-    `transformers` calls `longest_first`), without the loop.
+    Computes in one step the result of removing one token at a time, from the second text when both are equally
+    long: `longest_first` in `transformers`.
     """
     if first + second <= budget:
         return first, second

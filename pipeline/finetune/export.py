@@ -28,14 +28,14 @@ def export(
     verify: bool = True,
     tasks: Tasks = TASKS,
 ) -> Export:
-    """Write a network so that others read it.
+    """Write a network as a directory that others read.
 
     Args:
         reference: any reference to a model, or a directory of scores whose models were kept.
         trial: `TASK-INITIAL-SEED` among the trainings of scores; None where there is only one.
         tasks: the kinds of tasks that scores may be of.
 
-    The other arguments and errors are those of `pipeline.exporting.exporting.export`.
+    Other arguments, and errors: see `pipeline.exporting.exporting.export`.
     """
     path = Path(reference)
     if not is_artefact(path, KIND):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from models.hf.family import Head
 
 _WRAPPER = "network."
-"""What tensor names of a generator begin with; an encoder-decoder by itself has them without."""
+"""Prefix of the tensor names of a ConditionalGenerator, which the encoder-decoder inside does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class FinetunedModel:
     config: NetworkConfig
     head: Head
     labels: tuple[str, ...]
-    """Names of the labels, in the order of their numbers; none where nothing is classified."""
+    """Names of the labels, in the order of their numbers; empty where nothing is classified."""
     tokenizer_path: Path
     trial: str
     """`TASK-INITIAL-SEED`."""
@@ -48,7 +48,7 @@ class FinetunedModel:
 
 
 def load_finetuned(directory: Path, trial: str | None = None, tasks: Tasks = TASKS) -> FinetunedModel:
-    """Read the network that a training of a scores artefact ended with.
+    """Read a fine-tuned network from an artefact of scores.
 
     Args:
         directory: a committed scores artefact, as `OUT/NAME/CHECKPOINT`.
@@ -83,7 +83,7 @@ def load_finetuned(directory: Path, trial: str | None = None, tasks: Tasks = TAS
 
 
 def read_network(fields: Mapping[str, Any]) -> NetworkConfig:
-    """The shape of a network, from the JSON object that a manifest keeps of it."""
+    """The shape of a network, from the JSON object in a manifest."""
     return TypeAdapter(NetworkChoice).validate_python(fields)
 
 

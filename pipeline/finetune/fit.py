@@ -18,14 +18,14 @@ PUBLISHED: Mapping[str, str] = MappingProxyType(
         "elmo": "ELMo",
     }
 )
-"""Kinds of network by the systems that people know."""
+"""Kinds of network with published systems as examples, for messages."""
 
 
 def check_fit(config: FinetuneConfig, network: NetworkConfig, tokenizer: TextTokenizer) -> None:
     """Check that every task can be trained with this network and this tokenizer.
 
     Raises:
-        MismatchError: a task asks for what the network cannot do, or inputs or vocabulary are too large for it.
+        MismatchError: a task needs another kind of network, or inputs or vocabulary are too large for the network.
     """
     for name, task in config.tasks.items():
         if network.network not in task.carriers:

@@ -18,22 +18,22 @@ from pipeline.finetune.settings import Precision
 Result = TypeVar("Result")
 
 MIXED_PRECISION: dict[Precision, str] = {"fp32": "no", "bf16": "bf16"}
-"""Names that Accelerate has for the precisions."""
+"""Accelerate's names of the precisions."""
 
 
 def make_accelerator(config: FinetuneConfig) -> Accelerator:
     """Join the other processes, choose the device and the number of threads."""
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    # Left to itself on CPUs, Accelerate takes each of several processes for the only one.
+    # Without `cpu` on machines without GPUs, Accelerate takes each of several processes for the only one.
     cpu = not torch.accelerator.is_available()
     return Accelerator(cpu=cpu, mixed_precision=MIXED_PRECISION[config.precision])
 
 
 def on_first(accelerator: Accelerator, action: Callable[[], Result]) -> Result:
-    """Let the first process do something and tell all others the (picklable) result.
+    """Call `action` in the first process, and return its (picklable) result in all of them.
 
-    An error is raised in every process: nobody is left waiting for one that gave up.
+    An error is raised in every process, so that no process waits for one that failed.
     """
     found: list[Any] = [None, None]
     if accelerator.is_main_process:

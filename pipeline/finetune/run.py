@@ -40,8 +40,7 @@ def finetune(
     """Train every task from the checkpoint (and from random weights, if asked), once per seed.
 
     Finished trainings are never repeated: a killed run continues after them, a finished artefact is only
-    verified, damaged files cost only their own training. Of several processes all call this; the first
-    one writes.
+    verified, and a damaged file costs only its own training. All processes call this; the first one writes.
 
     Args:
         pretrained: the checkpoint; None trains the network of `config.scratch`.
@@ -53,7 +52,7 @@ def finetune(
 
     Raises:
         ConfigError: committed scores of other settings are in the way, or a task's data is wrong.
-        MissingInputError, MismatchError: see `make_workload`.
+        MissingInputError, MismatchError: as `make_workload`.
         CorruptArtefactError: repaired files of damaged scores differ from the first ones.
         TrackingUnreachableError: MLflow does not answer; finished trainings are kept.
     """
@@ -78,7 +77,7 @@ def finetune(
 def _make(
     workload: Workload, artefact: PartedArtefact[TrialRecord], condition: Condition, track: StartRun
 ) -> None:
-    """Train what is missing and commit, or repair the committed artefact in place."""
+    """Run the missing trainings and commit the artefact, or repair a committed one in place."""
     # Everything from here on needs torch; a finished artefact is confirmed without it.
     from pipeline.finetune.processes import make_accelerator, on_first
 

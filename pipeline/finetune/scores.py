@@ -1,4 +1,4 @@
-"""What a training scored, and tables over seeds."""
+"""The scores of trainings, and tables over seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Initial = Literal["pretrained", "random"]
 
 
 class EpochScore(BaseModel):
-    """What was measured after one epoch."""
+    """The loss and the metrics of one epoch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,7 +45,7 @@ class Score(BaseModel):
     initial: Initial
     seed: int
     reference: str | None = None
-    """The checkpoint, `RUN@STEP` or a directory; None for random weights. Stands in the artefact's manifest,
+    """The checkpoint, `RUN@STEP` or a directory; None for random weights. Kept in the artefact's manifest,
     not in its files, so that the same scores have the same fingerprint wherever the checkpoint lies."""
     main_metric: str
     metrics: dict[str, float]
@@ -54,7 +54,7 @@ class Score(BaseModel):
     num_evaluation_examples: int
     epochs: tuple[EpochScore, ...]
     baselines: dict[str, dict[str, float]] = {}
-    """By name, what the same metrics give without a network, such as the first sentence as a summary."""
+    """By name, the same metrics of predictions without a network, such as the first sentence as a summary."""
 
     @property
     def value(self) -> float:
@@ -71,7 +71,6 @@ class SummaryRow:
     """None for a baseline, which nothing was trained for."""
     reference: str | None
     """The checkpoint, or the name of the baseline; None for random weights."""
-    main_metric: str
     num_seeds: int
     mean: dict[str, float]
     """By metric."""
@@ -80,8 +79,8 @@ class SummaryRow:
 
 
 def summarise(scores: Iterable[Score]) -> list[SummaryRow]:
-    """Mean and standard deviation over seeds: a row per task and initial weights, in order of appearance, and behind
-    the first of a task a row for each of its baselines."""
+    """Mean and standard deviation over seeds: a row per task and initial weights, in order of appearance. The first row
+    of a task is followed by one for each of its baselines."""
     groups: dict[tuple[str, Initial, str | None], list[Score]] = {}
     for score in scores:
         groups.setdefault((score.task, score.initial, score.reference), []).append(score)
@@ -121,7 +120,6 @@ def _summary(group: list[Score]) -> SummaryRow:
         task=first.task,
         initial=first.initial,
         reference=first.reference,
-        main_metric=first.main_metric,
         num_seeds=len(group),
         mean={name: statistics.fmean(found) for name, found in values.items()},
         std={name: statistics.stdev(found) if len(found) > 1 else None for name, found in values.items()},
@@ -134,7 +132,6 @@ def _baseline_rows(score: Score) -> list[SummaryRow]:
             task=score.task,
             initial=None,
             reference=name,
-            main_metric=score.main_metric,
             num_seeds=0,
             mean=metrics,
             std=dict.fromkeys(metrics),

@@ -17,7 +17,7 @@ class TrainingConfig(Config):
     epochs: int = Field(default=10, gt=0)
     """Passes over the training examples; the score is taken after the last."""
     batch_size: int = Field(default=16, gt=0)
-    """Examples of the global batch: what one update learns from, on however many processes."""
+    """Examples of the global batch: one update learns from them, on any number of processes."""
     micro_batch_size: int | None = Field(default=None, gt=0)
     """Examples in one forward pass; null takes the whole batch, which only a single process can do. Dropout
     is drawn per micro-batch, so the same value gives the same scores on any number of processes."""
@@ -36,7 +36,7 @@ class TrainingConfig(Config):
 
 
 class TrainingOverrides(Config):
-    """A task's own values for training settings; what is null is shared."""
+    """A task's own values for training settings; null takes the shared value."""
 
     epochs: int | None = Field(default=None, gt=0)
     """Passes over the training examples."""
@@ -58,7 +58,7 @@ class TrainingOverrides(Config):
     """After which epochs the evaluation examples are scored."""
 
     def applied_to(self, shared: TrainingConfig) -> TrainingConfig:
-        """`shared` with the values that are set here."""
+        """`shared`, with the values that are set here."""
         return shared.model_copy(update=self.model_dump(exclude_none=True))
 
 

@@ -14,7 +14,7 @@ from pipeline.finetune.forms.base import Part, PreparedTask
 
 
 def initial_network(task: PreparedTask, seed: int, checkpoint: Mapping[str, Tensor] | None) -> nn.Module:
-    """A network in host memory: random weights that follow from the seed, under what the checkpoint gives.
+    """A network in host memory: random weights that follow from the seed, then the weights of the checkpoint.
 
     Args:
         checkpoint: tensors by name; None for random weights alone.
@@ -22,7 +22,7 @@ def initial_network(task: PreparedTask, seed: int, checkpoint: Mapping[str, Tens
     Raises:
         MismatchError: the checkpoint lacks tensors, or they have other shapes or are not finite; they are named.
     """
-    # Without memory first: default weights would only be drawn, from a global generator, and replaced.
+    # Without memory first: default weights would be drawn from a global generator, only to be replaced.
     with torch.device("meta"):
         model = task.build()
     model.to_empty(device="cpu")
@@ -34,7 +34,7 @@ def initial_network(task: PreparedTask, seed: int, checkpoint: Mapping[str, Tens
 
 @torch.no_grad()
 def take_parts(model: nn.Module, parts: tuple[Part, ...], checkpoint: Mapping[str, Tensor]) -> None:
-    """Copy parts of a checkpoint into a network; what belongs to no part is left alone on both sides.
+    """Copy parts of a checkpoint into a network; tensors outside these parts are ignored on both sides.
 
     Raises:
         MismatchError: as in `initial_network`. Nothing is copied then.
@@ -53,7 +53,7 @@ def take_parts(model: nn.Module, parts: tuple[Part, ...], checkpoint: Mapping[st
             raise MismatchError(str(error), next_step="start from a checkpoint of this network") from None
         if broken := [name for name, tensor in found.items() if not bool(tensor.isfinite().all())]:
             raise MismatchError(
-                f"The checkpoint to start from has weights that are no finite numbers: {', '.join(broken)}.",
+                f"The checkpoint to start from has weights that are not finite: {', '.join(broken)}.",
                 next_step="start from an earlier checkpoint of the run: cloze checkpoints RUN",
             )
         taken |= found

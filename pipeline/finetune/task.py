@@ -1,7 +1,7 @@
-"""What every kind of task offers, and the examples of a task.
+"""The interface of a kind of task, and the examples of a task.
 
 A kind of task is one class of settings, in a file of its own in `tasks/`. It inherits from the settings of its form
-(`forms/*/settings.py`), which says what the task asks of a network and how the network is trained for it.
+(`forms/*/settings.py`): a label, a span of a text, or a text.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class TaskData(Generic[ExampleT]):
             raise ConfigError(
                 f"There are {len(train)} examples to train on and {len(evaluation)} to evaluate on in"
                 f" {' and '.join(map(str, paths))}.",
-                next_step="name larger files, or compare them with those of the official release",
+                next_step="name larger files, or compare the files with the official release",
             )
         entries = (InputEntry(kind="source-file", uri=str(p), fingerprint=hash_file(p)[0]) for p in paths)
         return cls(tuple(train), tuple(evaluation), labels, tuple(entries))
 
 
 class TaskConfig(Config):
-    """What all tasks have in common; every subclass adds a `kind`."""
+    """Settings and functions that all tasks share; every kind of task adds a `kind`."""
 
     training: TrainingOverrides = TrainingOverrides()
     """Training settings in which this task differs from the shared ones."""
@@ -72,7 +72,7 @@ class TaskConfig(Config):
     """The texts that the task evaluates on, which pre-training corpora are decontaminated against; empty for tasks made
     from documents that pre-training holds out."""
     form: ClassVar[str]
-    """What the task asks of a network; a key of `forms.registry.FORMS`."""
+    """A key of `forms.registry.FORMS`."""
     carriers: ClassVar[tuple[str, ...]]
     """Kinds of network that can be trained on tasks of this form."""
     head: ClassVar[Head]

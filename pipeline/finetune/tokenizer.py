@@ -1,4 +1,4 @@
-"""The tokenizer of a network, and where its special tokens stand in a sequence."""
+"""The tokenizer of a network, and the places of special tokens in its sequences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         self.path = path
         self.special = find_special_tokens(self._tokenizer)
-        """Ids by role: `bos`, `eos` and `pad`, and what else there is."""
+        """Ids by role: `bos`, `eos` and `pad`, and further roles that the vocabulary has."""
         if absent := [role for role in REQUIRED_ROLES if role not in self.special]:
             known = "; ".join(f"{role}: {', '.join(NAMES[role])}" for role in absent)
             raise MismatchError(
@@ -47,7 +47,7 @@ class TextTokenizer:
 
     @property
     def pad_id(self) -> int:
-        """What fills rows up."""
+        """The id of the padding token."""
         return self.special["pad"]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -56,8 +56,8 @@ class TextTokenizer:
         return [encoding.ids for encoding in found]
 
     def ids_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Token ids of each text, int64 [tokens], and the characters that each token stands for, int64 [tokens, 2]:
-        the first, and the one behind the last. Tokens that share a character, as bytes do, all name it."""
+        """Token ids of each text, int64 [tokens], and the span of characters of each token, int64 [tokens, 2]: from and
+        up to (exclusive). Byte tokens that share a character all have its span."""
         found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [
             (
@@ -68,7 +68,7 @@ class TextTokenizer:
         ]
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The text that each row of ids stands for, without special tokens and white space around it."""
+        """Decode each row of ids, without special tokens and without white space around the text."""
         return [text.strip() for text in self._tokenizer.decode_batch([list(row) for row in rows])]
 
     def id_of(self, token: str) -> int | None:
@@ -101,7 +101,7 @@ class SequenceFormat:
 
 
 def sequence_format(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
-    """How a network that classifies wants its texts, by kind and published habit."""
+    """The special tokens around the texts that a network classifies, as published for its kind."""
     return _FORMATS[network.network](network, tokenizer)
 
 
@@ -114,14 +114,14 @@ def _of_encoder(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFor
 
 
 def _of_decoder(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
-    """`<s> a </s> b </s>`: start, delimiter and extract token (Radford et al. 2018, section 3.3), for which
-    pre-training's special tokens stand."""
+    """`<s> a </s> b </s>`: the special tokens of pre-training serve as start, delimiter and extract token (Radford et
+    al. 2018, section 3.3)."""
     bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
     return SequenceFormat((bos,), (eos,), (eos,))
 
 
 def _of_elmo(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
-    """Words only: the network marks begin and end of a sentence itself."""
+    """Words only: the network adds begin and end of a sentence itself."""
     return SequenceFormat((), (), ())
 
 
@@ -134,21 +134,21 @@ _FORMATS: Mapping[str, Callable[[NetworkConfig, TextTokenizer], SequenceFormat]]
 
 @dataclass(frozen=True, slots=True)
 class GenerationFormat:
-    """The special tokens of a text that an encoder-decoder reads and of one that it writes."""
+    """The special tokens of the source and the target of an encoder-decoder."""
 
     source: SequenceFormat
     target: SequenceFormat
     start: int
-    """What the decoder reads before anything is written."""
+    """The start token of the decoder."""
 
 
 def generation_format(
     network: NetworkConfig, tokenizer: TextTokenizer, language: str | None
 ) -> GenerationFormat:
-    """How an encoder-decoder wants its texts.
+    """The special tokens around source and target of an encoder-decoder.
 
     `<s> a </s>` on both sides and a start `</s>` as in BART (Lewis et al. 2020, released code); `a </s>` and a start
-    `<pad>` for T5 (Raffel et al. 2020), which is told by its relative positions; with a language, `a </s> [tag]` and
+    `<pad>` for T5 (Raffel et al. 2020), recognised by its relative positions; with a language, `a </s> [tag]` and
     the tag as the start (Liu et al. 2020, section 2.1).
 
     Raises:

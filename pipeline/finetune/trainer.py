@@ -7,10 +7,10 @@ update, micro-batch). So the number of processes changes nothing but the order o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ MAX_GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True, slots=True)
 class EpochReport:
-    """What is known after an epoch."""
+    """Loss and metrics of an epoch."""
 
     epoch: int
     """From 1."""
@@ -47,30 +47,24 @@ class EpochReport:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a training ends with."""
+    """The result of a training."""
 
     outputs: np.ndarray
     """[evaluation rows, ...]: the form's outputs after the last epoch."""
     epochs: tuple[EpochReport, ...]
 
 
-class OnUpdate(Protocol):
-    """Called after every update with its mean loss (of this process's predictions where there are several)."""
-
-    def __call__(self, loss: float) -> None: ...
-
-
-class OnEpoch(Protocol):
-    """Called after every epoch."""
-
-    def __call__(self, report: EpochReport) -> None: ...
+OnUpdate = Callable[[float], None]
+"""Called after every update with its mean loss (of this process's predictions where there are several)."""
+OnEpoch = Callable[[EpochReport], None]
+"""Called after every epoch."""
 
 
 def plan_updates(settings: TrainingConfig, num_examples: int, seed: int, num_processes: int) -> UpdatePlan:
     """The plan of a training.
 
     Raises:
-        ConfigError: there are more processes than micro-batches in a batch, so some would do nothing.
+        ConfigError: there are more processes than micro-batches in a batch, so some would be idle.
     """
     micro_batch_size = min(settings.micro_batch_size or settings.batch_size, settings.batch_size)
     if math.ceil(settings.batch_size / micro_batch_size) < num_processes:
@@ -117,7 +111,7 @@ def train(
             if settings.scored == "every_epoch" or epoch == settings.epochs - 1:
                 outputs = evaluate(accelerator, prepared, task, loader)
                 metrics = task.measure(outputs)
-            # In float64 and summed over processes: the epoch's loss is one of all its predictions, on any process.
+            # In float64 and summed over processes: every process gets the mean loss of all predictions of the epoch.
             losses = accelerator.reduce(torch.tensor(shares, dtype=torch.float64, device=accelerator.device))
             loss = float(torch.as_tensor(losses).mean())
             reports.append(EpochReport(epoch + 1, len(shares) * (epoch + 1), loss, metrics))
@@ -138,7 +132,7 @@ def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Ad
 def learning_rate(update: int, num_updates: int, settings: TrainingConfig) -> float:
     """Rate of update number `update` (from 0): linear rise over the warm-up, then linear fall towards zero.
 
-    Neither the first nor the last update has rate zero: both would learn nothing.
+    Neither the first nor the last update has rate zero, with which it would learn nothing.
     """
     warmup = round(settings.warmup_fraction * num_updates)
     if update < warmup:
@@ -157,7 +151,7 @@ def _update(
     settings: TrainingConfig,
     on_update: OnUpdate,
 ) -> float:
-    """One optimizer step on the global batch; returns what this process adds to its mean loss."""
+    """One optimizer step on the global batch; returns the share of its mean loss from this process."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(update, plan.num_updates, settings)
     pieces = plan.micro_batches(batch)
@@ -167,8 +161,8 @@ def _update(
     loss_sum, count = 0.0, 0
     for turn in range(rounds):
         number = turn * accelerator.num_processes + accelerator.process_index
-        # Gradients are exchanged in the last round, which every process must enter: one that has no piece of
-        # its own left takes part with a repeated piece that weighs nothing.
+        # Gradients are exchanged in the last round, which every process must enter: a process without a micro-batch
+        # left takes part with a repeated one of weight zero.
         weight = accelerator.num_processes / total if number < len(pieces) else 0.0
         rows = pieces[number % len(pieces)]
         padded = task.batch(task.train, rows).to(accelerator.device)
@@ -211,7 +205,7 @@ def evaluate(
     with torch.no_grad():
         for padded, numbers in loader:
             batch = cast(PaddedBatch, padded).to(accelerator.device)
-            # Accelerate fills the last round up with repeated rows; gathering drops them again.
+            # Accelerate pads the last round with repeated rows; gathering drops them again.
             with accelerator.autocast():
                 mine = (numbers.to(accelerator.device), task.outputs(model, batch))
             found = accelerator.gather_for_metrics(mine)
@@ -236,7 +230,7 @@ def evaluation_loader(accelerator: Accelerator, task: PreparedTask) -> DataLoade
 
 @contextmanager
 def _own_randomness(accelerator: Accelerator) -> Iterator[None]:
-    """Dropout only knows torch's global generators; give them back as they were."""
+    """Restore torch's global generators afterwards: dropout draws from them."""
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         yield

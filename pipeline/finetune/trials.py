@@ -1,4 +1,4 @@
-"""Running one training of a workload: weights in, files, record and tracked metrics out."""
+"""Run one training of a workload: weights in; files, record and tracked metrics out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StartRun(Protocol):
 
 
 class TrialRunner:
-    """Runs trainings of one workload, in all processes together. Tasks are encoded and weights read once."""
+    """Runs the trainings of a workload, in all processes together. Tasks are encoded and weights read once."""
 
     def __init__(
         self, accelerator: Accelerator, workload: Workload, workspace: Path, track: StartRun
@@ -59,7 +59,7 @@ class TrialRunner:
         return plan_updates(settings, num_rows, trial.seed, self._accelerator.num_processes).num_updates
 
     def run(self, trial: Trial, advance: Advance) -> TrialRecord:
-        """Train, write predictions (and weights), then the record. A failure ends the tracked run, too."""
+        """Train, write predictions (and weights), then the record. A failure marks the tracked run as failed."""
         tracked = on_first(self._accelerator, lambda: self._start_tracking(trial))
         try:
             record = self._train_and_record(trial, tracked, advance)
@@ -159,7 +159,7 @@ class TrialRunner:
         )
 
     def _log(self, tracked: TrackedRun, trial: Trial, report: EpochReport) -> None:
-        """Metrics under the task's name: those of all tasks meet at the checkpoint's logged model."""
+        """Log metrics under the task's name, because the checkpoint's logged model gets the metrics of all tasks."""
         pretrained = self._workload.pretrained if trial.initial == "pretrained" else None
         measured = {f"{trial.task}/{name}": value for name, value in report.metrics.items()}
         if measured:

@@ -1,4 +1,4 @@
-"""What a configuration and a checkpoint ask for: data, trainings, and what identifies their result."""
+"""The data, the trainings and the identity of the scores that a configuration and a checkpoint ask for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Workload:
     tasks: Mapping[str, TaskData[Any]]
     trials: tuple[Trial, ...]
     inputs: tuple[InputEntry, ...]
-    """Of the artefact: checkpoint, tokenizer, then what the tasks were read from."""
+    """Inputs of the artefact: checkpoint, tokenizer, then the files or stores of the tasks."""
 
     @property
     def reference(self) -> str | None:
@@ -48,7 +48,7 @@ class Workload:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What determines the scores besides the inputs."""
+        """The settings that determine the scores besides the inputs."""
         config = self.config
         return {
             "tasks": {name: self._task_settings(name) for name in config.tasks},
@@ -61,11 +61,11 @@ class Workload:
 
     @property
     def key(self) -> str:
-        """Identifies the artefact before it is made."""
+        """Hash of inputs and settings, known before the artefact is made."""
         return hash_json([KIND, self.settings, [[entry.kind, entry.fingerprint] for entry in self.inputs]])
 
     def identity(self, trial: Trial) -> str:
-        """Identifies one training, so that it can be taken over by a run with other tasks or seeds."""
+        """Hash of everything that determines one training, so that a run with other tasks or seeds can adopt it."""
         from_checkpoint = trial.initial == "pretrained" and self.pretrained
         return hash_json(
             {

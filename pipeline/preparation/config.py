@@ -1,4 +1,4 @@
-"""The configuration of a preparation, read together with a look at everything that it names."""
+"""Read the configuration of a preparation, and check that everything it names exists."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pipeline.finetune.evaluation_sets import evaluation_texts
 
 
 def load_preparation(path: Path, overrides: Sequence[str] = ()) -> PreparationConfig:
-    """Read and validate a data configuration, and look for its files, tokenizer, filters and evaluation sets.
+    """Read and validate a data configuration, and check that its files, tokenizer, filters and evaluation sets exist.
 
     Raises:
         MissingInputError: the configuration or something that it names is not there.
-        ConfigError: every problem at once. Where a part of the configuration is wrong, what the other parts name is
-            looked for all the same.
+        ConfigError: every problem at once. Where a part of the configuration is wrong, the files of the other parts
+            are checked nevertheless.
     """
     plain = load_plain(PreparationConfig, path, overrides)
     try:
@@ -47,7 +47,7 @@ def load_preparation(path: Path, overrides: Sequence[str] = ()) -> PreparationCo
 
 
 def _valid_parts(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a wrong configuration that are right by themselves, as `find_input_errors` takes them."""
+    """The valid parts of an invalid configuration, as arguments of `find_input_errors`."""
     sources, filters = (_listed(plain.get(name)) for name in ("sources", "filters"))
     return {
         "sources": {number: valid for number, one in sources if (valid := _valid(AnySource, one))},
@@ -62,7 +62,7 @@ def _listed(value: Any) -> enumerate[Any]:
 
 
 def _valid(annotation: Any, value: Any) -> Any:
-    """The value as settings; None where it is absent or wrong."""
+    """The value as settings; None where it is absent or invalid."""
     try:
         return None if value is None else TypeAdapter(annotation).validate_python(value)
     except ValidationError:

@@ -1,7 +1,7 @@
 """Which Python package does this docstring sentence come from? Made from documents held out of pre-training.
 
 Needs documents whose `meta` names a `package`, as the source `python_docs` gives them. Topic classification
-with few labels: what pre-training should help with even when it was short.
+with few labels: even a short pre-training should help.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DocstringPackageConfig(HeldOutTaskConfig):
         """
         sentences = read_sentences(self)
         train, evaluation = _by_package(sentences.train), _by_package(sentences.evaluation)
-        # A package counts as large as its smaller side allows, relative to what that side must give.
+        # The size of a package is that of its smaller side, relative to the examples that this side needs.
         sizes = {
             package: min(
                 len(train[package]) / self.train_examples,

@@ -33,7 +33,7 @@ class DocstringWordOrderConfig(HeldOutTaskConfig):
 
     kind: Literal["docstring_word_order"] = "docstring_word_order"
     disorder: Disorder = "halves"
-    """What happened to the disordered sentences: `halves` puts the end before the beginning, which a network
+    """How sentences are disordered: `halves` puts the end before the beginning, which a network
     after minutes of pre-training can tell; `neighbours` exchanges neighbouring words, which is harder."""
     share: float = Field(default=1.0, gt=0, le=1)
     """Share of the neighbouring pairs that `neighbours` exchanges, at least one; lower is harder."""

@@ -21,13 +21,13 @@ SETS: Mapping[str, EvaluationSet] = MappingProxyType(
     {
         found.name: found
         for found in (
-            *(each for task in TASKS.values() for each in task.evaluation_sets),
             *pairs.SETS,
             *annotated.SETS,
+            *(each for task in TASKS.values() for each in task.evaluation_sets),
         )
     }
 )
-"""Every evaluation set by name: those of the tasks, and those that corpora are decontaminated against besides."""
+"""Every evaluation set by name: the sets of the tasks, and further sets that corpora are decontaminated against."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -44,7 +44,7 @@ def evaluation_texts(config: DecontaminationConfig) -> Iterator[EvaluationText]:
     Names and files are checked by the call; texts are read as the iterator is followed.
 
     Raises:
-        ConfigError: a name is unknown, or a file is not what its name says.
+        ConfigError: a name is unknown, or a file has another format than its name says.
         MissingInputError: there is no folder of evaluation sets, or a file of a set is not in it.
     """
     names = expand(config.tasks)

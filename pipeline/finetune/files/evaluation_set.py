@@ -30,10 +30,10 @@ class EvaluationSet:
     """The texts that one task evaluates on."""
 
     name: str
-    """What `decontaminate.tasks` calls it."""
+    """Its name in `decontaminate.tasks`."""
     files: tuple[Files, ...]
     origin: str
-    """What to unpack when a file is missing."""
+    """The archive that holds the files, for messages about missing ones."""
 
     def locate(self, data: Path) -> list[tuple[Path, ReadTexts]]:
         """The files of the set in the folder `data`.

@@ -58,16 +58,16 @@ def text_of(path: Path, name: str, found: dict[str, Any], key: str) -> str:
 
 
 def wrong_line(path: Path, line: int | str, problem: str) -> ConfigError:
-    """The error for a file whose content is not what its name says; `line` is a number or a name like `dev-17`."""
+    """The error for a line of a wrong format; `line` is its number, or a name that ends with it, such as `dev-17`."""
     number = str(line).rpartition("-")[2]
     return wrong_file(f"{path}, line {number}: {problem}")
 
 
 def wrong_file(problem: str) -> ConfigError:
-    """The error for a file whose content is not what its name says."""
+    """The error for a file of a wrong format."""
     return ConfigError(
         f"{problem}.",
-        next_step="compare the file with the one of the official release, or leave its task out",
+        next_step="compare the file with the official release, or leave its task out",
     )
 
 

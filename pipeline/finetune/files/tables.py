@@ -30,7 +30,7 @@ class GlueFiles:
 
     @property
     def origin(self) -> str:
-        """What to unpack when a file is missing."""
+        """The archive that holds the files, for messages about missing ones."""
         return f"{self.folder}.zip of the GLUE benchmark (gluebenchmark.com/tasks)"
 
     def read_labelled(self, path: Path) -> Iterator[tuple[str, list[str], int]]:

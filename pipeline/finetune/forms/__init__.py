@@ -1,7 +1,7 @@
-"""The forms of tasks, a folder each: what a task asks of a network, how it is learnt, and what counts as right.
+"""The forms of tasks, a folder each: network, loss, predictions and metrics.
 
 registry         the forms by name
-base             what a form offers to the trainer
+base             the interface between a form and the trainer
 classification   a label for a text or a pair of texts
 spans            an answer as a span of a passage, read in sliding windows
 generation       a text for a text

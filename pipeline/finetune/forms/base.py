@@ -1,7 +1,7 @@
-"""What a form of task offers to the trainer.
+"""The interface between a form of task and the trainer.
 
-A form is a class that is made from a `TaskContext` and then holds the encoded examples of one task. The trainer
-asks it for batches, their loss and their outputs; the runner asks it for a network and for what it measured.
+A form is a class that is made from a `TaskContext` and holds the encoded examples of one task. The trainer asks it for
+batches, losses, outputs and metrics; the runner asks it for a network, predictions and baselines.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """What a form is made from."""
+    """Everything that a form needs to encode a task for a network."""
 
     config: Any
     """Settings of the task."""
     data: TaskData[Any]
-    """Its examples; of those for training only the ones that are used."""
+    """Its examples; for training, only the sample that is used."""
     settings: TrainingConfig
     network: NetworkConfig
     tokenizer: TextTokenizer
@@ -43,19 +43,19 @@ class Part:
     """A part of a network that starts from a checkpoint."""
 
     own: str
-    """What the names of its tensors begin with."""
+    """Prefix of the names of its tensors."""
     theirs: tuple[str, ...] = ()
-    """The same in checkpoints, the first that is there; empty where they have the same name."""
+    """Prefixes in checkpoints, of which the first existing one counts; empty where it is `own`."""
     required: bool = True
     """Whether a checkpoint without it is refused."""
 
 
 ENCODER = Part("encoder.", ("encoder.", "discriminator.encoder."))
-"""An encoder; of an ELECTRA that has its generator still, the discriminator's."""
+"""An encoder; in a checkpoint of a whole ELECTRA, the encoder of the discriminator."""
 
 
 EVALUATION_BATCH_SIZE = 64
-"""Rows in one forward pass of an evaluation, where each row is read once."""
+"""Rows in one forward pass of an evaluation, unless a row takes several sequences."""
 
 
 class EncodedPart(Protocol):
@@ -65,12 +65,12 @@ class EncodedPart(Protocol):
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [rows]: tokens of each row, by which rows of similar cost are put together."""
+        """int64 [rows]: tokens of each row; rows of similar length are batched together."""
         ...
 
     @property
     def predictions(self) -> np.ndarray:
-        """int64 [rows]: what each row's loss sums over; an update divides by their sum."""
+        """int64 [rows]: predictions that each row's loss sums over; an update divides by their sum."""
         ...
 
 
@@ -81,10 +81,10 @@ class PaddedBatch:
     inputs: dict[str, Tensor]
     """Keyword arguments of the network."""
     targets: dict[str, Tensor]
-    """What the form compares the network's outputs with."""
+    """Tensors that the form compares the network's outputs with."""
 
     def to(self, device: torch.device) -> PaddedBatch:
-        """The same on another device."""
+        """A copy on another device."""
         return PaddedBatch(
             {name: tensor.to(device) for name, tensor in self.inputs.items()},
             {name: tensor.to(device) for name, tensor in self.targets.items()},
@@ -92,21 +92,21 @@ class PaddedBatch:
 
 
 class PreparedTask(Protocol):
-    """A task in the hands of its form."""
+    """A task, encoded for a network."""
 
     @property
     def train(self) -> EncodedPart:
-        """What is learnt from."""
+        """Rows to train on."""
         ...
 
     @property
     def evaluation(self) -> EncodedPart:
-        """What is scored on."""
+        """Rows to evaluate on."""
         ...
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What a checkpoint gives to the network."""
+        """The parts of the network that start from a checkpoint."""
         ...
 
     @property
@@ -115,7 +115,7 @@ class PreparedTask(Protocol):
         ...
 
     def build(self) -> nn.Module:
-        """The network; without memory where the caller asks for the meta device."""
+        """Make the network, on the meta device if the caller sets it."""
         ...
 
     def batch(self, part: Any, rows: np.ndarray) -> PaddedBatch:
@@ -127,7 +127,7 @@ class PreparedTask(Protocol):
         ...
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """[batch, ...]: what is kept of every row, of the same shape in all batches."""
+        """[batch, ...]: predictions for every row, of the same shape in all batches."""
         ...
 
     def measure(self, outputs: np.ndarray) -> Metrics:
@@ -139,7 +139,7 @@ class PreparedTask(Protocol):
         ...
 
     def baselines(self) -> dict[str, Metrics]:
-        """By name what is scored without a network, for comparison; mostly nothing."""
+        """By name, metrics of predictions without a network, for comparison; empty in most forms."""
         ...
 
 

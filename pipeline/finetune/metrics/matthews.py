@@ -11,6 +11,6 @@ from sklearn.metrics import matthews_corrcoef
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
     """In [-1, 1]; 0 for constant predictions, as the limit of the formula, and for constant labels."""
     with warnings.catch_warnings():
-        # Constant predictions are common after the first epoch; the value 0 says it well enough.
+        # Constant predictions are common after the first epoch; the value 0 already shows them.
         warnings.simplefilter("ignore", UserWarning)
         return float(matthews_corrcoef(labels, predictions))

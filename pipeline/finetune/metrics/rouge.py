@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 ROUGE_NAMES = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
-"""Our names, and those of the library."""
+"""Our names of the metrics to the names in `rouge-score`."""
 
 
 def rouge(references: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
     """Mean F-measure over texts, in [0, 1], by `ROUGE_NAMES`.
 
-    Words are stemmed (Porter), as the published scores of XSum have it. ROUGE-L takes each text as one sequence.
+    Words are stemmed (Porter), as for the published scores of XSum. ROUGE-L takes each text as one sequence.
     """
     from rouge_score.rouge_scorer import RougeScorer
 

@@ -29,7 +29,7 @@ def exact_match(answers: Sequence[Sequence[str]], predictions: Sequence[str]) ->
 
 
 def f1(answers: Sequence[Sequence[str]], predictions: Sequence[str]) -> float:
-    """Mean over questions of the overlap in words with the nearest answer, in [0, 1]; arguments as above."""
+    """Mean over questions of the overlap in words with the nearest answer, in [0, 1]; arguments as in `exact_match`."""
     return _mean_of_best(_overlap, answers, predictions)
 
 
@@ -50,7 +50,7 @@ def _equal(right: list[str], predicted: list[str]) -> float:
 
 
 def _overlap(right: list[str], predicted: list[str]) -> float:
-    """Harmonic mean of the shares of words that one has in common with the other; 0 where either has none."""
+    """F1 of the common words, counted with repetitions; 0 without common words."""
     common = sum((Counter(right) & Counter(predicted)).values())
     if not common:
         return 0.0

@@ -36,7 +36,7 @@ from pipeline.finetune.metrics import measure
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 
 Read = Callable[[EncodedExamples, np.ndarray], dict[str, Tensor]]
-"""Examples, and the numbers of those in a batch (int64), to the arguments of a network."""
+"""(examples, int64 numbers of the examples in a batch) to the arguments of a network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Classifier:
     build: Callable[[Any, int], nn.Module]
     """(configuration, number of labels) to a network that gives [batch, labels] logits."""
     parts: tuple[Part, ...]
-    """What a checkpoint gives it."""
+    """The parts that start from a checkpoint."""
     reader: Callable[[NetworkConfig, TextTokenizer], Read]
-    """How it reads examples."""
+    """Makes the function that turns examples into its arguments."""
     penalty: Callable[[Any], Tensor] | None = None
-    """(network) to what it adds to the loss of an update for its own weights: a scalar."""
+    """(network) to a penalty on its weights, a scalar that is added to the loss of an update."""
 
 
 def token_reader(pad_id: int) -> Read:
@@ -70,7 +70,7 @@ def word_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
     """Words by their characters, as ELMo reads them.
 
     Raises:
-        MismatchError: the tokenizer does not tell words.
+        MismatchError: the tokenizer is not a word lexicon.
     """
     assert isinstance(network, ElmoConfig), "only ELMo reads characters"
     try:
@@ -92,7 +92,7 @@ CLASSIFIERS: Mapping[str, Classifier] = MappingProxyType(
     {
         "encoder": Classifier(
             build=SequenceClassifier,
-            # BERT classifies from what the prediction of pairs has pooled, where there was one.
+            # BERT's classifier starts from the pooler of next-sentence prediction, where there was one.
             parts=(ENCODER, Part("head.dense.", ("pair_head.pooler.",), required=False)),
             reader=lambda _, tokenizer: token_reader(tokenizer.pad_id),
         ),
@@ -120,10 +120,12 @@ class ClassificationTask:
     train: EncodedExamples
     evaluation: EncodedExamples
     examples: Sequence[Example]
-    """Those of `evaluation`."""
+    """The examples of `evaluation`."""
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     read: Read
+
+    evaluation_batch_size = EVALUATION_BATCH_SIZE
 
     @classmethod
     def prepare(cls, context: TaskContext) -> ClassificationTask:
@@ -146,16 +148,9 @@ class ClassificationTask:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """See `PreparedTask`."""
         return CLASSIFIERS[self.network.network].parts
 
-    @property
-    def evaluation_batch_size(self) -> int:
-        """See `PreparedTask`."""
-        return EVALUATION_BATCH_SIZE
-
     def build(self) -> nn.Module:
-        """See `PreparedTask`."""
         return CLASSIFIERS[self.network.network].build(self.network, len(self.labels))
 
     def batch(self, part: EncodedExamples, rows: np.ndarray) -> PaddedBatch:
@@ -163,10 +158,10 @@ class ClassificationTask:
         return PaddedBatch(self.read(part, rows), {"labels": torch.from_numpy(part.labels[rows])})
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """Cross-entropy of the labels, with what the network adds for its own weights."""
+        """Cross-entropy of the labels, with the network's penalty."""
         labels, penalty = batch.targets["labels"], CLASSIFIERS[self.network.network].penalty
         loss = F.cross_entropy(model(**batch.inputs).float(), labels, reduction="sum")
-        # An update divides by the number of its examples, so that the penalty of each comes to one penalty.
+        # An update divides by the number of its examples, so their penalties add up to one.
         return loss if penalty is None else loss + penalty(unwrapped(model)) * len(labels)
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
@@ -191,5 +186,4 @@ class ClassificationTask:
         return {"predictions.jsonl": json_lines(lines)}
 
     def baselines(self) -> dict[str, Metrics]:
-        """None."""
         return {}

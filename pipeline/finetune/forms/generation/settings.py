@@ -1,4 +1,4 @@
-"""Settings and examples of generation: a text that is written for a text."""
+"""Settings and examples of the generation of a text for a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generation: a text that is written for a text, by beam search (Lewis et al. 2020, section 3.3)."""
+"""Generation of a text for a text, by beam search (Lewis et al. 2020, section 3.3)."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from pipeline.finetune.tokenizer import GenerationFormat, SequenceFormat, TextTo
 
 @dataclass(frozen=True, slots=True)
 class EncodedPairs:
-    """Texts to read, with the texts to write."""
+    """Source and target texts."""
 
     sources: Ragged
-    """Per pair the token ids that are read, int64."""
+    """Per pair the token ids of the source, int64."""
     targets: Ragged
-    """Per pair the token ids that are written, int64."""
+    """Per pair the token ids of the target, int64."""
 
     def __len__(self) -> int:
         return len(self.sources)
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [pairs]: tokens that are read."""
+        """int64 [pairs]: tokens of each source."""
         return self.sources.lengths
 
     @property
     def predictions(self) -> np.ndarray:
-        """int64 [pairs]: tokens that are written."""
+        """int64 [pairs]: tokens of each target."""
         return self.targets.lengths
 
 
@@ -63,10 +63,12 @@ class GenerationTask:
     train: EncodedPairs
     evaluation: EncodedPairs
     pairs: Sequence[TextPair]
-    """Those of `evaluation`."""
+    """The pairs of `evaluation`."""
     metrics: tuple[str, ...]
     format: GenerationFormat
     tokenizer: TextTokenizer
+
+    parts = (Part("network.", ("",)),)
 
     @classmethod
     def prepare(cls, context: TaskContext) -> GenerationTask:
@@ -99,17 +101,11 @@ class GenerationTask:
         )
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """See `PreparedTask`."""
-        return (Part("network.", ("",)),)
-
-    @property
     def evaluation_batch_size(self) -> int:
-        """Every summary that the search follows is a row of its own."""
+        """Fewer rows, because beam search follows several sequences for each."""
         return max(1, EVALUATION_BATCH_SIZE // self.config.num_beams)
 
     def build(self) -> nn.Module:
-        """See `PreparedTask`."""
         return ConditionalGenerator(self.network)
 
     def batch(self, part: EncodedPairs, rows: np.ndarray) -> PaddedBatch:
@@ -135,7 +131,7 @@ class GenerationTask:
         return smoothed_loss(model(**batch.inputs), batch.targets["targets"], self.config.label_smoothing)
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """int64 [batch, max_target_length]: what is written, without the start, padded."""
+        """int64 [batch, max_target_length]: generated ids, without the start token, padded."""
         generator = unwrapped(model)
         assert isinstance(generator, ConditionalGenerator)
         config = self.config
@@ -155,12 +151,12 @@ class GenerationTask:
         return F.pad(written, (0, config.max_target_length - written.shape[1]), value=self.tokenizer.pad_id)
 
     def measure(self, outputs: np.ndarray) -> Metrics:
-        """ROUGE of what was written."""
+        """ROUGE of the generated texts."""
         found = rouge([pair.target for pair in self.pairs], self.texts(outputs))
         return {name: found[name] for name in self.metrics}
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
-        """JSON lines: id, the right text and the one that was written."""
+        """JSON lines: id, the reference and the generated text."""
         lines = [
             {"id": pair.id, "reference": pair.target, "prediction": text}
             for pair, text in zip(self.pairs, self.texts(outputs), strict=True)
@@ -173,7 +169,7 @@ class GenerationTask:
         return {"lead-1": {name: found[name] for name in self.metrics}}
 
     def texts(self, outputs: np.ndarray) -> list[str]:
-        """What was written, as texts: the tokens up to the first that ends a text."""
+        """The generated texts: the tokens before the first `eos`, decoded."""
         eos = self.tokenizer.special["eos"]
         hidden = {*self.format.target.first, self.format.start, self.tokenizer.pad_id}
         rows = []

@@ -20,7 +20,6 @@ from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
     Metrics,
     PaddedBatch,
-    Part,
     TaskContext,
     json_lines,
 )
@@ -30,7 +29,7 @@ from pipeline.finetune.metrics import squad
 from pipeline.finetune.tokenizer import sequence_format
 
 ANSWER_METRICS = MappingProxyType({"exact_match": squad.exact_match, "f1": squad.f1})
-"""What a task of this form can name."""
+"""The metrics that a task of this form can name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,12 @@ class SpanTask:
     train: Windows
     evaluation: Windows
     questions: Sequence[Question]
-    """Those of `evaluation`."""
+    """The questions of `evaluation`."""
     metrics: tuple[str, ...]
     pad_id: int
+
+    parts = (ENCODER,)
+    evaluation_batch_size = EVALUATION_BATCH_SIZE
 
     @classmethod
     def prepare(cls, context: TaskContext) -> SpanTask:
@@ -75,22 +77,11 @@ class SpanTask:
         pad_id = context.tokenizer.pad_id
         return cls(network, config, train, evaluation, data.evaluation, config.metrics, pad_id)
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """See `PreparedTask`."""
-        return (ENCODER,)
-
-    @property
-    def evaluation_batch_size(self) -> int:
-        """See `PreparedTask`."""
-        return EVALUATION_BATCH_SIZE
-
     def build(self) -> nn.Module:
-        """See `PreparedTask`."""
         return SpanClassifier(self.network)
 
     def batch(self, part: Windows, rows: np.ndarray) -> PaddedBatch:
-        """Windows with the places of their answers, and where a predicted answer may begin and end."""
+        """Windows with the positions of their answers, and masks of where a predicted answer may begin and end."""
         input_ids, present = pad_rows(part.input_ids, rows, self.pad_id)
         inputs = {"input_ids": input_ids, "attention_mask": present}
         if part.segment_ids is not None:
@@ -137,7 +128,6 @@ class SpanTask:
         return {"predictions.jsonl": json_lines(lines), "answers.json": orjson.dumps(official)}
 
     def baselines(self) -> dict[str, Metrics]:
-        """None."""
         return {}
 
     def answers(self, outputs: np.ndarray) -> list[list[Found]]:

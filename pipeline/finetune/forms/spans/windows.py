@@ -16,7 +16,7 @@ from pipeline.finetune.tokenizer import SequenceFormat, TextTokenizer
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Each question followed by a stretch of its passage; long passages give several windows."""
+    """Each question followed by a part of its passage; long passages give several windows."""
 
     input_ids: Ragged
     """Per window its token ids, int64."""
@@ -27,12 +27,12 @@ class Windows:
     begin: np.ndarray
     """int64 [windows]: the position in the window at which the passage begins."""
     first: np.ndarray
-    """int64 [windows]: which of the passage's tokens stands there."""
+    """int64 [windows]: the number of the passage's token at `begin`."""
     size: np.ndarray
     """int64 [windows]: tokens of the passage in the window."""
     own: np.ndarray
-    """int64 [windows, 2]: the passage's tokens, from and up to, that have most context in this window; only there may
-    a predicted answer begin."""
+    """int64 [windows, 2]: the passage's tokens, from and up to (exclusive), that have most context in this window; a
+    predicted answer begins at one of them."""
     answer: np.ndarray
     """int64 [windows, 2]: positions in the window of the answer's first and last token; 0, the first special token,
     where the window does not hold all of it."""
@@ -105,10 +105,10 @@ def window_spans(num_tokens: int, capacity: int, stride: int) -> list[tuple[int,
 
 
 def own_tokens(spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """int64 [windows, 2]: from and up to which token each window gives more context than the others do.
+    """int64 [windows, 2]: the tokens, from and up to (exclusive), with more context in this window than in the others.
 
     A token's context is the smaller number of tokens to its left and right in the window, plus a hundredth of the
-    window's size; of windows that give the same, the first has it (released code).
+    window's size; of windows with equal context, the first counts (released code).
     """
     first, size = np.array(spans, dtype=np.int64).T[..., None]
     token = np.arange((first + size).max())
@@ -116,13 +116,13 @@ def own_tokens(spans: Sequence[tuple[int, int]]) -> np.ndarray:
     context = np.minimum(left, right) + 0.01 * size
     context[(left < 0) | (right < 0)] = -np.inf
     best = context.argmax(0) if len(token) else np.empty(0, dtype=np.int64)
-    # Windows have their tokens in one stretch, and in their own order.
+    # The tokens of each window are contiguous, and ascend with the windows.
     number = np.arange(len(spans))
     return np.stack([np.searchsorted(best, number, "left"), np.searchsorted(best, number, "right")], 1)
 
 
 def answer_tokens(offsets: np.ndarray, start: int, text: str) -> tuple[int, int] | None:
-    """The first and last token that the characters of an answer are in; None where no token has any of them.
+    """The first and last token of an answer's characters; None where no token has any of them.
 
     Args:
         offsets: int64 [tokens, 2], ascending.
