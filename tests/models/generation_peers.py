@@ -48,7 +48,8 @@ def move(model: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            matrix = 0.4 if "wte" in name or "shared" in name else 3.2 * parameter.shape[-1] ** -0.5
+            of_tokens = any(part in name for part in ("wte", "shared", "embed_tokens", "lm_head"))
+            matrix = 0.4 if of_tokens else 3.2 * parameter.shape[-1] ** -0.5
             scale = matrix if parameter.dim() > 1 else 0.1
             noise = scale * torch.randn(parameter.shape, generator=generator)
             # What transformers draws for matrices comes from the process's generator, which others used before.
