@@ -15,6 +15,7 @@ import mwparserfromhell
 from mwparserfromhell import nodes
 from mwparserfromhell.parser import ParserError
 
+from data_prep.sources.punctuation_repairs import repair_punctuation
 from data_prep.sources.text import clean_text
 from data_prep.sources.wikipedia_links import LinkRules
 from data_prep.sources.wikipedia_page import Page
@@ -187,22 +188,6 @@ _STRAY_TAG = re.compile(
     r"abbr|cite|dfn|var|kbd|samp|score|timeline|syntaxhighlight|source|section)(?:\s[^<>]*|/)?>",
     re.IGNORECASE,
 )
-_REPAIRS = (
-    (("(", "["), re.compile(r"(?<![\w\]])\([ \t,;:]*\)|\([ \t,;:]+\)|(?<![\w\]])\[[ \t]*\]"), ""),
-    (("（",), re.compile(r"（[\s、，；：,;:]*）"), ""),
-    (("（",), re.compile(r"（[\s、，；：]+"), "（"),
-    (("）",), re.compile(r"[\s、，；：]+）"), "）"),
-    (("，，", "、、", "，、", "、，"), re.compile(r"([、，])[、，]+"), r"\1"),
-    (("，。", "、。"), re.compile(r"[、，]+。"), "。"),
-    (("  ", "\t", "\u00a0"), re.compile(r"[ \t\u00a0]{2,}"), " "),
-    ((" )", ",)", ";)"), re.compile(r"[ ,;]{1,8}\)"), ")"),
-    (("( ", "(,", "(;"), re.compile(r"\((?: ?[,;])+ ?"), "("),
-    ((" ,", " ;"), re.compile(r"(?<=\S) (?=[,;]\s)"), ""),
-    ((",,", ", ,"), re.compile(r",(?: ?,)+"), ","),
-    ((" .",), re.compile(rf"(?<=[\w{PLACE}]) \.(?=\s|$)"), "."),
-)
-"""Punctuation that dropped nodes leave hollow: the strings one of which shows the need (looking for them costs a
-tenth of looking for the pattern), the pattern, and what replaces it."""
 _VARIANTS = re.compile(r"-\{([^{}\n]*)\}-")
 _VARIANT_NAME = re.compile(r"\s*[a-z]{2,3}(?:-[a-z]{2,5})?\s*:")
 _WORD = re.compile(r"\w")
@@ -232,10 +217,7 @@ def _tidy(text: str, rules: LinkRules, brackets: Iterable[str]) -> str:
     text = "\n".join(_prose_lines(text, rules))
     for mark in sorted(brackets):
         text = text.replace(mark, "")
-    for signs, pattern, replacement in _REPAIRS:
-        if any(sign in text for sign in signs):
-            text = pattern.sub(replacement, text)
-    return text
+    return repair_punctuation(text)
 
 
 def _variant(found: re.Match[str]) -> str:
