@@ -104,6 +104,20 @@ def own_shards(engine: Any) -> list[Shard]:
     ]
 
 
+def clear_padding(engine: Any) -> None:
+    """Zero the elements of this rank's masters that belong to no parameter.
+
+    ZeRO-3 cuts every parameter into equal parts, and DeepSpeed leaves the end of the last one as the memory was.
+    Checkpoints hold it, and the same training must give the same checkpoint.
+    """
+    for shard in own_shards(engine):
+        flat, end = shard.weights.detach().view(-1), 0
+        for piece in shard.pieces:
+            flat[end : piece.offset] = 0
+            end = piece.offset + piece.size
+        flat[end:] = 0
+
+
 def _whole_shards(engine: Any) -> list[Shard]:
     """Stage 0: masters are the network's own parameters in fp32, float32 copies of them otherwise."""
     optimizer = engine.optimizer

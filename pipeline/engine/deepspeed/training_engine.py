@@ -28,6 +28,7 @@ from pipeline.engine.deepspeed.nvme import (
     require_lockable,
 )
 from pipeline.engine.deepspeed.saved_state import SavedState
+from pipeline.engine.deepspeed.shards import clear_padding
 from pipeline.engine.deepspeed.swapped import forget_gradients, reserve
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.ema import Averaging
@@ -80,6 +81,8 @@ class TrainingEngine:
         self.deepspeed = initialize(model, config, rank.world_size, self._optimizer, self._swap)
         state = config.optimizer.state(on_cuda=False)
         reserve(self.deepspeed.optimizer, [*state, *([AVERAGE] if config.ema is not None else [])])
+        if config.zero.stage == 3:
+            clear_padding(self.deepspeed)
         self.device: torch.device = self.deepspeed.device
         self._clip = config.optimizer.clip or 0.0
         without_zero = config.zero.stage == 0
