@@ -31,6 +31,7 @@ SLOW = (
     "pipeline/finetune/test_from_pretraining.py",
     "pipeline/test_guards_ray.py",
     "cluster/test_train_group.py",
+    "test_fingerprints.py",
     "test_planted_secrets.py",
     "data_prep/test_preparation_restart.py",
     "data_prep/test_preparation.py",
