@@ -1,1 +1,1 @@
-"""What a checkpoint is, how it is written behind training's back, and where it is kept."""
+"""Checkpoints: their format, asynchronous saving, stores, retention and references."""

@@ -40,9 +40,9 @@ MODEL_CONFIG_FILE = "model.json"
 TOKENIZER_FILE = "tokenizer.json"
 DEEPSPEED_DIRECTORY = "deepspeed"
 DESCRIPTION_FILES = frozenset({TRAINER_FILE, MODEL_CONFIG_FILE, TOKENIZER_FILE})
-"""What tells about a checkpoint without its tensors."""
+"""Files that describe a checkpoint, without its tensors."""
 OF_THE_RUN = ("run_id", "run_name", "elapsed_s", "attempt", "allowed_changes")
-"""What a `TrainerState` says of the run that made it, and not of the training. It stands in the manifest, outside of
+"""Fields of a `TrainerState` about the run, not about the training. They are stored in the manifest, outside of
 the fingerprint: the same training gives the same checkpoint in any run, on any machine, at any time."""
 _NAME = re.compile(r"step-(\d{8,})$")
 
@@ -82,13 +82,13 @@ class TrainerState(BaseModel):
     evaluations_since_best: int = 0
     """Evaluations since the metric was last better."""
     skipped_updates: int = 0
-    """Updates in a row, up to this step, that were not made because something was no finite number."""
+    """Updates in a row, up to this step, that were skipped because the loss or a gradient was not finite."""
     losses: list[float] = []
     """The last training losses, which the guard against spikes compares the next one with."""
     skipped_data: list[int] = []
     """Data steps that the run leaves out, ascending."""
     allowed_changes: list[Any] = []
-    """What resumptions changed with --allow-changed, oldest first."""
+    """Changes that resumptions made with --allow-changed, oldest first."""
     attempt: str = ""
     """Names the start of the run's processes that saved it."""
 
@@ -148,12 +148,12 @@ def description(state: TrainerState, model: NetworkConfig, tokenizer_json: str) 
 
 
 def manifest_config(state: TrainerState) -> dict[str, Any]:
-    """What a manifest says that determined the checkpoint."""
+    """The manifest's `config`: step and identity, which determine the checkpoint."""
     return {"step": state.step, "identity": state.identity}
 
 
 def manifest_stats(state: TrainerState) -> dict[str, Any]:
-    """What a manifest tells people about the checkpoint."""
+    """The manifest's `stats`: metrics, and facts about the run."""
     run = state.model_dump(mode="json", include=set(OF_THE_RUN))
     measured = {
         "metric": state.metric,
@@ -164,8 +164,8 @@ def manifest_stats(state: TrainerState) -> dict[str, Any]:
 
 
 def evaluated(stats: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
-    """The metric that decides, and by name what was measured, from the stats of a checkpoint's manifest; what is no
-    number was not measured."""
+    """The deciding metric, and the measured metrics by name, from the stats of a checkpoint's manifest; only
+    numbers count."""
     metric, held_out = stats.get("metric"), stats.get("held_out", _total_alone(stats.get("held_out_loss")))
     numbers = held_out.items() if isinstance(held_out, dict) else ()
     return metric if isinstance(metric, str) else TOTAL, {

@@ -1,4 +1,4 @@
-"""What a user may write where a model is wanted, and what it stands for.
+"""References: the ways to name a model or a checkpoint, and resolving them.
 
 `RUN`, `RUN@STEP`, `RUN@latest`, `RUN@best`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, a checkpoint's directory
 or URI, or a Hugging Face directory. RUN is a run's name, its directory or its MLflow run id.
@@ -60,7 +60,7 @@ class PretrainedModel:
     model: NetworkConfig
     tokenizer_path: Path
     head: Head | None = None
-    """What a Hugging Face directory says is on top; None for a checkpoint, whose tensors tell."""
+    """The head that a Hugging Face directory names; None for a checkpoint, whose tensors tell."""
     weights: Weights = "model"
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -220,7 +220,7 @@ def _in_directory(directory: Path) -> CheckpointReference:
     try:
         step = int(read_manifest(directory).config["step"])
     except (CorruptArtefactError, KeyError):
-        step = -1  # `fetch` says what is wrong with it
+        step = -1  # `fetch` names its fault
     return CheckpointReference(CheckpointStore(directory.parent), step, directory)
 
 
@@ -285,7 +285,7 @@ def _model_id(name: str, step: int, runs_dir: Path) -> str | None:
 
 
 def _is_export(directory: Path) -> bool:
-    """Whether `manifest.json` there is one of ours, damaged or not: other tools call files of theirs so, too."""
+    """Whether `manifest.json` there is one of ours, damaged or not: other tools use this name, too."""
     if not is_committed(directory):
         return False
     try:

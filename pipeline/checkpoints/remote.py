@@ -38,7 +38,7 @@ class Remote:
     root: str
     """Path in the file system, without the scheme."""
     uri: str
-    """The same with the scheme."""
+    """`root` with the scheme."""
 
     @classmethod
     def open(cls, uri: str) -> Remote:

@@ -15,7 +15,7 @@ from pipeline.objectives.terms import higher_is_better
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept besides the best checkpoint."""
+    """Checkpoints to keep besides the best one."""
 
     keep_last: int
     """So many of the newest."""

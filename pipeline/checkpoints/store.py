@@ -42,7 +42,7 @@ _STEP = re.compile(r"step-(\d{8,})$")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStore:
-    """The checkpoints of one run. What is not published is never listed or read."""
+    """The checkpoints of one run. Unpublished ones are never listed or read."""
 
     directory: Path
     """Holds the checkpoints; with a `remote`, copies of its checkpoints."""

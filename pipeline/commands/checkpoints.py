@@ -70,7 +70,7 @@ def checkpoints(
 
 
 def _row(store: CheckpointStore, step: int, verify: bool) -> tuple[dict[str, Any], list[str]]:
-    """What the listing says of a checkpoint, and a line for each damaged file."""
+    """The listing's row of a checkpoint, and a line for each damaged file."""
     from cluster.artefacts.errors import CorruptArtefactError
     from pipeline.checkpoints.checkpoint import evaluated
 

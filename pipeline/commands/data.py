@@ -45,7 +45,7 @@ def prepare(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Turn raw text into a token store. The same command continues, repairs, or confirms what is there."""
+    """Turn raw text into a token store. The same command continues, repairs, or confirms an existing one."""
     from cluster.runtime import ray_runtime
     from data_prep.job import prepare as run_preparation
     from data_prep.plan import plan_preparation

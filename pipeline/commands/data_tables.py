@@ -1,4 +1,4 @@
-"""What the `cloze data` verbs show: sources, languages and filters are rows, however many there are."""
+"""Tables of the `cloze data` verbs; sources, languages and filters are rows, however many there are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUANTILES = {"p5": "5%", "p50": "half", "p95": "95%", "p100": "longest"}
 """Quantiles of tokens per document, and their columns."""
 _FILTER_COUNTS = ("kept", "changed", "dropped")
 _LEFT_OUT_SHOWN = 10
-"""Names shown of what a source left out of its texts, the most frequent first."""
+"""Most names shown of markup that a source left out of its texts, the frequent ones first."""
 
 
 def print_plan(plan: Mapping[str, Any]) -> None:
@@ -23,7 +23,7 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     columns = ("kind", "files", "size_bytes", "shards", "largest_shard_bytes")
     rows = [[name, *(own[column] for column in columns)] for name, own in plan["sources"].items()]
     print_table("sources", ("source", "kind", "files", "bytes", "shards", "largest shard"), rows)
-    print_table("what is there already", ("stage", ""), list(plan["stages"].items()))
+    print_table("finished stages", ("stage", ""), list(plan["stages"].items()))
     print_near_duplicates(plan.get("near_duplicates"))
 
 
@@ -68,7 +68,7 @@ def _print_holdings(what: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _print_earlier(sources: Mapping[str, Mapping[str, Any]]) -> None:
-    """What was read, dropped and rejected before the tokens."""
+    """Tables of documents read, dropped and rejected before the tokens."""
     skipped = {*_HELD, "tokens_per_document", "text_bytes"}
     rows = [
         [name, key.replace("_", " ").replace(".", ": "), count]

@@ -13,7 +13,7 @@ from pipeline.commands.output import DryRun, Json, print_json, print_mapping, pr
 
 
 class Publisher(StrEnum):
-    """Who publishes corpora."""
+    """Publishers of corpora."""
 
     wikipedia = "wikipedia"
     commoncrawl = "commoncrawl"
@@ -49,7 +49,7 @@ def download(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Fetch a corpus from its publisher. The same command continues, or confirms what is there."""
+    """Fetch a corpus from its publisher. The same command continues, or confirms the files that are there."""
     from data_prep.download.directory import download as fetch_all
     from data_prep.download.http import Http, Politeness
     from data_prep.download.publishers import list_files

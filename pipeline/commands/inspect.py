@@ -62,7 +62,7 @@ def inspect(
         int | None, typer.Option(help="Only this micro-batch of the update, over all ranks; 0 is the first.")
     ] = None,
     texts: Annotated[
-        bool, typer.Option("--texts", help="Also every text of the update, and what is predicted of it.")
+        bool, typer.Option("--texts", help="Also every text of the update, with its prediction targets.")
     ] = False,
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
@@ -70,7 +70,7 @@ def inspect(
     """Show what training reads: a sample, a document, or with --run and --step the global batch of an update.
 
     Of a sample, its text is shown, what the objective makes of it, and where its documents lie. With a pre-training
-    YAML it is exactly that run's sample; with a store, that of any objective, with its default settings unless they
+    YAML it is exactly that run's sample; with a store, a sample of any objective, with its default settings unless they
     are given, such as objective.rate=0.3 batch.sequence_length=64.
 
     Of an update, the documents are listed, and with --texts everything is shown. Nothing but the run's directory and
@@ -141,7 +141,7 @@ def _show_step(
     columns = ("document", "title", "source", "uri", "bytes", "tokens", "samples")
     chosen = "" if selection == Selection() else " (only the selected part)"
     print_table(
-        f"{len(found.documents)} documents{chosen}, those of the most tokens first",
+        f"{len(found.documents)} documents{chosen}, the ones with the most tokens first",
         columns,
         [_use_row(use) for use in found.documents[:_MAX_SHOWN_DOCUMENTS]],
     )
@@ -162,7 +162,7 @@ def _print_texts(found: InspectedStep) -> None:
 
 
 def _facts(found: InspectedStep) -> Iterator[tuple[str, Any]]:
-    """What is said above the table of documents."""
+    """The lines above the table of documents."""
     rebuilt, samples = found.rebuilt, found.samples
     config, number = rebuilt.config, rebuilt.phase
     plan = config.batch_plan
@@ -349,7 +349,7 @@ def _show_document(path: Path, number: int, as_json: bool) -> None:
 
 
 _TRACED = ("source_path", "source_text", "removed")
-"""What `--json` says of a document's origin; its tokens would be longer than itself."""
+"""Keys of a document's origin in `--json`; its tokens would be longer than its text."""
 
 
 def _print_part(title: str, text: str) -> None:

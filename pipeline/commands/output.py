@@ -58,7 +58,7 @@ def print_mapping(title: str, values: Mapping[str, Any]) -> None:
 
 
 def warn_of_damage(stores: Iterable[TokenStore]) -> None:
-    """Say on stderr which files of what is shown are not what their manifests say."""
+    """Print on stderr which of the shown files differ from their manifests."""
     from cluster.artefacts.storage import describe_damage
 
     for store in stores:

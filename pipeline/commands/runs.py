@@ -113,7 +113,7 @@ def compare(
 
 
 def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
-    """What is said of two runs in words: (title, rows of a label and a cell for each)."""
+    """The tables of a comparison: (title, rows of a label and a cell for each run)."""
     common = comparison.common
     plain = [asdict(facts) for facts in comparison.facts]
     rows = [[key.replace("_", " "), *(own[key] for own in plain)] for key in plain[0] if key != "name"]

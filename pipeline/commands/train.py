@@ -85,7 +85,7 @@ def resume(
 
 
 def describe(config: PretrainConfig) -> dict[str, Any]:
-    """What a configuration asks for, computed without starting anything."""
+    """The dry run of a configuration: its figures, computed without starting anything."""
     from dataclasses import replace
 
     import torch

@@ -35,7 +35,7 @@ def load_config(kind: type[ConfigT], path: Path, overrides: Sequence[str] = ()) 
 
     Raises:
         MissingInputError: the file, or a file named by `base`, does not exist.
-        ConfigError: every problem at once, with key, value, what is allowed and the nearest name.
+        ConfigError: every problem at once, with key, value, allowed values and the nearest name.
     """
     return validate(kind, load_plain(kind, path, overrides), str(path))
 

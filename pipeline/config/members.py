@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 from pydantic import BaseModel
 
 TAG_FIELDS = ("kind", "network")
-"""What the members of a union are told apart by."""
+"""Fields that discriminate the members of a union."""
 
 
 def members_at(kind: Any, location: tuple[Any, ...]) -> set[type]:

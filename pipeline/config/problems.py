@@ -1,4 +1,4 @@
-"""Wrong configurations explained: key, value, what is allowed, and the nearest valid name."""
+"""Errors of configurations: key, value, allowed values, and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def problems_of(kind: Any, plain: Any) -> list[ConfigProblem]:
 
 
 def _below_misspelt_tag(kind: Any, plain: Any, detail: Mapping[str, Any]) -> list[ConfigProblem]:
-    """What else is wrong with a member of a union whose tag is wrong."""
+    """Further errors of a member of a union whose tag is wrong."""
     location, given = tuple(detail["loc"]), detail["input"]
     if not isinstance(given, Mapping):
         return []

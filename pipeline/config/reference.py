@@ -30,7 +30,7 @@ class Setting:
 
     name: str
     type: str
-    """What is allowed, in words: `integer >= 1`, `one of a, b`, `settings (see optimizer)`."""
+    """The allowed values in words: `integer >= 1`, `one of a, b`, `settings (see optimizer)`."""
     default: str
     """As YAML writes it; `required` where there is none."""
     meaning: str
@@ -42,7 +42,7 @@ class Section:
     """The settings that stand together below one key."""
 
     key: str
-    """Dotted, such as `sources.books_text`: the kind `books_text` of what may stand at `sources`. Empty at the top."""
+    """Dotted, such as `sources.books_text`: the kind `books_text` of the members of `sources`. Empty at the top."""
     meaning: str
     settings: tuple[Setting, ...]
 
@@ -168,7 +168,7 @@ def _references(node: Any) -> Iterator[str]:
 
 
 def _tag(node: Mapping[str, Any]) -> str:
-    """What a member of a union is called: the values that its `kind` or `network` may have."""
+    """The name of a member of a union: the values that its `kind` or `network` may have."""
     for each in _objects(node):
         for name in TAG_FIELDS:
             if name in each["properties"]:

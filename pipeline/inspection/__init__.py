@@ -1,1 +1,1 @@
-"""What a run read and learned from: samples, steps, lineage, comparisons."""
+"""Looking into runs: samples, steps, lineage, comparisons."""

@@ -25,7 +25,7 @@ Axis = Literal["step", "tokens"]
 CURVES = ("loss", "tokens_per_s")
 """Of every step."""
 LAST = 100
-"""Steps over which the loss at a place is averaged: that of one step says little."""
+"""Steps over which the loss at a place is averaged: the loss of a single step is noisy."""
 _OF_THE_PLACE = ("runs_dir", "name")
 """Settings that say where a run lies and what it is called."""
 
@@ -37,7 +37,7 @@ class RunFacts:
     name: str
     state: str
     detail: str
-    """What its workers do, or why it ended."""
+    """Activity of its workers, or the reason of its end."""
     step: int
     steps: int | None
     """Of the whole run; None where only its time ends it."""
@@ -46,7 +46,7 @@ class RunFacts:
     loss: float | None
     """Mean of the last LAST steps."""
     metric: str
-    """What tells the better of its evaluations."""
+    """The metric that decides between its evaluations."""
     held_out: float | None
     """The metric at the last evaluation."""
     best_held_out: float | None
@@ -72,13 +72,13 @@ class Common:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """What `cloze runs compare` says."""
+    """The answer of `cloze runs compare`."""
 
     facts: tuple[RunFacts, RunFacts]
     settings: Mapping[str, tuple[Any, Any]]
     """By dotted key, what differs; None for what one of them does not have."""
     data: Mapping[str, tuple[Any, Any]]
-    """What differs in the data: fingerprints, sizes, what was left out. Empty: both read the same samples."""
+    """Differences of the data: fingerprints, sizes, skipped batches. Empty: both read the same samples."""
     common: Common
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def compare(left: RunDirectory, right: RunDirectory, axis: Axis = "step") -> Run
 
 
 def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """By key, both values where they differ; None for what is missing."""
+    """By key, both values where they differ; None for a missing one."""
     keys = dict.fromkeys((*left, *right))
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
@@ -134,7 +134,7 @@ def _settings(run: RunDirectory) -> dict[str, Any]:
 
 
 def _data(run: RunDirectory) -> dict[str, Any]:
-    """What decides about the samples, as far as it can be read from here."""
+    """Everything that decides about the samples, as far as it can be read from here."""
     config = run.config()
     found: dict[str, Any] = {}
     for number, store in enumerate(config.data.stores):
@@ -148,7 +148,7 @@ def _data(run: RunDirectory) -> dict[str, Any]:
         found[f"stores.{number}.tokens"] = manifest.stats.get("tokens")
     found["left out"] = [entry.data_step for entry in SkipLedger(run.path).entries]
     if state := newest_state(run):
-        # Of the samples: stores, mixture, lengths, seed and what is held out.
+        # Covers stores, mixture, lengths, seed and the held-out share.
         found["samples"] = state.data_fingerprint
     return found
 

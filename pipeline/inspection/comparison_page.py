@@ -46,7 +46,7 @@ def page(names: Sequence[str], tables: Sequence[tuple[str, Sequence[Sequence[str
 
 
 def curves_in_mlflow(left: RunInfo, right: RunInfo) -> str:
-    """What to type and open to see the curves of two runs in MLflow's own comparison."""
+    """The command to type and the address to open for the curves of two runs in MLflow's own comparison."""
     stores = {left.tracking_uri, right.tracking_uri}
     if len(stores) > 1 or "" in stores:
         return "The runs are not in one MLflow tracking store, which could draw their curves together."

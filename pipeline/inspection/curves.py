@@ -34,7 +34,7 @@ class Curve:
         return self.tokens if axis == "tokens" else self.steps.astype(np.float64)
 
     def until(self, axis: str, place: float) -> Curve:
-        """What lies at or before a place of an axis."""
+        """The part of the curve at or before a place of an axis."""
         count = int(np.searchsorted(self.along(axis), place, side="right"))
         return Curve(self.steps[:count], self.tokens[:count], self.values[:count])
 
@@ -78,7 +78,7 @@ def _number(value: object) -> float:
 
 
 def _segments(run: RunDirectory, attempts: Sequence[Attempt]) -> list[tuple[int, PretrainConfig]]:
-    """(first step, configuration) of the stretches that the run stands on; a later attempt replaces what is behind its
+    """(first step, configuration) of the stretches of the run; a later attempt replaces the stretches behind its
     start."""
     configs: dict[str, PretrainConfig] = {}
     found: list[tuple[int, PretrainConfig]] = []

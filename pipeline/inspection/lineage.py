@@ -34,7 +34,7 @@ class Node:
     uri: str
     fingerprint: str
     note: str = ""
-    """What people want to know at a glance, such as a step or a row count."""
+    """The facts for a glance, such as a step or a row count."""
     problem: str = ""
     """The damage, or why the ancestry cannot be followed further."""
     facts: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a checkpoint's weights depend on besides its inputs: how the run that made it went until then.
+"""Facts that a checkpoint's weights depend on besides its inputs: the course of the run up to its step.
 
 Facts are from the checkpoint itself, which may have been copied away from its run; what only the run's directory knows
 (who worked at it, and when) is added where that is found.
@@ -79,7 +79,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
 
 
 def created_facts(created: CreatedBy) -> dict[str, Any]:
-    """Who made something."""
+    """The code, host and time that made an artefact."""
     return {
         "cloze": created.version,
         "commit": created.commit,

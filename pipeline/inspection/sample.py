@@ -38,9 +38,9 @@ STYLES = {
 
 
 RELATIONS = {"nsp": ("next", "random"), "sop": ("in order", "swapped")}
-"""By what is predicted about a pair, what the labels 0 and 1 stand for."""
+"""By relation of a pair, the meanings of the labels 0 and 1."""
 _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-"""What a part of a character is decoded to."""
+"""Decoded text of an incomplete character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Stretch(Whereabouts):
 
 @dataclass(frozen=True, slots=True)
 class InspectedPiece:
-    """What attends to itself: a stretch of a document, a pair of segments, or a whole row."""
+    """A piece of a row that attends to itself: a stretch of a document, a pair of segments, or the whole row."""
 
     stretches: tuple[Stretch, ...]
     original: str
@@ -73,7 +73,7 @@ class InspectedPiece:
     cells: tuple[Cell, ...]
     """Both side by side."""
     target: str
-    """What is predicted, as one text; the predicted tokens with gaps between them where it is not all of the text."""
+    """The prediction target as one text; the predicted tokens with gaps between them if they are a part of the text."""
     relation: str = ""
     """Of a pair, what its segments are to each other, as RELATIONS has it."""
 
@@ -82,7 +82,7 @@ class InspectedPiece:
         return "".join(_plain(cell) for cell in self.cells)
 
     def styled(self) -> Text:
-        """The same with colours."""
+        """The text with colours."""
         text = Text()
         for cell in self.cells:
             text.append(_plain(cell) if cell.fate else cell.original, STYLES.get(cell.fate, ""))
@@ -90,7 +90,7 @@ class InspectedPiece:
 
 
 def inspect_sample(inputs: Inputs, sample: int) -> list[InspectedPiece]:
-    """What training reads as sample number `sample` of its last phase, exactly as the run of these inputs does.
+    """Sample number `sample` of the last phase of training, exactly as the run of these inputs reads it.
 
     Raises:
         ReferenceNotFoundError: the number is negative.
@@ -217,7 +217,7 @@ def _places(packed: Packed, batch: Batch, special: tuple[int, int, int]) -> list
     sources = batch.inputs.get("cu_seqlens", np.asarray([0, len(row)]))
     targets = batch.inputs.get("decoder_cu_seqlens", np.asarray([0, writes])).tolist()
     read = _pieces_of(sources, row, pad)
-    # What is too short to be corrupted is left out of the batch.
+    # A text that is too short to be corrupted is left out of the batch.
     is_left_out = [
         len(read) < len(texts) and int(((ids != bos) & (ids != eos)).sum()) < 2 for _, ids in texts
     ]

@@ -1,6 +1,6 @@
 """The global batch of one update of a run, made again without any checkpoint.
 
-What an update reads is a function of the run's configuration, its stores, the ledger of what was left out, and the
+The samples of an update are a function of the run's configuration, its stores, the ledger of skipped data, and the
 update's number; which rank read which part of it, of the number of workers that the run's history tells.
 """
 
@@ -86,7 +86,7 @@ class RebuiltStep:
     attempts: tuple[Attempt, ...]
     """Those that may have made the update, oldest first; the run stands on the last. Empty: it was not started."""
     metrics: Mapping[str, Any] | None
-    """What was logged; None for an update that was not made yet."""
+    """The logged metrics; None for an update that was not made yet."""
     config: PretrainConfig
     """In force in the last attempt."""
     inputs: Inputs
@@ -184,9 +184,9 @@ def rebuild_step(run: RunDirectory, step: int, overrides: Sequence[str] = ()) ->
 
 
 def rebuild_data_step(run: RunDirectory, data_step: int, overrides: Sequence[str] = ()) -> RebuiltStep:
-    """The same for a global batch given by its number, also one that was left out after a loss spike.
+    """Inspect a global batch by its number, also one that was skipped after a loss spike.
 
-    Its step is that of the update that read it; of one that was left out, of the update that was taken back.
+    Its step is the update that read it; for a skipped one, the update that was rolled back.
 
     Raises:
         As `rebuild_step` does.
@@ -239,13 +239,13 @@ class InspectedStep:
     rebuilt: RebuiltStep
     samples: tuple[InspectedSample, ...]
     documents: tuple[DocumentUse, ...]
-    """Those of the most tokens first."""
+    """The documents with the most tokens first."""
     _origins: tuple[SampleOrigin, ...]
     """Of each of the samples."""
     _whereabouts: Mapping[tuple[int, int], Whereabouts]
 
     def texts(self) -> Iterator[tuple[InspectedSample, list[InspectedPiece]]]:
-        """Every sample with its text and what is predicted of it."""
+        """Every sample with its text and its prediction targets."""
         reader = SampleReader(self.rebuilt.inputs, self.rebuilt.dataset)
         for one, origin in zip(self.samples, self._origins, strict=True):
             yield one, reader.read(one.sample, origin, self._whereabouts)

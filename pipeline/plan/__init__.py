@@ -1,1 +1,1 @@
-"""What a run will need, worked out before anything is started: memory, disk, hours, and what to choose."""
+"""Predictions for a run before it is started: memory, disk, hours, and alternatives."""

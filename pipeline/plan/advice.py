@@ -1,4 +1,4 @@
-"""What a plan would have said, for a run that ran out of memory."""
+"""Advice from a plan for a run that ran out of memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GIB = 1 << 30
 
 
 def advise(config: PretrainConfig, device_bytes: int | None = None) -> str:
-    """What would fit on the run's workers, in a few lines; never raises.
+    """Settings that would fit on the run's workers, in a few lines; never raises.
 
     Args:
         device_bytes: memory of one device; None asks this machine.

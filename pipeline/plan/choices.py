@@ -1,4 +1,4 @@
-"""What could be chosen instead: how the state is spread, and the largest micro-batch."""
+"""Alternatives to the configuration: ZeRO stages, offload, and the largest micro-batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLACES = {"cpu": "on the host", "nvme": "on disks"}
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """What a run is planned for."""
+    """The hardware that a run is planned for."""
 
     nodes: int
     devices_per_node: int
@@ -41,13 +41,13 @@ class Option:
     name: str
     """As people say it: `stage 2`, `stage 3, optimizer on the host`."""
     settings: tuple[str, ...]
-    """What to type to get it."""
+    """The overrides to type for it."""
     zero: ZeroConfig
     memory: DeviceMemory
     host: HostMemory
     fits: bool | None
     traffic: float
-    """Bytes over the network per rank, step and byte of weights, next to those of plain data parallelism (Rajbhandari
+    """Network bytes per rank, step and byte of weights, beside the bytes of plain data parallelism (Rajbhandari
     et al. 2020, section 7)."""
     micro_batch_size: int | None
     """Largest that fits and divides a rank's samples; None where none fits, or where memory is not known."""
@@ -64,13 +64,13 @@ def longest_phase(config: PretrainConfig) -> int:
 
 
 def memory_of(config: PretrainConfig, network: Network, machines: Machines) -> DeviceMemory:
-    """What a rank's device holds at the worst moment."""
+    """Peak memory of a rank's device."""
     trace = network.trace(config.batch.micro_batch_size, longest_phase(config))
     return device_memory(config, network, sharding_of(config, network, machines), trace)
 
 
 def chosen_option(config: PretrainConfig, network: Network, machines: Machines) -> Option:
-    """What the configuration itself says."""
+    """The choice of the configuration itself."""
     return _option(_name(config.zero), (), config, network, machines, 1.5 if config.zero.stage == 3 else 1.0)
 
 

@@ -13,7 +13,7 @@ from pipeline.plan.network import Network
 from pipeline.runs.config import UNBOUNDED_STEPS, PretrainConfig
 
 _DEFAULT_MFU = {"encoder": 0.35, "decoder": 0.35, "encoder_decoder": 0.30, "elmo": 0.05}
-"""Shares of a GPU's peak to be expected, below what is published: 52% of a V100's for BERT large (Rasley et al. 2020,
+"""Expected shares of a GPU's peak, below the published ones: 52% of a V100's for BERT large (Rasley et al. 2020,
 DeepSpeed), 44% to 52% of an A100's for GPTs (Narayanan et al. 2021, table 1), 46% of a TPU v4's for PaLM (Chowdhery
 et al. 2022, table 3), 33% to 39% of an H100's for an 8B decoder (Liang et al. 2024, TorchTitan). LSTMs go word by word,
 and their share is a guess."""

@@ -1,5 +1,4 @@
-"""A micro-batch of no text at all, in the shapes that a run's objective makes: what is planned with before any data is
-there.
+"""An example micro-batch of random tokens in the shapes that a run's objective makes, for planning without data.
 
 Rows are laid out as packing does: pieces of text that fill the row, or a pair and its padding. The tokens are drawn at
 random, the corruption is the objective's own.
@@ -27,19 +26,19 @@ PIECES_PER_ROW = 4
 TOKENS_PER_SENTENCE = 24
 _ROLES = ("bos", "pad", "eos", "unk", "mask")
 _ASSUMED_VOCABULARY = {"encoder": 30_522, "decoder": 50_257, "encoder_decoder": 32_128, "elmo": 100_000}
-"""By kind of network, the vocabulary that is taken where neither tokens nor the configuration say: those of BERT, GPT-2
-and T5."""
+"""Assumed size of the vocabulary by kind of network, if neither tokens nor the configuration give it: BERT's, GPT-2's
+and T5's, and a usual one for ELMo."""
 _WORDS = 4_000
 """Words of the lexicon that ELMo's example is spelled with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What texts are read with: the vocabulary, and how sure its size is."""
+    """The vocabulary, and how sure its size is."""
 
     vocabulary: Vocabulary
     note: str
-    """Empty where the size is that of the tokens."""
+    """Empty if the size comes from the prepared tokens."""
 
 
 def reader_of(config: PretrainConfig) -> Reader:

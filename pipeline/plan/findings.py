@@ -1,4 +1,4 @@
-"""What an operator should know before the start, in sentences."""
+"""Warnings and hints for an operator before the start, in sentences."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _memory(
             f" (batch.micro_batch_size={chosen.micro_batch_size})"
         )
     if config.compute.compile:
-        yield "torch.compile is not modelled: what is said here is an upper bound, it mostly needs less"
+        yield "torch.compile is not modelled: the figures here are an upper bound, it mostly needs less"
 
 
 def _disk(disk: Disk) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """How many operations a network needs for a sample, counted on the real network without computing anything.
 
 Counted are the multiplications and additions of matrix products, forward and backward, as model FLOPs (Chowdhery et al.
-2022, appendix B): what is recomputed to save memory does not count. Attention counts every pair of tokens of the same
+2022, appendix B): recomputation to save memory does not count. Attention counts every pair of tokens of the same
 document once, also where a causal mask hides half of them, as there; what packing hides between documents does not.
 """
 
@@ -85,7 +85,7 @@ def _run(model: nn.Module, inputs: Mapping[str, np.ndarray], tensors: Mapping[st
 
 def product_formula(func: Any) -> Callable[..., int] | None:
     """PyTorch's formula for the operations of a matrix product, which it does not apply to those that add in place;
-    None for what is no product."""
+    None for other operations."""
     packet = func._overloadpacket
     return flop_registry.get(_IN_PLACE.get(packet, packet))
 
@@ -125,7 +125,7 @@ class _Products(TorchDispatchMode):
             return next(known, DATA_DEPENDENT[func](*args))
         out = func(*args, **kwargs)
         if func is _aten.unbind.int and args[0].dim() == 1:
-            # `tolist` reads numbers one by one: those of the input that has as many.
+            # `tolist` reads numbers one by one, here from the input with as many elements.
             numbers = next((each for each in self._integers if each.size == args[0].numel()), ())
             self._read = [(tensor, int(number)) for tensor, number in zip(out, numbers, strict=False)]
         if (formula := product_formula(func)) is not None:
@@ -157,7 +157,7 @@ class _Attention(TorchFunctionMode):
         # Two products of 2 operations a pair forward, and twice as many backward.
         times = 3 if torch.is_grad_enabled() and query.requires_grad else 1
         self.flops += times * 2 * heads * pairs * (size + value.shape[3])
-        # Gradients must reach all three; what they are is nobody's concern here.
+        # Gradients must reach all three; their values do not matter here.
         return query + (key.mean(2, keepdim=True) + value.mean(2, keepdim=True))
 
     def _pairs(self, batch: int, length: int, key_length: int) -> int:

@@ -1,4 +1,4 @@
-"""What operations give whose result depends on numbers, where tensors have a shape and no numbers."""
+"""Results of data-dependent operations on tensors without data, which have a shape only."""
 
 from __future__ import annotations
 

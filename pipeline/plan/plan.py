@@ -16,7 +16,7 @@ from pipeline.runs.config import PretrainConfig
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run will need, and what could be chosen."""
+    """The plan of a run: its needs, and alternatives."""
 
     name: str
     objective: str
@@ -24,7 +24,7 @@ class Plan:
     parameters: int
     vocabulary: int
     vocabulary_note: str
-    """Empty where its size is that of the tokens."""
+    """Empty if the size comes from the prepared tokens."""
     gpu: str
     machines: Machines
     attention: str
@@ -54,7 +54,7 @@ def make_plan(
     Args:
         config: its `cluster.workers` is not looked at.
         memory_bytes: of one device, in place of the card's own.
-        mfu: share of the peak to be expected; None takes that of runs before, or a usual one.
+        mfu: share of the peak to be expected; None takes the MFU of earlier runs, or a usual one.
 
     Raises:
         ConfigError, MismatchError, ReferenceNotFoundError: objective, network and tokens do not fit.

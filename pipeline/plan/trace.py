@@ -32,16 +32,16 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What forward and backward of one micro-batch need besides parameters and gradients."""
+    """Memory of forward and backward of one micro-batch, without parameters and gradients."""
 
     inputs_bytes: int
     """The micro-batch on the device."""
     kept_bytes: int
-    """What the forward pass keeps for the backward pass."""
+    """Activations that the forward pass keeps for the backward pass."""
     forward_bytes: int
     """Most bytes that are alive at a time in the forward pass."""
     gathering_bytes: int
-    """The same, before the last module that has parameters of its own: until then weights may be on their way."""
+    """Most bytes alive before the last module with parameters of its own: until then ZeRO-3 may gather weights."""
     peaks: tuple[tuple[int, int], ...]
     """(gradient elements finished, most bytes alive meanwhile), for every stretch of the backward pass between two
     finished gradients; the first begins with the forward pass. A gradient counts until it is finished."""

@@ -1,4 +1,4 @@
-"""What the machines of a run are doing: processors, memory, disks, network, GPUs; under MLflow's own names."""
+"""Metrics of the machines of a run: processors, memory, disks, network, GPUs; under MLflow's own names."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class MachineMetrics:
 
 
 def by_host(samples: Iterable[tuple[str, Mapping[str, float]] | None]) -> dict[str, float]:
-    """What rank 0 logs as `system` of what all ranks sent it: `HOST/cpu_utilization_percentage` and the like.
+    """The log line `system`, from the samples of all ranks: `HOST/cpu_utilization_percentage` and the like.
 
     Args:
         samples: of every rank; None from those that watch no machine.
@@ -162,6 +162,6 @@ def _nvml() -> Any:
 
 @contextmanager
 def _missing() -> Iterator[None]:
-    """What a machine does not give, or a container hides, is left out: figures must not end a run."""
+    """Suppress errors of a metric that a machine lacks, or a container hides: metrics must not end a run."""
     with suppress(Exception):
         yield

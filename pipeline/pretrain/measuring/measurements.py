@@ -1,4 +1,4 @@
-"""What every step is measured by: speeds, memory, and now and then how the ranks and their machines do."""
+"""Measurements of every step: speeds and memory; periodically also stragglers and machines."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class Meter:
         Returns:
             `tokens_per_s`, `samples_per_s`, `step_s`, `data_wait_share`, `model_flops_per_s` (of one device), and
             `mfu`, the share of its peak, where that is known. MFU is not given for CPUs, and for cards that are not in
-            the table of `pipeline/engine/gpus.py`: a share of what some product reached here is another number, and
-            would be taken for it.
+            the table of `pipeline/engine/gpus.py`: a share of a speed measured here is another number, and
+            would be mistaken for it.
         """
         found = {
             "tokens_per_s": tokens / step_s,
@@ -104,7 +104,7 @@ class Meters:
 
 def device_peak(device: torch.device, precision: str) -> float | None:
     """Peak FLOP/s of a device; None for CPUs and unknown cards. `fp32` is the speed without TF32, or with it where it
-    is switched on: then that of half precision, halved."""
+    is switched on: then half the speed of half precision."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
