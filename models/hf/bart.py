@@ -23,12 +23,13 @@ from models.hf.family import (
     Tensors,
     TokenIds,
     differences,
+    generation_keys,
     read_activation,
     read_fields,
     require_keys,
     write_fields,
 )
-from models.hf.names import Names, module, parameter, to_our_names, to_their_names
+from models.hf.names import Names, module, parameter, to_our_names, to_their_names, with_prefix
 from models.hf.networks import build_on_meta
 from models.hf.shared_embedding import STACKS, with_shared_embedding
 from models.weights import check_tensors
@@ -117,15 +118,12 @@ def to_hf(
     config_dict = {
         **write_fields(config, CONFIG_KEYS),
         "model_type": variant.model_type,
-        "architectures": [family_of(variant).class_name(head)],
         "is_encoder_decoder": True,
         "activation_function": ACTIVATION_NAMES[config.activation],
         "decoder_layers": config.decoder_layers,
         "decoder_attention_heads": config.num_heads,
         "decoder_ffn_dim": config.intermediate_size,
-        "pad_token_id": token_ids.pad,
-        "bos_token_id": token_ids.bos,
-        "eos_token_id": token_ids.eos,
+        **token_ids.keys,
         "decoder_start_token_id": token_ids.eos if variant.starts_with_eos else None,
         "forced_eos_token_id": token_ids.eos,
     }
@@ -141,7 +139,9 @@ def from_hf(
     """
     head = family_of(variant).architectures[config_dict["architectures"][0]]
     config = _read_config(variant, {**DEFAULTS, **config_dict})
-    used = with_shared_embedding(_with_base(tensors), BASE, separate=not config.tie_embeddings)
+    used = with_shared_embedding(
+        with_prefix(tensors, BASE, "lm_head.", LOGITS_BIAS), BASE, separate=not config.tie_embeddings
+    )
     used = drop_copies(
         used, {"lm_head.weight": f"{BASE}shared.weight"}, tied=config.tie_embeddings, unused=UNUSED_NAMES
     )
@@ -161,9 +161,8 @@ def from_hf(
 
 
 def generation_config(variant: Variant, config_dict: HfConfig) -> HfConfig:
-    """What `generate` needs to know: how a text begins and ends."""
-    keys = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
-    values = {key: config_dict[key] for key in keys}
+    """The tokens with which `generate` begins and ends a text."""
+    values = generation_keys(config_dict, "decoder_start_token_id", "forced_eos_token_id")
     return values | ({"forced_bos_token_id": values["bos_token_id"]} if variant.starts_with_eos else {})
 
 
@@ -234,11 +233,6 @@ def _read_config(variant: Variant, values: Mapping[str, Any]) -> TransformerConf
 
 UNUSED_NAMES = {f"{BASE}{stack}.version" for stack in STACKS}
 """Tensors of old files that say nothing."""
-
-
-def _with_base(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    known = (BASE, "lm_head.", LOGITS_BIAS)
-    return {name if name.startswith(known) else f"{BASE}{name}": tensor for name, tensor in tensors.items()}
 
 
 FAMILY = family_of(BART)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from models.config import TransformerConfig
 from models.hf import bert_names as bert
-from models.hf.family import Family, Head, HfConfig, Tensors, TokenIds, differences, label_names, require_keys
+from models.hf.family import Family, Head, HfConfig, Tensors, TokenIds, differences, require_keys
 from models.hf.names import Names, import_tensors, module, to_their_names
-from models.hf.networks import build_on_meta, num_labels_of
+from models.hf.networks import build_on_meta
 
 ARCHITECTURES: Mapping[str, Head] = {
     "BertModel": "encoder",
@@ -47,11 +47,8 @@ def to_hf(
     config_dict = {
         **bert.write_bert_config(config),
         "model_type": "bert",
-        "architectures": [FAMILY.class_name(head)],
         "pad_token_id": token_ids.pad,
     }
-    if head == "sequence_classification":
-        config_dict |= label_names(num_labels_of(state_dict, head))
     return to_their_names(_table(config, head), state_dict), config_dict
 
 

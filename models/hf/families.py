@@ -115,7 +115,8 @@ def export_model(
     tensors, config_dict = chosen.to_hf(state_dict, config, head, token_ids)
     dtype = next(iter(state_dict.values())).dtype
     config_dict["dtype"] = str(dtype).removeprefix("torch.")
-    if labels is not None:
+    config_dict["architectures"] = [chosen.class_name(head)]
+    if head == "sequence_classification" or labels is not None:
         config_dict |= label_names(num_labels, labels)
     generation = chosen.generation_config(config_dict) if chosen.generation_config else None
     return Exported(chosen.name, tensors, config_dict, head, generation, part.notes)

@@ -39,6 +39,11 @@ class TokenIds:
     eos: int | None = 2
     """`</s>` or `[SEP]`; None where there is none."""
 
+    @property
+    def keys(self) -> HfConfig:
+        """All three under their names in config.json."""
+        return {"pad_token_id": self.pad, "bos_token_id": self.bos, "eos_token_id": self.eos}
+
 
 @dataclass(frozen=True)
 class Family:
@@ -57,7 +62,8 @@ class Family:
     are missing, unexpected or of another shape."""
     to_hf: Callable[[Mapping[str, Tensor], TransformerConfig, Head, TokenIds], tuple[Tensors, HfConfig]]
     """(state dict, configuration, head, token ids) to (tensors, config.json). Only called without `obstacles`, with a
-    state dict that fits; tensors may be on the meta device and may share memory with what is returned."""
+    state dict that fits; tensors may be on the meta device, and the returned ones may share their memory. The class of
+    the network and the names of labels are added to config.json by the caller."""
     obstacles: Callable[[TransformerConfig, Head], list[str]]
     """Why a network with this head cannot be written as this family; empty if it can."""
     generation_config: Callable[[HfConfig], HfConfig] | None = None
@@ -129,6 +135,11 @@ def read_fields(values: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str,
 def write_fields(config: TransformerConfig, keys: Mapping[str, str]) -> HfConfig:
     """The opposite of `read_fields`."""
     return {theirs: getattr(config, ours) for ours, theirs in keys.items()}
+
+
+def generation_keys(config_dict: HfConfig, *others: str) -> HfConfig:
+    """The special tokens of config.json, and `others` of its keys, for generation_config.json."""
+    return {key: config_dict[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", *others)}
 
 
 def differences(

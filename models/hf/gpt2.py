@@ -20,14 +20,14 @@ from models.hf.family import (
     Tensors,
     TokenIds,
     differences,
-    label_names,
+    generation_keys,
     read_activation,
     read_fields,
     require_keys,
     write_fields,
 )
-from models.hf.names import Names, import_tensors, module, parameter, to_their_names
-from models.hf.networks import build_on_meta, num_labels_of
+from models.hf.names import Names, import_tensors, module, parameter, to_their_names, with_prefix
+from models.hf.networks import build_on_meta
 
 BASE = "transformer."
 """Beginning of tensor names; bare models and the published files have none."""
@@ -81,16 +81,11 @@ def to_hf(
     config_dict = {
         **write_fields(config, CONFIG_KEYS),
         "model_type": "gpt2",
-        "architectures": [FAMILY.class_name(head)],
         "n_inner": config.intermediate_size,
         "activation_function": ACTIVATION_NAMES[config.activation],
         "embd_pdrop": config.dropout,
-        "pad_token_id": token_ids.pad,
-        "bos_token_id": token_ids.bos,
-        "eos_token_id": token_ids.eos,
+        **token_ids.keys,
     }
-    if head == "sequence_classification":
-        config_dict |= label_names(num_labels_of(state_dict, head))
     return to_their_names(_table(config, head), state_dict), config_dict
 
 
@@ -105,14 +100,14 @@ def from_hf(
     head = FAMILY.architectures[config_dict["architectures"][0]]
     config = _read_config({**DEFAULTS, **config_dict})
     copies = {"lm_head.weight": f"{BASE}wte.weight"}
-    used = drop_copies(_with_base(tensors), copies, tied=config.tie_embeddings, unused=_masks(config))
+    used = drop_copies(
+        with_prefix(tensors, BASE, "lm_head.", "score."),
+        copies,
+        tied=config.tie_embeddings,
+        unused=_masks(config),
+    )
     ours = build_on_meta(config, head, len(used.get("score.weight", ())) or 1).state_dict()
     return import_tensors(_table(config, head), ours, used), config, head
-
-
-def generation_config(config_dict: HfConfig) -> HfConfig:
-    """What `generate` needs to know of the vocabulary."""
-    return {key: config_dict[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
 def _table(config: TransformerConfig, head: Head) -> list[Names]:
@@ -150,14 +145,6 @@ def _read_config(values: Mapping[str, Any]) -> TransformerConfig:
     )
 
 
-def _with_base(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    heads = ("lm_head.", "score.")
-    return {
-        name if name.startswith((BASE, *heads)) else f"{BASE}{name}": tensor
-        for name, tensor in tensors.items()
-    }
-
-
 def _masks(config: TransformerConfig) -> set[str]:
     """Causal masks, which old files store."""
     names = ("attn.bias", "attn.masked_bias")
@@ -174,5 +161,5 @@ FAMILY = Family(
     from_hf=from_hf,
     to_hf=to_hf,
     obstacles=obstacles,
-    generation_config=generation_config,
+    generation_config=generation_keys,
 )

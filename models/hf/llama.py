@@ -20,14 +20,14 @@ from models.hf.family import (
     Tensors,
     TokenIds,
     differences,
-    label_names,
+    generation_keys,
     read_activation,
     read_fields,
     require_keys,
     write_fields,
 )
-from models.hf.names import Names, import_tensors, module, parameter, to_their_names
-from models.hf.networks import build_on_meta, num_labels_of
+from models.hf.names import Names, import_tensors, module, parameter, to_their_names, with_prefix
+from models.hf.networks import build_on_meta
 
 BASE = "model."
 """Beginning of tensor names; bare models have none."""
@@ -86,18 +86,13 @@ def to_hf(
         **write_fields(config, CONFIG_KEYS),
         **REQUIRED,
         "model_type": "llama",
-        "architectures": [FAMILY.class_name(head)],
         "num_key_value_heads": config.key_value_heads,
         "head_dim": config.head_size,
         "hidden_act": ACTIVATION_NAMES[config.activation],
         "rope_theta": config.rotary_base,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_base},
-        "pad_token_id": token_ids.pad,
-        "bos_token_id": token_ids.bos,
-        "eos_token_id": token_ids.eos,
+        **token_ids.keys,
     }
-    if head == "sequence_classification":
-        config_dict |= label_names(num_labels_of(state_dict, head))
     return to_their_names(_table(config, head), state_dict), config_dict
 
 
@@ -113,14 +108,11 @@ def from_hf(
     copies = {"lm_head.weight": f"{BASE}embed_tokens.weight"}
     # Old files store the frequencies of rotary positions.
     unused = {f"{BASE}layers.{number}.self_attn.rotary_emb.inv_freq" for number in range(config.num_layers)}
-    used = drop_copies(_with_base(tensors), copies, tied=config.tie_embeddings, unused=unused)
+    used = drop_copies(
+        with_prefix(tensors, BASE, "lm_head.", "score."), copies, tied=config.tie_embeddings, unused=unused
+    )
     ours = build_on_meta(config, head, len(used.get("score.weight", ())) or 1).state_dict()
     return import_tensors(_table(config, head), ours, used), config, head
-
-
-def generation_config(config_dict: HfConfig) -> HfConfig:
-    """The special tokens that `generate` needs."""
-    return {key: config_dict[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
 def _table(config: TransformerConfig, head: Head) -> list[Names]:
@@ -172,13 +164,6 @@ def _read_config(values: Mapping[str, Any]) -> TransformerConfig:
     )
 
 
-def _with_base(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name if name.startswith((BASE, "lm_head.", "score.")) else f"{BASE}{name}": tensor
-        for name, tensor in tensors.items()
-    }
-
-
 FAMILY = Family(
     name="LLaMA",
     architectures={
@@ -189,5 +174,5 @@ FAMILY = Family(
     from_hf=from_hf,
     to_hf=to_hf,
     obstacles=obstacles,
-    generation_config=generation_config,
+    generation_config=generation_keys,
 )

@@ -17,14 +17,13 @@ from models.hf.family import (
     Tensors,
     TokenIds,
     differences,
-    label_names,
     read_activation,
     read_fields,
     require_keys,
     write_fields,
 )
 from models.hf.names import Names, import_tensors, module, to_their_names
-from models.hf.networks import build_on_meta, num_labels_of
+from models.hf.networks import build_on_meta
 
 ARCHITECTURES: Mapping[str, Head] = {
     "ModernBertModel": "encoder",
@@ -110,7 +109,6 @@ def to_hf(
         **dict.fromkeys(BIAS_KEYS.values(), config.biases),
         "decoder_bias": True,
         "model_type": "modernbert",
-        "architectures": [FAMILY.class_name(head)],
         "hidden_activation": ACTIVATION_NAMES[config.activation],
         "classifier_activation": ACTIVATION_NAMES[config.prediction_activation],
         "classifier_dropout": config.dropout,
@@ -128,8 +126,6 @@ def to_hf(
     }
     if head in LABELLING:
         config_dict["classifier_activation"] = "gelu"
-    if head == "sequence_classification":
-        config_dict |= label_names(num_labels_of(state_dict, head))
     return to_their_names(_table(config, head), state_dict), config_dict
 
 

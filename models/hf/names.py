@@ -83,3 +83,15 @@ def import_tensors(
     table = list(table)
     check_tensors(to_their_names(table, expected), tensors, "the Hugging Face state dict")
     return to_our_names(table, tensors)
+
+
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str, *others: str) -> dict[str, Tensor]:
+    """The tensors of a bare model under the names that a model with a head has.
+
+    Args:
+        prefix: put before every name that begins neither with it nor with one of `others`.
+    """
+    return {
+        name if name.startswith((prefix, *others)) else f"{prefix}{name}": tensor
+        for name, tensor in tensors.items()
+    }

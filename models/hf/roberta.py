@@ -16,9 +16,9 @@ from torch import Tensor
 
 from models.config import Norm, TransformerConfig
 from models.hf import bert_names as bert
-from models.hf.family import Family, Head, HfConfig, Tensors, TokenIds, differences, label_names, require_keys
+from models.hf.family import Family, Head, HfConfig, Tensors, TokenIds, differences, require_keys
 from models.hf.names import Names, module, to_our_names, to_their_names
-from models.hf.networks import build_on_meta, num_labels_of
+from models.hf.networks import build_on_meta
 from models.weights import check_tensors
 
 
@@ -84,15 +84,10 @@ def to_hf(
     config_dict = {
         **bert.write_bert_config(config),
         "model_type": variant.model_type,
-        "architectures": [_family(variant).class_name(head)],
         "max_position_embeddings": config.max_positions + token_ids.pad + 1,
         "type_vocab_size": max(config.num_segments, 1),
-        "pad_token_id": token_ids.pad,
-        "bos_token_id": token_ids.bos,
-        "eos_token_id": token_ids.eos,
+        **token_ids.keys,
     }
-    if head == "sequence_classification":
-        config_dict |= label_names(num_labels_of(state_dict, head))
     return tensors, config_dict
 
 

@@ -20,6 +20,7 @@ from models.hf.family import (
     Tensors,
     TokenIds,
     differences,
+    generation_keys,
     read_fields,
     require_keys,
     write_fields,
@@ -110,15 +111,12 @@ def to_hf(
     config_dict = {
         **write_fields(config, CONFIG_KEYS),
         "model_type": "t5",
-        "architectures": [FAMILY.class_name(head)],
         "is_encoder_decoder": True,
         "num_decoder_layers": config.decoder_layers,
         "d_kv": config.head_size,
         "feed_forward_proj": next(name for name, kind in FEED_FORWARDS.items() if kind == feed_forward),
         "tie_word_embeddings": config.tie_embeddings,
-        "pad_token_id": token_ids.pad,
-        "bos_token_id": token_ids.bos,
-        "eos_token_id": token_ids.eos,
+        **token_ids.keys,
         "decoder_start_token_id": token_ids.pad,
     }
     return to_their_names(_table(config), state_dict), config_dict
@@ -142,12 +140,6 @@ def from_hf(
     config = _read_config({**DEFAULTS, **config_dict}, tied=tied)
     ours = build_on_meta(config, head).state_dict()
     return import_tensors(_table(config), ours, used), config, head
-
-
-def generation_config(config_dict: HfConfig) -> HfConfig:
-    """What `generate` needs to know: the decoder starts with padding."""
-    keys = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-    return {key: config_dict[key] for key in keys}
 
 
 def _table(config: TransformerConfig) -> list[Names]:
@@ -211,5 +203,6 @@ FAMILY = Family(
     from_hf=from_hf,
     to_hf=to_hf,
     obstacles=obstacles,
-    generation_config=generation_config,
+    # Its decoder starts with padding.
+    generation_config=lambda config_dict: generation_keys(config_dict, "decoder_start_token_id"),
 )

@@ -127,7 +127,7 @@ def test_export_keeps_its_precision(small_config):
         ({"is_decoder": True}, "is_decoder = True"),
         ({"add_cross_attention": True}, "add_cross_attention = True"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
-        ({"hidden_act": "swish"}, "hidden_act = 'swish'.*gelu"),
+        ({"hidden_act": "mish"}, "hidden_act = 'mish'.*gelu"),
         ({"pad_token_id": None}, "pad_token_id = None"),
         ({"num_attention_heads": 5}, "multiple of num_heads"),
     ],
