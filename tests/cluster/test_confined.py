@@ -1,4 +1,4 @@
-"""Names in manifests and records lead to files of their own artefact, whoever wrote them and whatever lies there."""
+"""Names in manifests and records lead to files of their own artefact, also if an attacker wrote them."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_a_manifest_that_names_files_elsewhere_is_refused_when_it_is_read(artefa
     with pytest.raises(CorruptArtefactError):
         read_manifest(artefact)
     (health,) = examine(artefact)
-    told = str(health.damages)
-    assert hash_file(artefact.parent / "outside")[0] not in told
+    shown = str(health.damages)
+    assert hash_file(artefact.parent / "outside")[0] not in shown
 
 
 def test_a_manifest_names_no_file_twice(artefact: Path) -> None:

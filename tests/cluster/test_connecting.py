@@ -1,4 +1,4 @@
-"""Entering a cluster where there is none, or one that does not let us in: told in seconds and one sentence."""
+"""Connecting where no cluster answers, or one refuses access: an error within seconds, in one sentence."""
 
 from __future__ import annotations
 

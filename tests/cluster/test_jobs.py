@@ -80,7 +80,7 @@ except ClusterUnreachableError as error:
 """
 
 
-def test_a_cluster_that_refuses_the_token_is_told_from_one_that_is_not_there(cluster):
+def test_a_cluster_that_refuses_the_token_is_not_reported_as_missing(cluster):
     (server,) = (
         each for each in psutil.Process(cluster.pid).children(recursive=True) if each.name() == "gcs_server"
     )
@@ -138,7 +138,7 @@ def test_local_cluster_is_closed_to_other_users_and_other_machines(cluster):
     assert addresses_of([holder, *holder.children(recursive=True)]) == {"127.0.0.1"}
 
 
-def test_local_cluster_obeys_nobody_without_its_token(cluster, monkeypatch):
+def test_local_cluster_refuses_access_without_its_token(cluster, monkeypatch):
     monkeypatch.setattr(local_cluster.LocalCluster, "headers", {})
     with pytest.raises(ClusterUnreachableError, match="refuses access"):
         connect(cluster.address)
@@ -201,7 +201,7 @@ def test_attempts_are_counted_past_nine():
 
 
 @pytest.mark.parametrize("scheme", ["http://127.0.0.1:{}", "127.0.0.1:{}", "ray://127.0.0.1:{}"])
-def test_address_where_nobody_listens_is_unreachable(scheme):
+def test_address_where_nothing_listens_is_unreachable(scheme):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = scheme.format(unused.getsockname()[1])

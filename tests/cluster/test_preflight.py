@@ -1,4 +1,4 @@
-"""Checks of this machine: each sees what is wrong, says what to do, and leaves nothing behind."""
+"""Checks of this machine: each finds its fault, names the remedy, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_declared_packages_are_all_here():
     assert software.check_packages().status == "ok"
 
 
-def test_without_compiler_the_consequence_is_told(monkeypatch):
+def test_without_compiler_the_consequence_is_named(monkeypatch):
     monkeypatch.setattr(software.shutil, "which", lambda _: None)
     check = software.check_compiler()
     assert check.status == "warn"
@@ -130,7 +130,7 @@ def test_tracking_stores_that_answer_and_that_do_not(tmp_path, http_server):
     assert services.check_tracking(f"sqlite:///{tmp_path}/new/mlflow.db").status == "ok"
 
 
-def test_ray_is_asked_where_there_is_an_address(http_server):
+def test_ray_is_checked_if_there_is_an_address(http_server):
     assert services.check_ray(None).status == "ok"
     check = services.check_ray(http_server)
     assert check.status == "fail"

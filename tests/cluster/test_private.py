@@ -1,4 +1,4 @@
-"""What is read back without a manifest lies where no other user can write."""
+"""The cache, whose files are read back without a manifest, lies where no other user can write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was verified is not read again, unless somebody touched it."""
+"""Verified files are not read again unless they changed."""
 
 from __future__ import annotations
 

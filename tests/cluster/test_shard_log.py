@@ -5,7 +5,7 @@ import numpy as np
 from cluster.artefacts.shard_log import LOG_NAME, Effort, ShardLog, measure_effort, summarize_log
 
 
-def test_totals_are_told_over_all_and_by_worker(tmp_path):
+def test_totals_are_over_all_shards_and_by_worker(tmp_path):
     log = ShardLog(tmp_path, "tokens", [10, 10, 20])
     log.add("a", 10, 2_000_000, 100, Effort("one:1", 2.0, 5))
     log.add("b", 10, 1_000_000, 50, Effort("two:2", 4.0, 9))

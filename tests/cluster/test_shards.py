@@ -133,18 +133,18 @@ def test_a_task_that_always_dies_is_named_and_the_others_are_kept(tmp_path, monk
     assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
 
 
-def test_what_a_long_task_does_is_told_until_it_ends(tmp_path, monkeypatch, capsys):
-    told = tmp_path / "told"
+def test_status_of_a_long_task_is_shown_until_it_ends(tmp_path, monkeypatch, capsys):
+    shown = tmp_path / "shown"
 
     def read_and_release(directory, file):
         if status := read_status(directory, file):
-            told.touch()
+            shown.touch()
         return status
 
     monkeypatch.setattr(shards_module, "read_status", read_and_release)
     monkeypatch.setattr(shards_module, "STATUS_INTERVAL_S", 0.05)
     monkeypatch.setattr(progress_module, "PLAIN_INTERVAL_S", 0.0)
-    map_shards(write, make(["words"], _0={"tell": str(told)}), tmp_path / "o", title="long")
+    map_shards(write, make(["words"], _0={"tell": str(shown)}), tmp_path / "o", title="long")
     assert "long: 0/1" in (err := capsys.readouterr().err)
     assert "counting words" in err
     assert sorted(path.name for path in (tmp_path / "o").iterdir() if "status" in path.name) == []

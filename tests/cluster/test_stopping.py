@@ -40,10 +40,10 @@ def start(directory: Path, *, grace_s: float, obeys: bool) -> subprocess.Popen:
 def test_sigterm_lets_the_work_come_to_its_own_end(tmp_path: Path):
     process = start(tmp_path, grace_s=60, obeys=True)
     process.send_signal(signal.SIGTERM)
-    printed, told = process.communicate()
+    printed, err = process.communicate()
     assert process.returncode == 0
     assert printed.startswith(f"saved; SIGTERM to process {process.pid} on ")
-    assert "in 60 s" in told
+    assert "in 60 s" in err
 
 
 def test_a_second_sigterm_ends_at_once_with_75_and_the_next_step(tmp_path: Path):

@@ -141,6 +141,8 @@ def test_quarantined_files_never_overwrite_each_other(directory):
     first = quarantine(directory, Damage("a", "flipped"))
     (directory / "a").write_text("2")
     second = quarantine(directory, Damage("a", "flipped"))
+    assert first is not None
+    assert second is not None
     assert (first.read_text(), second.read_text()) == ("1", "2")
     assert quarantine(directory, Damage("a", "missing")) is None
 

@@ -1,4 +1,4 @@
-"""A group of workers under Ray Train: what one of them says ends it, whatever the others wait for."""
+"""A group of workers under Ray Train: one worker's error ends it, also while the others wait."""
 
 import os
 import signal
