@@ -5,31 +5,27 @@ The five noises are in `kernels/text_noise.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from pipeline.config.loading import Config
+from pipeline.objectives import encoder_decoder
 from pipeline.objectives.base import Batch
-from pipeline.objectives.encoder_decoder import TextPairs, lay_out
+from pipeline.objectives.encoder_decoder import TextPairs, assemble_rows
 from pipeline.objectives.kernels.denoising import Frame, denoising_pairs
 from pipeline.objectives.kernels.sampling import poisson_table
 from pipeline.objectives.kernels.text_noise import INSIDE_WORD, SPECIAL, STARTS_WORD, TextNoise
-from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
 from pipeline.samples.reading import SINGLE_FORMATS, Reading
 
-if TYPE_CHECKING:
-    from models.config import TransformerConfig
-    from models.sequence_to_sequence import SequenceToSequence
-
-NETWORKS: tuple[str, ...] = ("encoder_decoder",)
+NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 
 
 class BartDenoising(Config):
@@ -88,25 +84,13 @@ def corrupt(packed: Packed, noise: Noise, settings: BartDenoising, vocabulary: V
     states = noise.at("bart_denoising", packed.epochs, packed.sample_ids).bits()
     pairs = corrupt_pieces(packed, states, text_noise, vocabulary, tags, keep_bos=True)
     batch, length = packed.input_ids.shape
-    laid_out = lay_out(pairs, batch, (length, length), vocabulary["pad"], vocabulary["eos"])
-    return replace(laid_out, sources=packed.sources_at(pairs.origins))
-
-
-def terms(settings: BartDenoising) -> Mapping[str, Term]:
-    """One term."""
-    return {"denoise": Term(is_likelihood=True)}
-
-
-def build_model(settings: BartDenoising, config: TransformerConfig) -> SequenceToSequence:
-    """An encoder-decoder with its vocabulary projection."""
-    from models.sequence_to_sequence import SequenceToSequence
-
-    return SequenceToSequence(config)
+    batch_of_rows = assemble_rows(pairs, batch, (length, length), vocabulary["pad"], vocabulary["eos"])
+    return replace(batch_of_rows, sources=packed.sources_at(pairs.origins))
 
 
 @lru_cache(maxsize=4)
 def token_kinds(vocabulary: Vocabulary, whole_words: bool) -> np.ndarray:
-    """`TextNoise.kinds`. Unknown tokens stand for text and are treated as such."""
+    """`TextNoise.kinds`. Unknown tokens count as text."""
     is_text = ~vocabulary.is_special
     if "unk" in vocabulary.roles:
         is_text[vocabulary["unk"]] = True

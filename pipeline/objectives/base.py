@@ -1,4 +1,4 @@
-"""What an objective is: what it wants to read, how it corrupts a micro-batch, and the network it trains.
+"""The interface of an objective: the samples it reads, how it corrupts a micro-batch, and the network it trains.
 
 An objective is a module of this package with a settings class and the functions of `Objective`. Only `build_model`
 imports torch, so that reading a configuration does not.
@@ -33,8 +33,8 @@ class Batch:
     """By loss term, how many predictions it sums over. The trainer divides each term's sum by the count of the
     global batch."""
     sources: np.ndarray | None = None
-    """[predictions of the first term] int16, in their order: the number of the source whose document has what is
-    predicted; None unless `Packed.sources` was filled in."""
+    """[predictions of the first term] int16, in their order: the number of the source that each predicted token
+    comes from; None unless `Packed.sources` was filled in."""
 
 
 class Objective(Protocol):
@@ -46,7 +46,7 @@ class Objective(Protocol):
     """Kinds of network (`model.network`) that can carry the objective."""
 
     def reading(self, settings: Any, sequence_length: int) -> Reading:
-        """What the samples must look like."""
+        """The samples that it asks for."""
         ...
 
     def extra_tokens(self, settings: Any, languages: Sequence[str]) -> tuple[str, ...]:
@@ -60,8 +60,8 @@ class Objective(Protocol):
         ...
 
     def terms(self, settings: Any) -> Mapping[str, Term]:
-        """The terms of the loss by name; sources are told apart by the first. One of them, or their weighted sum,
-        tells the better of two checkpoints (`terms.deciding_metric`)."""
+        """The terms of the loss by name; the first is also reported by source. One of them, or their weighted sum,
+        decides which of two checkpoints is better (`terms.deciding_metric`)."""
         ...
 
     @property

@@ -3,8 +3,8 @@
 Peters et al. 2018, section 3.1.
 
 A sentence `<s> w1 ... wn </s>` gives n + 1 predictions in each direction: from the left w1 ... wn and `</s>`, from the
-right wn ... w1 and `<s>`. Words are read by their characters. What is predicted is the word where the lexicon has it,
-and `<unk>` where it is spelled.
+right wn ... w1 and `<s>`. Words are read by their characters. The target is the word if the lexicon has it, and
+`<unk>` if it is spelled.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BidirectionalLM(Config):
     """Characters of a word, with the marks of its begin and end; the same as in the network."""
 
 
-class Sample(NamedTuple):
+class DistinctRanks(NamedTuple):
     """Words drawn without repetition."""
 
     ranks: np.ndarray
@@ -59,7 +59,7 @@ class Sample(NamedTuple):
 
 
 def reading(settings: BidirectionalLM, sequence_length: int) -> Reading:
-    """Single sentences, in the paper; any stretch of text will do."""
+    """Single sentences, as in the paper, or any other text."""
     return Reading(formats=FORMATS, length=sequence_length)
 
 
@@ -85,7 +85,7 @@ def build_model(settings: BidirectionalLM, config: NetworkConfig) -> nn.Module:
 
 
 def check_fit(settings: BidirectionalLM, config: NetworkConfig, vocabulary: Vocabulary) -> None:
-    """Make sure that the tokens are words, and as many as are drawn; what `build_model` and `corrupt` find too late.
+    """Make sure, before anything is started, that the tokens are words, and enough of them for `num_negatives`.
 
     Raises:
         ConfigError, MismatchError: as `build_model` and `corrupt` raise them.
@@ -112,10 +112,10 @@ def _require_characters(settings: BidirectionalLM, config: NetworkConfig) -> Elm
 
 
 def corrupt(packed: Packed, noise: Noise, settings: BidirectionalLM, vocabulary: Vocabulary) -> Batch:
-    """Spell words and name what is predicted; nothing is hidden.
+    """Spell words and look up the targets; nothing is hidden.
 
-    Only the words drawn for the sampled softmax are noise. As in the released code a micro-batch shares them, keyed by
-    its first sample.
+    Only the words of the sampled softmax are drawn at random. As in the released code a micro-batch shares them, keyed
+    by its first sample.
 
     Returns:
         The arguments of `ElmoLanguageModel.forward`: `characters` [distinct words, max_characters] int64; `words`,
@@ -137,7 +137,7 @@ def corrupt(packed: Packed, noise: Noise, settings: BidirectionalLM, vocabulary:
     word_ids = lexicon.word_ids(ids, vocabulary["unk"])[present]
     spelled = characters_of(lexicon.spell(ids).take(present), settings.max_characters)
     first_ids = ids[starts[present]]
-    # Where a row begins inside a spelled word, the rest of that word is no word, and left out.
+    # If a row begins inside a spelled word, the rest of that word is left out.
     word_ids[first_ids == vocabulary["bos"]] = vocabulary["bos"]
     _mark(spelled, first_ids == vocabulary["bos"], SENTENCE_BEGIN)
     _mark(spelled, first_ids == vocabulary["eos"], SENTENCE_END)
@@ -154,7 +154,7 @@ def corrupt(packed: Packed, noise: Noise, settings: BidirectionalLM, vocabulary:
         here = noise.at("bilm", packed.epochs[0], packed.sample_ids[0])
         inputs |= _negatives(here, settings.num_negatives, all_words, word_ids)
     counts = {"forward": len(predicted_positions), "backward": len(predicted_positions)}
-    # What is predicted from the left is the word behind the position.
+    # The forward direction predicts the word after the position.
     return Batch(inputs, counts, packed.sources_at(starts[present][predicted_positions + 1]))
 
 
@@ -177,7 +177,7 @@ def log_uniform(ranks: np.ndarray, num_words: int) -> np.ndarray:
     return np.log1p(1.0 / (ranks + 1.0)) / np.log(num_words + 1.0)
 
 
-def draw_distinct(noise: Noise, number: int, num_words: int) -> Sample:
+def draw_distinct(noise: Noise, number: int, num_words: int) -> DistinctRanks:
     """Draw ranks log-uniformly until `number` distinct ones are found.
 
     Args:
@@ -192,12 +192,12 @@ def draw_distinct(noise: Noise, number: int, num_words: int) -> Sample:
         np.clip(ranks, 0, num_words - 1, out=ranks)
         first = np.sort(np.unique(ranks, return_index=True)[1])[:number]
         if len(first) == number:
-            return Sample(ranks[first], int(first[-1]) + 1)
+            return DistinctRanks(ranks[first], int(first[-1]) + 1)
         size *= 2
 
 
 def _negatives(noise: Noise, number: int, words: Words, word_ids: np.ndarray) -> dict[str, np.ndarray]:
-    """What the sampled softmax needs."""
+    """The inputs of the sampled softmax."""
     num_words = len(words.by_rank)
     _require_words(number, num_words)
     drawn = draw_distinct(noise, number, num_words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -28,12 +28,12 @@ class CausalLM(Config):
     kind: Literal["clm"] = "clm"
 
 
-def reading(settings: CausalLM, sequence_length: int) -> Reading:
+def reading(settings: Any, sequence_length: int) -> Reading:
     """Plain text, packed."""
     return Reading(SINGLE_FORMATS, sequence_length)
 
 
-def extra_tokens(settings: CausalLM, languages: Sequence[str]) -> tuple[str, ...]:
+def extra_tokens(settings: Any, languages: Sequence[str]) -> tuple[str, ...]:
     """None."""
     return ()
 
@@ -56,12 +56,12 @@ def corrupt(packed: Packed, noise: Noise, settings: CausalLM, vocabulary: Vocabu
     )
 
 
-def terms(settings: CausalLM) -> Mapping[str, Term]:
+def terms(settings: Any) -> Mapping[str, Term]:
     """One term."""
     return {"clm": Term(is_likelihood=True)}
 
 
-def build_model(settings: CausalLM, config: TransformerConfig) -> CausalLanguageModel:
+def build_model(settings: Any, config: TransformerConfig) -> CausalLanguageModel:
     """A decoder with its vocabulary projection."""
     from models.causal_language_model import CausalLanguageModel
 

@@ -7,7 +7,7 @@ language modelling, and the cosine of the hidden states. The network and its sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from models.distillation import DistilledLanguageModel
     from models.masked_language_model import MaskedLanguageModel
 
-NETWORKS: tuple[str, ...] = ("encoder",)
+NETWORKS, extra_tokens = mlm.NETWORKS, mlm.extra_tokens
 
 
 class TermWeights(Config):
-    """Weights of the three terms; the defaults are those of the released code."""
+    """Weights of the three terms; the defaults are the released code's."""
 
     soft: float = Field(default=5.0, ge=0)
     """Of the divergence from the teacher's distribution."""
@@ -79,11 +79,6 @@ class Distillation(Config):
 def reading(settings: Distillation, sequence_length: int) -> Reading:
     """Any text; contiguous by default."""
     return Reading(SINGLE_FORMATS, sequence_length)
-
-
-def extra_tokens(settings: Distillation, languages: Sequence[str]) -> tuple[str, ...]:
-    """The mask."""
-    return mlm.extra_tokens(settings.masking, languages)
 
 
 def terms(settings: Distillation) -> Mapping[str, Term]:

@@ -1,20 +1,27 @@
-"""From pairs of source and target texts to a batch of an encoder-decoder."""
+"""The part that all objectives of encoder-decoders share: from pairs of source and target texts to a batch."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from pipeline.objectives.base import Batch
+from pipeline.objectives.terms import Term
 
+if TYPE_CHECKING:
+    from models.config import TransformerConfig
+    from models.sequence_to_sequence import SequenceToSequence
+
+NETWORKS: tuple[str, ...] = ("encoder_decoder",)
 WIDENING = 64
 """Columns by which a batch grows when its pieces need more than its usual width."""
 
 
 class TextPairs(NamedTuple):
-    """What the encoder reads and the decoder writes, piece after piece."""
+    """The texts that the encoder reads and the decoder writes, piece after piece."""
 
     sources: np.ndarray
     """[source tokens] uint32 ids of all pieces, one after the other."""
@@ -27,24 +34,36 @@ class TextPairs(NamedTuple):
     rows: np.ndarray
     """[pieces] int64 row of the batch that each piece goes to, ascending."""
     origins: np.ndarray
-    """[target tokens] int64 ascending: where in the flattened rows that were read each target comes from; what was not
-    there has a neighbour's place. Empty unless asked for."""
+    """[target tokens] int64 ascending: the position in the flattened input rows that each target comes from; a target
+    that was not there has the position of a neighbour. Empty unless asked for."""
 
 
-def lay_out(
+def terms(settings: Any) -> Mapping[str, Term]:
+    """One term."""
+    return {"denoise": Term(is_likelihood=True)}
+
+
+def build_model(settings: Any, config: TransformerConfig) -> SequenceToSequence:
+    """An encoder-decoder with its vocabulary projection."""
+    from models.sequence_to_sequence import SequenceToSequence
+
+    return SequenceToSequence(config)
+
+
+def assemble_rows(
     pairs: TextPairs, batch: int, widths: tuple[int, int], pad: int, decoder_starts: np.ndarray | int
 ) -> Batch:
     """Put pairs side by side into the rows of an encoder and of a decoder, and pad the rows.
 
     Piece i of the decoder belongs to piece i of the encoder. The padding that ends a row is a piece of its own in
     both; it has no tokens in the decoder when that row is full. Where only the encoder's row is full, the decoder's
-    padding stays with the last piece, which never looks at it: it comes last, and attention is causal.
+    padding stays with the last piece, which never attends to it: it comes last, and attention is causal.
 
     Args:
         batch: rows.
         widths: columns of the encoder and of the decoder. Where pieces need more, both rows and batch get wider by
             multiples of `WIDENING`; the pieces that their padding is cut into have the usual width at most.
-        decoder_starts: the decoder's first input, for all pieces or [pieces] int64. It goes on with the targets,
+        decoder_starts: the decoder's first input, for all pieces or [pieces] int64. The targets follow,
             shifted by one.
     """
     rows = pairs.rows
@@ -149,7 +168,8 @@ def _cut_padding(
     """The encoder's width, and into how many pieces the padding of each row is cut, where rows are wider than usual.
 
     No piece may be longer than the usual row, which networks may know no positions beyond; and no padding of the
-    decoder may be without any of the encoder's, or it would have nothing to look at. `source_used` is of the fullest.
+    decoder may be without any of the encoder's, or it would have nothing to attend to. `source_used` counts the tokens
+    of the fullest row.
     """
 
     def cuts() -> int:

@@ -7,37 +7,33 @@ of `data.stores`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from pipeline.config.loading import Config
+from pipeline.objectives import encoder_decoder
 from pipeline.objectives.bart_denoising import corrupt_pieces, token_kinds
 from pipeline.objectives.base import Batch
-from pipeline.objectives.encoder_decoder import lay_out
+from pipeline.objectives.encoder_decoder import assemble_rows
 from pipeline.objectives.kernels.sampling import poisson_table
 from pipeline.objectives.kernels.text_noise import TextNoise
-from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
 from pipeline.samples.reading import Reading
 
-if TYPE_CHECKING:
-    from models.config import TransformerConfig
-    from models.sequence_to_sequence import SequenceToSequence
-
-NETWORKS: tuple[str, ...] = ("encoder_decoder",)
+NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 
 _COUNTRIES = {
     "ar": "AR", "cs": "CZ", "de": "DE", "en": "XX", "es": "XX", "et": "EE", "fi": "FI", "fr": "XX", "gu": "IN",
     "hi": "IN", "it": "IT", "ja": "XX", "kk": "KZ", "ko": "KR", "lt": "LT", "lv": "LV", "my": "MM", "ne": "NP",
     "nl": "XX", "ro": "RO", "ru": "RU", "si": "LK", "tr": "TR", "vi": "VN", "zh": "CN",
 }  # fmt: skip
-"""What follows the ISO 639-1 code in the 25 tags of mBART's published vocabulary."""
+"""The country after the ISO 639-1 code in the 25 tags of mBART's published vocabulary."""
 _TAG = re.compile(r"[A-Za-z-]+_[A-Z]{2}")
 
 
@@ -76,7 +72,7 @@ def language_tag(language: str) -> str:
 
 
 def corrupt(packed: Packed, noise: Noise, settings: MBartDenoising, vocabulary: Vocabulary) -> Batch:
-    """Corrupt every piece; `<s>` is left out, and the tag ends both what is read and what is written.
+    """Corrupt every piece; `<s>` is left out, and the tag ends both texts.
 
     Encoder and decoder have as many columns as the rows that are read: the tag takes the place of `<s>`.
     """
@@ -94,20 +90,8 @@ def corrupt(packed: Packed, noise: Noise, settings: MBartDenoising, vocabulary: 
     states = noise.at("mbart_denoising", packed.epochs, packed.sample_ids).bits()
     pairs = corrupt_pieces(packed, states, text_noise, vocabulary, tags, keep_bos=False)
     batch, length = packed.input_ids.shape
-    laid_out = lay_out(pairs, batch, (length, length), vocabulary["pad"], tags[pairs.rows])
-    return replace(laid_out, sources=packed.sources_at(pairs.origins))
-
-
-def terms(settings: MBartDenoising) -> Mapping[str, Term]:
-    """One term."""
-    return {"denoise": Term(is_likelihood=True)}
-
-
-def build_model(settings: MBartDenoising, config: TransformerConfig) -> SequenceToSequence:
-    """An encoder-decoder with its vocabulary projection."""
-    from models.sequence_to_sequence import SequenceToSequence
-
-    return SequenceToSequence(config)
+    batch_of_rows = assemble_rows(pairs, batch, (length, length), vocabulary["pad"], tags[pairs.rows])
+    return replace(batch_of_rows, sources=packed.sources_at(pairs.origins))
 
 
 def _row_tags(packed: Packed, vocabulary: Vocabulary) -> np.ndarray:

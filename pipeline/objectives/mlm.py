@@ -1,6 +1,6 @@
 """Masked language modelling: predict the hidden 15% from both sides (Devlin et al. 2019, section 3.1).
 
-What is hidden together is for `units` to say:
+`units` says which tokens are hidden together:
 
 - `token`: each token by itself (Devlin et al. 2019; Liu et al. 2019).
 - `word`: all tokens of a word, as in the whole-word masking of BERT's released code.
@@ -11,7 +11,7 @@ What is hidden together is for `units` to say:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numba import njit
@@ -34,7 +34,7 @@ from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
-from pipeline.samples.reading import Reading
+from pipeline.samples.reading import Reading, Relation
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
@@ -57,11 +57,11 @@ class MaskedLM(Config):
     dynamic: bool = True
     """New masks every epoch (Liu et al. 2019, section 4.1); False masks a sample alike in all epochs."""
     units: Units = "token"
-    """What is hidden together: single tokens, whole words, or n-grams of whole words. Words and n-grams never exceed
-    the rate, and fall short of it where no word is short enough for what is left."""
+    """Tokens that are hidden together: single tokens, whole words, or n-grams of whole words. Words and n-grams never
+    exceed the rate, and fall short of it if no word fits into the rest."""
     max_ngram: int = Field(default=3, ge=1, le=20)
     """Words of the longest n-gram."""
-    pairs: nsp.Pairs | None = None
+    pairs: Relation | None = None
     """Also predict how the two segments of a pair belong together: next or random (`nsp`), in order or swapped
     (`sop`). null reads plain text."""
 
@@ -77,13 +77,13 @@ def reading(settings: MaskedLM, sequence_length: int) -> Reading:
     return nsp.reading(settings.pairs, sequence_length)
 
 
-def extra_tokens(settings: MaskedLM, languages: Sequence[str]) -> tuple[str, ...]:
+def extra_tokens(settings: Any, languages: Sequence[str]) -> tuple[str, ...]:
     """The mask."""
     return ("<mask>",)
 
 
 def terms(settings: MaskedLM) -> Mapping[str, Term]:
-    """The terms count alike (Devlin et al. 2019, appendix A.2: their losses are added)."""
+    """Both terms have weight 1 (Devlin et al. 2019, appendix A.2: their losses are added)."""
     return {"mlm": Term(is_likelihood=True, decides=True), **nsp.terms(settings.pairs)}
 
 
@@ -117,7 +117,7 @@ def corrupt(packed: Packed, noise: Noise, settings: MaskedLM, vocabulary: Vocabu
 
 
 def masking_of(vocabulary: Vocabulary, rate: float, mask_share: float, random_share: float) -> Masking:
-    """How to hide tokens of a vocabulary; the shares as in `MaskedLM`."""
+    """The masking of a vocabulary's tokens; the shares as in `MaskedLM`."""
     return Masking(
         rate,
         mask_share,
@@ -154,8 +154,8 @@ def mask_tokens(
         states: [batch] uint64 noise of each row.
 
     Returns:
-        What the network reads [batch, length], the predicted positions in the flattened batch [predicted], ascending,
-        and the tokens that were there [predicted]; all int64.
+        The ids that the network reads [batch, length], the ascending predicted positions in the flattened batch
+        [predicted], and the original tokens there [predicted]; all int64.
     """
     length = input_ids.shape[1]
     positions = empty_positions(input_ids, masking)

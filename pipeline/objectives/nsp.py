@@ -1,41 +1,38 @@
 """Next-sentence prediction, and its successor, the prediction of sentence order: a second term of an objective.
 
-A sample is a pair of segments `<s> A </s> B </s>`, and the first token tells about it:
+A sample is a pair of segments `<s> A </s> B </s>`, and the first token predicts:
 
 - `nsp`: does B follow A in the text, or is it random? (Devlin et al. 2019, section 3.1, task 2)
 - `sop`: are A and B in the order of the text, or swapped? (Lan et al. 2020, section 3.1)
 
-Where pairs come from is in `pipeline/samples/formats/pairs.py`; the head is `models.heads.PairHead`.
+The relation is also the name of the loss term. Pairs are drawn in `pipeline/samples/formats/pairs.py`; the head is
+`models.heads.PairHead`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 
 from pipeline.objectives.terms import Term
 from pipeline.samples.packed import Packed
-from pipeline.samples.reading import PAIR_FORMATS, SINGLE_FORMATS, Reading
-
-Pairs = Literal["nsp", "sop"]
-"""What is predicted about pairs; also the name of the loss term."""
+from pipeline.samples.reading import PAIR_FORMATS, SINGLE_FORMATS, Reading, Relation
 
 
-def reading(pairs: Pairs | None, sequence_length: int) -> Reading:
+def reading(pairs: Relation | None, sequence_length: int) -> Reading:
     """Pairs of the wanted relation, or plain text without one."""
     if pairs is None:
         return Reading(SINGLE_FORMATS, sequence_length)
     return Reading(PAIR_FORMATS, sequence_length, relation=pairs)
 
 
-def terms(pairs: Pairs | None) -> Mapping[str, Term]:
+def terms(pairs: Relation | None) -> Mapping[str, Term]:
     """One more term, or none."""
     return {} if pairs is None else {pairs: Term()}
 
 
-def inputs(pairs: Pairs | None, packed: Packed) -> dict[str, np.ndarray]:
+def inputs(pairs: Relation | None, packed: Packed) -> dict[str, np.ndarray]:
     """`segment_ids` [batch, length] int64 and, where they are predicted, `pair_labels` [batch] int64; nothing where
     samples are no pairs."""
     found = {}
@@ -50,6 +47,6 @@ def inputs(pairs: Pairs | None, packed: Packed) -> dict[str, np.ndarray]:
     return found
 
 
-def counts(pairs: Pairs | None, packed: Packed) -> dict[str, int]:
+def counts(pairs: Relation | None, packed: Packed) -> dict[str, int]:
     """One prediction for each row."""
     return {} if pairs is None else {pairs: len(packed.input_ids)}

@@ -28,7 +28,7 @@ OUTSIDE_KIND = "checkpoint"
 
 
 class TrainedModel(Protocol):
-    """A model that a reference stands for, verified."""
+    """The model of a reference, verified."""
 
     @property
     def directory(self) -> Path:

@@ -6,40 +6,25 @@ sequence-to-sequence LM.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from pipeline.config.loading import Config
+from pipeline.objectives import clm
 from pipeline.objectives.base import Batch
-from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
-from pipeline.samples.reading import SINGLE_FORMATS, Reading
 
-if TYPE_CHECKING:
-    from models.causal_language_model import CausalLanguageModel
-    from models.config import TransformerConfig
-
-NETWORKS: tuple[str, ...] = ("decoder",)
+NETWORKS, reading, extra_tokens = clm.NETWORKS, clm.reading, clm.extra_tokens
+terms, build_model = clm.terms, clm.build_model
 
 
 class PrefixLM(Config):
     """Settings of prefix language modelling."""
 
     kind: Literal["prefix_lm"] = "prefix_lm"
-
-
-def reading(settings: PrefixLM, sequence_length: int) -> Reading:
-    """Plain text, packed."""
-    return Reading(SINGLE_FORMATS, sequence_length)
-
-
-def extra_tokens(settings: PrefixLM, languages: Sequence[str]) -> tuple[str, ...]:
-    """None."""
-    return ()
 
 
 def corrupt(packed: Packed, noise: Noise, settings: PrefixLM, vocabulary: Vocabulary) -> Batch:
@@ -72,18 +57,6 @@ def corrupt(packed: Packed, noise: Noise, settings: PrefixLM, vocabulary: Vocabu
         counts={"clm": len(predicted)},
         sources=packed.sources_at(predicted, ahead=1),
     )
-
-
-def terms(settings: PrefixLM) -> Mapping[str, Term]:
-    """One term."""
-    return {"clm": Term(is_likelihood=True)}
-
-
-def build_model(settings: PrefixLM, config: TransformerConfig) -> CausalLanguageModel:
-    """A decoder with its vocabulary projection."""
-    from models.causal_language_model import CausalLanguageModel
-
-    return CausalLanguageModel(config)
 
 
 def _below(limits: np.ndarray, starts: np.ndarray, packed: Packed, noise: Noise) -> np.ndarray:

@@ -1,12 +1,12 @@
 """Replaced-token detection: find the tokens that a small generator has put in (ELECTRA; Clark et al. 2020, section 2).
 
-The objective hides tokens as masked language modelling does, all behind masks. What the generator puts there is drawn
-inside the network, `models/electra.py`, because it depends on weights.
+The objective hides tokens as masked language modelling does, all behind masks. The generator's tokens are drawn inside
+the network, `models/electra.py`, because they depend on its weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import Config
-from pipeline.objectives import nsp
+from pipeline.objectives import mlm, nsp
 from pipeline.objectives.base import Batch, boundaries
 from pipeline.objectives.mlm import mask_tokens, masking_of
 from pipeline.objectives.terms import Term
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.electra import Electra
 
-NETWORKS: tuple[str, ...] = ("encoder",)
+NETWORKS, extra_tokens = mlm.NETWORKS, mlm.extra_tokens
 
 
 class GeneratorSize(Config):
@@ -61,11 +61,6 @@ class ReplacedTokenDetection(Config):
 def reading(settings: ReplacedTokenDetection, sequence_length: int) -> Reading:
     """Any text; contiguous by default."""
     return Reading(SINGLE_FORMATS, sequence_length)
-
-
-def extra_tokens(settings: ReplacedTokenDetection, languages: Sequence[str]) -> tuple[str, ...]:
-    """The mask."""
-    return ("<mask>",)
 
 
 def terms(settings: ReplacedTokenDetection) -> Mapping[str, Term]:

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from numba import njit
 from pydantic import Field, model_validator
 
 from pipeline.config.loading import Config
-from pipeline.objectives import nsp
+from pipeline.objectives import mlm, nsp
 from pipeline.objectives.base import Batch, boundaries
 from pipeline.objectives.kernels.masking import (
     Masking,
@@ -35,13 +35,13 @@ from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
-from pipeline.samples.reading import Reading
+from pipeline.samples.reading import Reading, Relation
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.span_boundary import SpanBoundaryLanguageModel
 
-NETWORKS: tuple[str, ...] = ("encoder",)
+NETWORKS, extra_tokens = mlm.NETWORKS, mlm.extra_tokens
 
 
 class SpanMasking(Config):
@@ -55,8 +55,8 @@ class SpanMasking(Config):
     max_words: int = Field(default=10, ge=1, le=100)
     """Words of the longest span."""
     max_span_tokens: int = Field(default=30, ge=1)
-    """Tokens of the longest span: the number of places that the boundary head knows. A length that needs more at a
-    place is put elsewhere. (The released code has 20 places, and predicts nothing beyond.)"""
+    """Tokens of the longest span: the number of places that the boundary head knows. A span that would have more
+    tokens at a place is put elsewhere. (The released code has 20 places, and predicts nothing beyond.)"""
     whole_words: bool = True
     """Whether spans are measured in words; False measures them in tokens."""
     mask_share: float = Field(default=0.8, ge=0, le=1)
@@ -65,7 +65,7 @@ class SpanMasking(Config):
     """Share of the spans that become random tokens; the rest stay as they are."""
     boundary: bool = True
     """Whether there is the span boundary objective; False is the paper's comparison with masking alone."""
-    pairs: nsp.Pairs | None = None
+    pairs: Relation | None = None
     """Also predict how the two segments of a pair belong together, as in the paper's comparison with two sequences;
     null reads plain text."""
 
@@ -77,14 +77,14 @@ class SpanMasking(Config):
 
 
 class HiddenSpans(NamedTuple):
-    """What `hide_spans` makes; all int64."""
+    """The result of `hide_spans`; all int64."""
 
     input_ids: np.ndarray
-    """[batch, length]: what the network reads."""
+    """[batch, length] ids that the network reads."""
     predicted_positions: np.ndarray
     """[predicted] ascending positions in the flattened batch."""
     targets: np.ndarray
-    """[predicted] tokens that were there."""
+    """[predicted] original tokens at these positions."""
     left_positions: np.ndarray
     """[predicted] position of the token before the span that each prediction is in."""
     right_positions: np.ndarray
@@ -96,11 +96,6 @@ class HiddenSpans(NamedTuple):
 def reading(settings: SpanMasking, sequence_length: int) -> Reading:
     """Plain text; contiguous by default."""
     return nsp.reading(settings.pairs, sequence_length)
-
-
-def extra_tokens(settings: SpanMasking, languages: Sequence[str]) -> tuple[str, ...]:
-    """The mask."""
-    return ("<mask>",)
 
 
 def terms(settings: SpanMasking) -> Mapping[str, Term]:
@@ -152,7 +147,7 @@ def hide_spans(
         input_ids: [batch, length] uint32.
         begins_piece: [batch * length + 1] bool, true where a piece begins and at the end.
         states: [batch] uint64 noise of each row.
-        spans: enclosed ones. Two of them never touch, so what is hidden side by side is one span.
+        spans: enclosed spans. Two of them never touch, so hidden neighbours belong to one span.
     """
     length = input_ids.shape[1]
     positions = empty_positions(input_ids, masking, spans.max_tokens)
@@ -178,7 +173,8 @@ def hide_spans(
 def _replace(
     input_ids: np.ndarray, positions: np.ndarray, left: np.ndarray, states: np.ndarray, masking: Masking
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the network reads [batch, length], all of a span replaced alike, and what was there [predicted]; int64."""
+    """The ids that the network reads [batch, length], all tokens of a span replaced alike, and the original tokens
+    [predicted]; int64."""
     length = input_ids.shape[1]
     corrupted = input_ids.astype(np.int64)
     targets = np.empty_like(positions)

@@ -1,22 +1,23 @@
 """T5: spans are taken out of the text and written behind their sentinels (Raffel et al. 2020, section 3.3.4).
 
-UL2 parametrises the same corruption; what both share is here and in `kernels/span_noise.py`.
+UL2 parametrises the same corruption; the code that both share is here and in `kernels/span_noise.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import Config
+from pipeline.objectives import encoder_decoder
 from pipeline.objectives.base import Batch
-from pipeline.objectives.encoder_decoder import TextPairs, lay_out, used_columns
+from pipeline.objectives.encoder_decoder import TextPairs, assemble_rows, used_columns
 from pipeline.objectives.kernels.span_noise import (
     Denoisers,
     SpanTokens,
@@ -24,17 +25,12 @@ from pipeline.objectives.kernels.span_noise import (
     span_counts,
     suffix_limit,
 )
-from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
 from pipeline.samples.reading import SINGLE_FORMATS, Reading
 
-if TYPE_CHECKING:
-    from models.config import TransformerConfig
-    from models.sequence_to_sequence import SequenceToSequence
-
-NETWORKS: tuple[str, ...] = ("encoder_decoder",)
+NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 TIGHT = 8
 """Columns that matrix units take at a time."""
 
@@ -48,14 +44,14 @@ class SpanCorruption(Config):
     mean_span_length: float = Field(default=3.0, ge=1)
     """Mean length of the spans, in tokens."""
     num_sentinels: int = Field(default=100, ge=1)
-    """Tokens `<extra_id_0>`, `<extra_id_1>`, ... of the vocabulary; a text has at most so many spans."""
+    """Tokens `<extra_id_0>`, `<extra_id_1>`, ... of the vocabulary; a text has no more spans than that."""
     final_sentinel: bool = False
     """Whether one more sentinel ends the target before `</s>`, as figure 2 of the paper draws it. The released code
     writes none, because its texts always end with a span; the lengths that T5 states count none either."""
 
 
 def reading(settings: SpanCorruption, sequence_length: int) -> Reading:
-    """Rows so long that what the encoder reads of them fills its sequence: 569 columns for 512.
+    """Rows so long that the encoder's text fills its sequence: 569 columns for 512.
 
     A row has one column that is not of the stream, `<s>` or padding; the other 568 are T5's raw tokens.
 
@@ -86,18 +82,6 @@ def corrupt(packed: Packed, noise: Noise, settings: SpanCorruption, vocabulary: 
     states = noise.at("t5_span_corruption", packed.epochs, packed.sample_ids).bits()
     tokens = span_tokens(vocabulary, settings.num_sentinels, settings.final_sentinel)
     return corrupt_spans(packed, states, choices, denoisers, tokens)
-
-
-def terms(settings: SpanCorruption) -> Mapping[str, Term]:
-    """One term."""
-    return {"denoise": Term(is_likelihood=True)}
-
-
-def build_model(settings: SpanCorruption, config: TransformerConfig) -> SequenceToSequence:
-    """An encoder-decoder with its vocabulary projection."""
-    from models.sequence_to_sequence import SequenceToSequence
-
-    return SequenceToSequence(config)
 
 
 def corrupt_spans(
@@ -137,8 +121,8 @@ def corrupt_spans(
             _tight(widths[0], pairs.source_lengths, pairs),
             _tight(widths[1], pairs.target_lengths, pairs),
         )
-    laid_out = lay_out(pairs, batch, widths, tokens.pad, tokens.pad)
-    return replace(laid_out, sources=packed.sources_at(pairs.origins))
+    batch_of_rows = assemble_rows(pairs, batch, widths, tokens.pad, tokens.pad)
+    return replace(batch_of_rows, sources=packed.sources_at(pairs.origins))
 
 
 def _tight(most: int, lengths: np.ndarray, pairs: TextPairs) -> int:

@@ -1,7 +1,7 @@
-"""The terms of a loss, the metrics that evaluations report of them, and by which one runs are compared.
+"""The terms of a loss, the metrics that evaluations report of them, and the metric that compares checkpoints.
 
-Metrics are named `TERM/loss`, `TERM/accuracy` and `TERM/perplexity`; `loss` alone is the weighted sum of the terms,
-which is what is trained.
+Metrics are named `TERM/loss`, `TERM/accuracy` and `TERM/perplexity`; `loss` alone is the weighted sum of the terms, the
+loss that is trained.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class Term:
     """One term; its value is the mean over its predictions."""
 
     weight: float = 1.0
-    """In the sum that is trained."""
+    """Its factor in the weighted sum."""
     is_likelihood: bool = False
-    """Whether it is a language model's: the negative log likelihood of tokens in nats, whose exponential is a
+    """Whether it is the loss of a language model: the negative log likelihood of tokens in nats, whose exponential is a
     perplexity."""
     has_accuracy: bool = True
     """Whether the network counts right predictions of it."""
     decides: bool = False
-    """Whether it tells the better of two checkpoints; where no term does, or all do, the weighted sum tells."""
+    """Whether it decides which of two checkpoints is better; if no term does, or all do, the weighted sum decides."""
 
 
 def metric_names(terms: Mapping[str, Term]) -> Iterator[str]:
@@ -41,7 +41,7 @@ def metric_names(terms: Mapping[str, Term]) -> Iterator[str]:
 
 
 def deciding_metric(terms: Mapping[str, Term]) -> str:
-    """The metric that tells the better of two checkpoints, unless the configuration names another."""
+    """The metric that decides which of two checkpoints is better, unless the configuration names another."""
     deciding = [name for name, term in terms.items() if term.decides]
     return f"{deciding[0]}/loss" if len(deciding) == 1 < len(terms) else TOTAL
 
@@ -67,10 +67,10 @@ def higher_is_better(metric: str) -> bool:
 
 
 def logged(metrics: Mapping[str, float], metric: str) -> float | None:
-    """What the log says of an evaluation; older logs have `TERM_loss` for `TERM/loss`."""
+    """A metric of a logged evaluation; older logs have `TERM_loss` for `TERM/loss`."""
     return metrics.get(metric, metrics.get(metric.replace("/", "_")))
 
 
 def _perplexity(loss: float) -> float:
-    """exp of a loss; infinite where that is no number of the machine."""
+    """exp of a loss; infinite where it exceeds float64."""
     return math.exp(loss) if not loss >= 700 else math.inf

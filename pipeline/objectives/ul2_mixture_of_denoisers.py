@@ -7,12 +7,13 @@ spans or much of the text, the S denoiser the end of it (prefix language modelli
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from pipeline.config.loading import Config
+from pipeline.objectives import encoder_decoder
 from pipeline.objectives.base import Batch
 from pipeline.objectives.kernels.span_noise import Denoisers, target_lengths
 from pipeline.objectives.t5_span_corruption import (
@@ -23,21 +24,16 @@ from pipeline.objectives.t5_span_corruption import (
     sentinel_texts,
     span_tokens,
 )
-from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
 from pipeline.samples.reading import SINGLE_FORMATS, Reading
 
-if TYPE_CHECKING:
-    from models.config import TransformerConfig
-    from models.sequence_to_sequence import SequenceToSequence
-
-NETWORKS: tuple[str, ...] = ("encoder_decoder",)
+NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 
 DenoiserKind = Literal["R", "S", "X"]
 MODE_TOKENS: Mapping[DenoiserKind, str] = {"R": "[NLU]", "S": "[S2S]", "X": "[NLG]"}
-"""What opens the encoder's text, as in the released checkpoints."""
+"""The token that opens the encoder's text, as in the released checkpoints."""
 
 
 class Denoiser(Config):
@@ -48,7 +44,7 @@ class Denoiser(Config):
     rate: float = Field(gt=0, lt=1)
     """Share of the tokens that is taken out; with S its mean, by a uniform draw of the length."""
     mean_span_length: float = Field(default=3.0, ge=1)
-    """Mean length of the spans, in tokens; no matter for S."""
+    """Mean length of the spans, in tokens; without effect for S."""
     weight: float = Field(default=1.0, gt=0)
     """Share of the samples, relative to the other denoisers."""
 
@@ -73,7 +69,7 @@ class MixtureOfDenoisers(Config):
     mode_tokens: bool = True
     """Whether the encoder's text opens with the token of its denoiser's kind."""
     num_sentinels: int = Field(default=100, ge=1)
-    """Tokens `<extra_id_0>`, `<extra_id_1>`, ... of the vocabulary; a text has at most so many spans."""
+    """Tokens `<extra_id_0>`, `<extra_id_1>`, ... of the vocabulary; a text has no more spans than that."""
 
 
 def reading(settings: MixtureOfDenoisers, sequence_length: int) -> Reading:
@@ -115,7 +111,7 @@ def corrupt(packed: Packed, noise: Noise, settings: MixtureOfDenoisers, vocabula
 def lengths(
     settings: MixtureOfDenoisers, noise: Noise, sample_ids: np.ndarray, epochs: np.ndarray, length: int
 ) -> np.ndarray:
-    """[samples] int64: how many tokens the decoder writes of each sample, where its row is one text."""
+    """[samples] int64: the tokens that the decoder writes for each sample, if its row is one text."""
     at_samples = _at(noise, sample_ids, epochs)
     denoisers = _denoisers(settings, dict.fromkeys(MODE_TOKENS.values(), 0))
     return target_lengths(length - 1, at_samples.bits(), choose_denoisers(settings, at_samples), denoisers)
@@ -128,25 +124,13 @@ def choose_denoisers(settings: MixtureOfDenoisers, noise: Noise) -> np.ndarray:
     return np.searchsorted(shares[:-1], draws, side="right").astype(np.int64)
 
 
-def terms(settings: MixtureOfDenoisers) -> Mapping[str, Term]:
-    """One term."""
-    return {"denoise": Term(is_likelihood=True)}
-
-
-def build_model(settings: MixtureOfDenoisers, config: TransformerConfig) -> SequenceToSequence:
-    """An encoder-decoder with its vocabulary projection."""
-    from models.sequence_to_sequence import SequenceToSequence
-
-    return SequenceToSequence(config)
-
-
 def _at(noise: Noise, sample_ids: np.ndarray, epochs: np.ndarray) -> Noise:
     """The noise of each sample."""
     return noise.at("ul2_mixture_of_denoisers", epochs, sample_ids)
 
 
 def _denoisers(settings: MixtureOfDenoisers, ids: Mapping[str, int]) -> Denoisers:
-    """The denoisers as arrays; `ids` holds those of the mode tokens."""
+    """The denoisers as arrays; `ids` holds the ids of the mode tokens."""
     return Denoisers(
         rates=np.asarray([each.rate for each in settings.denoisers]),
         mean_lengths=np.asarray([each.mean_span_length for each in settings.denoisers]),

@@ -11,19 +11,19 @@ import numpy as np
 import orjson
 
 _SPACES = ("Ġ", "▁", "Ċ", "ĉ", "č")
-"""What tokens begin with that begin a word: a space in GPT-2's alphabet, one in SentencePiece's, and GPT-2's line
-feed, tab and carriage return."""
+"""The first characters of tokens that begin a word: a space in GPT-2's alphabet and in SentencePiece's, and GPT-2's
+line feed, tab and carriage return."""
 
 
 _MOST_IDS = 1 << 24
-"""Far more than any published vocabulary; an id that is larger would only take memory."""
+"""Far more than any published vocabulary; larger ids would only take memory."""
 ROLES_OF_EXTRA_TOKENS = {"<mask>": "mask", "<pad>": "pad"}
-"""What is appended for a role that the tokenizer has nothing for."""
+"""Tokens that are appended for a role that the tokenizer has no token for."""
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Tokens by what an objective must know of them."""
+    """The properties of tokens that objectives use."""
 
     size: int
     """Ids, with those that were appended."""
@@ -111,7 +111,8 @@ def _added_token(number: int, text: str) -> dict[str, Any]:
 
 
 def _starts_word(parts: dict[str, Any], ids: Mapping[str, int], size: int) -> np.ndarray:
-    """A token begins a word unless it goes on with one: marked in WordPiece, without a space before elsewhere.
+    """Find the tokens that begin a word: all but those marked as continuing in WordPiece, those with a space before
+    elsewhere.
 
     As in RoBERTa's released code, punctuation belongs to the word before it, except in WordPiece.
     """

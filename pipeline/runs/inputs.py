@@ -1,4 +1,4 @@
-"""What a run reads: its token stores, the samples cut from them, the vocabulary, and the network they need."""
+"""The inputs of a run: its token stores, the samples cut from them, the vocabulary, and the network they need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the run reads: stores, samples and the network's shape."""
+    """The stores of a run, its samples, and the network's shape."""
 
     config: PretrainConfig
     stores: list[TokenStore]
@@ -54,7 +54,7 @@ class Inputs:
 
     @property
     def train(self) -> TokenDataset:
-        """The training samples of the last phase: those of the whole run where there is one."""
+        """The training samples of the last phase, which is the whole run if there are no phases."""
         return self.phases[-1][1]
 
     @cached_property
@@ -73,7 +73,7 @@ class Inputs:
 
     @cached_property
     def source_names(self) -> list[str]:
-        """The sources whose losses are told apart: all that are read, by alphabet; none where there is only one."""
+        """The sources whose losses are reported apart, in alphabetical order; none if only one is read."""
         found = {
             name
             for store, one in zip(self.stores, self.config.data.stores, strict=True)
@@ -84,7 +84,7 @@ class Inputs:
 
     @property
     def data_fingerprint(self) -> str:
-        """Of all training samples."""
+        """The fingerprint of all training samples."""
         prints = [[first, dataset.fingerprint] for first, dataset in self.phases]
         return prints[0][1] if len(prints) == 1 else hash_json(prints)
 
@@ -106,7 +106,7 @@ class Inputs:
         _ = self.phases, self.held_out
 
     def corrupt(self, packed: Packed, noise: Noise) -> Batch:
-        """What the objective makes of samples; `noise` is that of the run."""
+        """The objective's batch for packed samples; `noise` is the run's."""
         settings = self.config.objective
         return OBJECTIVES[settings.kind].corrupt(packed, noise, settings, self.vocabulary)
 
@@ -115,7 +115,7 @@ class Inputs:
         return build_model(self.config.objective, self.model, self.outside)
 
     def lengths(self, noise: Noise) -> Lengths | None:
-        """What the samples of a step are sorted by; None where their texts are of one length."""
+        """The lengths by which the samples of a step are sorted; None if all texts have one length."""
         settings = self.config.objective
         own = LENGTHS.get(settings.kind)
         return None if own is None else partial(own, settings, noise)
@@ -147,7 +147,7 @@ class Inputs:
         )
 
     def _shares(self, weights: Sequence[float] | None, source: str | None) -> list[StoreShare]:
-        """The stores with their weights, without those of weight 0; or only what they hold of one source."""
+        """The stores with a weight above 0, restricted to one source if `source` is given."""
         found = []
         for number, (store, one) in enumerate(zip(self.stores, self.config.data.stores, strict=True)):
             weight = one.weight if weights is None else weights[number]
@@ -190,7 +190,7 @@ def open_inputs(
 
 
 def open_vocabulary(config: PretrainConfig, stores: Sequence[TokenStore]) -> Vocabulary:
-    """The vocabulary of the tokens with what the objective needs beyond, such as `<mask>` or sentinels.
+    """The vocabulary of the tokens, with the tokens that the objective adds, such as `<mask>` or sentinels.
 
     Raises:
         MismatchError: the configured vocabulary has no place for some tokens.
@@ -202,7 +202,7 @@ def open_vocabulary(config: PretrainConfig, stores: Sequence[TokenStore]) -> Voc
     with contents_of(stores[0].path / MANIFEST_NAME):
         pad, ends = roles["pad"], (roles["bos"], roles["eos"])
     if pad in ends:
-        # GPT-2's vocabulary has one token for all of it; were texts to end with padding, no end would be learned.
+        # GPT-2's vocabulary has one token for both; if texts ended with padding, the network would learn no end.
         del roles["pad"]
         extra_tokens = ("<pad>", *extra_tokens)
     with contents_of(stores[0].tokenizer_path):

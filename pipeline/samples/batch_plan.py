@@ -1,6 +1,6 @@
-"""How many samples each step has, which they are, and how they are cut into micro-batches.
+"""The samples of each step and the micro-batches that they are cut into.
 
-All of it is a function of the step's number and of the configuration, never of the number of workers.
+Both are functions of the step and of the configuration, never of the number of workers.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class BatchPlan:
     """The global batches of a run."""
 
     samples_per_step: int
-    """Samples of a step behind the warm-up of the batch size."""
+    """Samples of a step after the warm-up of the batch size."""
     micro_batch_size: int
     warmup: tuple[tuple[int, int], ...] = ()
-    """(steps, samples per step) of each stretch of the warm-up, one after the other from step 0 on."""
+    """(steps, samples per step) of each stage of the warm-up, one after the other from step 0."""
 
     def samples_at(self, step: int) -> int:
         """Samples of a step."""

@@ -150,7 +150,7 @@ class TokenDataset:
         return _languages(self.shares) if self._known_languages is None else self._known_languages
 
     def batch(self, samples: Sequence[int] | np.ndarray) -> Packed:
-        """The samples with the given numbers, packed: see `Packed` for shapes."""
+        """The samples with the given numbers, packed."""
         parts, epochs, indices = self._find(np.asarray(samples, dtype=np.int64))
         count, length = len(parts), self.sequence_length
         input_ids = np.empty((count, length), dtype=np.int64)
@@ -235,7 +235,7 @@ class TokenDataset:
 
     @cached_property
     def _cut(self) -> list[tuple[MixturePart, IndexMaker]]:
-        """The parts, cut into rows; not needed while the cache has what is read."""
+        """The parts, cut into rows; not needed while the cache holds the indices that are read."""
         return self._cutter.cut()
 
     def _index(self, number: int, epoch: int) -> EpochIndex:
@@ -276,7 +276,7 @@ def _merged(positions: list[np.ndarray]) -> np.ndarray:
 def _require_relation(format: Format, relation: Relation | None) -> None:
     if format in PAIR_FORMATS and relation is None:
         raise ConfigError(
-            f"The format {format} needs to know what the segments of a pair are to each other.",
+            f"The format {format} needs the relation of the segments of a pair.",
             next_step="choose an objective that learns from pairs (relation nsp or sop), or another format",
         )
     if format not in PAIR_FORMATS and relation is not None:

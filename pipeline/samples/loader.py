@@ -1,8 +1,8 @@
 """The micro-batches of each step, shared out over ranks, prepared ahead by a thread.
 
-The global batch of a data step is a stretch of the samples, cut into a fixed list of micro-batches (`batch_plan.py`).
-Where an objective makes texts of different lengths of them, they are sorted by that within the step, so that the rows
-of a micro-batch are padded little. Rank `r` of `W` takes every W-th micro-batch, from the r-th on: which ones exist
+The global batch of a data step is a range of samples, cut into a fixed list of micro-batches (`batch_plan.py`). If an
+objective turns samples into texts of different lengths, the samples of a step are sorted by length, so that the rows of
+a micro-batch need little padding. Rank `r` of `W` takes every W-th micro-batch, from the r-th on: which ones exist
 does not depend on W.
 A run may have phases, each with its own samples (of another length or mixture), which are counted from the phase's
 first step. The loader's whole state is the number of the next step.
@@ -27,7 +27,7 @@ from pipeline.samples.packed import Packed
 BatchT = TypeVar("BatchT")
 
 Lengths = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
-"""By `Packed.sample_ids`, `Packed.epochs` and the length of a row: how long each sample's text becomes."""
+"""The length of each sample's text, from `Packed.sample_ids`, `Packed.epochs` and the length of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class MicroBatch(Generic[BatchT]):
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[BatchT]):
-    """What a rank reads for an update."""
+    """The micro-batches that a rank reads for an update."""
 
     update: int
     data_step: int
-    """Number of the global batch; differs from the update's where data was left out."""
+    """Number of the global batch; differs from the update's number after data was skipped."""
     micro_batches: list[MicroBatch[BatchT]]
 
 
@@ -65,7 +65,7 @@ class StepLoader(Generic[BatchT]):
         """
         Args:
             phases: first step and samples of every phase, ascending from step 0.
-            lengths: by what the samples of a step are sorted; None leaves them in their order.
+            lengths: the samples of a step are sorted by them; None leaves samples in their order.
         """
         self._phases = phases
         self._plan = plan
@@ -76,7 +76,7 @@ class StepLoader(Generic[BatchT]):
         self._sorted: tuple[tuple[int, int] | None, np.ndarray] = (None, np.empty(0, dtype=np.int64))
 
     def prepare(self, data_step: int) -> None:
-        """Begin, in the background, to lay out the epoch that a step reads."""
+        """Begin, in the background, to make the index of the epoch that a step reads."""
         first, dataset = self.phase(data_step)
         dataset.prepare(self._plan.samples_between(first, data_step))
 
@@ -93,7 +93,8 @@ class StepLoader(Generic[BatchT]):
     def samples(self, data_step: int, number: int) -> np.ndarray:
         """int64 [micro_batch_size]: the sample numbers of a micro-batch, counted from the start of the phase.
 
-        Micro-batches beyond the last of the step, which evaluations read, are sorted as many at a time.
+        Numbers beyond the last micro-batch of the step, which evaluations read, continue with the samples of the next
+        step, sorted as well.
         """
         first, dataset = self.phase(data_step)
         if self._lengths is None:
@@ -114,10 +115,10 @@ class StepLoader(Generic[BatchT]):
     def steps(
         self, first: int, last: int, data_step_of: Callable[[int], int] = lambda update: update
     ) -> Generator[Step[BatchT], None, None]:
-        """What this rank reads for the updates `first <= update < last`; an error in the thread is raised here.
+        """This rank's micro-batches for the updates `first <= update < last`; an error in the thread is raised here.
 
         Args:
-            data_step_of: which data an update reads.
+            data_step_of: the data step that an update reads.
         """
         ready: queue.Queue[Step[BatchT] | BaseException] = queue.Queue(self._prefetch)
         stopped = threading.Event()

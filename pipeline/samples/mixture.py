@@ -47,12 +47,12 @@ class StoreShare:
 
     def _wanted(self, documents: np.ndarray) -> np.ndarray:
         """The documents that are in the wanted sources and languages."""
-        for what, wanted, told in (
+        for what, wanted, read in (
             ("source", self.sources, self.store.sources),
             ("language", self.langs, self.store.langs),
         ):
             if wanted is not None:
-                numbers, names = told()
+                numbers, names = read()
                 documents = documents[_are_among(what, wanted, numbers[documents], names, self.store)]
         return documents
 
@@ -67,7 +67,7 @@ class Selection(NamedTuple):
     weight: float
     """Share of the samples, relative to the other parts."""
     lang: str | None = None
-    """The language of all documents; None where languages are not kept apart."""
+    """The language of all documents; None if languages are not kept apart."""
 
 
 def select_documents(shares: Sequence[StoreShare], held_out: float, split: Split) -> list[Selection]:
@@ -167,7 +167,7 @@ def _present(numbers: np.ndarray) -> list[int]:
 def _are_among(
     what: str, wanted: Sequence[str], numbers: np.ndarray, names: list[str], store: TokenStore
 ) -> np.ndarray:
-    """[numbers] bool: which of them number one of the wanted names."""
+    """[numbers] bool: whether `names[number]` is one of the wanted names."""
     if missing := sorted(set(wanted) - set(names)):
         raise ConfigError(
             f"{store.path} has no {what} {', '.join(missing)}; it has {', '.join(sorted(names))}.",

@@ -1,8 +1,8 @@
 """Micro-batches of packed samples: rows of pieces, each of which attends to itself.
 
-A piece is a stretch of one document, `<s> ids </s>` (a row may open inside a document with an extra `<s>`, and may end
-a piece without `</s>`); a pair `<s> A </s> B </s>`; or the padding that closes a row. Which stretches make a row is
-decided by the format: see `formats/`.
+A piece is a slice of one document, `<s> ids </s>` (a row may open inside a document with an extra `<s>`, and may end a
+piece without `</s>`); a pair `<s> A </s> B </s>`; or the padding that closes a row. The format decides which slices
+make a row: see `formats/`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Packed:
     input_ids: np.ndarray
     """[batch, length] int64 token ids."""
     cu_seqlens: np.ndarray
-    """[pieces + 1] int32 boundaries in the flattened batch; attention stays inside them. With full attention, only
-    where rows begin and end."""
+    """[pieces + 1] int32 boundaries in the flattened batch; attention stays inside them. With full attention,
+    only the boundaries of rows."""
     sample_ids: np.ndarray
     """[batch] uint64 numbers of the samples in their epoch; all randomness derives from these."""
     epochs: np.ndarray
@@ -50,6 +50,6 @@ class Packed:
     """Numbers among `TokenDataset.source_names`; None unless asked for."""
 
     def sources_at(self, positions: np.ndarray, *, ahead: int = 0) -> np.ndarray | None:
-        """[positions] int16 number of the source at each of some ascending positions in the flattened batch, or so many
-        places ahead of them; None where sources were not asked for."""
+        """[positions] int16 number of the source `ahead` places after each of some ascending positions in the flattened
+        batch; None if sources were not asked for."""
         return None if self.sources is None else self.sources.at(positions, ahead)

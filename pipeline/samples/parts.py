@@ -1,4 +1,4 @@
-"""The parts of a mixture, cut into rows. Making them takes a look at each document."""
+"""The parts of a mixture, cut into rows, which takes the length of each document."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MixturePart:
     weight: float
     """Share of the samples, relative to the other parts."""
     lang: str | None
-    """The language of its documents; None where languages are not kept apart."""
+    """The language of its documents; None if languages are not kept apart."""
     num_documents: int
     num_rows: int
     """Rows of each of its epochs."""

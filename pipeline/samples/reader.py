@@ -73,8 +73,8 @@ def write_rows(
 def _read_ahead(text: TokenArrays, slices: Slices) -> np.ndarray:
     """[slices + 1] int64 where in `text.ids` each slice begins, and one number without meaning.
 
-    Reads one token of every cache line on the way: documents lie all over the memory, and reads that wait for nothing
-    else are answered side by side. Copying them afterwards is twice as fast.
+    Reads one token of every cache line on the way: documents are scattered over memory, and the processor answers
+    independent reads side by side. Copying them afterwards is twice as fast.
     """
     first_ids = np.empty(len(slices.documents) + 1, dtype=np.int64)
     per_line = _CACHE_LINE_BYTES // text.ids.itemsize
@@ -83,7 +83,7 @@ def _read_ahead(text: TokenArrays, slices: Slices) -> np.ndarray:
         first_ids[k] = text.token_starts[k] + slices.starts[k]
         for token in range(0, slices.stops[k] - slices.starts[k], per_line):
             seen |= text.ids[first_ids[k] + token]
-    # Were what is read put nowhere, the compiler would leave the reading out.
+    # The compiler would drop reads whose result is not used.
     first_ids[-1] = seen
     return first_ids
 

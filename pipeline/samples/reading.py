@@ -1,4 +1,4 @@
-"""What an objective may ask of its samples: their format, and what is told about them beside their tokens."""
+"""What an objective may ask of its samples: their format, and the annotations beside their tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SINGLE_FORMATS: tuple[Format, ...] = (
     "doc_sentences",
     "sentences",
 )
-"""Formats in which a piece is one stretch of text."""
+"""Formats in which a piece is one slice of a document."""
 PAIR_FORMATS: tuple[Format, ...] = ("segment_pair", "sentence_pair")
 """Formats in which a piece is a pair of segments (Devlin et al. 2019, section 3.1, task 2)."""
 Relation = Literal["nsp", "sop"]
@@ -31,7 +31,7 @@ Relation = Literal["nsp", "sop"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an objective wants of the samples."""
+    """The samples that an objective asks for."""
 
     formats: tuple[Format, ...]
     """Formats it can learn from. The first is the format of its paper, taken when the configuration names none."""

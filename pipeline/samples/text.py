@@ -1,4 +1,4 @@
-"""Sentences of documents in compiled loops, and where a stretch of a document may end."""
+"""Documents and their sentences in compiled loops, and the sentence at which a piece ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from data_prep.token_store import (
 
 @njit(cache=True, nogil=True)
 def find_documents(index: TokenIndex, documents: np.ndarray) -> TokenArrays:
-    """Where some documents of a store lie: element `k` of the arrays is about `documents[k]`."""
+    """Where the tokens of some documents are: element `k` of the arrays is about `documents[k]`."""
     batches, words = index.batches, index.words
     token_starts, lengths = np.empty_like(documents), np.empty_like(documents)
     sentence_starts, sentence_counts = np.empty_like(documents), np.empty_like(documents)
@@ -41,7 +41,7 @@ def find_source_numbers(index: TokenIndex, documents: np.ndarray, numbers: np.nd
     """[documents] the number of each document's source.
 
     Args:
-        numbers: [dictionaries, names] what every name of every one of `TokenStore.source_dictionaries` is numbered.
+        numbers: [dictionaries, names] the number of every name in `TokenStore.source_dictionaries`.
     """
     batches = index.batches
     found = np.empty(len(documents), dtype=numbers.dtype)
@@ -74,7 +74,7 @@ def sentences_of(text: TokenArrays, document: int) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def count_up_to(ascending: np.ndarray, value: int) -> int:
-    """How many elements do not exceed `value`."""
+    """The number of elements that do not exceed `value`."""
     low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2
@@ -89,14 +89,14 @@ def count_up_to(ascending: np.ndarray, value: int) -> int:
 def stop_at_sentence(
     text: TokenArrays, document: int, start: int, space: int, length: int
 ) -> tuple[int, bool]:
-    """How far a piece reaches that opens at token `start` of a document and ends where a sentence does.
+    """Find the end of a piece that opens at token `start` of a document and ends where a sentence ends.
 
     Args:
         space: positions that are left in the row; `<s>` takes one of them, and `</s>` one where the document ends.
         length: positions of an empty row. Only a sentence that does not even fit there is cut.
 
     Returns:
-        (one past the last token, whether `</s>` follows it); the first is `start` when not one sentence fits.
+        (one past the last token, whether `</s>` follows it); the first is `start` if no sentence fits.
     """
     size = text.lengths[document]
     if size - start + 2 <= space:

@@ -1,4 +1,4 @@
-"""Which source of the data each prediction is of: looked up by stretches of documents, not token by token."""
+"""The source of the data that each predicted token comes from: looked up by slices of documents, not token by token."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pipeline.samples.slices import Slices
 from pipeline.samples.text import count_up_to
 
 NO_SOURCE = -1
-"""Number of what is of no document: padding."""
+"""The number of padding, and of sources without a number."""
 
 
 class TokenSources(NamedTuple):
-    """The source of every token of a batch, whatever attention sees of its pieces."""
+    """The source of every token of a batch, whether or not attention stays inside documents."""
 
     begins: np.ndarray
-    """[stretches] int32 ascending positions in the flattened batch at which a stretch of one document begins, with its
-    `<s>`, or padding does."""
+    """[slices] int32 ascending positions in the flattened batch at which a slice of a document (with its `<s>`) begins, or
+    padding does."""
     numbers: np.ndarray
-    """[stretches] int16 number of each stretch's source, or `NO_SOURCE`."""
+    """[slices] int16 number of each slice's source, or `NO_SOURCE`."""
 
     def at(self, positions: np.ndarray, ahead: int = 0) -> np.ndarray:
         """The int16 numbers of the sources `ahead` places ahead of positions of the flattened batch, which must be
@@ -32,7 +32,7 @@ class TokenSources(NamedTuple):
 
     @classmethod
     def merge(cls, parts: Sequence[TokenSources]) -> TokenSources:
-        """Those of several groups of rows as one."""
+        """The sources of several groups of rows as one."""
         if len(parts) == 1:
             return parts[0]
         begins = np.concatenate([np.empty(0, dtype=np.int32), *(part.begins for part in parts)])
@@ -42,8 +42,8 @@ class TokenSources(NamedTuple):
 
 
 def number_sources(store: TokenStore, names: Sequence[str]) -> np.ndarray:
-    """[dictionaries, longest] int16: which of `names` stands at each place of each of the store's source dictionaries,
-    and `NO_SOURCE` if it is none of them."""
+    """[dictionaries, longest] int16: the number in `names` of each entry of each of the store's source dictionaries;
+    `NO_SOURCE` for other names."""
     places = {name: number for number, name in enumerate(names)}
     dictionaries = store.source_dictionaries
     numbers = np.full((len(dictionaries), max(map(len, dictionaries), default=0)), NO_SOURCE, dtype=np.int16)
@@ -84,13 +84,13 @@ def find_sources(
 
 @njit(cache=True, nogil=True)
 def _look_up(begins: np.ndarray, numbers: np.ndarray, positions: np.ndarray, ahead: int) -> np.ndarray:
-    """`TokenSources.at`: the positions of each stretch are found by halving, and filled in together."""
+    """`TokenSources.at`: the positions of each slice are found by binary search, and filled in together."""
     found = np.empty(len(positions), dtype=np.int16)
     start = 0
-    for stretch in range(len(begins)):
+    for k in range(len(begins)):
         stop = len(positions)
-        if stretch + 1 < len(begins):
-            stop = start + count_up_to(positions[start:], begins[stretch + 1] - 1 - ahead)
-        found[start:stop] = numbers[stretch]
+        if k + 1 < len(begins):
+            stop = start + count_up_to(positions[start:], begins[k + 1] - 1 - ahead)
+        found[start:stop] = numbers[k]
         start = stop
     return found

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.config import TransformerConfig
 from pipeline.objectives import bart_denoising, t5_span_corruption, ul2_mixture_of_denoisers
-from pipeline.objectives.encoder_decoder import WIDENING, TextPairs, lay_out
+from pipeline.objectives.encoder_decoder import WIDENING, TextPairs, assemble_rows
 from pipeline.samples.noise.noise import Noise
 from tests.pipeline.packed_texts import FIRST_TEXT, PAD, many_texts_per_row, pairs, vocabulary_for
 
@@ -40,7 +40,7 @@ def test_piece_i_of_the_decoder_belongs_to_piece_i_of_the_encoder(
     lengths: list[list[tuple[int, int]]], source_width: int, target_width: int
 ):
     given_pairs = text_pairs(lengths)
-    batch = lay_out(given_pairs, len(lengths), (source_width, target_width), PAD, START)
+    batch = assemble_rows(given_pairs, len(lengths), (source_width, target_width), PAD, START)
     found = pairs(batch)
     sources = np.split(given_pairs.sources, np.cumsum(given_pairs.source_lengths)[:-1])
     targets = np.split(given_pairs.targets, np.cumsum(given_pairs.target_lengths)[:-1])
@@ -54,19 +54,19 @@ def test_piece_i_of_the_decoder_belongs_to_piece_i_of_the_encoder(
 
 
 def test_rows_that_fit_exactly_need_no_boundaries():
-    batch = lay_out(text_pairs([[(5, 3)], [(5, 3)]]), 2, (5, 3), PAD, START)
+    batch = assemble_rows(text_pairs([[(5, 3)], [(5, 3)]]), 2, (5, 3), PAD, START)
     assert "cu_seqlens" not in batch.inputs
     assert "decoder_cu_seqlens" not in batch.inputs
 
 
 def test_padding_beside_a_full_row_of_the_decoder_is_an_empty_piece_there():
-    batch = lay_out(text_pairs([[(4, 3)], [(5, 3)]]), 2, (5, 3), PAD, START)
+    batch = assemble_rows(text_pairs([[(4, 3)], [(5, 3)]]), 2, (5, 3), PAD, START)
     assert batch.inputs["cu_seqlens"].tolist() == [0, 4, 5, 10]
     assert batch.inputs["decoder_cu_seqlens"].tolist() == [0, 3, 3, 6]
 
 
 def test_padding_beside_a_full_row_of_the_encoder_stays_with_the_last_piece():
-    batch = lay_out(text_pairs([[(2, 1), (3, 1)]]), 1, (5, 3), PAD, START)
+    batch = assemble_rows(text_pairs([[(2, 1), (3, 1)]]), 1, (5, 3), PAD, START)
     assert batch.inputs["cu_seqlens"].tolist() == [0, 2, 5]
     assert batch.inputs["decoder_cu_seqlens"].tolist() == [0, 1, 3]
     assert batch.inputs["predicted_positions"].tolist() == [0, 1]

@@ -1,4 +1,4 @@
-"""Whole batches through the noises of `text_noise.py`: from packed pieces to what is read and what is written."""
+"""Whole batches through the noises of `text_noise.py`: from packed pieces to pairs of source and target texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.samples.noise.kernels import fold
 
 
 class Frame(NamedTuple):
-    """What stands around a text."""
+    """The special tokens around a text."""
 
     bos: int
     eos: int
@@ -77,7 +77,7 @@ def denoising_pairs(
             own = origins[written : written + target_lengths[found]]
             own[:] = np.arange(len(own)) + (start if opened else begin)
             if tags[row] >= 0:
-                # The tag comes from nowhere, and is of the document that it ends.
+                # The tag is no token of the row; it counts as the last token of the document that it ends.
                 own[-1] = stop - 1
         read += source_lengths[found]
         written += target_lengths[found]

@@ -1,7 +1,7 @@
 """Choosing what masked language models predict, and hiding it: single tokens, whole words, n-grams, spans.
 
-Rows are [length] token ids. A word is a token that begins one with the tokens that go on with it; special tokens stand
-between words, and no span crosses one. Every function takes the noise `state` of one row.
+Rows are [length] token ids. A word is a token that begins one, with the tokens that continue it; special tokens
+separate words, and no span crosses one. Every function takes the noise `state` of one row.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _CHOICE, _LENGTH, _SHARE, _TOKEN, _ROUNDING = (np.uint64(purpose) for purpose in
 
 
 class Masking(NamedTuple):
-    """How much is predicted, and what the network reads there."""
+    """The share of tokens that is predicted, and the tokens that replace them."""
 
     rate: float
     """Share of the tokens that are not special that is predicted."""
     mask_share: float
-    """Share of what is predicted that becomes `mask`."""
+    """Share of the predicted tokens that become `mask`."""
     random_share: float
-    """Share of it that becomes random tokens; the rest stays as it is."""
+    """Share of the predicted tokens that become random tokens; the rest stays as it is."""
     mask: int
     is_special: np.ndarray
     """[vocabulary] bool: never predicted, never drawn."""
@@ -36,7 +36,7 @@ class Masking(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """What spans are made of."""
+    """The lengths of spans, and the places where they may be."""
 
     cumulative: np.ndarray
     """float64: probability that a span has at most 1, 2, ... words; the last is 1."""
@@ -81,7 +81,7 @@ def choose_spans(
 
     A length is drawn, then a place, all places where the span fits being equally likely; so lengths keep their
     distribution whatever is taken already. A length that fits nowhere is halved. Where spans are enclosed, drawing ends
-    as soon as the budget is reached, less what the last span exceeds it by on average: whether it ends does not depend
+    as soon as the budget is reached, less the average excess of the last span: whether it ends does not depend
     on the next length, so that lengths are not biased (Wald's equation), and rows meet the budget on average.
 
     Args:
@@ -119,7 +119,8 @@ def choose_spans(
 
 @njit(cache=True, nogil=True)
 def words_of(ids: np.ndarray, masking: Masking) -> tuple[np.ndarray, np.ndarray]:
-    """[words] int64 first columns of the words of a row, and one past their last; what begins inside a word is one."""
+    """[words] int64 first columns of the words of a row, and one past their last. A row that begins inside a word
+    counts the rest of it as a word."""
     starts = np.empty(len(ids), dtype=np.int64)
     stops = np.empty(len(ids) + 1, dtype=np.int64)
     words, inside = 0, False
@@ -213,7 +214,7 @@ def empty_positions(input_ids: np.ndarray, masking: Masking, excess: int = 0) ->
 
 @njit(cache=True, nogil=True)
 def write_positions(chosen: np.ndarray, begin: int, positions: np.ndarray, found: int) -> int:
-    """Write begin + column of what is chosen in a row behind the `found` positions; returns how many there are now."""
+    """Append begin + column of every chosen column to the `found` positions; returns the new number of positions."""
     for column in range(len(chosen)):
         positions[found] = begin + column
         found += chosen[column]
@@ -222,7 +223,7 @@ def write_positions(chosen: np.ndarray, begin: int, positions: np.ndarray, found
 
 @njit(cache=True, nogil=True)
 def replacement_states(state: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """What `read_at` draws from in a row: kinds of replacement, and random tokens."""
+    """The states that `read_at` draws from in a row: kinds of replacement, and random tokens."""
     return fold(state, _SHARE), fold(state, _TOKEN)
 
 
@@ -230,10 +231,10 @@ def replacement_states(state: np.uint64) -> tuple[np.uint64, np.uint64]:
 def read_at(
     token: int, place: int, drawn_at: int, states: tuple[np.uint64, np.uint64], masking: Masking
 ) -> int:
-    """What the network reads where `token` is predicted: the mask, a random token, or `token`.
+    """The token that the network reads where `token` is predicted: the mask, a random token, or `token`.
 
     Args:
-        place: column that decides which of the three; shared by what is replaced alike.
+        place: column that decides which of the three; shared by tokens that are replaced alike.
         drawn_at: column that decides which random token.
         states: `replacement_states` of the row.
     """

@@ -23,7 +23,7 @@ class Denoisers(NamedTuple):
     is_suffix: np.ndarray
     """bool: whether the one span is the end of the text, of any length from 1 with the mean that the rate gives."""
     free_ends: np.ndarray
-    """bool: whether spans may lie anywhere; T5's texts begin with what is shown and end with a span."""
+    """bool: whether spans may lie anywhere; T5's texts begin with visible tokens and end with a span."""
     modes: np.ndarray
     """int64: id of the token that opens the source; -1 for none."""
 
@@ -160,10 +160,10 @@ def _text_of(piece: np.ndarray, tokens: SpanTokens) -> tuple[np.ndarray, np.ndar
 def _span_lengths(
     size: int, denoisers: Denoisers, choice: int, state: np.uint64
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths of the stretches that are shown and of the spans that are hidden, which take turns.
+    """Lengths of the visible and of the hidden spans, which alternate.
 
     Two random compositions, as in T5's `random_spans_noise_mask`: all masks with these counts are equally likely.
-    With free ends there is one more stretch that is shown, and the outer two may be empty.
+    With free ends there is one more visible span, and the first and last may be empty.
     """
     rate = denoisers.rates[choice]
     if denoisers.is_suffix[choice]:
@@ -215,8 +215,8 @@ def _take_out(
 
 @njit(cache=True, nogil=True)
 def _write_origins(shown: np.ndarray, hidden: np.ndarray, size: int, origins: np.ndarray) -> None:
-    """Which token of the text each target of `_take_out` is. A sentinel is of the span that it stands for; what ends
-    the target is of the last token."""
+    """Which token of the text each target of `_take_out` is. A sentinel counts as the first token of its span, the
+    end of the target as the last token."""
     written, position = 0, 0
     for span in range(len(hidden)):
         position += shown[span]

@@ -19,11 +19,11 @@ _PERMUTE, _INFILL, _MASK, _DELETE, _ROTATE, _WHETHER = (np.uint64(purpose) for p
 _FIRST, _SECOND, _THIRD, _FOURTH = (np.uint64(draw) for draw in range(4))
 
 SPECIAL, INSIDE_WORD, STARTS_WORD = range(3)
-"""What a token is to noise: not to be touched, or text that goes on with a word or begins one."""
+"""Kinds of tokens: not to be touched, inside a word, or the first of a word."""
 
 
 class TextNoise(NamedTuple):
-    """How much of each noise, and what the noises must know of the tokens."""
+    """The amount of each noise, and the kinds of all tokens."""
 
     permuted_share: float
     infilling_rate: float
@@ -79,9 +79,9 @@ def permute_sentences(text: np.ndarray, sentences: np.ndarray, share: float, sta
 
 @njit(cache=True, nogil=True)
 def infill(text: np.ndarray, noise: TextNoise, state: np.uint64) -> np.ndarray:
-    """Text infilling: each span of whole words becomes one mask, a span of length 0 is a mask put between words.
+    """Text infilling: each span of whole words becomes one mask, a span of length 0 is a mask inserted between words.
 
-    Each stretch between special tokens is infilled by itself.
+    The text between two special tokens is infilled by itself.
     """
     infilled = np.empty_like(text)
     words = np.empty(len(text) + 1, dtype=np.int64)
@@ -184,14 +184,14 @@ def mask_tokens(text: np.ndarray, noise: TextNoise, state: np.uint64) -> np.ndar
 
 @njit(cache=True, nogil=True)
 def delete_tokens(text: np.ndarray, noise: TextNoise, state: np.uint64) -> np.ndarray:
-    """Token deletion: random tokens are gone; where, the network must find out."""
+    """Token deletion: random tokens are removed; the network must find out where."""
     deleted = _choose_tokens(text, noise.kinds, noise.deletion_rate, state)
     return text[~deleted]
 
 
 @njit(cache=True, nogil=True)
 def rotate(text: np.ndarray, state: np.uint64) -> np.ndarray:
-    """Document rotation: a token, chosen uniformly, comes first; what was before it follows the end."""
+    """Document rotation: a token, chosen uniformly, comes first; the tokens before it follow the end."""
     if len(text) == 0:
         return text
     first = integer(fold(state, _FIRST), len(text))
@@ -213,5 +213,5 @@ def _choose_tokens(text: np.ndarray, kinds: np.ndarray, rate: float, state: np.u
 
 @njit(cache=True, nogil=True)
 def _round_up(value: float) -> int:
-    """The next whole number, not troubled by 0.3 * 10 being a little over 3."""
+    """Round up, with a tolerance for 0.3 * 10 being a little over 3."""
     return int(np.ceil(value - 1e-9))

@@ -87,7 +87,7 @@ def make_block(index: EpochIndex, number: int, num_samples: int, num_documents: 
 
     Args:
         num_samples: of the epoch.
-        num_documents: of the store, which tells how large their numbers are.
+        num_documents: of the store; decides the integer type.
     """
     first = number * BLOCK
     rows, slices, labels = index.look_up(np.arange(first, min(first + BLOCK, num_samples)))
@@ -103,7 +103,7 @@ def write_block(block: Block, staging: Path, directory: Path, identity: Mapping[
     """Commit a block as the artefact `directory`; its files are gathered in the empty directory `staging`.
 
     Args:
-        identity: what the block is a function of.
+        identity: the dataset, part, epoch and number of the block.
 
     Raises:
         StorageError, OSError: the file system refused.
@@ -117,7 +117,7 @@ def read_block(directory: Path, number: int, identity: Mapping[str, Any]) -> Blo
     """Read and verify block `number`.
 
     Raises:
-        DamagedBlockError: it cannot be read as it was written, or is a function of something else.
+        DamagedBlockError: it cannot be read as it was written, or has another identity.
     """
     try:
         found = open_artefact(directory, kind=KIND).config

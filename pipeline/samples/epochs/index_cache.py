@@ -1,4 +1,4 @@
-"""The cache of a run's epoch indices on disk: a resumed run need not look at each document again.
+"""The cache of a run's epoch indices on disk: a resumed run need not read the length of each document again.
 
     index-cache/KEY/parts.json             the parts of a dataset's mixture
     index-cache/KEY/part-P-epoch-E/        blocks of the index of the current epoch, and of the next once it is made
@@ -31,6 +31,7 @@ from cluster.priority import step_back
 from pipeline.samples.epochs import index_blocks
 from pipeline.samples.epochs.index import Entries, EpochIndex
 from pipeline.samples.epochs.index_blocks import Block, DamagedBlockError
+from pipeline.samples.epochs.prefetch import EpochPrefetch
 from pipeline.samples.noise.kernel_cache import digest_of
 from pipeline.samples.parts import MixturePart
 
@@ -56,7 +57,7 @@ class Summary(NamedTuple):
 
     parts: list[MixturePart]
     languages: list[str] | None
-    """`TokenDataset.languages`, where they are kept apart."""
+    """`TokenDataset.languages`; None if languages are not kept apart."""
 
 
 class IndexCache:
@@ -74,7 +75,7 @@ class IndexCache:
         Args:
             writes: whether this process writes the indices it makes; of all processes that train a run, one does.
             tell: called with the name of an event (`index-not-cached`, `index-damaged`) and its `message`; training
-                goes on.
+                continues.
             from_tokens: datasets of stores with fewer tokens are not cached.
         """
         self.directory = directory
@@ -119,7 +120,7 @@ class IndexCache:
                 self._pending.append(self._writer.submit(self.attempt, work))
 
     def attempt(self, work: Callable[[], None]) -> None:
-        """Run `work` at once, if this process writes; report the first error."""
+        """Run `work` at once, if this process writes; report its error, if it is the first."""
         if self._writer is None:
             return
         try:
@@ -145,14 +146,14 @@ class IndexCache:
 
     def tell(self, event: str, error: Exception) -> None:
         """Report an event; never fails."""
-        # Where nothing can be written, the event cannot be either.
+        # On a file system that refuses the cache, the event may not be written either.
         with suppress(ClozeError, OSError):
             self._told(event, message=str(error)[:2000])
 
     def close(self, timeout_s: float = 0.0) -> None:
         """Wait at most `timeout_s` for pending writes; the rest is dropped."""
         end_s = time.monotonic() + timeout_s
-        # What is done may have led to more.
+        # Finished writes may have submitted further ones.
         while (pending := [one for one in self._pending if not one.done()]) and time.monotonic() < end_s:
             wait(pending, end_s - time.monotonic())
         with self._lock:
@@ -245,26 +246,31 @@ class _CachedIndex:
         write: Callable[[EpochIndex, int], None],
     ) -> None:
         self._owner, self._directory, self._identity = owner, directory, identity
-        self._make, self._write = make, write
+        self._write = write
         self._block = lru_cache(_BLOCKS_IN_MEMORY)(self._read)
         every = range(index_blocks.num_blocks(num_samples))
         self._missing = {
             one for one in every if not is_committed(index_blocks.block_directory(directory, one))
         }
-        self._made: Future[EpochIndex] | None = None
-        self._lock = threading.Lock()
+        self._epoch = identity["part"], identity["epoch"]
         self._current = 0
+
+        def make_and_write(*_: int) -> EpochIndex:
+            index = make()
+            owner.submit(lambda: self._write_next(index))
+            return index
+
+        self._whole = EpochPrefetch(make_and_write, 1)
         if len(self._missing) == len(every):
-            self._begin()
+            self._whole.begin(*self._epoch)
 
     def look_up(self, places: np.ndarray) -> Entries:
         """The entries at some int64 places of the epoch, in any order."""
         numbers = np.unique(places // index_blocks.BLOCK)
         self._current = int(numbers[-1])
         if any(block > self._current for block in tuple(self._missing)):
-            self._begin()
-        made = self._made
-        if not (made is not None and made.done()) and self._missing.isdisjoint(numbers.tolist()):
+            self._whole.begin(*self._epoch)
+        if not self._whole.has(*self._epoch) and self._missing.isdisjoint(numbers.tolist()):
             try:
                 joined = Block.join([self._block(number) for number in numbers.tolist()])
             except DamagedBlockError as error:
@@ -274,29 +280,11 @@ class _CachedIndex:
                 # All blocks but the last of the epoch are full.
                 before = np.searchsorted(numbers, places // index_blocks.BLOCK) * index_blocks.BLOCK
                 return joined.look_up(before + places % index_blocks.BLOCK)
-        return self._begin().result().look_up(places)
+        return self._whole.get(*self._epoch).look_up(places)
 
     def _read(self, number: int) -> Block:
         directory = index_blocks.block_directory(self._directory, number)
         return index_blocks.read_block(directory, number, self._identity | {"block": number})
-
-    def _begin(self) -> Future[EpochIndex]:
-        with self._lock:
-            if self._made is None:
-                self._made = Future()
-                threading.Thread(target=self._fill, args=(self._made,), name="index", daemon=True).start()
-            return self._made
-
-    def _fill(self, made: Future[EpochIndex]) -> None:
-        try:
-            index = self._make()
-        except BaseException as error:
-            with self._lock:
-                self._made = None
-            made.set_exception(error)
-            return
-        self._owner.submit(lambda: self._write_next(index))
-        made.set_result(index)
 
     def _write_next(self, index: EpochIndex) -> None:
         """Write the current block if it is missing, else the next missing one; then let other work have its turn."""

@@ -21,7 +21,7 @@ from pipeline.samples.noise.noise import Noise
 _SPARE_BITS = 3
 """With 8 times as many slots as draws, few share one."""
 _DIGIT_BITS = 10
-"""At most: more digits than this are more places to write to than the processor keeps at hand."""
+"""The most bits of a digit: with more, the places to write to no longer fit into the processor's caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class StoreOrder:
     seed: int
 
     def noise(self, purpose: str, epoch: int) -> Noise:
-        """What is drawn for a purpose in an epoch."""
+        """The noise for a purpose in an epoch."""
         return Noise.of("order", self.fingerprint, self.seed, purpose, epoch)
 
     def documents(self, epoch: int, documents: np.ndarray) -> np.ndarray:
@@ -42,15 +42,15 @@ class StoreOrder:
         return sorted_by_draw(np.uint64(self.noise("documents", epoch).state), documents.astype(dtype))
 
     def rows(self, epoch: int, num_rows: int) -> np.ndarray:
-        """int64 [num_rows]: the row that stands at each place of `epoch`."""
+        """int64 [num_rows]: the row at each place of `epoch`."""
         return sorted_by_draw(np.uint64(self.noise("rows", epoch).state), np.arange(num_rows))
 
 
 def sorted_by_draw(state: np.uint64, numbers: np.ndarray) -> np.ndarray:
-    """`numbers` ([n] integers, not negative) by rising `Noise(state).at(numbers).bits()`, equal draws as they stand.
+    """`numbers` ([n] integers, not negative) by rising `Noise(state).at(numbers).bits()`; a stable sort.
 
-    Needs as much memory as `numbers` twice, one of which is returned. Draws are made again wherever they are looked at,
-    which takes less time than memory for them.
+    Takes twice the memory of `numbers`, one half of it for the result. Draws are computed again whenever they are
+    compared, which takes less time than reading them from memory.
     """
     num_passes, digit_bits = _passes(len(numbers))
     # NumPy asks for huge pages, compiled loops do not.
@@ -59,7 +59,7 @@ def sorted_by_draw(state: np.uint64, numbers: np.ndarray) -> np.ndarray:
 
 
 def _passes(count: int) -> tuple[int, int]:
-    """How many digits, each of how many bits, nearly sort so many draws."""
+    """(digits, bits of a digit) of a radix sort that nearly sorts `count` draws."""
     bits = min(count.bit_length() + _SPARE_BITS, 64)
     num_passes = -(-bits // _DIGIT_BITS)
     return num_passes, -(-bits // num_passes)
@@ -74,7 +74,7 @@ def _sort(
     found: np.ndarray,
     other: np.ndarray,
 ) -> np.ndarray:
-    """What `sorted_by_draw` returns, in one of the two last arguments."""
+    """The result of `sorted_by_draw`, in one of the two last arguments."""
     places = _first_places(state, numbers, num_passes, digit_bits)
     mask = np.uint64((1 << digit_bits) - 1)
     for number in range(num_passes):
@@ -91,7 +91,7 @@ def _sort(
 
 @njit(cache=True, nogil=True)
 def _first_places(state: np.uint64, numbers: np.ndarray, num_passes: int, digit_bits: int) -> np.ndarray:
-    """[num_passes, digits] int64: how many draws have a smaller digit, for every pass."""
+    """[num_passes, digits] int64: the number of draws with a smaller digit, for every pass."""
     places = np.zeros((num_passes, 1 << digit_bits), dtype=np.int64)
     mask = np.uint64((1 << digit_bits) - 1)
     for i in range(len(numbers)):
@@ -110,7 +110,7 @@ def _first_places(state: np.uint64, numbers: np.ndarray, num_passes: int, digit_
 
 @njit(cache=True, nogil=True)
 def _finish(state: np.uint64, numbers: np.ndarray) -> None:
-    """Sort by insertion, in place, what is sorted but for neighbours."""
+    """Insertion sort, in place, of numbers that are nearly sorted."""
     largest = np.uint64(0)
     for i in range(len(numbers)):
         number = numbers[i]

@@ -1,8 +1,8 @@
 """The format `contiguous`: the shuffled stream of documents cut into full rows, wherever the cut falls.
 
-Row `r` is the stretch `[r * (length - 1), (r + 1) * (length - 1))` of the stream. A row that begins with a document
-is closed by one padding token where others have one more `<s>`: so each token of the corpus is seen exactly once an
-epoch, but for the tail that fills no row, which differs each epoch.
+Row `r` holds the positions `[r * (length - 1), (r + 1) * (length - 1))` of the stream. A row that begins with a
+document is closed by one padding token where others have one more `<s>`: so each token of the corpus is seen exactly
+once an epoch, but for the tail that fills no row, which differs each epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipeline.samples.formats.stream import END, FIRST, START, STOP, StreamRows,
 
 
 class Contiguous:
-    """The layout of a part of a store."""
+    """Documents, cut into rows of a contiguous stream."""
 
     num_rows: int
     """Full rows; does not depend on the order of the documents."""
@@ -25,7 +25,7 @@ class Contiguous:
         self.num_rows = length_of_stream(given.text.lengths, given.documents) // (given.length - 1)
 
     def epoch(self, number: int) -> StreamRows:
-        """Lay the documents out in the epoch's order."""
+        """Cut the documents in the order of the epoch."""
         text, step = self._given.text, self._given.length - 1
         documents = stream_of(text.lengths, self._given.order.documents(number, self._given.documents))
         rows = np.empty((self.num_rows, 3), dtype=np.int64)

@@ -1,6 +1,6 @@
 """The format `full_sentences` (Liu et al. 2019, section 4.2): the shuffled stream cut where sentences end.
 
-Every row holds as many whole sentences as fit, across documents; what is left of it is padding. Only a sentence that
+Every row holds as many whole sentences as fit, across documents; the rest of the row is padding. Only a sentence that
 is longer than a row is cut. How many rows that gives depends a little on the order of the documents: every epoch has
 as many as epoch 0. Of an epoch that would have more, the last few are left out; one that has fewer shows its first
 few twice.
@@ -18,7 +18,7 @@ from pipeline.samples.text import stop_at_sentence
 
 
 class FullSentences:
-    """The layout of a part of a store."""
+    """Documents, cut into rows of whole sentences."""
 
     def __init__(self, given: FormatInput) -> None:
         self._given = given
@@ -27,7 +27,7 @@ class FullSentences:
 
     def epoch(self, number: int) -> StreamRows:
         """Cut the documents in the epoch's order, and wrap around to the number of rows that all epochs have."""
-        # What was cut to count the rows is the first epoch, and is kept for it alone.
+        # Counting the rows has cut the first epoch already; it is kept until that epoch is asked for.
         first, self._first = self._first, None
         cut = first if number == 0 and first is not None else self._cut(number)
         kept = np.arange(self.num_rows) % max(len(cut.rows), 1)

@@ -1,4 +1,4 @@
-"""Chunks of consecutive sentences, of which pairs of segments are made: a function of document and seed alone."""
+"""Chunks of consecutive sentences, which become pairs of segments: a function of document and seed alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Chunks(NamedTuple):
 
 
 def segment_chunks(text: TokenArrays, documents: np.ndarray, length: int, state: np.uint64) -> Chunks:
-    """As many sentences as it takes to reach a target length, which is mostly that of a row.
+    """As many sentences as it takes to reach a target length, mostly the length of a row.
 
     As BERT's released code makes them, with two differences: there a document has one target in each copy of the data,
     here each chunk has its own; and a chunk of one long sentence, which there can only become a random pair, takes the
@@ -64,7 +64,7 @@ def sentence_chunks(text: TokenArrays, documents: np.ndarray) -> Chunks:
 def _cut_segments(
     text: TokenArrays, documents: np.ndarray, length: int, state: np.uint64, chunks: Chunks
 ) -> int:
-    """Fill in the chunks (or, where there is no place for any, only count them)."""
+    """Write the chunks, or only count them if `chunks` is empty."""
     count = 0
     for document in documents:
         starts = sentences_of(text, document)

@@ -1,7 +1,7 @@
-"""Which pairs of an epoch are random: half of those of any length, so that no length tells the label.
+"""Which pairs of an epoch are random: half of the pairs of any length, so that no length tells the label.
 
-Some pairs cannot be right, because their segments are of two documents. Where they lie, as many fewer of the others
-become random; and where they would be more than half, the surplus is left out.
+Some pairs can only be random, because their segments come from two documents. In their block, so many fewer of the
+others become random; and where they would be more than half of a block, the surplus is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Candidates(NamedTuple):
 
 
 def arrange(lengths: np.ndarray, must_be_random: np.ndarray, noise: Noise) -> Candidates:
-    """Put pairs into blocks in which at most half must be random.
+    """Sort pairs into blocks of about one length, of which at most half must be random.
 
     Args:
         lengths: [pairs] int64 tokens of each pair.
@@ -40,7 +40,7 @@ def arrange(lengths: np.ndarray, must_be_random: np.ndarray, noise: Noise) -> Ca
 
 
 def draw_random(candidates: Candidates, noise: Noise) -> np.ndarray:
-    """[pairs] bool: half of each block, with all that must be; which of the others, `noise` decides."""
+    """[pairs] bool: half of each block: all that must be random, and others chosen by `noise`."""
     count = len(candidates.numbers)
     blocks = np.arange(count) // BLOCK
     draws = noise.at(np.arange(count)).uniform()
@@ -52,7 +52,7 @@ def draw_random(candidates: Candidates, noise: Noise) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _keep(must_be_random: np.ndarray) -> np.ndarray:
-    """[pairs] bool: without those that would be the second half of a block."""
+    """[pairs] bool: False for pairs that must be random and would be in the second half of a block."""
     kept = np.ones(len(must_be_random), dtype=np.bool_)
     size = random = 0
     for i in range(len(must_be_random)):
@@ -71,6 +71,6 @@ def _keep(must_be_random: np.ndarray) -> np.ndarray:
 
 
 def _half(count: int) -> np.ndarray:
-    """[blocks] int64: how many pairs of each block are random."""
+    """[blocks] int64: random pairs in each block."""
     starts = np.arange(0, count, BLOCK)
     return np.minimum(count - starts, BLOCK) // 2

@@ -6,8 +6,8 @@ are split in two at a random sentence (`segment_pair`), or are two sentences (`s
 - `nsp`: in half of the pairs B follows A (label 0), in half it comes from another document (label 1).
 - `sop` (Lan et al. 2020, section 3.1): both come from one chunk, in half of the pairs in the wrong order (label 1).
 
-BERT's released code draws a random B anywhere, as long as fills the row, and goes on behind A with the text that it did
-not use. Here the chunks of a document are fixed, and those that an epoch chooses for label 1 exchange their second
+BERT's released code draws a random B anywhere, long enough to fill the row, and continues after A with the text that it
+did not use. Here the chunks of a document are fixed, and those that an epoch chooses for label 1 exchange their second
 segments with others of like length, so that text is still seen once an epoch. A chunk of a single sentence (the last
 one of a document) has no second segment: two of them give the A and the B of a random pair. `pair_labels.py` chooses so
 that half of the pairs of any length are random, and leaves single sentences out where they would be more. With `sop`,
@@ -43,15 +43,15 @@ _NEAR = 8
 """How far the first of them reach; every fourth time it is doubled."""
 
 _SHORTEST_ROW = SPECIAL_TOKENS + 2
-"""Both segments keep a token at least."""
+"""Each segment keeps at least one token."""
 
 
 Draws = Callable[[str], Noise]
-"""What is drawn for a purpose in an epoch."""
+"""The noise for a purpose in an epoch."""
 
 
 class Segments(NamedTuple):
-    """Stretches of documents, one per pair."""
+    """One slice of a document per pair."""
 
     documents: np.ndarray
     """[pairs] int32 numbers."""
@@ -61,12 +61,12 @@ class Segments(NamedTuple):
     """[pairs] int32 one past the last token."""
 
     def take(self, chosen: np.ndarray) -> Segments:
-        """Those with the given numbers."""
+        """The segments with the given numbers."""
         return Segments(*(values[chosen] for values in self))
 
     @classmethod
     def join(cls, *parts: Segments) -> Segments:
-        """All of them, in order."""
+        """The segments of all parts, in order."""
         return cls(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
@@ -125,7 +125,7 @@ class PairLayout:
         self.num_rows = len(self._candidates.numbers)
 
     def epoch(self, number: int) -> PairRows:
-        """Split the chunks, choose which become wrong pairs, and shorten what is too long."""
+        """Split the chunks, choose which become wrong pairs, and shorten pairs that are too long."""
         noise = partial(self._given.order.noise, epoch=number)
         a, b = _split(self._given.text, self._several, np.uint64(noise("split").state))
         right, a_wrong, b_wrong = (self._random if self._next_or_random else self._swapped)(a, b, noise)
@@ -187,7 +187,7 @@ def _two_by_two(singles: Segments, noise: Noise) -> tuple[Segments, Segments]:
 def _exchange(a: Segments, b: Segments, noise: Noise) -> tuple[Segments, Segments]:
     """Give every first segment the second one of a random other, of another document wherever that is possible.
 
-    The second one is nearly as long as the own, so that the length of a pair does not tell its label.
+    It is nearly as long as their own second segment, so that the length of a pair does not tell its label.
     """
     cycle = _shuffled(len(a.documents), noise)
     cycle = cycle[np.argsort((b.stops - b.starts)[cycle], kind="stable")]

@@ -1,7 +1,7 @@
 """Rows packed from pieces of given widths, by best-fit decreasing (Ding et al. 2024, section 3).
 
-Widest first, each piece goes into the row in which it leaves the least space. Only widths decide: so the rows are
-worked out once, as lists of widths, and an epoch just deals the pieces of equal width anew.
+Widest first, each piece goes into the row in which it leaves the least space. Only widths decide: so rows are
+computed once, as lists of widths, and an epoch only deals the pieces of equal width anew.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def add_piece(pieces: np.ndarray, count: int, document: int, start: int, stop: i
 def add_whole_or_cut(
     pieces: np.ndarray, count: int, document: int, start: int, stop: int, length: int
 ) -> int:
-    """Add `<s> [start, stop) </s>`; what is longer than a row as full rows and a rest.
+    """Add the piece `<s> [start, stop) </s>`; if it is longer than a row, as full rows and a rest.
 
     Where the ids alone fill the last row, it has no place for `</s>`, which is left out.
     """
@@ -141,7 +141,7 @@ def _empty_pieces(count: int) -> np.ndarray:
 
 
 def index_type(count: int) -> type[np.signedinteger]:
-    """The smaller integer type that numbers `count` things."""
+    """The smallest of int32 and int64 that can number `count` items."""
     return np.int32 if count < 2**31 else np.int64
 
 

@@ -1,4 +1,4 @@
-"""Rows that are stretches of the shuffled stream of documents, wherever they are cut.
+"""Rows cut from the shuffled stream of documents.
 
 A document is the virtual sequence `<s> ids </s>`; the stream of an epoch is all documents one after the other in that
 epoch's order. A row that begins inside a document is opened by one more `<s>` than the stream has.
@@ -21,7 +21,7 @@ START, STOP, FIRST = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class StreamRows:
-    """The rows of one epoch. What is read together lies together: a row of either table is one cache line."""
+    """The rows of one epoch. A row of either table is in one cache line, because its columns are read together."""
 
     documents: np.ndarray
     """[documents, 2] int64, in the epoch's order: the document's number, and one past its `</s>` in the stream."""
@@ -31,7 +31,7 @@ class StreamRows:
 
     @property
     def pair_labels(self) -> None:
-        """There are no pairs."""
+        """None: there are no pairs."""
         return None
 
     def slices(self, rows: np.ndarray) -> Slices:
@@ -40,7 +40,7 @@ class StreamRows:
 
 
 def stream_of(lengths: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """`StreamRows.documents` of documents in the order of an epoch; `lengths` are those of the whole store."""
+    """`StreamRows.documents` of documents in the order of an epoch; `lengths` are of all documents of the store."""
     stream = np.empty((len(documents), 2), dtype=np.int64)
     _fill_stream(lengths, documents, stream)
     return stream

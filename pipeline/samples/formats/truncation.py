@@ -1,4 +1,4 @@
-"""Shortening pairs of segments: the outcome of BERT's token-by-token process, worked out directly.
+"""Shortening pairs of segments: the outcome of BERT's token-by-token process, computed directly.
 
 BERT's released code removes one token at a time from the longer segment (from the second where both are equal), at
 its front or its back by the toss of a coin, until the pair fits.
@@ -17,7 +17,7 @@ _BITS = 64
 
 @njit(cache=True, nogil=True)
 def removed_from_each(first: int, second: int, longest: int) -> tuple[int, int]:
-    """How many tokens segments of the given lengths lose until they have `longest` together.
+    """The tokens that segments of the given lengths lose until they have `longest` together.
 
     The longer one shrinks to the length of the other; then they take turns, the second before the first.
     """
@@ -30,7 +30,7 @@ def removed_from_each(first: int, second: int, longest: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def removed_in_front(removed: int, state: np.uint64) -> int:
-    """How many of a segment's removed tokens are taken from its front: heads among `removed` fair coins.
+    """The number of a segment's removed tokens that are taken from its front: heads among `removed` fair coins.
 
     Coin `k` is bit `k % 64` of the draw `fold(state, k // 64)`.
     """
@@ -46,7 +46,7 @@ def removed_in_front(removed: int, state: np.uint64) -> int:
 
 @njit(cache=True, nogil=True)
 def _ones(bits: np.uint64) -> int:
-    """How many bits are set."""
+    """The number of bits that are set."""
     count = 0
     while bits:
         bits &= bits - np.uint64(1)

@@ -1,8 +1,7 @@
-"""Where numba keeps the machine code of compiled loops.
+"""The directory in which numba caches the machine code of compiled loops.
 
-numba compiles a function again when the file that it is in has changed, but not when only a function that it calls in
-another file has: then it would go on with the old one. So the code is kept apart by the contents of all files whose
-functions are called from others.
+numba compiles a function again when its own file has changed, but not when a function that it calls in another file
+has: it would continue to call the old one. So the cache is keyed by the contents of all files with compiled loops.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def kernel_cache(sources: Iterable[Path]) -> Path:
 
 
 def digest_of(sources: Iterable[Path]) -> str:
-    """Hash of the contents of Python files, and of all those in directories."""
+    """Hash of the contents of Python files; a directory counts with all Python files in it."""
     contents = hashlib.blake2b(digest_size=8)
     for source in sources:
         for file in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
@@ -34,9 +33,9 @@ def digest_of(sources: Iterable[Path]) -> str:
 
 
 def use_kernel_cache() -> None:
-    """Let numba use it, unless `NUMBA_CACHE_DIR` names a place already."""
+    """Make numba use this directory, unless `NUMBA_CACHE_DIR` names another."""
     if "NUMBA_CACHE_DIR" in os.environ:
         return
     os.environ["NUMBA_CACHE_DIR"] = str(kernel_cache(SOURCES))
-    if "numba" in sys.modules:  # it has read the environment
+    if "numba" in sys.modules:  # imported before, it has read the environment already
         sys.modules["numba"].config.reload_config()

@@ -1,4 +1,4 @@
-"""Counter-based randomness: every draw is a hash of where it is used, so nothing has to be remembered.
+"""Counter-based randomness: every draw is a hash of the place that uses it, so there is no generator state.
 
 The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom
 number generators"), with the murmur-style constants of Stafford's variant 13. Keys are folded in one by one.
@@ -60,7 +60,7 @@ class Noise:
         return (self.state >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def integers(self, high: int) -> np.ndarray:
-        """int64 draws in [0, high). The bias, below high / 2**32, is far under what any run can show."""
+        """int64 draws in [0, high). The bias, below high / 2**32, is too small for any run to show."""
         return ((self.state >> np.uint64(32)) * np.uint64(high) >> np.uint64(32)).astype(np.int64)
 
     def permutation(self, size: int) -> np.ndarray:
@@ -68,7 +68,7 @@ class Noise:
         return np.argsort(self.at(np.arange(size, dtype=np.uint64)).bits(), kind="stable")
 
     def seed(self) -> int:
-        """An integer in [0, 2**63) for generators that want a seed. Only for scalar noise."""
+        """An integer in [0, 2**63), to seed a generator. Only for scalar noise."""
         return int(self.state >> np.uint64(1))
 
 
