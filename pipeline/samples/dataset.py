@@ -276,7 +276,7 @@ def _merged(positions: list[np.ndarray]) -> np.ndarray:
 def _require_relation(format: Format, relation: Relation | None) -> None:
     if format in PAIR_FORMATS and relation is None:
         raise ConfigError(
-            f"The format {format} needs the relation of the segments of a pair.",
+            f"The format {format} needs to know the relation of the segments of a pair.",
             next_step="choose an objective that learns from pairs (relation nsp or sop), or another format",
         )
     if format not in PAIR_FORMATS and relation is not None:

@@ -20,8 +20,8 @@ class TokenSources(NamedTuple):
     """The source of every token of a batch, whether or not attention stays inside documents."""
 
     begins: np.ndarray
-    """[slices] int32 ascending positions in the flattened batch at which a slice of a document (with its `<s>`) begins, or
-    padding does."""
+    """[slices] int32 ascending positions in the flattened batch: the first of each slice of a document, with its `<s>`,
+    and of padding."""
     numbers: np.ndarray
     """[slices] int16 number of each slice's source, or `NO_SOURCE`."""
 

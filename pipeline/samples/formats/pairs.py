@@ -38,9 +38,9 @@ from pipeline.samples.slices import Slices, empty_slices
 from pipeline.samples.text import sentences_of
 
 _ATTEMPTS = 64
-"""Exchanges that are tried for a pair from one document, each of which fails rarely."""
+"""Exchanges that are tried for a pair from one document; each rarely fails."""
 _NEAR = 8
-"""How far the first of them reach; every fourth time it is doubled."""
+"""Distance of the first exchanges, in pairs; doubled after every fourth attempt."""
 
 _SHORTEST_ROW = SPECIAL_TOKENS + 2
 """Each segment keeps at least one token."""
@@ -84,8 +84,8 @@ class PairRows:
         return _slices(rows, self.a, self.b)
 
 
-class PairLayout:
-    """Pairs of a part of a store."""
+class PairFormat:
+    """Documents, cut into pairs of segments."""
 
     def __init__(self, given: FormatInput, chunks: Chunks) -> None:
         """Raises ConfigError where the documents give no pairs of the wanted relation."""
@@ -145,13 +145,13 @@ class PairLayout:
         return right, a_wrong, _replace_own(a_wrong, b_wrong, candidates, noise("random"))
 
     def _swapped(self, a: Segments, b: Segments, noise: Draws) -> tuple[np.ndarray, Segments, Segments]:
-        """Numbers of the chunks that stay in order, and the segments of the others the wrong way round."""
+        """Numbers of the chunks that stay in order, and the swapped segments of the others."""
         shuffled = _shuffled(len(a.documents), noise("chosen"))
         wrong, right = shuffled[: self.num_rows // 2], shuffled[self.num_rows // 2 :]
         return right, b.take(wrong), a.take(wrong)
 
     def _in_any_order(self, noise: Draws) -> tuple[Segments, Segments]:
-        """The pairs of single sentences, half of them turned round in each epoch."""
+        """The pairs of single sentences, half of them swapped in each epoch."""
         a, b = self._couples
         turned = noise("turned").at(np.arange(len(a.documents))).integers(2) == 1
         first = Segments(*(np.where(turned, y, x) for x, y in zip(a, b, strict=True)))
@@ -159,15 +159,15 @@ class PairLayout:
         return first, second
 
 
-def segment_pair(given: FormatInput) -> PairLayout:
+def segment_pair(given: FormatInput) -> PairFormat:
     """Pairs that fill a row between them, of some sentences each."""
     state = np.uint64(given.order.noise("chunks", 0).state)
-    return PairLayout(given, segment_chunks(given.text, given.documents, given.length, state))
+    return PairFormat(given, segment_chunks(given.text, given.documents, given.length, state))
 
 
-def sentence_pair(given: FormatInput) -> PairLayout:
+def sentence_pair(given: FormatInput) -> PairFormat:
     """Pairs of two natural sentences."""
-    return PairLayout(given, sentence_chunks(given.text, given.documents))
+    return PairFormat(given, sentence_chunks(given.text, given.documents))
 
 
 def _shuffled(count: int, noise: Noise) -> np.ndarray:
@@ -185,15 +185,15 @@ def _two_by_two(singles: Segments, noise: Noise) -> tuple[Segments, Segments]:
 
 
 def _exchange(a: Segments, b: Segments, noise: Noise) -> tuple[Segments, Segments]:
-    """Give every first segment the second one of a random other, of another document wherever that is possible.
+    """Give every first segment the second segment of another pair, from another document wherever possible.
 
-    It is nearly as long as their own second segment, so that the length of a pair does not tell its label.
+    It is nearly as long as its own second segment, so that the length of a pair does not tell its label.
     """
     cycle = _shuffled(len(a.documents), noise)
     cycle = cycle[np.argsort((b.stops - b.starts)[cycle], kind="stable")]
     a, b = a.take(cycle), b.take(np.roll(cycle, 1))
     partners = np.arange(len(cycle))
-    _part_documents(a.documents, b.documents, partners, np.uint64(noise.at("part").state))
+    _separate_documents(a.documents, b.documents, partners, np.uint64(noise.at("part").state))
     return a, b.take(partners)
 
 
@@ -211,7 +211,7 @@ def _replace_own(a: Segments, b: Segments, candidates: Segments, noise: Noise) -
 
 
 @njit(cache=True, nogil=True)
-def _part_documents(a: np.ndarray, b: np.ndarray, partners: np.ndarray, state: np.uint64) -> None:
+def _separate_documents(a: np.ndarray, b: np.ndarray, partners: np.ndarray, state: np.uint64) -> None:
     """Exchange `partners` until no pair is of one document; a few tries each, with neighbours first.
 
     Args:
