@@ -29,7 +29,7 @@ class Adagrad(Optimizer):
     """What the sums of squares begin with; 1 in ELMo's released code."""
 
     def implementation(self, machine: Machine) -> str:
-        """See `Optimizer`; DeepSpeed's Adagrad begins with 0."""
+        """Name of the class on a machine; DeepSpeed's Adagrad always begins with 0."""
         return super().implementation("plain" if self.initial_accumulator else machine)
 
     def arguments(self) -> dict[str, Any]:

@@ -30,7 +30,11 @@ class AdamW(Optimizer):
     released code does not; on CPUs, false needs a C++ compiler."""
 
     def implementation(self, machine: Machine) -> str:
-        """See `Optimizer`; torch's AdamW always corrects."""
+        """Name of the class on a machine; torch's AdamW always corrects the bias.
+
+        Raises:
+            ConfigError: the bias is not to be corrected, and there is no compiler for DeepSpeed's AdamW.
+        """
         if machine == "plain" and not self.bias_correction:
             raise ConfigError(
                 "optimizer.bias_correction false needs a C++ compiler on a machine without CUDA.",

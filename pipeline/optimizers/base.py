@@ -33,10 +33,10 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Implementations:
-    """The class that updates weights on each machine; None where there is none.
+    """The class that updates weights on each kind of machine; None where the optimizer cannot run.
 
-    The one for `plain` is torch's or ours, all others are DeepSpeed's. Checkpoints name the class: its state fits no
-    other.
+    The class for `plain` is torch's or ours and may be named for other machines too; all other names are DeepSpeed's.
+    Checkpoints hold the name: the state of one class fits no other.
     """
 
     cuda: str
@@ -45,7 +45,7 @@ class Implementations:
 
 
 class Kernels(Protocol):
-    """Makes DeepSpeed's implementations by their names. The engine hands it in: nothing here imports deepspeed."""
+    """Makes DeepSpeed's implementations by name. The engine passes it in: this package does not import deepspeed."""
 
     def __call__(self, name: str, groups: list[Group], **arguments: Any) -> torch.optim.Optimizer: ...
 
@@ -95,7 +95,7 @@ class Optimizer(Config):
         return name
 
     def implementations(self, *, offloaded: bool) -> tuple[str, ...]:
-        """The classes that update weights on one machine or another, each once, on GPUs first."""
+        """The classes for all kinds of machines, without duplicates, GPUs first; with `offloaded`, for CPUs only."""
         names = []
         for machine in get_args(Machine)[1 if offloaded else 0 :]:
             with suppress(ConfigError):
@@ -133,7 +133,7 @@ class Optimizer(Config):
         return kernels(name, groups, lr=0.0, **self.arguments())
 
     def state(self, *, on_cuda: bool) -> tuple[str, ...]:
-        """`STATE` on a GPU or on CPUs (where offloaded state is too)."""
+        """Names of the state tensors with one element per weight, on a GPU or on CPUs, as for offloaded state."""
         return self.STATE
 
     def state_bytes(
@@ -142,17 +142,16 @@ class Optimizer(Config):
         """Bytes of the state for a shard of `elements` weights.
 
         Args:
-            shapes: names and shapes of the network's trained parameters. Those that `NEEDS_WHOLE` look at them instead
-                of `elements`.
+            shapes: names and shapes of the network's trained parameters, for optimizers whose state depends on them.
         """
         return FLOAT_BYTES * len(self.state(on_cuda=on_cuda)) * elements
 
     def update_bytes(self, elements: int, largest: int, *, on_cuda: bool) -> int:
-        """Bytes that an update of a shard of `elements` weights allocates for a while; `largest` is the number of
-        elements of the largest parameter."""
+        """Bytes of temporary tensors in an update of a shard of `elements` weights; `largest` is the number of elements
+        of the largest parameter."""
         return 0
 
 
 def everywhere(name: str) -> Implementations:
-    """The implementations of an optimizer that is written in torch for all machines."""
+    """The implementations of an optimizer that is written in torch for all kinds of machines."""
     return Implementations(name, name, name)

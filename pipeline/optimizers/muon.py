@@ -81,7 +81,11 @@ class Muon(Optimizer):
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """[rows, columns], with singular values near 1, of any size, by Newton-Schulz iterations."""
+    """The nearest orthogonal matrix, roughly: singular values near 1, by Newton-Schulz iterations.
+
+    Args:
+        matrix: [rows, columns] float32. The result has the precision of the iterations.
+    """
     wide = matrix.to(_precision(matrix.device))
     is_tall = wide.size(0) > wide.size(1)
     wide = wide.T if is_tall else wide
@@ -95,7 +99,7 @@ def orthogonalised(matrix: Tensor) -> Tensor:
 
 
 def _precision(device: torch.device) -> torch.dtype:
-    """bfloat16 is enough for the iterations; CPUs compute it slower than float32."""
+    """bfloat16 is precise enough for the iterations, but slower than float32 on CPUs."""
     import torch
 
     return torch.bfloat16 if device.type == "cuda" else torch.float32
