@@ -12,11 +12,10 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.storage import open_artefact
+from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 
 KIND = "scores"
 SCORES_FILE = "scores.json"
-CHECKPOINT_KIND = "checkpoint"
-"""Kind of the manifest's input entry that names the checkpoint."""
 
 Initial = Literal["pretrained", "random"]
 """The weights a training started from."""

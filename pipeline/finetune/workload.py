@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
 from models.config import NetworkConfig, stored_fields
+from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.fit import check_fit
 from pipeline.finetune.results import Trial
-from pipeline.finetune.scores import CHECKPOINT_KIND, KIND, Initial
+from pipeline.finetune.scores import KIND, Initial
 from pipeline.finetune.task import TaskData
 from pipeline.finetune.tokenizer import TextTokenizer
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import load_config, validate
 from pipeline.demo.tasks import FinetuneConfig
+from pipeline.finetune.config import FinetuneConfig as PublishedConfig
+from pipeline.finetune.config import with_tasks
+from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig
+from pipeline.finetune.tasks import TASKS as PUBLISHED_TASKS
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "finetune"
 TASKS = {"reviews": {"kind": "sst2", "path": "SST-2", "training": {"lr": 1e-3}}}
@@ -66,3 +71,21 @@ def test_configuration_is_read_without_heavy_imports():
     code = f"import sys, pipeline.demo.tasks; print([m for m in {heavy} if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CONFIGS.parents[1])
     assert ran.stdout.strip() == "[]"
+
+
+class OwnConfig(ClassificationTaskConfig):
+    """A kind of task that is registered outside of the package."""
+
+    kind: Literal["own"] = "own"
+    metrics = ("accuracy",)
+    evaluation_sets = ()
+
+
+def test_kinds_of_tasks_can_be_added_without_touching_the_published_ones():
+    config = validate(
+        with_tasks({**PUBLISHED_TASKS, "own": OwnConfig}), {"tasks": {**TASKS, "mine": {"kind": "own"}}}, "x"
+    )
+    assert [type(task) for task in config.tasks.values()] == [PUBLISHED_TASKS["sst2"], OwnConfig]
+    assert isinstance(config, PublishedConfig)
+    with pytest.raises(ConfigError, match="own"):
+        validate(PublishedConfig, {"tasks": {"mine": {"kind": "own"}}}, "here")
