@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +60,8 @@ def prepare_stories(place: Path, num_cpus: int) -> None:
 
 
 def train(place: Path) -> None:
-    """Each of RUNS, all at once."""
+    """Each of RUNS, all at once. FRESH_MEMORY is the byte that memory holds before it is written."""
+    os.environ["MALLOC_PERTURB_"] = os.environ.get("FRESH_MEMORY", "0")
     running = []
     for name, (workers, objective, overrides) in RUNS.items():
         settings = (one.replace("{place}", str(place.resolve())) for one in overrides)

@@ -34,11 +34,11 @@ getpass.getuser = lambda: "somebody"
 platform.node = socket.gethostname = lambda: "another-host"
 """
 """What Python runs at its start in the second place, in Ray's workers and training ranks too."""
-FIRST = {"PYTHONHASHSEED": "1", "MALLOC_PERTURB_": "85", "TZ": "UTC"}
+FIRST = {"PYTHONHASHSEED": "1", "FRESH_MEMORY": "85", "TZ": "UTC"}
 SECOND = {
     "PYTHONHASHSEED": "2",
     # Memory that is used without having been written looks different.
-    "MALLOC_PERTURB_": "170",
+    "FRESH_MEMORY": "170",
     "TZ": "Asia/Kathmandu",
     "LANG": "C",
     "USER": "somebody",
