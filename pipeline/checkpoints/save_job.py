@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Literal, cast
 
 import orjson
 import torch
@@ -25,10 +26,7 @@ from pipeline.checkpoints.weights_file import (
     write_pieces,
     write_weights,
 )
-from pipeline.engine.fragments import own_fragments
-
-if TYPE_CHECKING:
-    from pipeline.engine.deepspeed.training_engine import TrainingEngine
+from pipeline.engine.interface import TrainingEngine
 
 _INVISIBLE_AFTER_S = 120.0
 """Seconds after all ranks have written by which rank 0 must see their marks; a shared file system may be slow."""
@@ -46,7 +44,7 @@ class Job:
     """Captured contents, by path in the checkpoint."""
     weights: dict[str, list[Piece]] = field(default_factory=dict)
     """This rank's pieces of MODEL_FILE and EMA_FILE."""
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Of every tensor of the network, in its order."""
     error: Exception | None = None
     """What went wrong on this rank."""
@@ -160,21 +158,15 @@ def assemble(job: Job, file: str, world_size: int) -> FileEntry:
     return target.entry(file)
 
 
-def own_pieces(engine: TrainingEngine, key: Any, snapshot: Snapshot) -> list[Piece]:
+def own_slices(
+    engine: TrainingEngine, kind: Literal["weights", "average"], snapshot: Snapshot
+) -> list[Piece]:
+    """This rank's share of the weights or of their average; `snapshot` copies the values."""
     return [
-        array_piece(fragment.name, fragment.start, snapshot.tensor(fragment.values).detach().numpy())
-        for fragment in own_fragments(engine, key)
-        if fragment.values.numel()
+        array_piece(one.name, one.start, snapshot.tensor(one.values).detach().numpy())
+        for one in engine.slices(kind)
+        if one.values.numel()
     ]
-
-
-def shapes_of(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:
-    """Shapes of all parameters; those of ZeRO-3 are elsewhere than in the tensors."""
-    assert next(module.buffers(), None) is None, "the weights' file would lack a buffer of the network"
-    return {
-        name: tuple(getattr(parameter, "ds_shape", parameter.shape))
-        for name, parameter in module.named_parameters()
-    }
 
 
 def explained(error: Exception, step: int) -> StorageError:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -41,16 +41,15 @@ from pipeline.checkpoints.save_job import (
     assemble,
     copy_state,
     explained,
-    own_pieces,
+    own_slices,
     parts_of_all,
-    shapes_of,
     write_parts,
 )
-from pipeline.checkpoints.snapshot import HostBuffers, Snapshot, capture
+from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
 from pipeline.checkpoints.store import CheckpointStore
 
 if TYPE_CHECKING:
-    from pipeline.engine.deepspeed.training_engine import TrainingEngine
+    from pipeline.engine.interface import TrainingEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +135,8 @@ class CheckpointSaver:
         if rank.rank == 0:
             store.clean()
             self._known = set(store.steps())
-        # The manifest has a hash for every file; another checksum would cost more time than writing.
-        torch.serialization.set_crc32_options(False)
 
-    def save(
-        self, engine: TrainingEngine, state: TrainerState, client_state: Mapping[str, Any] | None = None
-    ) -> None:
+    def save(self, engine: TrainingEngine, state: TrainerState) -> None:
         """Have the state of training copied and written. All ranks must call it, between two updates.
 
         Returns when it is known what to copy, or without `asynchronous` when all is written. Weights and the
@@ -151,7 +146,7 @@ class CheckpointSaver:
         """
         self.wait()
         began = time.perf_counter()
-        job = self._collect(engine, state, client_state or {}, began)
+        job = self._collect(engine, state, began)
         self._job = job
         job.waited_s = time.perf_counter() - began
         if self._asynchronous:
@@ -191,9 +186,7 @@ class CheckpointSaver:
             self._await(lambda seconds: _ended(thread, seconds))
         self._job = self._thread = None
 
-    def _collect(
-        self, engine: TrainingEngine, state: TrainerState, client_state: Mapping[str, Any], began: float
-    ) -> Job:
+    def _collect(self, engine: TrainingEngine, state: TrainerState, began: float) -> Job:
         self._count += 1
         step, snapshot = state.step, Snapshot(self._buffers)
         staging = self._store.staging(step, f"{self.attempt}-{self._count:04d}")
@@ -204,13 +197,13 @@ class CheckpointSaver:
                 self._store.make_room(step)
             except ClozeError as error:
                 job.error = error
-        captured = capture(engine.deepspeed, snapshot, DEEPSPEED_DIRECTORY, client_state)
-        job.files = captured.files
+        captured = engine.capture(snapshot.tree)
+        job.files = {f"{DEEPSPEED_DIRECTORY}/{name}": contents for name, contents in captured.files.items()}
         try:
-            keys = {MODEL_FILE: "fp32"} | ({EMA_FILE: "ema"} if self._contents.ema else {})
-            job.weights = {file: own_pieces(engine, key, snapshot) for file, key in keys.items()}
-            if self._rank.rank == 0:
-                job.shapes = shapes_of(engine.deepspeed.module)
+            job.weights[MODEL_FILE] = own_slices(engine, "weights", snapshot)
+            if self._contents.ema:
+                job.weights[EMA_FILE] = own_slices(engine, "average", snapshot)
+            job.shapes = engine.shapes()
             snapshot.complete()
         except Exception as error:
             # The other ranks go on to save: this one must, too.

@@ -134,7 +134,6 @@ def _show_needs(plan: Plan) -> None:
             "checkpoints kept": disk.kept,
             "disk for checkpoints": None if disk.total is None else _gib(disk.total),
             "disk that is free": None if disk.free is None else _gib(disk.free),
-            **({"swap files of a node": _gib(disk.swap)} if disk.swap else {}),
         },
     )
     rows = [(store.path, store.tokens, store.read, store.epochs) for store in plan.stores]

@@ -93,7 +93,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     from cluster.artefacts.storage import is_committed
     from models.weights import count_parameters
     from pipeline.checkpoints.references import resolve_model
-    from pipeline.engine.deepspeed.training_engine import prepare_network
+    from pipeline.engine.network import prepare_network
     from pipeline.objectives import build_model
     from pipeline.objectives.outside import resolve_references
 

@@ -11,8 +11,6 @@ from pipeline.plan.sharding import Sharding
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.settings import OffloadConfig, ZeroConfig
 
-_PLACES = {"cpu": "on the host", "nvme": "on disks"}
-
 
 @dataclass(frozen=True, slots=True)
 class Machines:
@@ -75,12 +73,9 @@ def chosen_option(config: PretrainConfig, network: Network, machines: Machines) 
 
 
 def _name(zero: ZeroConfig) -> str:
-    by_place: dict[str, list[str]] = {}
-    for name, place in (("optimizer", zero.offload_optimizer), ("weights", zero.offload_parameters)):
-        if place is not None:
-            by_place.setdefault(_PLACES[place.device], []).append(name)
-    offloaded = [f"{' and '.join(names)} {place}" for place, names in by_place.items()]
-    return ", ".join([f"stage {zero.stage}", *offloaded])
+    places = {"optimizer": zero.offload_optimizer, "weights": zero.offload_parameters}
+    offloaded = [name for name, place in places.items() if place is not None]
+    return f"stage {zero.stage}" + (f", {' and '.join(offloaded)} on the host" if offloaded else "")
 
 
 def _option(

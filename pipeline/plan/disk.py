@@ -1,4 +1,4 @@
-"""What a run takes on disk: its checkpoints, and what is offloaded there."""
+"""What a run takes on disk: its checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.runs.config import UNBOUNDED_STEPS, PretrainConfig
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Bytes of checkpoints, and of swap files."""
+    """Bytes of checkpoints."""
 
     checkpoint: int
     """One of them: DeepSpeed's files of all ranks, and the weights, and their average, as safetensors."""
@@ -23,19 +23,16 @@ class Disk:
     """All that are kept, and one that is being written."""
     free: int | None
     """Free where they will lie; None for other places than local directories."""
-    swap: int
-    """What is offloaded to the local disks of one machine; gone when the run ends."""
 
 
-def disk_of(config: PretrainConfig, sharding: Sharding, ranks_per_node: int) -> Disk:
+def disk_of(config: PretrainConfig, sharding: Sharding) -> Disk:
     """The disk that a run needs."""
     whole = 4 * sharding.num_parameters
     ranks = 1 if config.zero.stage == 0 else sharding.world_size
     checkpoint = ranks * saved_bytes(config, sharding) + whole + (whole if config.ema else 0)
     kept = kept_checkpoints(config)
     total = None if kept is None else (kept + 1) * checkpoint
-    swap = ranks_per_node * sharding.shards().disk
-    return Disk(checkpoint, kept, total, _free(config), swap)
+    return Disk(checkpoint, kept, total, _free(config))
 
 
 def kept_checkpoints(config: PretrainConfig) -> int | None:

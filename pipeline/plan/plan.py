@@ -69,7 +69,7 @@ def make_plan(
     chosen = chosen_option(config, network, machines)
     others = options(config, network, machines)
     duration = duration_of(config, network, gpu, machines.world_size, mfu)
-    disk = disk_of(config, sharding_of(config, network, machines), devices_per_node)
+    disk = disk_of(config, sharding_of(config, network, machines))
     stores = store_uses(config, duration)
     best = cheapest(others)
     return Plan(

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.engine.deepspeed.nvme import PARAMETER_BUFFERS, STATE_BUFFERS, SUB_GROUP_ELEMENTS
+from pipeline.engine.interface import SUB_GROUP_ELEMENTS
 from pipeline.runs.config import PretrainConfig
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -48,9 +48,7 @@ class Shards:
     buffers: int
     """For communication, and between device and host."""
     host: int
-    """In the memory of the machine: what is offloaded, or on its way from disks."""
-    disk: int
-    """On the local disks of the machine: what is offloaded there."""
+    """In the memory of the machine: what is offloaded."""
 
     @property
     def device(self) -> int:
@@ -145,29 +143,18 @@ class Sharding:
         weights = item * (shard if zero.stage == 3 else self.num_parameters)
         gradients = item * shard if zero.stage == 3 else 0
         buffers = item * self.bucket if zero.stage == 3 else 0
-        host = disk = 0
+        host = 0
         if zero.offload_optimizer is not None:
-            host += self._in_host(gradients)
-            if zero.offload_optimizer.device == "nvme":
-                disk += master + moments + average + 4 * shard
-                host += 4 * STATE_BUFFERS * self._updated_together
-            else:
-                host += sum(map(self._in_host, (master, moments, average, 4 * shard)))
+            host += sum(map(self._in_host, (gradients, master, moments, average, 4 * shard)))
             gradients = master = moments = average = 0
             if zero.stage in (1, 2):
                 host += self._in_host(item * shard) + self._in_host(item * self.largest)
                 host += item * self.touched
                 buffers += item * self.largest
         if zero.offload_parameters is not None:
-            if zero.offload_parameters.device == "nvme":
-                disk += weights
-                host += item * (PARAMETER_BUFFERS * -(-self.largest // self.world_size))
-                # After an update weights are written from a buffer that has room for whole parameters.
-                host += item * min(self.num_parameters, self.world_size * SUB_GROUP_ELEMENTS + self.largest)
-            else:
-                host += self._in_host(weights)
+            host += self._in_host(weights)
             weights = 0
-        return Shards(weights, master, moments, average, gradients, buffers, host, disk)
+        return Shards(weights, master, moments, average, gradients, buffers, host)
 
     @property
     def _updated_together(self) -> int:
@@ -198,10 +185,8 @@ class Sharding:
         copies = self.world_size > 1 or (place is not None and self.on_cuda)
         if self.config.zero.stage < 3 or not copies:
             return [0] * len(finished)
-        # What comes from disks is not kept for its next use.
-        most = _MAX_GATHERED if place is None or place.device == "cpu" else _PREFETCHED + self.largest
         # A layer's weights go when its last gradient is there: what a stretch begins with was gathered before it.
-        return [self.item * min(self.num_parameters - done, most) for done in (0, *finished[:-1])]
+        return [self.item * min(self.num_parameters - done, _MAX_GATHERED) for done in (0, *finished[:-1])]
 
     def arriving(self) -> int:
         """Bytes of the buffer in which the last weights arrive in the forward pass of stage 3."""

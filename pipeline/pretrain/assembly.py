@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -13,8 +12,10 @@ from cluster.train_group import Rank
 from models.backends import Choice
 from models.initialization import init_weights
 from pipeline.checkpoints.references import resolve_model
-from pipeline.engine.deepspeed.training_engine import TrainingEngine, prepare_network
 from pipeline.engine.device import trains_on_cuda
+from pipeline.engine.factory import open_engine
+from pipeline.engine.interface import TrainingEngine
+from pipeline.engine.network import prepare_network
 from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.device_batches import HostBatch, host_batch
 from pipeline.pretrain.evaluation import Evaluation
@@ -41,14 +42,11 @@ class Parts:
     evaluation: Evaluation
 
 
-def assemble(
-    config: PretrainConfig, rank: Rank, cache: IndexCache, run: Path, *, first_data_step: int
-) -> Parts:
+def assemble(config: PretrainConfig, rank: Rank, cache: IndexCache, *, first_data_step: int) -> Parts:
     """Open the data, build the network and its engine.
 
     Args:
         cache: of the indices of epochs.
-        run: the run's directory.
         first_data_step: the global batch that will be read first; the index of its epoch is made meanwhile.
 
     Raises:
@@ -77,7 +75,7 @@ def assemble(
     model = inputs.build_model()
     init_weights(model, config.seed)
     attention = prepare_network(model, inputs.model, config, device)
-    engine = TrainingEngine(model, config, rank, run)
+    engine = open_engine(model, config, rank)
     terms = objective.terms(config.objective)
     held_out = {"": inputs.held_out}
     if config.evaluation.per_source:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from pipeline.engine.deepspeed.training_engine import TrainingEngine
+from pipeline.engine.interface import TrainingEngine
 from pipeline.objectives.terms import Term, with_perplexities
 from pipeline.pretrain.collectives import summed
 from pipeline.pretrain.device_batches import HostBatch

@@ -14,7 +14,7 @@ from pipeline.checkpoints.checkpoint import TrainerState, evaluated, read_traine
 from pipeline.checkpoints.retention import Retention, best_step, newest_good
 from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
 from pipeline.checkpoints.store import store_of
-from pipeline.engine.deepspeed.training_engine import TrainingEngine
+from pipeline.engine.interface import TrainingEngine
 from pipeline.pretrain.collectives import from_rank_zero
 from pipeline.pretrain.guards.endings import require_not_lost
 from pipeline.pretrain.guards.fence import Fence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ import torch
 from cluster.artefacts.manifest import created_by
 from cluster.stopping import StopFile
 from cluster.train_group import Rank
-from pipeline.checkpoints.checkpoint import TrainerState
-from pipeline.engine.deepspeed.training_engine import Update
+from pipeline.checkpoints.checkpoint import DEEPSPEED_DIRECTORY, TrainerState
 from pipeline.engine.device import trains_on_cuda
+from pipeline.engine.interface import Update
 from pipeline.pretrain.assembly import assemble, seed_dropout
 from pipeline.pretrain.clock import StepClock
 from pipeline.pretrain.collectives import from_rank_zero, gathered, summed
@@ -83,7 +82,7 @@ class Trainer:
         first_step = 0 if start is None else start.state.step
         self.index_cache = IndexCache(run.index_cache, writes=rank.rank == 0, tell=run.record_event)
         first_data_step = self.skipped.data_step(first_step)
-        parts = assemble(config, rank, self.index_cache, run.path, first_data_step=first_data_step)
+        parts = assemble(config, rank, self.index_cache, first_data_step=first_data_step)
         self.inputs, self.engine, self.weights = parts.inputs, parts.engine, parts.weights
         self.loader, self.evaluation = parts.loader, parts.evaluation
         self.progress, self.losses = Progress(), self._window()
@@ -131,7 +130,6 @@ class Trainer:
             self.index_cache.close(_INDEX_TIMEOUT_S)
         finally:
             self.index_cache.close()
-            self.engine.close()
             self.profiler.close()
             self.heartbeat.close()
             self.reporter.close()
@@ -285,7 +283,7 @@ class Trainer:
     def _take_over(self, start: Start) -> None:
         """Stand where a checkpoint does."""
         self._beat("loading")
-        self.engine.load(start.directory)
+        self.engine.restore(start.directory / DEEPSPEED_DIRECTORY)
         state = start.state
         # By another metric the best value so far is unknown.
         goes_on = state.metric == self.config.metric
@@ -404,8 +402,6 @@ class Trainer:
 def run_rank(argument: Mapping[str, Any], rank: Rank) -> None:
     """Body of every worker; `argument` holds `run`, its directory."""
     torch.set_num_threads(rank.num_threads)
-    # DeepSpeed calls torch by names that torch is about to change, thousands of times.
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     run = RunDirectory(Path(argument["run"]))
     if trains_on_cuda():
         # Before the first exchange, which takes the current device.

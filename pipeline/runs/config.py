@@ -229,9 +229,6 @@ class PretrainConfig(Config):
         if zero.offload_optimizer is not None:
             if zero.stage == 0:
                 yield ConfigProblem("zero.offload_optimizer", "", "needs zero.stage 1, 2 or 3, not 0")
-            if zero.offload_optimizer.device == "nvme" and zero.stage != 3:
-                message = f"nvme needs zero.stage 3, not {zero.stage}; or set it to cpu"
-                yield ConfigProblem("zero.offload_optimizer.device", "nvme", message)
             if not optimizer.OFFLOADABLE:
                 message = f"cannot be offloaded; allowed are {' and '.join(OFFLOADABLE)}"
                 yield ConfigProblem("optimizer.kind", optimizer.kind, message)

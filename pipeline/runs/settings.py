@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -294,25 +295,21 @@ class ClusterConfig(Config):
 
 
 class OffloadConfig(Config):
-    """Where ZeRO keeps what the GPU has no room for (Ren et al. 2021; Rajbhandari et al. 2021)."""
+    """Where ZeRO keeps what the GPU has no room for (Ren et al. 2021)."""
 
-    device: Literal["cpu", "nvme"] = "cpu"
-    """Host memory, or local disks through libaio, which needs libaio's header and a C++ compiler on every machine. A
-    resumption may change it: checkpoints are the same. Tensors of less than 1 MiB on a worker stay in memory."""
-    path: Path | None = None
-    """Directory on the local disks of every machine; needed for `nvme`. Each run has one of its own in it while it
-    trains, of as many bytes as the state, and as many again once a checkpoint was written. What a killed run leaves
-    there, its next start removes."""
+    device: Literal["cpu"] = "cpu"
+    """Host memory. A resumption may change it: checkpoints are the same."""
 
-    @model_validator(mode="after")
-    def _has_path(self) -> OffloadConfig:
-        if self.device == "nvme" and self.path is None:
-            message = "must name a directory on a local disk for device nvme, such as /local/nvme"
-            raise SettingsMisfit([ConfigProblem("path", "", message)])
-        if self.path is not None and not self.path.is_absolute():
-            message = "must be an absolute path: workers have directories of their own"
-            raise SettingsMisfit([ConfigProblem("path", str(self.path), message)])
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _without_disks(cls, value: Any) -> Any:
+        """Earlier versions could offload to local disks (`device: nvme`), and every run of theirs stores a `path`."""
+        if not isinstance(value, Mapping):
+            return value
+        if value.get("device") == "nvme":
+            message = "offload to local disks was removed; set it to cpu: checkpoints are the same"
+            raise SettingsMisfit([ConfigProblem("device", "nvme", message)])
+        return {key: each for key, each in value.items() if key != "path"}
 
 
 class ZeroConfig(Config):
@@ -321,8 +318,8 @@ class ZeroConfig(Config):
     stage: Literal[0, 1, 2, 3] = 2
     """What is sharded over workers: 1 optimizer state, 2 gradients too, 3 parameters too."""
     offload_optimizer: OffloadConfig | None = None
-    """Where optimizer state lives and is updated; stages 1 to 3, `nvme` stage 3 alone."""
+    """Where optimizer state lives and is updated; stages 1 to 3."""
     offload_parameters: OffloadConfig | None = None
-    """Where parameters live between their uses; stage 3. `nvme` needs `precision` bf16 on CPUs."""
+    """Where parameters live between their uses; stage 3."""
     reduce_bucket_elements: int = Field(default=500_000_000, gt=0)
     """Gradient elements that are reduced at a time: larger ones are faster and take more memory."""

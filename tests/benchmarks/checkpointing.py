@@ -53,7 +53,7 @@ def _measure(directory: Path) -> list[Share]:
     from pipeline.checkpoints.retention import Retention
     from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
     from pipeline.checkpoints.store import CheckpointStore
-    from pipeline.engine.deepspeed.training_engine import TrainingEngine
+    from pipeline.engine.factory import open_engine
     from tests.pipeline.ranks import make_config
     from tests.pipeline.small_checkpoints import state_at
 
@@ -61,7 +61,7 @@ def _measure(directory: Path) -> list[Share]:
     rank = Rank(0, 1, 0, 1)
     model = MaskedLanguageModel(SHAPE)
     init_weights(model, 1)
-    engine = TrainingEngine(model, make_config(directory, directory / "none"), rank)
+    engine = open_engine(model, make_config(directory, directory / "none"), rank)
     contents = Contents(SHAPE, "{}", [], ema=False)
     savers = {
         name: CheckpointSaver(

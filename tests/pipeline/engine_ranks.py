@@ -7,7 +7,6 @@ Rank 0 writes what is found to DIRECTORY/PART.json: for each case, names of clai
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import sys
@@ -21,17 +20,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cluster.train_group import Rank
-from pipeline.checkpoints.snapshot import HostBuffers, Snapshot, capture
+from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
+from pipeline.engine.deepspeed import engine as engines
 from pipeline.engine.deepspeed import kernels
-from pipeline.engine.deepspeed import training_engine as engines
-from pipeline.engine.deepspeed.nvme import has_libaio
-from pipeline.engine.deepspeed.shards import is_sharded, own_shards
-from pipeline.engine.deepspeed.swapped import swapped
-from pipeline.engine.deepspeed.training_engine import DEEPSPEED_DIRECTORY, TrainingEngine
-from pipeline.engine.fragments import own_fragments
+from pipeline.engine.deepspeed.engine import ZeroEngine
+from pipeline.engine.deepspeed.masters import is_sharded, own_masters
+from pipeline.engine.interface import Update
 from tests.pipeline.ranks import make_config
 
-CPU, DISK = "{device: cpu}", "{device: nvme, path: SWAP}"
+CPU = "{device: cpu}"
 PRECISIONS = [f"{stage}-{precision}" for stage in range(4) for precision in ("fp32", "bf16")]
 WHOLE = ("lamb", "adafactor", "stable_adamw", "muon")
 """Optimizers that need whole matrices."""
@@ -49,31 +46,14 @@ CASES: dict[str, tuple[str, ...]] = {
     "3-offload": ("zero.stage=3", f"zero.offload_optimizer={CPU}", f"zero.offload_parameters={CPU}"),
 }
 """By name, overrides of the tiny configuration. `plain` has no compiler."""
-DISK_CASES: dict[str, tuple[str, ...]] = {
-    "3-large-disk": ("zero.stage=3", f"zero.offload_optimizer={DISK}"),
-    "3-large-host": ("zero.stage=3", f"zero.offload_optimizer={CPU}"),
-    "3-large-none": ("zero.stage=3",),
-    "3-large-bf16": (
-        "zero.stage=3",
-        f"zero.offload_optimizer={DISK}",
-        f"zero.offload_parameters={DISK}",
-        "precision=bf16",
-    ),
-}
-"""The same with a network that is large enough for DeepSpeed to put state on disk, where there is libaio."""
-CASES |= DISK_CASES
 MOVES = {name: name for name in CASES} | {
     "0-fp32": "3-fp32",
     "1-fp32": "2-offload",
     "2-fp32": "0-fp32",
     "3-fp32": "1-fp32",
     "3-bf16": "2-bf16",
-    "3-large-disk": "3-large-none",
-    "3-large-host": "3-large-disk",
-    "3-large-none": "3-large-disk",
 }
 """In which case one rank goes on from what two have saved."""
-_NUMBERS = itertools.count()
 SAVED, TURNED, LAST = 5, 7, 10
 """Updates made when two ranks save, when one rank saves, and at the end."""
 
@@ -81,9 +61,9 @@ SAVED, TURNED, LAST = 5, 7, 10
 class Network(nn.Module):
     """Small, with sizes that no number of ranks divides."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(rows, 5)
+        self.embedding = nn.Embedding(11, 5)
         # In a layer as networks name it, so that it is a hidden matrix for Muon.
         self.encoder = nn.ModuleDict(
             {"transformer": nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(5, 7)])})}
@@ -97,20 +77,17 @@ class Network(nn.Module):
         return nn.functional.cross_entropy(self.output(hidden).float(), targets, reduction="sum"), None
 
 
-def make_engine(directory: Path, rank: Rank, case: str) -> TrainingEngine:
+def make_engine(directory: Path, rank: Rank, case: str) -> ZeroEngine:
     """The engine of a case, with an average of the weights."""
     own = directory / f"config-{rank.rank}"
     own.mkdir(exist_ok=True)
-    overrides = [one.replace("SWAP", str(directory / "swap")) for one in CASES[case]]
-    config = make_config(own, directory / "none", *overrides, "ema={decay: 0.8}")
+    config = make_config(own, directory / "none", *CASES[case], "ema={decay: 0.8}")
     kernels.has_compiler = lambda: not case.endswith("plain")
     torch.manual_seed(1)
-    # Half of the large one's embedding is more than the MiB below which nothing is swapped, in bf16 too.
-    network = Network(220_003 if "large" in case else 11)
-    return TrainingEngine(network, config, rank, Path(f"{case}-{next(_NUMBERS)}"))
+    return ZeroEngine(Network(), config, rank)
 
 
-def add_gradients(engine: TrainingEngine, number: int, poison: float = 1.0) -> None:
+def add_gradients(engine: ZeroEngine, number: int, poison: float = 1.0) -> None:
     """Forward and backward of this rank's micro-batches of an update; there are 4 or 8 in all."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     own = range(rank, 4 + 4 * (number % 2), world_size)
@@ -122,7 +99,7 @@ def add_gradients(engine: TrainingEngine, number: int, poison: float = 1.0) -> N
         engine.backward(loss * factor * world_size / 24, last=micro_batch == own[-1])
 
 
-def run(engine: TrainingEngine, first: int, last: int) -> list[engines.Update]:
+def run(engine: ZeroEngine, first: int, last: int) -> list[Update]:
     """Updates, of which each fourth in five is discarded and each fifth has a gradient that is no number."""
     made = []
     for number in range(first, last):
@@ -131,29 +108,29 @@ def run(engine: TrainingEngine, first: int, last: int) -> list[engines.Update]:
     return made
 
 
-def gather(engine: TrainingEngine) -> dict[str, Tensor]:
+def gather(engine: ZeroEngine) -> dict[str, Tensor]:
     """All masters, their whole state and the network's weights, put together from all ranks."""
-    deepspeed, own = engine.deepspeed, []
-    for shard in own_shards(deepspeed):
-        for key, value in {"fp32": shard.weights, **shard.state}.items():
+    own = []
+    for master in own_masters(engine.deepspeed):
+        for key, value in {"fp32": master.weights, **master.state}.items():
             if is_sharded(key, value):
                 flat = value.detach().view(-1)
                 own += [
-                    (f"{key} {p.name}", p.start, flat[p.offset : p.offset + p.size].clone())
-                    for p in shard.pieces
+                    (f"{key} {one.name}", one.start, flat[one.offset : one.offset + one.size].clone())
+                    for one in master.extents
                 ]
             else:
                 whole = torch.as_tensor(value, dtype=torch.float32).reshape(-1).clone()
-                own += [(f"{key} {p.name}", 0, whole) for p in shard.pieces]
+                own += [(f"{key} {one.name}", 0, whole) for one in master.extents]
     return _join(own)
 
 
-def fragments(engine: TrainingEngine, key: Any) -> dict[str, Tensor]:
-    """What `own_fragments` of all ranks gives; every element must be there exactly once."""
-    own = [(one.name, one.start, one.values.clone()) for one in own_fragments(engine, key)]
+def slices(engine: ZeroEngine, kind: Any) -> dict[str, Tensor]:
+    """The slices of all ranks, joined; every element must be there exactly once."""
+    own = [(one.name, one.start, one.values.clone()) for one in engine.slices(kind)]
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, own)
-    everything = sorted((piece for pieces in ranks for piece in pieces), key=lambda piece: piece[:2])
+    everything = sorted((one for each in ranks for one in each), key=lambda one: one[:2])
     whole: dict[str, list[Tensor]] = {}
     for name, start, values in everything:
         assert start == sum(map(len, whole.setdefault(name, []))), (name, start)
@@ -166,15 +143,15 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def save(engine: TrainingEngine, directory: Path) -> None:
+def save(engine: ZeroEngine, directory: Path) -> None:
     """What a checkpoint has of the engine."""
     snapshot = Snapshot(HostBuffers())
-    captured = capture(engine.deepspeed, snapshot, DEEPSPEED_DIRECTORY, {})
+    captured = engine.capture(snapshot.tree)
     assert captured.error is None
     snapshot.complete()
     snapshot.copy()
+    directory.mkdir(exist_ok=True)
     for name, contents in captured.files.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         torch.save(contents, directory / name)
     dist.barrier()
 
@@ -182,9 +159,8 @@ def save(engine: TrainingEngine, directory: Path) -> None:
 def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     """Two ranks: updates, a checkpoint, the way on, the way back, and a fresh start."""
     engine = make_engine(directory, rank, case)
-    reserved = files_of(engine)
-    initial = fragments(engine, "ema")
-    weights = fragments(engine, "fp32")
+    initial = slices(engine, "average")
+    weights = slices(engine, "weights")
     updates = run(engine, 0, 3)
     before = gather(engine)
     skipped = run(engine, 3, 5)
@@ -204,65 +180,44 @@ def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     last = gather(engine)
     if rank.rank == 0:
         torch.save(last, directory / f"{case}-last.pt")
-    reserved = reserved == files_of(engine)
-    found["fragments are the weights"] = _are_weights(engine)
+    found["slices are the weights"] = _are_weights(engine)
     found["moved on"] = not same(saved, last)
     # What a spike leaves behind: half an update.
     loss, _ = engine(ids=torch.arange(6), targets=torch.zeros(6, dtype=torch.long))
     engine.backward(loss, last=False)
-    engine.load(directory / case)
+    engine.restore(directory / case)
     found["went back"] = same(saved, gather(engine))
     run(engine, SAVED, LAST)
     found["same after going back"] = same(last, gather(engine))
     fresh = make_engine(directory, rank, case)
-    fresh.load(directory / case)
+    fresh.restore(directory / case)
     run(fresh, SAVED, LAST)
     found["same after a start"] = same(last, gather(fresh))
-    found["on disk"] = len(swapped(engine.deepspeed.optimizer))
-    found["reserved"] = reserved
-    return found | {"left on disk": close(directory, engine, fresh)}
+    return found
 
 
 def reshard(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     """One rank goes on from what two saved."""
     engine = make_engine(directory, rank, MOVES[case])
-    engine.load(directory / case)
+    engine.restore(directory / case)
     taken_over = same(torch.load(directory / f"{case}.pt"), gather(engine))
     run(engine, SAVED, TURNED)
     save(engine, directory / f"{case}-one")
     torch.save(gather(engine), directory / f"{case}-one.pt")
-    close(directory, engine)
     return {"taken over": taken_over}
 
 
 def return_to_two(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     """Two ranks go on from what one saved, to where two came without it."""
     engine = make_engine(directory, rank, case)
-    engine.load(directory / f"{case}-one")
+    engine.restore(directory / f"{case}-one")
     taken_over = same(torch.load(directory / f"{case}-one.pt"), gather(engine))
     run(engine, TURNED, LAST)
     reference, arrived = torch.load(directory / f"{case}-last.pt"), gather(engine)
     distances = [
         float((arrived[name] - reference[name]).abs().max()) for name in reference if name.startswith("fp32")
     ]
-    close(directory, engine)
     return {"taken over": taken_over, "distance": max(distances)}
-
-
-def files_of(engine: TrainingEngine) -> list[tuple[str, int]]:
-    """Names and sizes of the swap files of its optimizer."""
-    swapper = getattr(engine.deepspeed.optimizer, "optimizer_swapper", None)
-    files = Path(swapper.swap_folder).iterdir() if swapper is not None else ()
-    return sorted((path.name, path.stat().st_size) for path in files)
-
-
-def close(directory: Path, *made: TrainingEngine) -> list[str]:
-    """End engines; returns what they leave where their swap files were."""
-    for engine in made:
-        engine.close()
-    dist.barrier()
-    swap = directory / "swap"
-    return sorted(path.name for path in swap.iterdir()) if swap.exists() else []
 
 
 PARTS: dict[str, Callable[[Path, Rank, str], dict[str, Any]]] = {
@@ -278,17 +233,16 @@ def main(directory: Path, part: str, only: list[str]) -> None:
     dist.init_process_group("gloo")
     rank = Rank(dist.get_rank(), dist.get_world_size(), dist.get_rank(), 1)
     _allow_fp16()
-    cases = only or [case for case in CASES if case not in DISK_CASES or has_libaio()]
-    found = {case: PARTS[part](directory, rank, case) for case in cases}
+    found = {case: PARTS[part](directory, rank, case) for case in only or CASES}
     if rank.rank == 0:
         (directory / f"{part}.json").write_bytes(orjson.dumps(found))
 
 
-def _are_weights(engine: TrainingEngine) -> bool:
-    """Whether fragments are the network's own weights, rounded to its precision."""
+def _are_weights(engine: ZeroEngine) -> bool:
+    """Whether the slices are the network's own weights, rounded to its precision."""
     from deepspeed.runtime.zero.partition_parameters import GatheredParameters
 
-    whole, module = fragments(engine, "fp32"), engine.deepspeed.module
+    whole, module = slices(engine, "weights"), engine.deepspeed.module
     with GatheredParameters(
         list(module.parameters()), enabled=engine.deepspeed.zero_optimization_stage() == 3
     ):

@@ -33,8 +33,7 @@ from pipeline.checkpoints.retention import Retention
 from pipeline.checkpoints.save_job import Job, copy_state
 from pipeline.checkpoints.saver import CheckpointSaver, Contents, Failed
 from pipeline.checkpoints.store import CheckpointStore, open_store
-from pipeline.engine.deepspeed.training_engine import TrainingEngine
-from pipeline.engine.fragments import own_fragments
+from pipeline.engine.deepspeed.engine import ZeroEngine
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
 
@@ -45,7 +44,7 @@ SHAPE = TransformerConfig(
 CASES = ("0-fp32", "1-fp32", "2-bf16", "3-fp32")
 
 
-def make_engine(directory: Path, rank: Rank, stage: str, precision: str) -> TrainingEngine:
+def make_engine(directory: Path, rank: Rank, stage: str, precision: str) -> ZeroEngine:
     """A tiny network with an average of its weights."""
     overrides = (f"zero.stage={stage}", f"precision={precision}", "ema={decay: 0.5}")
     own = directory / f"config-{rank.rank}"
@@ -53,10 +52,10 @@ def make_engine(directory: Path, rank: Rank, stage: str, precision: str) -> Trai
     config = make_config(own, directory / "none", *overrides)
     model = MaskedLanguageModel(SHAPE)
     init_weights(model, 1)
-    return TrainingEngine(model, config, rank)
+    return ZeroEngine(model, config, rank)
 
 
-def update(engine: TrainingEngine, number: int, saver: CheckpointSaver | None = None) -> None:
+def update(engine: ZeroEngine, number: int, saver: CheckpointSaver | None = None) -> None:
     """An evaluation and an update on tokens that follow from its number and the rank; `saver` may still be copying."""
     rank = dist.get_rank() if dist.is_initialized() else 0
     generator = torch.Generator().manual_seed(100 * number + rank)
@@ -71,7 +70,7 @@ def update(engine: TrainingEngine, number: int, saver: CheckpointSaver | None = 
     engine.update(1e-2)
 
 
-def _loss(engine: TrainingEngine, generator: torch.Generator) -> torch.Tensor:
+def _loss(engine: ZeroEngine, generator: torch.Generator) -> torch.Tensor:
     ids = torch.randint(VOCABULARY, (4, 32), generator=generator)
     positions = torch.arange(0, ids.numel(), 5)
     losses, _ = engine(input_ids=ids, predicted_positions=positions, targets=ids.flatten()[positions])
@@ -104,12 +103,12 @@ def copying_late() -> Iterator[Callable[[], None]]:
         saver_module.copy_state = copy_state
 
 
-def copies(engine: TrainingEngine) -> dict[str, torch.Tensor]:
+def copies(engine: ZeroEngine) -> dict[str, torch.Tensor]:
     """This rank's share of the weights and of their average, as they are now."""
     return {
-        f"{key}/{fragment.name}/{fragment.start}": fragment.values.clone()
-        for key in ("fp32", "ema")
-        for fragment in own_fragments(engine, key)
+        f"{kind}/{one.name}/{one.start}": one.values.clone()
+        for kind in ("weights", "average")
+        for one in engine.slices(kind)
     }
 
 
@@ -159,11 +158,11 @@ def saved_as_it_was(directory: Path, store: CheckpointStore, rank: Rank, case: s
         store.fetch(2)
     dist.barrier()
     path = store.local(2)
-    whole = {"fp32": load_file(path / MODEL_FILE), "ema": load_file(path / EMA_FILE)}
+    whole = {"weights": load_file(path / MODEL_FILE), "average": load_file(path / EMA_FILE)}
     shares = []
     for name, values in before.items():
-        key, parameter, start = name.split("/")
-        flat = whole[key][parameter].flatten()[int(start) : int(start) + values.numel()]
+        kind, parameter, start = name.split("/")
+        flat = whole[kind][parameter].flatten()[int(start) : int(start) + values.numel()]
         shares.append(torch.equal(flat, values))
     files = sorted(file.name for file in (reference / DEEPSPEED_DIRECTORY).glob("*.pt"))
     equal = [
@@ -174,7 +173,7 @@ def saved_as_it_was(directory: Path, store: CheckpointStore, rank: Rank, case: s
         for name in files
     ]
     fresh = make_engine(directory, rank, *case.split("-"))
-    fresh.load(path)
+    fresh.restore(path / DEEPSPEED_DIRECTORY)
     after = copies(fresh)
     restored = all(torch.equal(values, after[name]) for name, values in before.items())
     dist.barrier()

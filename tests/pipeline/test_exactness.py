@@ -18,14 +18,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cluster.operators import has_compiler
 from pipeline.checkpoints.checkpoint import (
     DEEPSPEED_DIRECTORY,
     MODEL_FILE,
     list_checkpoints,
     step_of,
 )
-from pipeline.engine.deepspeed.nvme import has_libaio
 from pipeline.pretrain.launch import create_run, execute
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.log.log import read_metrics
@@ -46,11 +44,6 @@ WHOLE = (
 )
 """A run with everything that has a state: an average, a phase, growing batches, a window of losses; of more than four
 epochs."""
-LARGE = (
-    "{num_layers: 1, hidden_size: 256, num_heads: 2, intermediate_size: 1024, max_positions: 32, norm: pre}"
-)
-"""With halves of more than the MiB below which DeepSpeed keeps state in memory."""
-SWAPPED = ("zero.stage=3", "steps=8", "checkpoint.every_steps=3", "ema.decay=0.9")
 SHARDED = ("zero.stage=3", "precision=bf16", "steps=40", "checkpoint.every_steps=10", "ema.decay=0.9")
 
 
@@ -203,26 +196,6 @@ def test_sharded_parameters_in_bf16_are_resumed_bit_for_bit(tmp_path: Path, stor
     expected, found = final_state(whole), final_state(killed)
     assert any(name.endswith("ema") for name in expected)
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
-
-
-def test_state_on_disk_survives_a_kill_and_is_bit_for_bit_what_it_is_in_memory(tmp_path: Path, store: Path):
-    if not (has_compiler() and has_libaio()):
-        pytest.skip("needs g++ and libaio (apt-get install g++ ninja-build libaio-dev)")
-    swap = tmp_path / "swap"
-    places = {"memory": "{device: cpu}", "disk": f"{{device: nvme, path: {swap}}}"}
-    in_memory, on_disk = (
-        make_run(tmp_path, store, name, *SWAPPED, f"zero.offload_optimizer={place}", model=LARGE)
-        for name, place in places.items()
-    )
-    train(in_memory, 2)
-    kill_after_step(start_ranks(on_disk, 2), on_disk, 5)
-    assert [path for path in swap.rglob("*") if path.is_file()]
-    train(on_disk, 2)
-    assert losses(on_disk) == losses(in_memory)
-    expected, found = final_state(in_memory), final_state(on_disk)
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
-    assert not list(swap.iterdir())
 
 
 def test_loss_of_two_terms_with_tokens_drawn_while_training_is_the_same_on_one_and_two_workers(

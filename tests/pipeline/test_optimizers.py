@@ -20,10 +20,10 @@ from models.sequence_to_sequence import SequenceToSequence
 from models.weights import decay_groups, layer_scales
 from pipeline import optimizers
 from pipeline.config.loading import load_config, to_yaml
-from pipeline.engine.deepspeed import kernels, nvme
+from pipeline.engine.deepspeed import kernels
+from pipeline.engine.deepspeed.engine import deepspeed_config, require_hardware
 from pipeline.engine.deepspeed.kernels import make_kernel, optimizer_name
-from pipeline.engine.deepspeed.shards import pieces_of
-from pipeline.engine.deepspeed.training_engine import deepspeed_config, require_hardware
+from pipeline.engine.deepspeed.masters import extents_of
 from pipeline.optimizers import OPTIMIZERS
 from pipeline.runs.config import PretrainConfig, identity_of
 from tests.pipeline.ranks import make_config
@@ -233,36 +233,14 @@ def test_fp16_on_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("key", ["offload_optimizer", "offload_parameters"])
-def test_offload_to_disks_says_what_a_machine_lacks_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+def test_offload_to_disks_is_refused_with_what_to_set_and_old_settings_are_read(
+    tmp_path: Path, key: str
 ) -> None:
-    def refusal(path: Path) -> ConfigError:
-        place = f"{{device: nvme, path: {path}}}"
-        with pytest.raises(ConfigError, match=key) as caught:
-            require_hardware(make_config(tmp_path, tmp_path, "zero.stage=3", f"zero.{key}={place}"))
-        assert f"zero.{key}.device=cpu" in caught.value.next_step
-        return caught.value
-
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(nvme, "has_compiler", lambda: True)
-    monkeypatch.setattr(nvme, "has_libaio", lambda: True)
-    assert "Not a directory" in refusal(tmp_path / "file" / "swap").problem
-    monkeypatch.setattr(nvme, "has_libaio", lambda: False)
-    assert "apt-get install libaio-dev" in refusal(tmp_path).next_step
-    monkeypatch.setattr(nvme, "has_compiler", lambda: False)
-    assert "C++ compiler" in refusal(tmp_path).problem
-
-
-def test_parameters_that_deepspeed_would_round_are_not_offloaded_to_disks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(nvme, "has_compiler", lambda: True)
-    monkeypatch.setattr(nvme, "has_libaio", lambda: True)
-    place = f"zero.offload_parameters={{device: nvme, path: {tmp_path}}}"
-    with pytest.raises(ConfigError, match="bf16"):
-        require_hardware(make_config(tmp_path, tmp_path, "zero.stage=3", place))
-    require_hardware(make_config(tmp_path, tmp_path, "zero.stage=3", place, "precision=bf16"))
+    place = f"zero.{key}={{device: nvme, path: /local}}"
+    with pytest.raises(ConfigError, match=f"zero.{key}.device = nvme: .* set it to cpu"):
+        make_config(tmp_path, tmp_path, "zero.stage=3", place)
+    config = make_config(tmp_path, tmp_path, "zero.stage=3", place, f"zero.{key}.device=cpu")
+    assert getattr(config.zero, key).model_dump() == {"device": "cpu"}
 
 
 def test_buckets_are_as_large_as_the_settings_say(tmp_path: Path) -> None:
@@ -272,13 +250,13 @@ def test_buckets_are_as_large_as_the_settings_say(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
-def test_the_pieces_of_all_ranks_are_every_parameter_once(stage: int, world_size: int) -> None:
+def test_the_extents_of_all_ranks_are_every_parameter_once(stage: int, world_size: int) -> None:
     sizes = [("a", 11), ("b", 1), ("c", 64), ("d", 5)]
     covered: dict[str, list[int]] = {name: [] for name, _ in sizes}
     for rank in range(world_size):
         end = 0
-        for piece in pieces_of(sizes, stage, world_size, rank):
-            assert piece.offset >= end
-            end = piece.offset + piece.size
-            covered[piece.name] += range(piece.start, piece.start + piece.size)
+        for extent in extents_of(sizes, stage, world_size, rank):
+            assert extent.offset >= end
+            end = extent.offset + extent.size
+            covered[extent.name] += range(extent.start, extent.start + extent.size)
     assert covered == {name: list(range(size)) for name, size in sizes}

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from pipeline.plan.choices import Machines, chosen_option, memory_of, options
-from pipeline.plan.disk import disk_of
 from pipeline.plan.network import make_network
 from pipeline.plan.sharding import Sharding
 from pipeline.runs.config import PretrainConfig
@@ -73,27 +72,6 @@ def test_gradients_are_reduced_from_a_copy_sorted_by_ranks_and_one_more_on_gloo(
     assert nccl == [0, 0, 0, 0, 4 * (6_000_000 + 5_000)]
     # It is reduced from where it lies, but gloo copies it.
     assert gloo == [0, 0, 0, 0, 4 * (6_000_000 + 6_000_000)]
-
-
-def test_state_on_disks_is_in_host_memory_for_one_group_at_a_time() -> None:
-    on_disks = ("zero.offload_optimizer.device=nvme", "zero.offload_optimizer.path=/local")
-    shards, shard = stage_3(*on_disks).shards(), 6_005_000 // 8
-    # Master weights, two moments and gradients in float32; five buffers for them, and gradients as they come.
-    assert shards.disk == 16 * shard
-    assert shards.host == 20 * shard + (1 << (4 * shard - 1).bit_length())
-    assert shards.master_weights == shards.optimizer_state == shards.gradients == 0
-    config = planned("zero.stage=3", *on_disks)
-    assert disk_of(config, stage_3(*on_disks), ranks_per_node=4).swap == 4 * shards.disk
-
-
-def test_weights_on_disks_are_on_the_device_for_few_layers_at_a_time() -> None:
-    on_disks = ("zero.offload_parameters.device=nvme", "zero.offload_parameters.path=/local")
-    groups = ((60_000_000,) * 20,)
-    sharding = Sharding(planned("zero.stage=3", *on_disks), groups, 8, on_cuda=True)
-    assert sharding.shards().disk == 4 * 1_200_000_000 // 8
-    assert sharding.shards().weights == 0
-    # The layer that is computed, and what is fetched ahead; they go with the last gradients.
-    assert sharding.gathered([0, 600_000_000, 1_140_000_000]) == [4 * 110_000_000] * 3
 
 
 def test_offloaded_state_is_in_host_memory_and_not_on_the_device() -> None:
@@ -167,8 +145,8 @@ def test_what_is_chosen_among_several_ranks_begins_with_plain_communication() ->
 
 
 def test_groups_that_an_update_takes_at_a_time_are_those_of_the_engine() -> None:
-    from pipeline.engine.deepspeed.nvme import SUB_GROUP_ELEMENTS
-    from pipeline.engine.deepspeed.training_engine import deepspeed_config
+    from pipeline.engine.deepspeed.engine import deepspeed_config
+    from pipeline.engine.interface import SUB_GROUP_ELEMENTS
 
     settings = deepspeed_config(planned("zero.stage=3"), world_size=8)["zero_optimization"]
     assert settings["sub_group_size"] == SUB_GROUP_ELEMENTS

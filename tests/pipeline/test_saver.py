@@ -40,7 +40,7 @@ from pipeline.checkpoints.weights_file import (
     write_pieces,
     write_weights,
 )
-from pipeline.engine.deepspeed.training_engine import TrainingEngine
+from pipeline.engine.deepspeed.engine import ZeroEngine
 from tests.pipeline.process_group import PATIENCE_S, Group, run_group
 from tests.pipeline.ranks import make_config
 from tests.pipeline.saver_ranks import (
@@ -58,7 +58,7 @@ ALONE = Rank(0, 1, 0, 1)
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingEngine]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZeroEngine]:
     """A tiny network under ZeRO-2 in this very process, the only rank."""
     directory = tmp_path_factory.mktemp("engine")
     os.environ["LOCAL_RANK"] = "0"
@@ -75,7 +75,7 @@ def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(tmp_path / "checkpoints")
 
 
-def save(saver: CheckpointSaver, engine: TrainingEngine, step: int, loss: float | None = None) -> Any:
+def save(saver: CheckpointSaver, engine: ZeroEngine, step: int, loss: float | None = None) -> Any:
     """Save, wait, and return what became of it."""
     saver.save(engine, state_at(step, loss))
     saver.wait()
@@ -106,7 +106,7 @@ def test_every_zero_stage_is_saved_as_it_was_while_two_ranks_go_on_training(tmp_
     assert not list((tmp_path / "store" / "full").glob(".*"))
 
 
-def test_what_is_saved_does_not_change_with_the_weights(engine: TrainingEngine, store: CheckpointStore):
+def test_what_is_saved_does_not_change_with_the_weights(engine: ZeroEngine, store: CheckpointStore):
     before = copies(engine)
     with copying_late() as while_waiting:
         saver = make_saver(store, ALONE, while_waiting=while_waiting)
@@ -115,7 +115,10 @@ def test_what_is_saved_does_not_change_with_the_weights(engine: TrainingEngine, 
             update(engine, number, saver)
         saver.wait()
     assert [type(outcome) for outcome in saver.finished()] == [Committed]
-    saved = {"fp32": load_file(store.local(1) / MODEL_FILE), "ema": load_file(store.local(1) / EMA_FILE)}
+    saved = {
+        "weights": load_file(store.local(1) / MODEL_FILE),
+        "average": load_file(store.local(1) / EMA_FILE),
+    }
     assert all(
         torch.equal(saved[name.split("/")[0]][name.split("/")[1]].flatten(), values)
         for name, values in before.items()
@@ -124,7 +127,7 @@ def test_what_is_saved_does_not_change_with_the_weights(engine: TrainingEngine, 
     assert any(not torch.equal(now[name], values) for name, values in before.items())
 
 
-def test_a_save_without_a_thread_writes_the_same(engine: TrainingEngine, tmp_path: Path):
+def test_a_save_without_a_thread_writes_the_same(engine: ZeroEngine, tmp_path: Path):
     stores = [CheckpointStore(tmp_path / name) for name in ("one", "two")]
     for asynchronous, store in zip((True, False), stores, strict=True):
         assert isinstance(save(make_saver(store, ALONE, asynchronous=asynchronous), engine, 1), Committed)
@@ -137,7 +140,7 @@ def test_a_save_without_a_thread_writes_the_same(engine: TrainingEngine, tmp_pat
         assert (stores[0].local(1) / name).read_bytes() == (stores[1].local(1) / name).read_bytes()
 
 
-def test_a_disk_that_fills_up_costs_that_save_alone(engine: TrainingEngine, store: CheckpointStore):
+def test_a_disk_that_fills_up_costs_that_save_alone(engine: ZeroEngine, store: CheckpointStore):
     saver = make_saver(store, ALONE)
     assert isinstance(save(saver, engine, 1), Committed)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -157,7 +160,7 @@ def test_a_disk_that_fills_up_costs_that_save_alone(engine: TrainingEngine, stor
 
 
 def test_a_place_that_cannot_be_written_is_reported_and_training_goes_on(
-    engine: TrainingEngine, store: CheckpointStore
+    engine: ZeroEngine, store: CheckpointStore
 ):
     saver = make_saver(store, ALONE)
     store.directory.write_text("a file stands here")
@@ -169,7 +172,7 @@ def test_a_place_that_cannot_be_written_is_reported_and_training_goes_on(
 
 
 def test_memory_that_cannot_be_had_is_a_failed_save(
-    engine: TrainingEngine, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+    engine: ZeroEngine, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(*_: Any, **__: Any) -> torch.Tensor:
         raise MemoryError("cannot allocate 1 TiB")
@@ -183,7 +186,7 @@ def test_memory_that_cannot_be_had_is_a_failed_save(
     assert isinstance(save(saver, engine, 2), Committed)
 
 
-def test_retention_runs_after_each_save_and_keeps_the_best(engine: TrainingEngine, store: CheckpointStore):
+def test_retention_runs_after_each_save_and_keeps_the_best(engine: ZeroEngine, store: CheckpointStore):
     saver = make_saver(store, ALONE)
     outcomes = [save(saver, engine, step, loss) for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0), (4, 0.5))]
     assert [outcome.kept for outcome in outcomes] == [(1,), (1, 2), (1, 2, 3), (3, 4)]
@@ -191,7 +194,7 @@ def test_retention_runs_after_each_save_and_keeps_the_best(engine: TrainingEngin
     assert store.steps() == [3, 4]
 
 
-def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: TrainingEngine, store: CheckpointStore):
+def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: ZeroEngine, store: CheckpointStore):
     saver = make_saver(store, ALONE, Retention(keep_last=1, keep_every_steps=20))
     for step in (10, 15, 20, 25, 30, 35):
         assert isinstance(save(saver, engine, step), Committed)
@@ -199,7 +202,7 @@ def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: TrainingEngin
 
 
 def test_what_a_killed_save_left_is_removed_at_the_next_start_and_never_counts(
-    engine: TrainingEngine, store: CheckpointStore
+    engine: ZeroEngine, store: CheckpointStore
 ):
     old = store.staging(7, "0ld-0001")
     with old.create("deepspeed/half.pt") as stream:
@@ -297,25 +300,6 @@ def test_memory_of_copies_is_used_again():
         places.append(snapshot.tensor(tensor).data_ptr())
         snapshot.release()
     assert len(set(places)) == 1
-
-
-def test_what_lies_on_disk_is_copied_once_to_a_file_without_a_name(tmp_path: Path):
-    file = tmp_path / "state"
-    file.write_bytes(np.arange(1000, dtype=np.float32).tobytes())
-    first, again = (torch.from_file(str(file), shared=True, size=1000) for _ in range(2))
-    empty = torch.empty(0)
-    snapshot = Snapshot(HostBuffers())
-    copy = snapshot.tree({"state": empty, "other": torch.zeros(3)}, {empty: first})
-    part = snapshot.tensor(again[10:20])
-    snapshot.complete()
-    snapshot.copy()
-    first += 1
-    assert copy["state"].tolist() == list(range(1000))
-    assert part.tolist() == list(range(10, 20))
-    assert part.untyped_storage().data_ptr() == copy["state"].untyped_storage().data_ptr()
-    assert copy["state"].untyped_storage().filename.startswith(str(tmp_path))
-    assert copy["other"].untyped_storage().filename is None
-    assert list(tmp_path.iterdir()) == [file]
 
 
 @given(st.data())

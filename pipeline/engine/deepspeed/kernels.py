@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from cluster.operators import compile_lock, has_compiler, operator_directory
+from pipeline.engine.deepspeed.process_effects import remembered_processor
 from pipeline.engine.device import trains_on_cuda
-from pipeline.engine.processor import known_processor
 from pipeline.optimizers.base import Group, Machine
 from pipeline.runs.config import PretrainConfig
 
@@ -40,7 +40,7 @@ def optimizer_name(config: PretrainConfig) -> str:
 def make_kernel(name: str, groups: list[Group], **arguments: Any) -> torch.optim.Optimizer:
     """One of DeepSpeed's optimizers. Its operator is compiled, if need be, by one process of a machine at a time."""
     package, more = _KERNELS[name]
-    with compile_lock(), known_processor(operator_directory()):
+    with compile_lock(), remembered_processor(operator_directory()):
         return getattr(import_module(f"deepspeed.ops.{package}"), name)(groups, **arguments, **more)
 
 

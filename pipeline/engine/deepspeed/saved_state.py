@@ -1,11 +1,11 @@
-"""DeepSpeed's files of a checkpoint, read as what they hold: stretches of parameters and of their optimizer state.
+"""Read the parameters and optimizer state in the files that DeepSpeed wrote to a checkpoint.
 
-DeepSpeed itself loads a checkpoint only into the ZeRO stage and number of workers that wrote it; its universal
-checkpoints are a second copy on disk, know no optimizer but Adam in stage 3, and give all groups the settings of the
-first. Here files are mapped into memory, and everyone takes the stretches that it needs, whoever wrote them.
+DeepSpeed itself loads a checkpoint only into the ZeRO stage and number of ranks that wrote it; its universal
+checkpoints are a second copy on disk, support only Adam in stage 3, and give all groups the settings of the first. Here
+files are memory-mapped, and each rank copies the ranges that it needs from the files of all ranks that saved.
 
-The files are pickles, and a pickle may name any function for its reader to call. Here only tensors, plain values and
-the few classes of DeepSpeed that its state really holds are made of one; a file that names anything else is refused.
+The files are pickles, and a pickle may name any function for its reader to call. Only tensors, plain values and the few
+classes of DeepSpeed that its state contains are unpickled; a file that names anything else is refused.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from cluster.artefacts.errors import ClozeError, CorruptCheckpointError
-from pipeline.engine.deepspeed.shards import Piece, Sizes, is_sharded, pieces_of
+from pipeline.engine.deepspeed.masters import Extent, Sizes, extents_of, is_sharded
 
 _SCALING = ("cur_scale", "cur_iter", "last_overflow_iter")
 _NAMED = re.compile(r"(?:GLOBAL|class|function|instantiate|call) (?P<name>[A-Za-z_][\w.]*\.\w+)")
-"""What torch says of the name that it refused."""
+"""Finds the refused name in torch's message."""
 _UNREADABLE = (
     pickle.UnpicklingError,
     RuntimeError,
@@ -39,26 +39,26 @@ _UNREADABLE = (
     ValueError,
     AttributeError,
 )
-"""What torch raises for files that are none of its own."""
+"""What torch raises for files that it did not write."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedMaster:
-    """A master of a rank that saved: float32 weights and their state."""
+    """A master of a rank that saved: float32 weights and their optimizer state."""
 
     weights: Tensor
-    """Flat; without the padding at its end."""
+    """Flat."""
     state: Mapping[str, Any]
-    """By key: a tensor of as many elements (or more: padding), or a number that is the same for all elements."""
+    """By key: a tensor with an element for each weight (and perhaps padding), or one number for all weights."""
 
 
 class SavedState:
-    """The state in a directory that DeepSpeed wrote to."""
+    """The state of all ranks in a directory that DeepSpeed wrote."""
 
     def __init__(self, directory: Path) -> None:
         """
         Args:
-            directory: with `*_model_states.pt`, and for ZeRO `*_optim_states.pt` of every rank.
+            directory: holds `*_model_states.pt`, and for ZeRO `*_optim_states.pt` of every rank.
         """
         self._directory = directory
         self._ranks: dict[int, list[SavedMaster]] = {}
@@ -66,7 +66,7 @@ class SavedState:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """For the time of the block, files without the parts that DeepSpeed's have are a CorruptCheckpointError."""
+        """Raise CorruptCheckpointError when the block fails because files lack entries or have others."""
         try:
             yield
         except ClozeError:
@@ -76,7 +76,7 @@ class SavedState:
 
     @cached_property
     def model(self) -> dict[str, Any]:
-        """What the first rank wrote about the run and, below ZeRO stage 3, the network's weights."""
+        """Rank 0's file about the run, with the network's weights below ZeRO stage 3."""
         return self._open("*mp_rank_00_model_states.pt")
 
     @property
@@ -86,7 +86,7 @@ class SavedState:
 
     @cached_property
     def world_size(self) -> int:
-        """Ranks that hold different parts; 1 in stage 0, where all hold the same."""
+        """Number of ranks that saved; 1 in stage 0, where all ranks hold the same."""
         if not self.stage:
             return 1
         stated, files = self.model["dp_world_size"], len(list(self._directory.glob("*_optim_states.pt")))
@@ -96,7 +96,7 @@ class SavedState:
 
     @cached_property
     def rows(self) -> list[Sizes]:
-        """The parameters of each master, in order."""
+        """Names and sizes of the parameters in each master, in order."""
         if self.stage:
             return [
                 [(name, shape.numel()) for name, shape in shapes.items()]
@@ -107,11 +107,11 @@ class SavedState:
             return sizes
         return [[size] for group in sizes for size in group]
 
-    def holders(self, name: str, start: int, stop: int) -> Iterator[tuple[Piece, SavedMaster]]:
-        """Everyone who holds some of a parameter's elements from `start` to `stop`; no other files are opened."""
-        for piece, rank, number in self._places.get(name, ()):
-            if piece.start < stop and start < piece.start + piece.size:
-                yield piece, self.masters(rank)[number]
+    def holders(self, name: str, start: int, stop: int) -> Iterator[tuple[Extent, SavedMaster]]:
+        """The masters that hold elements `start` to `stop` of a parameter; only their files are opened."""
+        for extent, rank, number in self._places.get(name, ()):
+            if extent.start < stop and start < extent.start + extent.size:
+                yield extent, self.masters(rank)[number]
 
     def masters(self, rank: int) -> list[SavedMaster]:
         """The masters of a rank."""
@@ -121,7 +121,7 @@ class SavedState:
 
     @cached_property
     def loss_scaling(self) -> dict[str, float]:
-        """The numbers of DeepSpeed's loss scaler (ZeRO), or of the optimizer's (stage 0); empty without scaling."""
+        """The fields of DeepSpeed's loss scaler (ZeRO) or of the optimizer (stage 0); empty without loss scaling."""
         if self.stage:
             fields = vars(self._optimizer(0)["loss_scaler"])
         else:
@@ -129,21 +129,21 @@ class SavedState:
         return {name: value for name, value in fields.items() if isinstance(value, int | float)}
 
     @cached_property
-    def _places(self) -> dict[str, list[tuple[Piece, int, int]]]:
-        """By parameter: its pieces, with the rank and the number of the master that has each."""
-        places: dict[str, list[tuple[Piece, int, int]]] = {}
+    def _places(self) -> dict[str, list[tuple[Extent, int, int]]]:
+        """By parameter: its extents, each with the rank and the index of its master."""
+        places: dict[str, list[tuple[Extent, int, int]]] = {}
         for rank in range(self.world_size):
             for number, row in enumerate(self.rows):
-                for piece in pieces_of(row, self.stage, self.world_size, rank):
-                    places.setdefault(piece.name, []).append((piece, rank, number))
+                for extent in extents_of(row, self.stage, self.world_size, rank):
+                    places.setdefault(extent.name, []).append((extent, rank, number))
         return places
 
     def _read(self, rank: int) -> Iterator[SavedMaster]:
         state = self._states(rank)
         weights = self._weights(rank)
         for number, row in enumerate(self.rows):
-            own = pieces_of(row, self.stage, self.world_size, rank)
-            size = max((piece.offset + piece.size for piece in own), default=0)
+            own = extents_of(row, self.stage, self.world_size, rank)
+            size = max((extent.offset + extent.size for extent in own), default=0)
             master = SavedMaster(weights[number].view(-1), state.get(number, {}))
             for key, value in {"its weights": master.weights, **master.state}.items():
                 sharded = is_sharded(key, value)
@@ -166,7 +166,7 @@ class SavedState:
         return [self.model["module"][name] for ((name, _),) in self.rows]
 
     def _states(self, rank: int) -> dict[int, dict[str, Any]]:
-        """By number of the master, its optimizer state; empty before the first update."""
+        """The optimizer state by index of the master; empty before the first update."""
         if not self.stage:
             return self._plain_optimizer["state"]
         key = "optimizer_state_dict" if self.stage == 3 else "base_optimizer_state"
@@ -196,14 +196,15 @@ class SavedState:
 
 
 def _read_tensors(file: Path) -> Any:
-    """The contents of a file of `torch.save`; tensors are mapped, because most of them belong to other ranks.
+    """Read a file of `torch.save`; tensors are memory-mapped, because a rank needs few of them.
 
     Raises:
-        CorruptCheckpointError: it is none, it is compressed, or it names what is neither tensor nor number.
+        CorruptCheckpointError: torch did not write the file, it is compressed, or it names a class or function that is
+            not allowed.
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            # torch never compresses: a few bytes that unpack to many are not its own.
+            # torch never compresses, and a few compressed bytes could expand to fill the memory.
             if any(entry.file_size != entry.compress_size for entry in archive.infolist()):
                 raise _unusable(file, "it is compressed")
         with torch.serialization.safe_globals(_harmless_classes()):
@@ -221,8 +222,7 @@ def _read_tensors(file: Path) -> Any:
 
 
 def _harmless_classes() -> list[Any]:
-    """Classes of DeepSpeed in its files, for all stages, precisions and optimizers: values without any behaviour when
-    they are made."""
+    """The classes of DeepSpeed in its files, for all stages, precisions and optimizers. Making one runs no code."""
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address

@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.engine.fragments import AVERAGE
+AVERAGE = "ema"
+"""Key of the moving average in the optimizer's state."""
 
 
 class Averaging:
-    """Makes an optimizer keep averages of its master weights under the key `ema` of their state.
+    """Make an optimizer keep a moving average of its master weights in its state, under the key `AVERAGE`.
 
-    They are float32, updated after every update that is made and by no other, and lie where the masters lie: sharded
-    by every ZeRO stage, saved and loaded with the moments. An average begins as the weights before the first update.
+    The averages are float32 and change with every applied update only. They lie where the master weights lie: sharded
+    by every ZeRO stage, saved and loaded with the moments. An average starts as the weights before the first update.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, decay: float) -> None:
@@ -25,7 +26,7 @@ class Averaging:
 
     @torch.no_grad()
     def _keep_initial(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        # Optimizers make their state when it is empty, so that the average can only enter it after their update.
+        # Optimizers create their state if it is empty, so the average can only be added after their update.
         for master in _updated(optimizer):
             if AVERAGE not in optimizer.state[master]:
                 self._initial[master] = master.detach().clone()

@@ -1,7 +1,7 @@
-"""Filling a live engine from a checkpoint, of any number of workers and any ZeRO stage, in place.
+"""Restore a live engine in place from a checkpoint of any number of ranks and any ZeRO stage.
 
-One way serves a fresh start, another number of workers and a return to an older step of the same process. Tensors are
-written where they lie, so that whatever points at them, inside DeepSpeed or outside, still does.
+One function serves a resumption, another number of ranks, and a rollback within the same process. Tensors are
+overwritten, not replaced, so that references to them, inside DeepSpeed or outside, stay valid.
 """
 
 from __future__ import annotations
@@ -14,51 +14,47 @@ import torch
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import ResumeRefusedError
+from pipeline.engine.deepspeed.masters import Extent, Master, is_sharded, own_masters
 from pipeline.engine.deepspeed.saved_state import SavedMaster, SavedState
-from pipeline.engine.deepspeed.shards import Piece, Shard, is_sharded, own_shards
-from pipeline.engine.deepspeed.swapped import put_away
 
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 """What a DeepSpeedEngine counts and writes into its checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Elements that a master takes over from a saved one."""
+class _Transfer:
+    """A range of elements to copy from a saved master to one of this rank."""
 
     source: SavedMaster
     first: int
-    """In the source."""
+    """Index of the first element in the source."""
     offset: int
-    """In the own master."""
+    """Index of the first element in the own master."""
     size: int
 
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Copy them between tensors laid out as the masters are."""
+        """Copy the range between tensors that are laid out as the masters."""
         values = source.detach().view(-1).narrow(0, self.first, self.size)
         target.detach().view(-1).narrow(0, self.offset, self.size).copy_(values)
 
 
 @torch.no_grad()
 def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) -> None:
-    """Make weights, optimizer state and loss scale those of a checkpoint. All ranks must call it.
+    """Restore weights, optimizer state and loss scale. All ranks must call it.
 
     Args:
         engine: a DeepSpeedEngine without gradients.
-        leave_out: keys of the optimizer's state that are not wanted.
+        leave_out: keys of the optimizer's state not to restore.
 
     Raises:
-        ResumeRefusedError: the checkpoint has not all parameters of the network, or others.
-        CorruptCheckpointError: its files are not what DeepSpeed writes.
+        ResumeRefusedError: the parameters of checkpoint and network differ.
+        CorruptCheckpointError: the files were not written by DeepSpeed.
     """
-    shards = own_shards(engine)
+    masters = own_masters(engine)
     with saved.errors():
-        _require_all(engine.module, shards, saved)
-    for shard in shards:
-        with saved.errors():
-            _restore_shard(shard, engine.optimizer.state, saved, leave_out)
-        put_away(engine.optimizer, shard.master)
-    with saved.errors():
+        _require_all(engine.module, masters, saved)
+        for master in masters:
+            _restore_master(master, engine.optimizer.state, saved, leave_out)
         _restore_loss_scale(engine.optimizer, saved)
         for counter in _COUNTERS:
             setattr(engine, counter, saved.model[counter])
@@ -66,37 +62,34 @@ def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) 
 
 
 def publish_masters(engine: Any) -> None:
-    """Give the network the weights of the masters: rounded to its precision, gathered from all ranks."""
+    """Copy the masters to the network's weights: rounded to its precision, gathered from all ranks."""
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     if stage == 3:
         optimizer.checkpoint_event_prologue()
-        for number, shard in enumerate(own_shards(engine)):
-            own = shard.master.data
-            shard.master.data = shard.weights.data
+        for number in range(len(optimizer.fp32_partitioned_groups_flat)):
             optimizer._reassign_or_swap_out_partitioned_parameters(number)
-            shard.master.data = own
         optimizer.checkpoint_event_epilogue()
     elif stage:
         optimizer.update_lp_params()
     else:
         parameters = dict(engine.module.named_parameters())
-        for shard in own_shards(engine):
-            for piece in shard.pieces:
-                values = shard.weights.view(-1).narrow(0, piece.offset, piece.size)
-                parameters[piece.name].view(-1).copy_(values)
+        for master in own_masters(engine):
+            for extent in master.extents:
+                values = master.weights.view(-1).narrow(0, extent.offset, extent.size)
+                parameters[extent.name].view(-1).copy_(values)
 
 
-def _require_all(network: nn.Module, shards: list[Shard], saved: SavedState) -> None:
+def _require_all(network: nn.Module, masters: list[Master], saved: SavedState) -> None:
     known = {name: size for row in saved.rows for name, size in row}
     own = {name: getattr(one, "ds_numel", one.numel()) for name, one in network.named_parameters()}
     if other := sorted(name for name, size in own.items() if known.get(name, size) != size):
         raise ResumeRefusedError(
-            f"Of {other[0]} the checkpoint has {known[other[0]]} numbers, and the network {own[other[0]]}"
-            f" ({len(other)} parameters differ so).",
+            f"Parameter {other[0]} has {known[other[0]]} elements in the checkpoint and {own[other[0]]} in the network"
+            f" ({len(other)} parameters differ in size).",
             kept="the checkpoint, unchanged",
             next_step="resume with the network that the run was saved with",
         )
-    missing = sorted({piece.name for shard in shards for piece in shard.pieces} - known.keys())
+    missing = sorted({extent.name for master in masters for extent in master.extents} - known.keys())
     if missing:
         raise ResumeRefusedError(
             f"The checkpoint lacks {len(missing)} parameters of the network, such as {missing[0]}.",
@@ -105,35 +98,37 @@ def _require_all(network: nn.Module, shards: list[Shard], saved: SavedState) -> 
         )
 
 
-def _restore_shard(shard: Shard, states: Any, saved: SavedState, leave_out: Collection[str]) -> None:
-    """Fill a master and its state; what the checkpoint does not know of is removed."""
-    stretches = [stretch for piece in shard.pieces for stretch in _overlaps(piece, saved)]
-    # A share that is all padding has no stretch, but numbers such as the step: they are the same everywhere.
-    some = stretches[0].source if stretches else saved.masters(0)[0]
+def _restore_master(master: Master, states: Any, saved: SavedState, leave_out: Collection[str]) -> None:
+    """Fill a master and its optimizer state; state that the checkpoint lacks is removed."""
+    transfers = [transfer for extent in master.extents for transfer in _transfers(extent, saved)]
+    # A share that is all padding has no transfers, but numbers such as the step: they are the same everywhere.
+    some = transfers[0].source if transfers else saved.masters(0)[0]
     keys = [key for key in some.state if key not in leave_out]
-    state = states[shard.master]
+    state = states[master.weights]
     for key in [key for key in state if key not in keys]:
         del state[key]
     for key in keys:
         value = some.state[key]
         if not is_sharded(key, value):
-            state[key] = _copied(value, shard.weights.device) if torch.is_tensor(value) else value
-        elif not (torch.is_tensor(own := state.get(key)) and own.numel() == shard.weights.numel()):
-            state[key] = torch.zeros_like(shard.weights, requires_grad=False)
-    for stretch in stretches:
-        stretch.copy(stretch.source.weights, shard.weights)
+            state[key] = _copied(value, master.weights.device) if torch.is_tensor(value) else value
+        elif not (torch.is_tensor(own := state.get(key)) and own.numel() == master.weights.numel()):
+            state[key] = torch.zeros_like(master.weights, requires_grad=False)
+    for transfer in transfers:
+        transfer.copy(transfer.source.weights, master.weights)
         for key in keys:
-            if is_sharded(key, value := stretch.source.state[key]):
-                stretch.copy(value, state[key])
+            if is_sharded(key, value := transfer.source.state[key]):
+                transfer.copy(value, state[key])
 
 
-def _overlaps(piece: Piece, saved: SavedState) -> Iterator[_Stretch]:
-    """Where the elements of a piece come from."""
-    stop = piece.start + piece.size
-    for found, source in saved.holders(piece.name, piece.start, stop):
-        start = max(piece.start, found.start)
+def _transfers(extent: Extent, saved: SavedState) -> Iterator[_Transfer]:
+    """Where in the checkpoint the elements of an extent are."""
+    stop = extent.start + extent.size
+    for found, source in saved.holders(extent.name, extent.start, stop):
+        start = max(extent.start, found.start)
         size = min(stop, found.start + found.size) - start
-        yield _Stretch(source, found.offset + start - found.start, piece.offset + start - piece.start, size)
+        yield _Transfer(
+            source, found.offset + start - found.start, extent.offset + start - extent.start, size
+        )
 
 
 def _copied(value: Tensor, device: torch.device) -> Tensor:
@@ -142,7 +137,7 @@ def _copied(value: Tensor, device: torch.device) -> Tensor:
 
 
 def _restore_loss_scale(optimizer: Any, saved: SavedState) -> None:
-    """Loss scaling goes on where it was; between ZeRO and no ZeRO only the scale itself is taken over."""
+    """Continue loss scaling; between ZeRO and no ZeRO only the scale itself is restored."""
     scaling = saved.loss_scaling
     config, scaler = getattr(optimizer, "loss_scale_config", None), getattr(optimizer, "loss_scaler", None)
     if config is not None and not saved.stage:
