@@ -35,16 +35,16 @@ from pipeline.checkpoints.checkpoint import (
     manifest_config,
     manifest_stats,
 )
-from pipeline.checkpoints.retention import Retention, apply_retention, best_step
-from pipeline.checkpoints.save_job import (
-    Job,
+from pipeline.checkpoints.rank_save import (
+    RankSave,
     assemble,
     copy_state,
     explained,
+    files_of_all,
     own_slices,
-    parts_of_all,
-    write_parts,
+    write_rank_files,
 )
+from pipeline.checkpoints.retention import Retention, apply_retention, best_step
 from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
 from pipeline.checkpoints.store import CheckpointStore
 
@@ -120,7 +120,7 @@ class CheckpointSaver:
         self._asynchronous, self._while_waiting = asynchronous, while_waiting
         self._before_publishing = before_publishing
         self._buffers = HostBuffers()
-        self._job: Job | None = None
+        self._save: RankSave | None = None
         self._thread: threading.Thread | None = None
         self._outcomes: deque[Committed | Failed] = deque()
         self._count = 0
@@ -146,27 +146,27 @@ class CheckpointSaver:
         """
         self.wait()
         began = time.perf_counter()
-        job = self._collect(engine, state, began)
-        self._job = job
-        job.waited_s = time.perf_counter() - began
+        save = self._collect(engine, state, began)
+        self._save = save
+        save.waited_s = time.perf_counter() - began
         if self._asynchronous:
-            self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint", daemon=True)
+            self._thread = threading.Thread(target=self._run, args=(save,), name="checkpoint", daemon=True)
             self._thread.start()
         else:
-            copy_state(job)
-            write_parts(job, self._rank.rank)
-            self._settle(job)
-            self._conclude(job)
-            self._job = None
+            copy_state(save)
+            write_rank_files(save, self._rank.rank)
+            self._settle(save)
+            self._conclude(save)
+            self._save = None
 
     def before_update(self) -> None:
         """Return when weights and optimizer state may change: the save of before has its copy. Every rank by itself."""
-        job = self._job
-        if job is None or job.copied.is_set():
+        save = self._save
+        if save is None or save.copied.is_set():
             return
         began = time.perf_counter()
-        self._await(job.copied.wait)
-        job.waited_s += time.perf_counter() - began
+        self._await(save.copied.wait)
+        save.waited_s += time.perf_counter() - began
 
     def finished(self) -> list[Committed | Failed]:
         """What became of saves since the last call, oldest first; on other ranks than 0 nothing."""
@@ -177,85 +177,85 @@ class CheckpointSaver:
 
     def wait(self) -> None:
         """Return when nothing is being written any more. All ranks must call it at the same step."""
-        job, thread = self._job, self._thread
-        if job is None:
+        save, thread = self._save, self._thread
+        if save is None:
             return
         if thread is not None:
-            self._await(job.written.wait)
-            self._settle(job)
+            self._await(save.written.wait)
+            self._settle(save)
             self._await(lambda seconds: _ended(thread, seconds))
-        self._job = self._thread = None
+        self._save = self._thread = None
 
-    def _collect(self, engine: TrainingEngine, state: TrainerState, began: float) -> Job:
+    def _collect(self, engine: TrainingEngine, state: TrainerState, began: float) -> RankSave:
         self._count += 1
         step, snapshot = state.step, Snapshot(self._buffers)
         staging = self._store.staging(step, f"{self.attempt}-{self._count:04d}")
-        job = Job(state, staging, snapshot, began)
+        save = RankSave(state, staging, snapshot, began)
         if step in self._known:
             # Before the collective below, behind which the other ranks begin to write.
             try:
                 self._store.make_room(step)
             except ClozeError as error:
-                job.error = error
+                save.error = error
         captured = engine.capture(snapshot.tree)
-        job.files = {f"{DEEPSPEED_DIRECTORY}/{name}": contents for name, contents in captured.files.items()}
+        save.files = {f"{DEEPSPEED_DIRECTORY}/{name}": contents for name, contents in captured.files.items()}
         try:
-            job.weights[MODEL_FILE] = own_slices(engine, "weights", snapshot)
+            save.weights[MODEL_FILE] = own_slices(engine, "weights", snapshot)
             if self._contents.ema:
-                job.weights[EMA_FILE] = own_slices(engine, "average", snapshot)
-            job.shapes = engine.shapes()
+                save.weights[EMA_FILE] = own_slices(engine, "average", snapshot)
+            save.shapes = engine.shapes()
             snapshot.complete()
         except Exception as error:
             # The other ranks go on to save: this one must, too.
-            job.error = error
-        job.error = job.error or captured.error
-        return job
+            save.error = error
+        save.error = save.error or captured.error
+        return save
 
-    def _run(self, job: Job) -> None:
+    def _run(self, save: RankSave) -> None:
         """The thread's work."""
         # The next update waits for the copy; nothing waits for what follows.
-        copy_state(job)
+        copy_state(save)
         step_back()
-        write_parts(job, self._rank.rank)
-        self._conclude(job)
+        write_rank_files(save, self._rank.rank)
+        self._conclude(save)
 
-    def _settle(self, job: Job) -> None:
+    def _settle(self, save: RankSave) -> None:
         """Tell rank 0 whether a rank failed that could not even write that down. All ranks are here."""
         if self._rank.world_size > 1:
-            failed = torch.tensor([float(job.error is not None)], device=_device())
+            failed = torch.tensor([float(save.error is not None)], device=_device())
             dist.all_reduce(failed, op=dist.ReduceOp.MAX)
-            job.somebody_failed = bool(failed.item())
-        job.settled.set()
+            save.any_failed = bool(failed.item())
+        save.settled.set()
 
-    def _conclude(self, job: Job) -> None:
+    def _conclude(self, save: RankSave) -> None:
         """Rank 0: wait for the others, then publish or give up."""
         if self._rank.rank != 0:
             return
         try:
-            entries = parts_of_all(job, self._rank.world_size, self._store.place(job.state.step))
-            if job.error is not None:
-                raise job.error
-            self._outcomes.append(self._publish(job, entries))
+            entries = files_of_all(save, self._rank.world_size, self._store.place(save.state.step))
+            if save.error is not None:
+                raise save.error
+            self._outcomes.append(self._publish(save, entries))
         except Exception as error:
             with suppress(Exception):
-                job.staging.discard()
-            self._outcomes.append(Failed(job.state.step, explained(error, job.state.step)))
+                save.staging.discard()
+            self._outcomes.append(Failed(save.state.step, explained(error, save.state.step)))
         finally:
-            job.snapshot.release()
+            save.snapshot.release()
 
-    def _publish(self, job: Job, entries: list[FileEntry]) -> Committed:
-        step, staging, state = job.state.step, job.staging, job.state
+    def _publish(self, save: RankSave, entries: list[FileEntry]) -> Committed:
+        step, staging, state = save.state.step, save.staging, save.state
         for name, data in description(state, self._contents.model, self._contents.tokenizer_json).items():
             with staging.create(name) as stream:
                 stream.write(data)
             entries.append(stream.entry(name))
-        for file in job.weights:
-            entries.append(assemble(job, file, self._rank.world_size))
+        for file in save.weights:
+            entries.append(assemble(save, file, self._rank.world_size))
         self._before_publishing()
         manifest = staging.publish(
             entries, manifest_config(state), self._contents.inputs, manifest_stats(state)
         )
-        seconds = time.perf_counter() - job.began
+        seconds = time.perf_counter() - save.began
         self._known.add(step)
         best, warning = False, ""
         # The checkpoint is there, whatever becomes of older ones.
@@ -277,7 +277,7 @@ class CheckpointSaver:
             held_out=state.held_out,
             best=best,
             kept=tuple(sorted(self._known)),
-            waited_s=job.waited_s,
+            waited_s=save.waited_s,
             seconds=seconds,
             size_bytes=sum(entry.size_bytes for entry in manifest.files),
             warning=warning,

@@ -1,4 +1,4 @@
-"""Weights of a whole network from the shares of its ranks, as a safetensors file, a piece at a time in memory.
+"""Write the weights of a whole network from the slices of its ranks, as safetensors, one slice in memory at a time.
 
 The format (https://github.com/huggingface/safetensors#format) is a length, a JSON header and the bytes of all tensors;
 the library itself writes it only from whole tensors in memory.
@@ -28,55 +28,56 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of one parameter, flattened, in float32."""
+class StoredSlice:
+    """The part of one parameter that a rank holds: a contiguous range of the flattened parameter, in float32."""
 
     name: str
     start: int
-    """First element."""
+    """Index of the first element."""
     count: int
+    """Number of elements."""
     read: Callable[[], bytes | memoryview]
-    """Gives the bytes, little-endian."""
+    """Returns the values as little-endian bytes."""
 
 
 class IncompleteWeightsError(Exception):
-    """The pieces are not the whole of every parameter."""
+    """The slices do not cover every parameter exactly."""
 
 
-def write_weights(stream: Sink, shapes: Mapping[str, Sequence[int]], pieces: Iterable[Piece]) -> None:
-    """Write float32 tensors of these names and shapes, put together from pieces.
+def write_weights(stream: Sink, shapes: Mapping[str, Sequence[int]], slices: Iterable[StoredSlice]) -> None:
+    """Write float32 tensors of these names and shapes, put together from slices.
 
     Raises:
-        IncompleteWeightsError: some elements are in no piece, or in two.
+        IncompleteWeightsError: some elements are in no slice, or in two.
     """
-    by_name: defaultdict[str, list[Piece]] = defaultdict(list)
-    for piece in pieces:
-        by_name[piece.name].append(piece)
+    by_name: defaultdict[str, list[StoredSlice]] = defaultdict(list)
+    for one in slices:
+        by_name[one.name].append(one)
     if unknown := by_name.keys() - shapes.keys():
         raise IncompleteWeightsError(f"there are no such parameters: {', '.join(sorted(unknown))}")
     stream.write(_header(shapes))
     for name, shape in shapes.items():
         position = 0
-        for piece in sorted((piece for piece in by_name[name] if piece.count), key=lambda one: one.start):
-            if piece.start != position:
+        for one in sorted((one for one in by_name[name] if one.count), key=lambda one: one.start):
+            if one.start != position:
                 raise IncompleteWeightsError(
-                    f"{name}: elements {position} to {piece.start} are in no rank's share, or in two"
+                    f"{name}: elements {position} to {one.start} are in no rank's slice, or in two"
                 )
-            stream.write(piece.read())
-            position += piece.count
+            stream.write(one.read())
+            position += one.count
         if position != math.prod(shape):
             raise IncompleteWeightsError(f"{name}: {position} of {math.prod(shape)} elements are there")
 
 
-def write_pieces(stream: Sink, pieces: Sequence[Piece]) -> None:
-    """Write pieces so that `read_pieces` finds them again."""
-    stream.write(_header({f"{piece.name}:{piece.start}": (piece.count,) for piece in pieces}))
-    for piece in pieces:
-        stream.write(piece.read())
+def write_slices(stream: Sink, slices: Sequence[StoredSlice]) -> None:
+    """Write slices to a file for `read_slices`."""
+    stream.write(_header({f"{one.name}:{one.start}": (one.count,) for one in slices}))
+    for one in slices:
+        stream.write(one.read())
 
 
-def read_pieces(stream: BinaryIO) -> list[Piece]:
-    """The pieces of a file that stays open for as long as they are read."""
+def read_slices(stream: BinaryIO) -> list[StoredSlice]:
+    """The slices in a file, which must stay open until they are read."""
     length = int.from_bytes(stream.read(_ALIGNMENT), "little")
     header = orjson.loads(stream.read(length))
     found = []
@@ -87,7 +88,7 @@ def read_pieces(stream: BinaryIO) -> list[Piece]:
         begin, end = entry["data_offsets"]
         offset = _ALIGNMENT + length + begin
         found.append(
-            Piece(
+            StoredSlice(
                 name,
                 int(start),
                 (end - begin) // _ITEM_BYTES,
@@ -101,15 +102,15 @@ def _read(stream: BinaryIO, offset: int, size_bytes: int) -> bytes:
     stream.seek(offset)
     data = stream.read(size_bytes)
     if len(data) != size_bytes:
-        raise IncompleteWeightsError(f"a rank's share ends after {offset + len(data)} bytes")
+        raise IncompleteWeightsError(f"a rank's file ends after {offset + len(data)} bytes")
     return data
 
 
-def array_piece(name: str, start: int, values: np.ndarray) -> Piece:
-    """A piece that is in memory; `values` is 1-D float32."""
+def from_array(name: str, start: int, values: np.ndarray) -> StoredSlice:
+    """A slice in memory; `values` is 1-D float32."""
     assert values.dtype == np.float32
     assert values.ndim == 1
-    return Piece(name, start, values.size, lambda: np.ascontiguousarray(values).data.cast("B"))
+    return StoredSlice(name, start, values.size, lambda: np.ascontiguousarray(values).data.cast("B"))
 
 
 def _header(shapes: Mapping[str, Sequence[int]]) -> bytes:

@@ -29,8 +29,8 @@ from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from pipeline.checkpoints import saver as saver_module
 from pipeline.checkpoints.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
+from pipeline.checkpoints.rank_save import RankSave, copy_state
 from pipeline.checkpoints.retention import Retention
-from pipeline.checkpoints.save_job import Job, copy_state
 from pipeline.checkpoints.saver import CheckpointSaver, Contents, Failed
 from pipeline.checkpoints.store import CheckpointStore, open_store
 from pipeline.engine.deepspeed.engine import ZeroEngine
@@ -92,7 +92,7 @@ def copying_late() -> Iterator[Callable[[], None]]:
     """
     waiting = threading.Event()
 
-    def copy_late(job: Job) -> None:
+    def copy_late(job: RankSave) -> None:
         waiting.wait(60)
         copy_state(job)
 

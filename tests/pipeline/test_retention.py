@@ -14,12 +14,12 @@ import pytest
 from cluster.artefacts.errors import StorageError
 from cluster.train_group import Rank
 from pipeline.checkpoints.checkpoint import MODEL_FILE, checkpoint_name, list_lost
+from pipeline.checkpoints.rank_save import RankSave, copy_state, write_rank_files
 from pipeline.checkpoints.retention import Retention, apply_retention, newest_good
-from pipeline.checkpoints.save_job import Job, copy_state, write_parts
 from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
 from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
 from pipeline.checkpoints.store import CheckpointStore, open_store
-from pipeline.checkpoints.weights_file import array_piece
+from pipeline.checkpoints.weights_file import from_array
 from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
 
 ALONE = Rank(0, 1, 0, 1)
@@ -33,11 +33,11 @@ def make_saver(store: CheckpointStore) -> CheckpointSaver:
 def save(saver: CheckpointSaver, store: CheckpointStore, step: int) -> Committed:
     """What the thread of the only rank does when its state was captured."""
     weights = np.full(3, step, dtype=np.float32)
-    job = Job(state_at(step), store.staging(step, f"test-{step}"), Snapshot(HostBuffers()), 0.0)
+    job = RankSave(state_at(step), store.staging(step, f"test-{step}"), Snapshot(HostBuffers()), 0.0)
     job.files = {"deepspeed/mp_rank_00_model_states.pt": {"step": step}}
-    job.weights, job.shapes = {MODEL_FILE: [array_piece("weight", 0, weights)]}, {"weight": (3,)}
+    job.weights, job.shapes = {MODEL_FILE: [from_array("weight", 0, weights)]}, {"weight": (3,)}
     copy_state(job)
-    write_parts(job, 0)
+    write_rank_files(job, 0)
     saver._conclude(job)
     (outcome,) = saver.finished()
     assert isinstance(outcome, Committed), outcome

@@ -35,9 +35,9 @@ from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
 from pipeline.checkpoints.store import CheckpointStore, store_of
 from pipeline.checkpoints.weights_file import (
     IncompleteWeightsError,
-    array_piece,
-    read_pieces,
-    write_pieces,
+    from_array,
+    read_slices,
+    write_slices,
     write_weights,
 )
 from pipeline.engine.deepspeed.engine import ZeroEngine
@@ -323,15 +323,15 @@ def test_weights_are_put_together_from_any_shares(
         cuts = sorted(data.draw(st.lists(st.integers(0, values.size), max_size=4)))
         for start, end in zip([0, *cuts], [*cuts, values.size], strict=True):
             if end > start:
-                piece = array_piece(name, start, values.ravel()[start:end])
-                shares[data.draw(st.integers(0, ranks - 1))].append(piece)
-    pieces = list(shares[0])
+                one = from_array(name, start, values.ravel()[start:end])
+                shares[data.draw(st.integers(0, ranks - 1))].append(one)
+    slices = list(shares[0])
     for number, share in enumerate(shares[1:]):
         with (directory / str(number)).open("wb") as stream:
-            write_pieces(stream, share)
-        pieces += read_pieces((directory / str(number)).open("rb"))
+            write_slices(stream, share)
+        slices += read_slices((directory / str(number)).open("rb"))
     with (directory / "model").open("wb") as stream:
-        write_weights(stream, shapes, pieces)
+        write_weights(stream, shapes, slices)
     with safe_open(directory / "model", framework="np") as found:
         assert set(found.keys()) == set(whole)
         for name, values in whole.items():
@@ -341,9 +341,9 @@ def test_weights_are_put_together_from_any_shares(
 @pytest.mark.parametrize("spans", [[(0, 4)], [(0, 4), (3, 6)], [(0, 4), (5, 6)], [(0, 6), (0, 6)]])
 def test_weights_with_a_hole_or_an_overlap_are_refused(tmp_path: Path, spans: list[tuple[int, int]]):
     values = np.arange(6, dtype=np.float32)
-    pieces = [array_piece("w", start, values[start:end]) for start, end in spans]
+    slices = [from_array("w", start, values[start:end]) for start, end in spans]
     with (tmp_path / "model").open("wb") as stream, pytest.raises(IncompleteWeightsError, match="w: "):
-        write_weights(stream, {"w": (2, 3)}, pieces)
+        write_weights(stream, {"w": (2, 3)}, slices)
 
 
 def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):

@@ -10,8 +10,8 @@ import pytest
 
 from cluster.artefacts.errors import ReferenceNotFoundError
 from pipeline.checkpoints.checkpoint import MODEL_FILE, step_of
+from pipeline.checkpoints.rank_save import PARTS_DIRECTORY, assemble
 from pipeline.checkpoints.references import resolve_model
-from pipeline.checkpoints.save_job import PARTS_DIRECTORY, assemble
 from pipeline.checkpoints.store import CheckpointStore
 
 
