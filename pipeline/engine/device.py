@@ -1,4 +1,4 @@
-"""Whether a process trains on a GPU: asked in one place, so that DeepSpeed, torch and our own tensors agree."""
+"""Whether a process trains on a GPU: decided in one place, so that DeepSpeed, torch and our own tensors agree."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 
 def trains_on_cuda() -> bool:
-    """Whether this process has a GPU and was not told to train on CPUs beside it.
+    """Whether this process has a GPU and may train on it.
 
-    A group without GPUs of its own (`cluster.gpus_per_worker: 0`) sees those of its machine all the same; it is told
-    by the variable that decides for DeepSpeed.
+    Workers without GPUs of their own (`cluster.gpus_per_worker: 0`) still see the GPUs of their machine. They have
+    DS_ACCELERATOR=cpu in their environment, which keeps DeepSpeed off the GPUs too.
     """
     return torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu"

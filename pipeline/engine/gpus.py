@@ -1,7 +1,7 @@
-"""GPUs as planning and metering know them: memory, and peak speed by number format.
+"""GPUs as plans and meters know them: memory, and peak speed by number format.
 
-Peaks are those of dense matrix products without sparsity, with float32 accumulation, at boost clock; `fp32` is the
-speed without TF32, which PyTorch does not use for matrix products unless it is told to.
+Peaks are for dense matrix products with float32 accumulation at boost clock, without sparsity; `fp32` is without TF32,
+which PyTorch does not use for matrix products by default.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class Gpu:
     """A model of GPU, or the CPU in its place."""
 
     name: str
-    """As it is typed: `cloze plan --gpu h100`."""
+    """The name that users type: `cloze plan --gpu h100`."""
     memory_bytes: int
-    """What CUDA can hand out of an empty card, somewhat less than the label says; 0 where it is not known."""
+    """Memory that CUDA can allocate on an empty card, somewhat less than its label says; 0 if unknown."""
     flops: Mapping[str, float]
-    """Peak floating-point operations per second by precision (`fp32`, `bf16`, `fp16`); a format that the card has no
-    units for is left out."""
+    """Peak floating-point operations per second by precision (`fp32`, `bf16`, `fp16`), without the formats that the
+    card has no units for."""
     source: str
-    """Where the figures are from."""
+    """Source of the figures."""
     pattern: str
-    """Regular expression for the name that the driver reports, in lower case."""
+    """Regular expression that matches the name reported by the driver, in lower case."""
 
 
 def _gpu(
@@ -53,7 +53,7 @@ _HOPPER = "NVIDIA H100 Tensor Core GPU data sheet (dense: half of the figures wi
 _AMPERE = "NVIDIA A100 Tensor Core GPU data sheet"
 _VOLTA = "NVIDIA V100 data sheet"
 
-# The first pattern that is found decides: special cards come before general ones.
+# The first pattern that matches decides: special cards come before general ones.
 GPUS: Mapping[str, Gpu] = {
     gpu.name: gpu
     for gpu in (
@@ -170,15 +170,15 @@ GPUS: Mapping[str, Gpu] = {
         _gpu("v100-16gb", 15.8, fp32=15.7, fp16=125.0, source=_VOLTA, pattern=r"\bv100\b"),
     )
 }
-"""By the name that is typed."""
+"""By the name that users type."""
 
 CPU = Gpu("cpu", 0, {}, "a CPU's peak depends on its cores, clock and vector units", r"^cpu$")
-"""Training on CPUs; its peak is not known."""
+"""Training on CPUs; its peak is unknown."""
 
 
 def find_gpu(name: str) -> Gpu | None:
-    """The card of a name as it is typed (`h100`, `A100-40GB`), or as the driver reports it (`NVIDIA H100 80GB HBM3`,
-    `NVIDIA A100-SXM4-40GB`); None for one that is not in the table."""
+    """Look up a card by the name that users type (`h100`, `A100-40GB`) or that the driver reports (`NVIDIA H100 80GB
+    HBM3`, `NVIDIA A100-SXM4-40GB`); None if it is not in the table."""
     typed = name.strip().lower()
     if typed == CPU.name:
         return CPU
@@ -188,21 +188,21 @@ def find_gpu(name: str) -> Gpu | None:
 
 
 def require_gpu(name: str) -> Gpu:
-    """As `find_gpu`.
+    """Look up a card as `find_gpu` does.
 
     Raises:
-        ConfigError: it is not in the table; names those that are.
+        ConfigError: the card is not in the table; the message names the cards that are.
     """
     found = find_gpu(name)
     if found is None:
         raise ConfigError(
-            f"The GPU {name} is not known.",
+            f"The GPU {name} is unknown.",
             next_step=f"take one of {', '.join((*GPUS, CPU.name))}; --memory-gib sets another size of memory",
         )
     return found
 
 
 def peak_flops(gpu_name: str, precision: str) -> float | None:
-    """Peak FLOP/s of a card in `fp32`, `bf16` or `fp16`; None for CPUs, and for what is not in the table."""
+    """Peak FLOP/s of a card in `fp32`, `bf16` or `fp16`; None for CPUs, unknown cards and unsupported formats."""
     found = find_gpu(gpu_name)
     return None if found is None else found.flops.get(precision)
