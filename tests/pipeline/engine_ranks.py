@@ -2,7 +2,7 @@
 
     python -m tests.pipeline.engine_ranks DIRECTORY PART [CASE ...]
 
-Rank 0 writes what is found to DIRECTORY/PART.json: for each case, names of claims with what came out.
+Rank 0 writes its findings to DIRECTORY/PART.json: for each case, the result of each check by name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "2-offload": ("zero.stage=2", f"zero.offload_optimizer={CPU}"),
     "3-offload": ("zero.stage=3", f"zero.offload_optimizer={CPU}", f"zero.offload_parameters={CPU}"),
 }
-"""By name, overrides of the tiny configuration. `plain` has no compiler."""
+"""Overrides of the tiny configuration by the name of the case. `plain` has no compiler."""
 MOVES = {name: name for name in CASES} | {
     "0-fp32": "3-fp32",
     "1-fp32": "2-offload",
@@ -53,13 +53,13 @@ MOVES = {name: name for name in CASES} | {
     "3-fp32": "1-fp32",
     "3-bf16": "2-bf16",
 }
-"""In which case one rank goes on from what two have saved."""
+"""The case in which one rank resumes from the checkpoint of two ranks."""
 SAVED, TURNED, LAST = 5, 7, 10
-"""Updates made when two ranks save, when one rank saves, and at the end."""
+"""Number of updates when two ranks save, when one rank saves, and at the end."""
 
 
 class Network(nn.Module):
-    """Small, with sizes that no number of ranks divides."""
+    """A small network with sizes that no number of ranks divides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def add_gradients(engine: ZeroEngine, number: int, poison: float = 1.0) -> None:
 
 
 def run(engine: ZeroEngine, first: int, last: int) -> list[Update]:
-    """Updates, of which each fourth in five is discarded and each fifth has a gradient that is no number."""
+    """Make updates; of five, the fourth is discarded and the fifth has a gradient that is NaN."""
     made = []
     for number in range(first, last):
         add_gradients(engine, number, math.nan if number % 5 == 4 else 1.0)
@@ -109,7 +109,7 @@ def run(engine: ZeroEngine, first: int, last: int) -> list[Update]:
 
 
 def gather(engine: ZeroEngine) -> dict[str, Tensor]:
-    """All masters, their whole state and the network's weights, put together from all ranks."""
+    """All masters and their optimizer state, joined from all ranks."""
     own = []
     for master in own_masters(engine.deepspeed):
         for key, value in {"fp32": master.weights, **master.state}.items():
@@ -144,7 +144,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 
 def save(engine: ZeroEngine, directory: Path) -> None:
-    """What a checkpoint has of the engine."""
+    """Write the engine's files of a checkpoint."""
     snapshot = Snapshot(HostBuffers())
     captured = engine.capture(snapshot.tree)
     assert captured.error is None
@@ -157,7 +157,7 @@ def save(engine: ZeroEngine, directory: Path) -> None:
 
 
 def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
-    """Two ranks: updates, a checkpoint, the way on, the way back, and a fresh start."""
+    """Two ranks: updates, a checkpoint, more updates, a rollback, and a resumption in a new engine."""
     engine = make_engine(directory, rank, case)
     initial = slices(engine, "average")
     weights = slices(engine, "weights")
@@ -197,7 +197,7 @@ def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
 
 
 def reshard(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
-    """One rank goes on from what two saved."""
+    """One rank resumes from the checkpoint of two."""
     engine = make_engine(directory, rank, MOVES[case])
     engine.restore(directory / case)
     taken_over = same(torch.load(directory / f"{case}.pt"), gather(engine))
@@ -208,7 +208,7 @@ def reshard(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
 
 
 def return_to_two(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
-    """Two ranks go on from what one saved, to where two came without it."""
+    """Two ranks resume from the checkpoint of one, and end near two ranks that never stopped."""
     engine = make_engine(directory, rank, case)
     engine.restore(directory / f"{case}-one")
     taken_over = same(torch.load(directory / f"{case}-one.pt"), gather(engine))
@@ -263,7 +263,7 @@ def _join(own: list[tuple[str, int, Tensor]]) -> dict[str, Tensor]:
 
 
 def _allow_fp16() -> None:
-    """CPUs are too slow for fp16, not unable: its scaling of losses can be watched on them."""
+    """Allow fp16 on CPUs, which are only too slow for it, to watch its loss scaling."""
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()

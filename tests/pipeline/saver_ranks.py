@@ -2,8 +2,8 @@
 
     -m tests.pipeline.saver_ranks DIRECTORY PLACE [endless]
 
-What is found is written to DIRECTORY/rank-N.json. PLACE is a directory or URI for checkpoints. `endless` saves the run
-`endless` there until it is killed.
+Each rank writes its findings to DIRECTORY/rank-N.json. PLACE is a directory or URI for checkpoints. `endless` saves
+checkpoints of the run `endless` there until it is killed.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def make_saver(
 
 @contextmanager
 def copying_late() -> Iterator[Callable[[], None]]:
-    """Saves copy at the last moment that there is: when the loop waits for them before its next update.
+    """Make saves copy as late as possible: when the loop waits for them before its next update.
 
-    Gives what a saver is to call while it waits.
+    Yields the function that a saver must call while it waits.
     """
     waiting = threading.Event()
 
@@ -126,7 +126,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def without_weights(contents: dict[str, Any]) -> dict[str, Any]:
-    """The contents of a file of DeepSpeed's without the values of weights that masters hold in float32."""
+    """The contents of a file of DeepSpeed without the weights of which masters hold float32 copies."""
     if contents.get("module") is None:
         return contents
     names = {name for row in contents["param_shapes"] or () for name in row}
@@ -138,7 +138,7 @@ def without_weights(contents: dict[str, Any]) -> dict[str, Any]:
 
 
 def saved_as_it_was(directory: Path, store: CheckpointStore, rank: Rank, case: str) -> dict[str, Any]:
-    """Save, go on training while it is written, and compare what was written with what was there."""
+    """Save, train on while the checkpoint is written, and compare the files with the state at the save."""
     engine = make_engine(directory, rank, *case.split("-"))
     for number in range(2):
         update(engine, number)
@@ -222,7 +222,7 @@ def limit_files(size_bytes: int) -> None:
 
 
 def save_endlessly(directory: Path, store: CheckpointStore, rank: Rank) -> None:
-    """One checkpoint after the other, from the step behind the newest on."""
+    """Save one checkpoint after the other, starting after the newest one."""
     engine = make_engine(directory, rank, "2", "fp32")
     saver = make_saver(store, rank)
     for step in count(1 + max(store.steps(), default=0)):

@@ -13,7 +13,7 @@ from tests.pipeline.engine_ranks import CASES, MOVES
 from tests.pipeline.process_group import run_group
 
 TOLERANCES = {"fp32": 1e-6, "bf16": 1e-3, "fp16": 1e-4}
-"""Largest difference of a weight after 2, 1 and 2 ranks from that after 2 ranks alone: sums in another order, and
+"""Largest difference of a weight between a run on 2, 1 and 2 ranks and a run on 2 ranks: sums in another order, and
 gradients rounded to the precision. Measured on weights of up to 1 and updates of 0.01: 1e-7, 9e-5 and 1e-5."""
 
 
