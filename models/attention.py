@@ -1,4 +1,4 @@
-"""Multi-head attention: of a sequence to itself, and of a decoder to what the encoder has read."""
+"""Multi-head attention: self-attention, and a decoder's cross-attention to the encoder's output."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SelfAttention(Attention):
         Args:
             hidden: [batch, length, hidden].
             rotation: angles of rotary positions.
-            cache: keys and values of the tokens before; those of `hidden` are added to it.
+            cache: keys and values of the tokens before; keys and values of `hidden` are added to it.
 
         Returns:
             [batch, length, hidden].

@@ -23,7 +23,7 @@ class Choice(NamedTuple):
 def choose_backend(
     config: NetworkConfig, requested: Backend, *, device: torch.device, dtype: torch.dtype
 ) -> Choice:
-    """`varlen` flash attention reads packed pieces without computing what they must not see; it wants a CUDA device,
+    """`varlen` flash attention reads packed pieces without computing what they must not see; it needs a CUDA device,
     half precision, no position bias and no dropout of attention weights. Everything else is `sdpa`.
 
     Raises:

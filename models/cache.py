@@ -35,13 +35,13 @@ class LayerCache:
         return 0 if self._keys is None else len(self._keys)
 
     def pair(self) -> tuple[Tensor, Tensor]:
-        """What is held; only when `filled`."""
+        """The keys and values held; only when `filled`."""
         assert self._keys is not None
         assert self._values is not None
         return self._keys[:, :, : self.length], self._values[:, :, : self.length]
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of further positions; returns those of all."""
+        """Add the keys and values of further positions; returns the keys and values of all."""
         start, self.length = self.length, self.length + key.shape[2]
         self._keys = _write(self._keys, key, start)
         self._values = _write(self._values, value, start)
@@ -81,8 +81,8 @@ class DecoderCache:
         return self.self_attention[0].rows
 
     def select(self, rows: Tensor) -> None:
-        """Keep the given rows of the decoder in all layers, as beam search needs it. What it holds of a memory stays,
-        so rows that share one must go on sharing it."""
+        """Keep the given rows of the decoder in all layers, as beam search needs it. Keys and values of the memory
+        stay, so rows that share a memory must go on sharing it."""
         for cache in self.self_attention:
             cache.select(rows)
 

@@ -1,4 +1,4 @@
-"""The network of fine-tuning for generation: an encoder-decoder that learns to write one text for another."""
+"""The network of fine-tuning for generation: an encoder-decoder trained on pairs of texts."""
 
 from __future__ import annotations
 

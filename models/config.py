@@ -63,10 +63,10 @@ class TransformerConfig:
     activation_dropout: float = 0.0
     """Probability, in [0, 1), of dropping activations inside the feed-forward blocks (BART, T5)."""
     attention_output_dropout: float | None = None
-    """Probability, in [0, 1), of dropping what attention adds to the residual stream; None takes `dropout`
+    """Probability, in [0, 1), of dropping the output of attention, before the residual sum; None takes `dropout`
     (ModernBERT drops nothing else)."""
     output_dropout: float = 0.0
-    """Probability, in [0, 1), of dropping what a stack gives, after its last normalisation (T5)."""
+    """Probability, in [0, 1), of dropping the output of a stack, after its last normalisation (T5)."""
     norm: Norm = "post"
     """`post` normalises after each residual sum (BERT, RoBERTa), `pre` before each sub-layer."""
     norm_kind: NormKind = "layer"
@@ -76,7 +76,7 @@ class TransformerConfig:
     embedding_norm: bool = True
     """Whether the sum of embeddings is normalised (not in GPT and T5)."""
     first_norm: bool = True
-    """Whether, with pre-norm, the first layer normalises what the embeddings have normalised (not in ModernBERT)."""
+    """Whether, with pre-norm, the first layer normalises its input, the normalised embeddings (not in ModernBERT)."""
     biases: bool = True
     """Whether linear layers and norms have biases (not in T5 and ModernBERT)."""
     activation: Activation = "gelu"
@@ -96,7 +96,7 @@ class TransformerConfig:
     rotary_base: float = 10000.0
     """Base of the rotary frequencies (Su et al. 2021, section 3.2.2)."""
     local_rotary_base: float | None = None
-    """The same in layers with local attention; None takes `rotary_base`."""
+    """Base of the rotary frequencies in layers with local attention; None takes `rotary_base`."""
     local_window: int | None = None
     """Tokens that a layer with local attention sees around a token, half on each side; None attends globally in
     all layers."""
@@ -108,13 +108,14 @@ class TransformerConfig:
     initializer_std: float = 0.02
     """Standard deviation of the initial weights; > 0."""
     position_std: float | None = None
-    """The same of learned positions (GPT-2: 0.01); None takes `initializer_std`."""
+    """Standard deviation of learned positions at the start (GPT-2: 0.01); None takes `initializer_std`."""
     tie_embeddings: bool = True
     """Whether the vocabulary projection uses the token embedding as its weight."""
     prediction_activation: Activation = "gelu"
-    """Non-linearity of the head that predicts masked tokens; BERT takes that of its layers, all others exact GELU."""
+    """Non-linearity of the head that predicts masked tokens; BERT takes the activation of its layers, all others
+    exact GELU."""
     classification_head: ClassificationStyle = "tanh"
-    """What comes between the first token and the scores of labels: a dense layer with tanh (BERT, RoBERTa), with GELU
+    """The layers between the first token and the scores of labels: a dense layer with tanh (BERT, RoBERTa), with GELU
     (ELECTRA), or with GELU and normalisation (ModernBERT)."""
 
     def __post_init__(self) -> None:
@@ -150,7 +151,7 @@ class TransformerConfig:
 
     @property
     def decoder_layers(self) -> int:
-        """Layers of the stack that writes."""
+        """Layers of the decoder; of the only stack where there is one."""
         return self.num_decoder_layers or self.num_layers
 
     def require_vocab_size(self) -> int:
@@ -226,7 +227,7 @@ class TransformerConfig:
         ]
 
     def _fit_problems(self) -> list[str]:
-        """What each value alone allows and together they do not."""
+        """Values that are allowed alone and not together."""
         problems = []
         if self.attention_head_size is None and self.hidden_size % self.num_heads:
             problems.append(

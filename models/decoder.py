@@ -1,4 +1,4 @@
-"""The decoder that reads from the left: GPT, and the writing half of BART and T5."""
+"""The causal decoder: GPT, and the decoder of BART and T5."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Decoder(nn.Module):
         memory_layout: Layout | None = None,
         token_weight: Tensor | None = None,
     ) -> Tensor:
-        """Representations of tokens from what is before them.
+        """Contextual representations of tokens, each from the tokens before it.
 
         Args:
             input_ids: [batch, length] int64; with a cache only the tokens that it does not hold.

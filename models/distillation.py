@@ -22,7 +22,7 @@ _LAYERS = "encoder.transformer.layers."
 class DistilledLanguageModel(nn.Module):
     """A masked language model that also imitates a teacher.
 
-    Its parameters and its state dict are those of a `MaskedLanguageModel`. The teacher is in neither; it follows the
+    It has the parameters and the state dict of a `MaskedLanguageModel`. The teacher is in neither; it follows the
     student's device and precision, and it is always in evaluation mode.
 
     Raises:
@@ -77,7 +77,7 @@ class DistilledLanguageModel(nn.Module):
         return f"{_LAYERS}{self._teacher_layers[int(number)]}.{rest}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> DistilledLanguageModel:
-        """What `to`, `cuda` and `bfloat16` call: the teacher goes where the student goes."""
+        """Called by `to`, `cuda` and `bfloat16`: the teacher moves with the student."""
         super()._apply(fn, recurse)
         example = self.head.dense.weight
         if not example.is_meta:
@@ -105,9 +105,9 @@ class DistilledLanguageModel(nn.Module):
 
         Returns:
             By term the sum (float32 scalar), and for `mlm` the number of right predictions (int64 scalar): `mlm` is the
-            cross-entropy over the predicted positions, `soft` the divergence from the teacher and `cosine` that of
-            the last hidden states, both over the soft positions. Beside the right predictions, the losses of `mlm` one
-            by one (see `models.losses.EACH`).
+            cross-entropy over the predicted positions, `soft` the divergence from the teacher's probabilities and
+            `cosine` 1 - cosine similarity of the last hidden states, both over the soft positions. Beside
+            the right predictions, the losses of `mlm` one by one (see `models.losses.EACH`).
         """
         packed = {"cu_seqlens": cu_seqlens, "segment_ids": segment_ids}
         hidden = self.encoder(input_ids, **packed).flatten(0, 1)

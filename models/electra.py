@@ -30,7 +30,7 @@ class ReplacedTokenHead(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """An encoder with a score for each token; what is left of ELECTRA after pre-training."""
+    """An encoder with a score for each token; ELECTRA keeps this network after pre-training."""
 
     def __init__(self, config: TransformerConfig, embeddings: Embeddings | None = None) -> None:
         """
@@ -99,7 +99,7 @@ class Electra(nn.Module):
     discriminator's, with their normalisation.
 
     Raises:
-        ValueError: `vocab_size` is not set, or the generator's embeddings are not those of the discriminator.
+        ValueError: `vocab_size` is not set, or the generator cannot share the discriminator's embeddings.
     """
 
     def __init__(self, config: TransformerConfig, generator_config: TransformerConfig) -> None:
@@ -129,7 +129,7 @@ class Electra(nn.Module):
         Args:
             input_ids: [batch, length] int64, with masks at the predicted positions.
             predicted_positions: [num_predicted] int64 indices into the flattened batch.
-            targets: [num_predicted] int64 token ids that belong there.
+            targets: [num_predicted] int64 original token ids.
             token_positions: [num_tokens] int64 indices of all tokens but padding.
             cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces; None attends to whole rows.
             segment_ids: [batch, length] int64.
@@ -155,7 +155,7 @@ class Electra(nn.Module):
 def replace_tokens(
     input_ids: Tensor, predicted_positions: Tensor, targets: Tensor, sampled: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What the discriminator reads, [batch, length] int64, and [batch, length] bool labels.
+    """The discriminator's input, [batch, length] int64, and its labels, [batch, length] bool.
 
     A drawn token that happens to be the right one counts as original (Clark et al. 2020, section 2).
     """

@@ -1,4 +1,4 @@
-"""What goes on top of an encoder or decoder: token prediction, pairs of segments, sequence classification."""
+"""Heads on top of an encoder or decoder: token prediction, pairs of segments, sequence classification."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class PairHead(nn.Module):
 
 @dataclass(frozen=True)
 class ClassificationShape:
-    """What comes between the first token and the scores of labels."""
+    """The layers between the first token and the scores of labels."""
 
     activation: Callable[[Tensor], Tensor]
     drop_input: bool

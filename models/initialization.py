@@ -77,8 +77,7 @@ def _normal(config: TransformerConfig, parent: Any, own: str) -> float:
 
 
 def _scaled_residual(config: TransformerConfig, parent: Any, own: str) -> float:
-    """GPT-2: what is added to the residual stream shrinks with the number of additions (Radford et al. 2019, section
-    2.3)."""
+    """GPT-2: projections into the residual stream shrink with the depth (Radford et al. 2019, section 2.3)."""
     into_residual = (isinstance(parent, Attention) and own == "output") or (
         isinstance(parent, FeedForward) and own == "down"
     )

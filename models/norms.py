@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm, as a configuration asks for them."""
+"""LayerNorm or RMSNorm, chosen by the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to tell a network the order of tokens other than learned embeddings."""
+"""Position encodings other than learned embeddings: sinusoidal, rotary, relative bias."""
 
 from __future__ import annotations
 

@@ -40,10 +40,7 @@ def segments_from_cu_seqlens(
 
 
 def same_piece_mask(piece_ids: Tensor) -> Tensor:
-    """Which token may attend to which.
-
-    Turns [batch, length] piece numbers into a [batch, 1, length (query), length (key)] bool mask.
-    """
+    """[batch, length] piece numbers to a [batch, 1, length (query), length (key)] bool mask of tokens of one piece."""
     return (piece_ids.unsqueeze(2) == piece_ids.unsqueeze(1)).unsqueeze(1)
 
 

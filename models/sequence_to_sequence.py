@@ -17,7 +17,7 @@ from models.losses import EACH
 
 @dataclass(frozen=True)
 class Memory:
-    """What the encoder has read, for the decoder."""
+    """The encoder's output, for the decoder."""
 
     hidden: Tensor
     """[batch, length, hidden]."""
@@ -66,8 +66,8 @@ class SequenceToSequence(nn.Module):
             input_ids: [batch, length] int64 that the encoder reads.
             decoder_input_ids: [batch, decoder length] int64.
             predicted_positions: [num_predicted] int64 indices into the flattened decoder batch.
-            targets: [num_predicted] int64 ids that the decoder should write there.
-            cu_seqlens: [num_pieces + 1] int32 boundaries of what the encoder reads, where it is packed.
+            targets: [num_predicted] int64 ids of the next tokens.
+            cu_seqlens: [num_pieces + 1] int32 boundaries of the encoder's pieces, where they are packed.
             decoder_cu_seqlens: [num_pieces + 1] int32 boundaries of the decoder's pieces; piece i reads the encoder's
                 piece i.
 

@@ -60,7 +60,7 @@ class SpanBoundaryHead(nn.Module):
 class SpanBoundaryLanguageModel(nn.Module):
     """An encoder that predicts the tokens of spans twice: each from its own place, and from the ends of its span.
 
-    Its tensors are those of `MaskedLanguageModel`, and those of `boundary_head`.
+    Its state dict is a `MaskedLanguageModel`'s with `boundary_head` added.
 
     Raises:
         ValueError: `config.vocab_size` is not set.

@@ -81,7 +81,7 @@ def best_spans(logits: Tensor, begins: Tensor, ends: Tensor, *, max_length: int,
     begin = begin.masked_fill(~begins, float("-inf"))
     end = end.masked_fill(~ends, float("-inf"))
     longer = F.pad(end, (0, max_length - 1), value=float("-inf"))
-    # scores[b, i, k] is that of the span from token i to token i + k.
+    # scores[b, i, k] is the score of the span from token i to token i + k.
     scores = begin.unsqueeze(-1) + longer.unfold(1, max_length, 1)
     missing = max(0, n_best - scores[0].numel())
     best = F.pad(scores.flatten(1), (0, missing), value=float("-inf")).topk(n_best)

@@ -23,8 +23,8 @@ def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], s
 
     Args:
         expected: what the network has; may be on the meta device.
-        found: what is to be loaded into it.
-        source: what `found` is, to begin the message with.
+        found: the tensors to load into it.
+        source: name of `found`, with which the message begins.
 
     Raises:
         ValueError: tensors are missing, unexpected or of another shape; they are named.
@@ -47,7 +47,7 @@ def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], s
 
 @torch.no_grad()
 def load_encoder_weights(model: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Start a network from the encoder of another, as fine-tuning does.
+    """Copy the encoder of another network into this one, as fine-tuning does.
 
     Copies the tensors named `encoder.*` into `model` and ignores the others, which belong to the old head.
     Nothing is copied unless everything fits. Precision and device follow `model`.

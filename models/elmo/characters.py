@@ -11,7 +11,7 @@ from collections.abc import Sequence
 SHIFT = 1
 """Id of byte 0; id 0 is kept for places without a word."""
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = (SHIFT + 256 + number for number in range(5))
-"""Ids after those of the bytes. A sentence's begin and end are words of one such character."""
+"""Ids after the bytes. A sentence's begin and end are words of one such character."""
 NUM_CHARACTERS = SHIFT + 256 + 5
 
 

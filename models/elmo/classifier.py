@@ -23,7 +23,7 @@ class ElmoClassifier(nn.Module):
 
     Args:
         hidden_size: units of the LSTM in each direction.
-        dropout: probability of dropping representations of words, and elements of what the linear layer reads.
+        dropout: probability of dropping representations of words, and inputs of the linear layer.
 
     Raises:
         ValueError: `num_labels` is below 1.
@@ -70,7 +70,7 @@ class ElmoClassifier(nn.Module):
         return self.output(self.dropout(torch.cat([highest, mean], dim=-1)))
 
     def penalty(self) -> Tensor:
-        """What the mixture adds to the loss of a batch: a scalar."""
+        """The mixture's penalty: a scalar to add to the loss of a batch."""
         return self.mix.penalty()
 
 
@@ -82,7 +82,7 @@ class DrawnLSTM(nn.LSTM):
         super().__init__(input_size, hidden_size, batch_first=True, bidirectional=True)
 
     def draw(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Initial weights. Of the two biases that PyTorch adds, the one of the inputs begins at 1."""
+        """Initial weights. Of the two biases that PyTorch adds, the bias of the inputs begins at 1."""
         if name.startswith("bias"):
             bias = torch.zeros(shape)
             bias[shape[0] // 4 : shape[0] // 2] = float(name.startswith("bias_ih"))

@@ -23,7 +23,7 @@ class ElmoConfig:
     """The kind of network."""
     vocab_size: int | None = None
     """Words that the softmax predicts; None until the tokenizer is known. Words are read by their characters, so
-    this limits only what is predicted."""
+    this limits the predictions only."""
     max_characters: int = 50
     """Characters of a word, with those that mark its begin and its end; longer words are cut. At least as many as the
     widest filter, and at least 3."""
@@ -42,7 +42,7 @@ class ElmoConfig:
     num_highway_layers: int = 2
     """Highway layers after the convolutions; 0 for none."""
     projection_size: int = 512
-    """Width of words as the LSTMs read them, and of what each direction gives out."""
+    """Width of the LSTMs' input, and of the output of each direction."""
     num_layers: int = 2
     """LSTM layers in each direction."""
     cell_size: int = 4096

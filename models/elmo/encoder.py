@@ -46,13 +46,13 @@ class ElmoEncoder(nn.Module):
 
         Args:
             characters: [distinct words, max_characters] int64; each word that occurs is computed once.
-            words: [words] int64: which of the distinct words stands where, piece after piece, each with the marks for
-                begin and end of a sentence.
+            words: [words] int64 rows of `characters`, piece after piece, each with the marks for begin and end of a
+                sentence.
             cu_seqlens: [pieces + 1] boundaries of the pieces among the words; no piece is empty.
 
         Returns:
-            [num_layers + 1, words, 2 x projection_size]: the token layer twice side by side, then per layer what the
-            LSTM from the left and the one from the right give out.
+            [num_layers + 1, words, 2 x projection_size]: the token layer twice side by side, then per layer the
+            outputs of the LSTM from the left and of the LSTM from the right.
         """
         from_left, from_right = self.directions(characters, words, cu_seqlens)
         return torch.stack([torch.cat(pair, dim=-1) for pair in zip(from_left, from_right, strict=True)])
@@ -60,7 +60,7 @@ class ElmoEncoder(nn.Module):
     def directions(
         self, characters: Tensor, words: Tensor, cu_seqlens: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The same from the left and from the right: `num_layers` + 1 tensors [words, projection_size] each."""
+        """All layers from the left and from the right: `num_layers` + 1 tensors [words, projection_size] each."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             packing = pack_by_time(cu_seqlens, len(words))
             tokens = self.tokens(characters)

@@ -21,7 +21,7 @@ CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "model.safetensors", 
 
 
 class Layers(NamedTuple):
-    """What a biLM says about the words of sentences."""
+    """All layers of a biLM for the words of some sentences."""
 
     layers: Tensor
     """[num_layers + 1, sentences, longest, 2 x projection_size] float32, zeros behind shorter sentences."""
@@ -63,10 +63,10 @@ class Elmo:
 
 
 def save_elmo(directory: str | Path, model: ElmoLanguageModel, tokenizer_json: str) -> None:
-    """Write `config.json`, `model.safetensors` and `tokenizer.json`; what is there under these names is replaced.
+    """Write `config.json`, `model.safetensors` and `tokenizer.json`; existing files are replaced.
 
     Raises:
-        ValueError: a weight is not a number or infinite; tensors are named.
+        ValueError: weights are NaN or infinite; their tensors are named.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     _require_finite(tensors, "the network to export")
@@ -84,8 +84,8 @@ def load_elmo(directory: str | Path) -> Elmo:
     """Read what `save_elmo` wrote.
 
     Raises:
-        ValueError: a file is missing or damaged; tensors are missing, unexpected, of another shape, or hold values
-            that are no finite numbers; they are named.
+        ValueError: a file is missing or damaged; tensors are missing, unexpected, of another shape, or not finite;
+            they are named.
     """
     directory = Path(directory)
     for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE):
@@ -144,4 +144,4 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def _require_finite(tensors: dict[str, Tensor], source: str) -> None:
     if broken := sorted(name for name, tensor in tensors.items() if not tensor.isfinite().all()):
-        raise ValueError(f"{source} has values that are no finite numbers in {', '.join(broken)}")
+        raise ValueError(f"{source} has NaN or infinite values in {', '.join(broken)}")

@@ -1,4 +1,4 @@
-"""The bidirectional language model that ELMo is trained as."""
+"""The bidirectional language model of ELMo's pre-training."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class ElmoLanguageModel(nn.Module):
         self.softmax = DrawnLinear(config.projection_size, vocab_size)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile what is worth it, the highway layers; arguments as of `torch.compile`.
+        """Compile the highway layers only; arguments as of `torch.compile`.
 
-        The steps of the LSTMs follow the lengths of the sentences, which are others in every batch.
+        The number of LSTM steps follows the lengths of the sentences, which change with every batch.
         """
         for highway in self.encoder.tokens.highways:
             highway.compile(*args, **kwargs)
@@ -54,7 +54,7 @@ class ElmoLanguageModel(nn.Module):
             characters: [distinct words, max_characters] int64.
             words: [words] int64 rows of `characters`, piece after piece, with the marks of begin and end.
             cu_seqlens: [pieces + 1] int32 boundaries of the pieces among the words.
-            word_ids: [words] int64: what the softmax calls the word at each place.
+            word_ids: [words] int64: the softmax's id of the word at each place.
             predicted_positions: [predicted] int64 ascending places that are followed by a word of the same piece. The
                 LSTM from the left predicts the word behind each; from there, the one from the right predicts it.
             log_counts: [words] float32 logarithms of how often each of `word_ids` is expected among the draws.

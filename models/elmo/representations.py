@@ -33,7 +33,7 @@ class ScalarMix(nn.Module):
         """[num_layers, ..., width] to [..., width].
 
         Raises:
-            ValueError: the number of layers is another.
+            ValueError: the number of layers does not fit.
         """
         if len(layers) != len(self.scores):
             raise ValueError(f"the mixture is of {len(self.scores)} layers, but {len(layers)} were given")
@@ -52,7 +52,7 @@ class ScalarMix(nn.Module):
 
 
 class ElmoRepresentations(nn.Module):
-    """A biLM, a mixture of its layers, and dropout: what a task puts in the place of its word vectors, or beside them
+    """A biLM, a mixture of its layers, and dropout: word vectors for a task, instead of its own or beside them
     (Peters et al. 2018, section 3.3).
 
     Args:
@@ -87,5 +87,5 @@ class ElmoRepresentations(nn.Module):
         return self.dropout(mixed[0]), present
 
     def penalty(self) -> Tensor:
-        """What the mixture adds to the loss of a batch."""
+        """The mixture's penalty: a scalar to add to the loss of a batch."""
         return self.mix.penalty()

@@ -32,7 +32,7 @@ def choose_candidates(
     negatives: Tensor,
     negative_log_counts: Tensor,
 ) -> Candidates:
-    """Look up what `sampled_cross_entropy` needs; one look-up, so that there is one gradient of the matrix's size.
+    """Look up the inputs of `sampled_cross_entropy`; one look-up, so that there is one gradient of the matrix's size.
 
     Args:
         weight: [vocabulary, width].
@@ -55,8 +55,8 @@ def sampled_cross_entropy(
     """Cross-entropy of each target against itself and the drawn words, in nats: the sum (float32 scalar) and, without
     a gradient, one by one ([predicted] float32).
 
-    Subtracting the logarithm of the expected counts makes the gradient that of the full softmax as the sample
-    grows. Where a target was drawn, it does not count a second time.
+    Logarithms of the expected counts are subtracted, so that the gradient tends to the gradient of the full softmax as
+    the sample grows. Where a target was drawn, it does not count a second time.
 
     Args:
         hidden: [predicted, width].

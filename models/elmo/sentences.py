@@ -1,4 +1,4 @@
-"""Sentences, given as words, to what an `ElmoEncoder` reads, and its layers back to sentences."""
+"""Inputs of an `ElmoEncoder` from sentences of words, and its layers sorted by sentence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ElmoInputs(NamedTuple):
     """[sentences + 1] int64 boundaries of the sentences among the words."""
 
     def to(self, device: torch.device | str) -> ElmoInputs:
-        """The same on a device."""
+        """Move all tensors to a device."""
         return ElmoInputs(*(tensor.to(device) for tensor in self))
 
 

@@ -1,6 +1,6 @@
 """Writing text: what a decoder or an encoder-decoder continues with.
 
-    config         GenerationConfig: how to search, how long, what is not allowed
+    config         GenerationConfig: how to search, how long, which tokens are not allowed
     generate       generate(): the one call
     constraints    lengths, forced and suppressed tokens, repeated n-grams, repetition penalty
     reader         a network as generation sees it: it reads tokens and scores what follows

@@ -1,4 +1,4 @@
-"""Beam search: the most probable sequences that a narrow search finds.
+"""Beam search.
 
 The finished sequences of a text are ranked by log-probability / (written tokens) ** `length_penalty`, and the search of
 a text ends when its unfinished ones cannot improve on them (or are thought not to; see `early_stopping`).
@@ -16,7 +16,7 @@ from models.generation.generated import Generated
 from models.generation.reader import Reader, check_numbers
 
 IMPOSSIBLE = -1e9
-"""Score of a sequence that is none: below all others, and finite so that sums and quotients stay numbers."""
+"""Score of an empty slot: below all real scores, and finite so that sums and quotients do not become NaN."""
 
 
 @dataclass
@@ -31,11 +31,11 @@ class Hypotheses:
     """[texts, beams] int64 tokens of each; 0 where there is no sequence yet."""
 
     def select(self, texts: Tensor) -> Hypotheses:
-        """Those of the given texts: numbers, or a bool for each."""
+        """The hypotheses of the given texts: numbers, or a bool for each."""
         return Hypotheses(self.sequences[texts], self.scores[texts], self.lengths[texts])
 
     def best(self, scores: Tensor, count: int) -> tuple[Hypotheses, Tensor]:
-        """The `count` highest of each text by [texts, beams] other scores, and where they stood, [texts, count]."""
+        """The `count` best of each text by other scores, [texts, beams], and their former places, [texts, count]."""
         scores, places = scores.topk(count)
         return Hypotheses(_take(self.sequences, places), scores, self.lengths.gather(1, places)), places
 
@@ -81,7 +81,7 @@ def beam_search(
 
 
 def _begin(prompts: Tensor, constraints: Constraints) -> tuple[Hypotheses, Hypotheses]:
-    """Nothing written and nothing finished. Of the equal beams only the first counts, or all would go on as one."""
+    """Empty running and finished hypotheses. The beams are equal at first, so only the first one counts."""
     config = constraints.config
     shape = len(prompts), config.num_beams
     sequences = prompts.new_full((*shape, constraints.max_length), config.fill_token_id)

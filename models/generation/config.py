@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """How to search for a continuation. Names and meanings are those of transformers' `generate`; the defaults search
+    """How to search for a continuation. Names and meanings are as in transformers' `generate`; the defaults search
     greedily up to the end of the network's positions.
 
     Raises:
@@ -34,7 +34,7 @@ class GenerationConfig:
     """Scores are divided by (tokens written) ** `length_penalty`: above 0 favours long sequences, below 0 short."""
     early_stopping: bool | Literal["never"] = False
     """When a prompt's beam search ends: true, with `num_beams` finished sequences; false, when the best unfinished one
-    would score lower than those if it ended now; never, when it would at any length up to the maximum."""
+    would score lower than the finished ones if it ended now; never, when it would at any length up to the maximum."""
     no_repeat_ngram_size: int = 0
     """No n-gram of this many tokens is written twice, nor again after the prompt; 0 allows all. Padding before a
     prompt counts as tokens, as in transformers."""
@@ -51,7 +51,7 @@ class GenerationConfig:
     """Draw from the fewest most probable tokens that hold this much probability (Holtzman et al. 2020, section 3.1);
     in (0, 1]; None from all."""
     seed: int = 0
-    """Of all draws. A draw is a function of (seed, row id, number of the returned sequence, token number)."""
+    """Seed of all draws. A draw is a function of (seed, row id, number of the returned sequence, token number)."""
     decoder_start_token_id: int | None = None
     """First token of an encoder-decoder's decoder, where no `decoder_input_ids` are given."""
     eos_token_id: int | None = None
@@ -86,7 +86,7 @@ class GenerationConfig:
 
     @property
     def fill_token_id(self) -> int:
-        """What stands behind the end of a sequence."""
+        """The token that fills a sequence behind its end."""
         given = (token for token in (self.pad_token_id, self.eos_token_id) if token is not None)
         return next(given, 0)
 
@@ -128,7 +128,7 @@ class GenerationConfig:
         ]
 
     def _fit_problems(self) -> list[str]:
-        """What each value alone allows and together they do not."""
+        """Values that are allowed alone and not together."""
         problems = []
         if self.max_length is not None and self.max_new_tokens is not None:
             problems.append("max_length and max_new_tokens are both set; leave one of them out")

@@ -1,4 +1,4 @@
-"""What may be written next: lengths, forced and suppressed tokens, repetition."""
+"""Which tokens may be written next: lengths, forced and suppressed tokens, repetition."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Constraints:
         return self.config.forced_bos_token_id if length == 1 else None
 
     def apply(self, scores: Tensor, sequences: Tensor, padding: Tensor | None) -> Tensor:
-        """Change the scores of what may follow.
+        """Change the scores of the next token.
 
         Args:
             scores: [rows, vocab_size] logits or log-probabilities; overwritten.
@@ -42,8 +42,8 @@ class Constraints:
             padding: [rows] int64 tokens of padding before the prompts, where there is any.
 
         Returns:
-            [rows, vocab_size]: -inf at tokens that may not follow. A forced token has 0, like the log-probability of
-            what is certain.
+            [rows, vocab_size]: -inf at tokens that may not follow. A forced token has 0, the log-probability of
+            a certain event.
         """
         config, length = self.config, sequences.shape[1]
         forced = self.forced(length)
@@ -69,7 +69,7 @@ def penalise_repetition(scores: Tensor, sequences: Tensor, padding: Tensor | Non
     seen = torch.zeros(len(scores), scores.shape[1] + 1, dtype=torch.bool, device=scores.device)
     if padding is not None:
         place = torch.arange(sequences.shape[1], device=scores.device)
-        # One column more than there are tokens takes what does not count.
+        # Padding is marked in one extra column, which is cut off below.
         sequences = sequences.where(place >= padding[:, None], scores.shape[1])
     seen = seen.scatter_(1, sequences, True)[:, :-1]
     return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)

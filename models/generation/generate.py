@@ -1,4 +1,4 @@
-"""The one call that writes."""
+"""Text generation with a decoder or an encoder-decoder: `generate`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def generate(
     row_ids: Sequence[int] | None = None,
     read_both_ways: bool = False,
 ) -> Generated:
-    """Continue prompts with a decoder, or write what an encoder-decoder answers to its input.
+    """Continue prompts with a decoder, or write the output of an encoder-decoder.
 
-    Greedy search and beam search give what `generate` of transformers gives for the same weights; behind the end of a
-    sequence `pad_token_id` stands everywhere (there, beam search fills with the end token if `pad_token_id` is 0).
+    Greedy search and beam search give the same sequences as transformers' `generate` for the same weights. Here,
+    sequences are always filled up with `pad_token_id` (transformers' beam search fills up with the end token if
+    `pad_token_id` is 0).
 
     Args:
         model: a CausalLanguageModel or SequenceToSequence; dropout is off while it writes.
@@ -46,7 +47,7 @@ def generate(
         decoder_input_ids: [batch, length] int64 that an encoder-decoder's decoder begins with, without padding; None
             takes `decoder_start_token_id`.
         row_ids: numbers that sampling derives its draws from, one per row of the batch; None takes 0, 1, 2 and so on.
-            With the number of an example in its data, what is drawn for it does not depend on batches.
+            With the number of an example in its data, its draws do not depend on batches.
         read_both_ways: whether a decoder's prompt is read in both directions, as prefix language models are trained.
 
     Raises:
@@ -93,7 +94,7 @@ def _search(
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Dropout off, and back to what it was in every module."""
+    """Switch to evaluation mode, and restore the mode of every module afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""What was written."""
+"""The result of a generation."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Generated:
-    """Continuations: `num_return_sequences` rows per prompt, those of a prompt side by side."""
+    """Continuations: `num_return_sequences` rows per prompt, side by side."""
 
     sequences: Tensor
-    """[rows, length] int64: prompts as they were given, what was written, its end, and the padding token behind."""
+    """[rows, length] int64: prompts as they were given, the written tokens, the end token, and padding behind it."""
     scores: Tensor
-    """[rows] float32: log-probabilities of what was written in nats, divided by its tokens ** `length_penalty`."""
+    """[rows] float32: log-probabilities of the written tokens in nats, divided by their number ** `length_penalty`."""
     lengths: Tensor
     """[rows] int64 tokens of each sequence, with prompt and end and without the padding behind."""
     prompt_length: int
     """Tokens of every prompt, padding included."""
 
     def continuations(self) -> list[list[int]]:
-        """What was written in each row, with its end token, without prompt and padding."""
+        """The written tokens of each row, with the end token, without prompt and padding."""
         return [
             row[self.prompt_length : length]
             for row, length in zip(self.sequences.tolist(), self.lengths.tolist(), strict=True)

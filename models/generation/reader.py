@@ -1,4 +1,4 @@
-"""A network as generation sees it: it reads tokens and scores what follows."""
+"""A network as generation uses it: it reads tokens and scores the next one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Reader(Protocol):
 
     def read(self, input_ids: Tensor) -> Tensor:
         """[texts * copies, length] int64 tokens behind those read before, to float32 [texts * copies, vocab_size]
-        logits of what follows the last one."""
+        logits of the next token."""
         ...
 
     def repeat(self, copies: int) -> None:
@@ -80,7 +80,7 @@ class DecoderReader:
 
 
 class EncoderDecoderReader:
-    """A decoder that reads what it has written itself, and a memory that all rows of a text share."""
+    """A decoder that reads its own output, and a memory that all rows of a text share."""
 
     def __init__(self, model: SequenceToSequence, memory: Memory) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""Every row by itself, token after token: what greedy search and sampling share."""
+"""The loop over tokens that greedy search and sampling share: every row by itself."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _next(
         return torch.full_like(rows, forced), logits.new_zeros(len(rows))
     total = logits.logsumexp(-1)
     check_numbers(total)
-    # The constraints may overwrite the logits, and what the network said is needed for the score.
+    # The constraints overwrite their input, and the score needs the network's own logits.
     allowed = constraints.apply(logits.clone(), sequences, padding)
     tokens = choose(allowed, rows, length - constraints.prompt_length)
     return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - total

@@ -13,8 +13,8 @@ from models.generation.config import GenerationConfig
 
 
 class Sampler:
-    """Draws tokens; every draw is a function of (seed, row id, number of the sample, number of the token), so what is
-    written in a row does not depend on the other rows of its batch."""
+    """Draws tokens; every draw is a function of (seed, row id, number of the sample, number of the token), so a
+    row's text does not depend on the other rows of its batch."""
 
     def __init__(self, config: GenerationConfig, row_ids: Sequence[int]) -> None:
         """

@@ -1,4 +1,4 @@
-"""BART to and from Hugging Face (Lewis et al. 2020), and what mBART has in common with it.
+"""BART to and from Hugging Face (Lewis et al. 2020), and the part that mBART shares.
 
 Hugging Face counts positions from 2, with two unused rows before: ids of special tokens in BART's first implementation.
 """
@@ -79,15 +79,15 @@ CARRIED = {*CONFIG_KEYS, "activation"}
 
 @dataclass(frozen=True)
 class Variant:
-    """What tells BART and mBART apart."""
+    """The differences between BART and mBART."""
 
     name: str
     norm: Norm
     model_type: str
     class_prefix: str
     starts_with_eos: bool
-    """Whether the decoder starts with `</s>` and its first token is `<s>`; mBART's starts with the tag of a language,
-    which only who generates can know."""
+    """Whether the decoder starts with `</s>` and its first token is `<s>`; mBART's starts with the tag of the
+    language to write, which the caller of `generate` gives."""
 
 
 BART = Variant(name="BART", norm="post", model_type="bart", class_prefix="Bart", starts_with_eos=True)
@@ -135,7 +135,8 @@ def from_hf(
 ) -> tuple[Tensors, TransformerConfig, Head]:
     """Translate a network of `transformers` into ours; see `Family`.
 
-    A bare model is read as the one that writes, which it is with tied embeddings. LayerDrop is not kept.
+    A bare model is read with a language-modelling head, which needs no weights of its own with tied embeddings.
+    LayerDrop is not kept.
     """
     head = family_of(variant).architectures[config_dict["architectures"][0]]
     config = _read_config(variant, {**DEFAULTS, **config_dict})
@@ -146,9 +147,7 @@ def from_hf(
         used, {"lm_head.weight": f"{BASE}shared.weight"}, tied=config.tie_embeddings, unused=UNUSED_NAMES
     )
     if used.pop(LOGITS_BIAS, torch.zeros(1)).any():
-        raise ValueError(
-            f"{LOGITS_BIAS} is not zero, and these networks have no such bias; only who trained it can take it out"
-        )
+        raise ValueError(f"{LOGITS_BIAS} is not zero, and these networks have no such bias")
     expected, _ = to_hf(variant, build_on_meta(config, head).state_dict(), config, head, TokenIds())
     copies = {f"{BASE}{stack}.embed_tokens.weight" for stack in STACKS}
     needed = {name: tensor for name, tensor in expected.items() if name not in {LOGITS_BIAS, *copies}}
@@ -205,7 +204,7 @@ def _table(variant: Variant, config: TransformerConfig) -> list[Names]:
 
 
 def _attention(our: str, their: str, projections: Mapping[str, str]) -> list[Names]:
-    """One attention; `projections` has the initials of what each of our projections joins."""
+    """One attention; `projections` has, for each of our projections, the initials of theirs that it joins."""
     table = module(f"{our}.output", f"{their}.out_proj")
     for name, initials in projections.items():
         table += module(f"{our}.{name}", *(f"{their}.{initial}_proj" for initial in initials))
@@ -232,7 +231,7 @@ def _read_config(variant: Variant, values: Mapping[str, Any]) -> TransformerConf
 
 
 UNUSED_NAMES = {f"{BASE}{stack}.version" for stack in STACKS}
-"""Tensors of old files that say nothing."""
+"""Tensors of old files without meaning."""
 
 
 FAMILY = family_of(BART)

@@ -57,8 +57,8 @@ def from_hf(
 ) -> tuple[Tensors, TransformerConfig, Head]:
     """Translate a network of `transformers` into ours; see `Family`.
 
-    Heads that a file has beside that of its class, as published files do, are left out, and so is the pooler where the
-    head does not use it. A separate `classifier_dropout` is not kept.
+    Published files have more heads than their class uses. The others are left out, and so is the pooler where the head
+    does not use it. A separate `classifier_dropout` is not kept.
     """
     head = ARCHITECTURES[config_dict["architectures"][0]]
     require_keys(config_dict, bert.REQUIRED)

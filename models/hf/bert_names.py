@@ -1,4 +1,4 @@
-"""What BERT, RoBERTa and ELECTRA have in common on the side of `transformers`: names of layers, keys of config.json."""
+"""Names of layers and keys of config.json that BERT, RoBERTa and ELECTRA share in `transformers`."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def write_bert_config(config: TransformerConfig) -> HfConfig:
 
 
 def prefix_of(base: str, head: Head) -> str:
-    """What names of an encoder's tensors begin with: a bare model has no prefix."""
+    """The prefix of an encoder's tensor names; a bare model has none."""
     return "" if head == "encoder" else f"{base}."
 
 
 def modern_names(tensors: Mapping[str, Tensor], base: str, head: Head) -> dict[str, Tensor]:
     """Tensors under the names that classes have now.
 
-    The first published files call what norms multiply and add gamma and beta, and some bare models are stored with the
-    prefix of their base.
+    The first published files call the weights and biases of norms gamma and beta, and some bare models are stored with
+    the prefix of their base.
     """
     norms = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     renamed = {}
@@ -83,7 +83,7 @@ def modern_names(tensors: Mapping[str, Tensor], base: str, head: Head) -> dict[s
 
 
 def buffer_names(prefix: str) -> set[str]:
-    """Tensors of old files that are counted now, not stored."""
+    """Ids that old files store and classes compute now."""
     return {f"{prefix}embeddings.position_ids", f"{prefix}embeddings.token_type_ids"}
 
 
@@ -149,7 +149,7 @@ def vocabulary_names(config: TransformerConfig, decoder: str, bias: str) -> list
 def drop_copies(
     tensors: Mapping[str, Tensor], copies: Mapping[str, str], *, tied: bool, unused: set[str]
 ) -> dict[str, Tensor]:
-    """Leave out second names of one tensor, and what `transformers` stores without computing with it.
+    """Leave out second names of one tensor, and tensors that `transformers` stores and does not use.
 
     Args:
         copies: what tied embeddings make equal: the second name and the first. Untied biases stay two, and where a

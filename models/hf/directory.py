@@ -1,4 +1,4 @@
-"""Model directories as `transformers` reads and writes them: config.json, model.safetensors and what goes with them."""
+"""Model directories as `transformers` reads and writes them: config.json, model.safetensors and their companions."""
 
 from __future__ import annotations
 

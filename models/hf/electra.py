@@ -1,4 +1,4 @@
-"""ELECTRA to and from Hugging Face: the discriminator, the generator, and what is fine-tuned from them.
+"""ELECTRA to and from Hugging Face: the discriminator, the generator, and networks fine-tuned from them.
 
 Hugging Face has the two networks in two directories, each with all of its tensors; ours share embeddings, and
 `models.hf.parts` takes them apart.

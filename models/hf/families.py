@@ -54,7 +54,7 @@ class Exported:
     generation_config: HfConfig | None
     """The contents of generation_config.json, where there is one."""
     notes: tuple[str, ...] = ()
-    """What was left out, for people."""
+    """The parts that were left out, for people."""
 
 
 def import_model(tensors: Mapping[str, Tensor], config_dict: Mapping[str, Any]) -> Imported:
@@ -94,7 +94,7 @@ def export_model(
         token_ids: special tokens of its vocabulary.
         head: as in `exported_part`.
         family: name of the family to write; None takes the first that can carry the network.
-        labels: names of what a classifier tells apart, in the order of its scores.
+        labels: names of a classifier's labels, in the order of its scores.
 
     Raises:
         ValueError: no family can carry the network, with every family's reasons; tensors are missing, unexpected, of
@@ -123,7 +123,7 @@ def export_model(
 
 
 def check_values(tensors: Mapping[str, Tensor], source: str) -> None:
-    """Refuse weights that nothing can be computed with.
+    """Refuse weights that are not finite.
 
     Raises:
         ValueError: names the first tensor that is not finite, and counts the others.
@@ -142,7 +142,7 @@ def check_values(tensors: Mapping[str, Tensor], source: str) -> None:
 
 
 def _check_precision(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse quantised weights; what is not a weight, such as counted positions, may be of any type."""
+    """Refuse quantised weights; other tensors, such as position ids, may be of any type."""
     for name, tensor in tensors.items():
         is_float = tensor.is_floating_point() and tensor.itemsize > 1
         if name.endswith(("weight", "bias")) and not is_float:

@@ -1,4 +1,4 @@
-"""What a family of Hugging Face models is: one architecture of `transformers`, to and from our networks."""
+"""A family of Hugging Face models: one architecture of `transformers`, to and from our networks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Head = Literal[
     "causal_lm",
     "seq2seq_lm",
 ]
-"""What is on top of a network; `models.hf.networks` says which network that is and how `transformers` calls it.
+"""The head on top of a network; `models.hf.networks` says which network that is and how `transformers` calls it.
 `encoder` is a bare network, `pretraining` BERT's prediction of tokens and of pairs."""
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -58,8 +58,8 @@ class Family:
     """Class names in config.json that are read; of several with the same head, the first is written."""
     from_hf: Callable[[Mapping[str, Tensor], Mapping[str, Any]], tuple[Tensors, TransformerConfig, Head]]
     """(tensors, config.json) to (state dict of our network, its configuration, its head). The number of labels is in
-    the shape of the head's tensors. Raises ValueError: a key changes the computation to what our core has not; tensors
-    are missing, unexpected or of another shape."""
+    the shape of the head's tensors. Raises ValueError: a key asks for a computation that our core lacks; tensors are
+    missing, unexpected or of another shape."""
     to_hf: Callable[[Mapping[str, Tensor], TransformerConfig, Head, TokenIds], tuple[Tensors, HfConfig]]
     """(state dict, configuration, head, token ids) to (tensors, config.json). Only called without `obstacles`, with a
     state dict that fits; tensors may be on the meta device, and the returned ones may share their memory. The class of
@@ -148,7 +148,7 @@ def differences(
     """The fields in which a configuration differs from what a family always has.
 
     Args:
-        config: what is to be written.
+        config: of the network to be written.
         head: its head.
         always: a configuration of the family.
         carried: names of fields that the family's config.json has a place for, so that they may differ.
@@ -175,7 +175,7 @@ def label_names(num_labels: int, names: Sequence[str] | None = None) -> HfConfig
 
 
 def _without_effect(config: TransformerConfig, head: Head, always: TransformerConfig) -> set[str]:
-    """Fields that change no output of this network in evaluation, or no more than those of the family do."""
+    """Fields that change no output of this network in evaluation."""
     transformed = "gelu_norm" in (config.classification_head, always.classification_head)
     effects = {
         "vocab_size": False,

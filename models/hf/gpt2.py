@@ -94,8 +94,8 @@ def from_hf(
 ) -> tuple[Tensors, TransformerConfig, Head]:
     """Translate a network of `transformers` into ours; see `Family`.
 
-    A bare GPT2Model is read as the language model that it is with tied embeddings. A separate dropout of embeddings is
-    not kept: they drop out like the residual stream.
+    A bare GPT2Model is read as a language model: with tied embeddings, the head has no weights of its own. A separate
+    dropout of embeddings is not kept: they drop out like the residual stream.
     """
     head = FAMILY.architectures[config_dict["architectures"][0]]
     config = _read_config({**DEFAULTS, **config_dict})

@@ -101,7 +101,7 @@ def from_hf(
 ) -> tuple[Tensors, TransformerConfig, Head]:
     """Translate a network of `transformers` into ours; see `Family`.
 
-    A bare LlamaModel is read as the language model that it is with tied embeddings.
+    A bare LlamaModel is read as a language model: with tied embeddings, the head has no weights of its own.
     """
     head = FAMILY.architectures[config_dict["architectures"][0]]
     config = _read_config({**DEFAULTS, **config_dict})

@@ -1,4 +1,4 @@
-"""What of a network is exported: pre-training networks have parts that serve only their training."""
+"""The part of a network that is exported: parts that serve only pre-training are left out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Part:
     state_dict: Tensors
     head: Head
     notes: tuple[str, ...]
-    """What was left out, for people."""
+    """The parts that were left out, for people."""
 
 
 def exported_part(
@@ -50,9 +50,10 @@ def exported_part(
 
 
 def generator_part(state_dict: Mapping[str, Tensor]) -> Tensors:
-    """The state dict of ELECTRA's generator as a `MaskedLanguageModel`, from that of an `Electra`.
+    """The state dict of ELECTRA's generator as a `MaskedLanguageModel`, from the state dict of an `Electra`.
 
-    Tensors that the discriminator lends it are among them. Export it with the generator's configuration.
+    The embeddings that it shares with the discriminator are among its tensors. Export it with the generator's
+    configuration.
     """
     lent = {
         name: tensor

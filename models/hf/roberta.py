@@ -24,7 +24,7 @@ from models.weights import check_tensors
 
 @dataclass(frozen=True)
 class Variant:
-    """What the two architectures call things."""
+    """Names that differ between the two architectures."""
 
     norm: Norm
     model_type: str

@@ -75,7 +75,7 @@ COMMON: Mapping[str, Any] = {
     "scale_attention": False,
     "initializer": "fan_in",
 }
-"""What all of them have."""
+"""Fields with one value in all versions."""
 CARRIED = {
     *CONFIG_KEYS,
     *("activation", "gated", "tie_embeddings"),
@@ -127,7 +127,7 @@ def from_hf(
 ) -> tuple[Tensors, TransformerConfig, Head]:
     """Translate a network of `transformers` into ours; see `Family`.
 
-    A bare T5Model is read as the one that writes, which it is with tied embeddings.
+    A bare T5Model is read with a language-modelling head, which needs no weights of its own with tied embeddings.
     """
     head = FAMILY.architectures[config_dict["architectures"][0]]
     used = with_shared_embedding(tensors, "", separate=False)
