@@ -20,6 +20,5 @@ trials            the trainings of a workload, tracked and recorded
 results           finished trainings on disk, so that a killed run continues after them
 scores            the scores of trainings, and tables over seeds
 run               everything that a configuration asks for
-finished          fine-tuned networks, read back
-export            exports of checkpoints and fine-tuned networks
+export            fine-tuned networks, read back; exports of them and of checkpoints
 """

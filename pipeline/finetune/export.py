@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.artefacts.errors import ExportError, MismatchError
-from cluster.artefacts.manifest import InputEntry, read_manifest
+import orjson
+from pydantic import TypeAdapter
+
+from cluster.artefacts.confined import inside
+from cluster.artefacts.errors import ExportError, MismatchError, ReferenceNotFoundError
+from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, Manifest
+from cluster.artefacts.storage import contents_of, open_artefact
 from models.config import ElmoConfig
 from pipeline.checkpoints.references import Weights
+from pipeline.config.networks import NetworkChoice
 from pipeline.exporting import exporting
 from pipeline.exporting.exporting import Export, Source, is_artefact, refuse_option, write_export
-from pipeline.finetune.finished import load_finetuned
-from pipeline.finetune.scores import KIND
+from pipeline.finetune.results import TOKENIZER_FILE, Trial
+from pipeline.finetune.scores import KIND, SCORES_FILE, Score
 from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TASKS
+
+_WRAPPER = "network."
+"""Prefix of the tensor names of a ConditionalGenerator, which the encoder-decoder inside does not have."""
 
 
 def export(
@@ -56,24 +66,66 @@ def export(
             f"--ema has no meaning here: {path} holds scores, and fine-tuning keeps no average.",
             next_step="leave it out",
         )
-    return write_export(_finetuned(path, trial, tasks), directory, family=family, verify=verify)
-
-
-def _finetuned(path: Path, trial: str | None, tasks: Tasks) -> Source:
-    tuned = load_finetuned(path, trial, tasks)
-    if isinstance(tuned.config, ElmoConfig):
+    source = load_finetuned(path, trial, tasks)
+    if isinstance(source.config, ElmoConfig):
         raise ExportError(
             f"{path} holds a classifier on top of an ELMo, which no library can read; the biLM below it is the"
             " checkpoint's, unchanged.",
             next_step=f"export the checkpoint (cloze lineage {path} names it), or read the classifier with"
-            " pipeline.finetune.finished.load_finetuned",
+            " pipeline.finetune.export.load_finetuned",
         )
-    return Source(
-        state_dict=tuned.state_dict,
-        config=tuned.config,
-        head=tuned.head,
-        tokenizer_json=tuned.tokenizer_path.read_text(encoding="utf-8"),
-        input=InputEntry(kind=KIND, uri=str(path), fingerprint=read_manifest(path).fingerprint),
-        labels=tuned.labels,
-        trial=trial,
-    )
+    return write_export(source, directory, family=family, verify=verify)
+
+
+def load_finetuned(directory: Path, trial: str | None = None, tasks: Tasks = TASKS) -> Source:
+    """Read a fine-tuned network from an artefact of scores.
+
+    Its weights are float32 tensors in host memory: of a SequenceClassifier, DecoderClassifier, ElmoClassifier,
+    SpanClassifier or SequenceToSequence.
+
+    Args:
+        directory: a committed scores artefact, as `OUT/NAME/CHECKPOINT`.
+        trial: `TASK-INITIAL-SEED`; may be left out where there is only one.
+        tasks: the kinds of tasks that the scores may be of.
+
+    Raises:
+        CorruptArtefactError: the directory holds no scores, or a file is damaged.
+        ReferenceNotFoundError: its models were not kept, or there is no such training.
+    """
+    from safetensors.torch import load_file
+
+    manifest = open_artefact(directory, kind=KIND)
+    with contents_of(directory / SCORES_FILE):
+        content = orjson.loads((directory / SCORES_FILE).read_bytes())
+        scores = {Trial.of(score).name: score for score in map(Score.model_validate, content["scores"])}
+    score = scores[_choose(directory, manifest, scores, trial)]
+    file = inside(directory, Trial.of(score).model_file)
+    with contents_of(file):
+        tensors = load_file(file)
+    with contents_of(directory / MANIFEST_NAME):
+        return Source(
+            state_dict={name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()},
+            config=TypeAdapter(NetworkChoice).validate_python(manifest.config["model"]),
+            head=tasks[manifest.config["tasks"][score.task]["kind"]].head,
+            tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
+            input=InputEntry(kind=KIND, uri=str(directory), fingerprint=manifest.fingerprint),
+            labels=tuple(content["labels"][score.task]),
+            trial=trial,
+        )
+
+
+def _choose(directory: Path, manifest: Manifest, scores: Mapping[str, Score], trial: str | None) -> str:
+    if not manifest.config.get("save_models"):
+        raise ReferenceNotFoundError(
+            f"{directory} holds scores, but the fine-tuned weights were not kept.",
+            next_step="run the same `cloze finetune` again with save_models=true --replace",
+        )
+    if trial is None and len(scores) == 1:
+        return next(iter(scores))
+    if trial is None or trial not in scores:
+        asked = "more than one training" if trial is None else f"no training {trial}"
+        raise ReferenceNotFoundError(
+            f"{directory} has {asked}; there are {', '.join(scores)}.",
+            next_step=f"name one of them, such as {next(iter(scores))}",
+        )
+    return trial

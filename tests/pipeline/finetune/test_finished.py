@@ -5,11 +5,12 @@ from __future__ import annotations
 import orjson
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError
 from models.sequence_classifier import SequenceClassifier
 from pipeline.finetune.encoding import encode_examples
-from pipeline.finetune.finished import load_finetuned
+from pipeline.finetune.export import load_finetuned
 from pipeline.finetune.run import finetune
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 from pipeline.finetune.workload import scores_directory
@@ -20,7 +21,7 @@ def test_kept_network_comes_back_with_labels_and_tokenizer_and_gives_its_predict
     make_config, checkpoint, recorder
 ):
     config = make_config(seeds=[1], save_models=True)
-    (score,) = finetune(config, checkpoint, track=recorder)
+    finetune(config, checkpoint, track=recorder)
     directory = scores_directory(config, checkpoint)
     found = load_finetuned(directory)
     assert (found.config, found.head, found.labels) == (
@@ -28,10 +29,10 @@ def test_kept_network_comes_back_with_labels_and_tokenizer_and_gives_its_predict
         "sequence_classification",
         ("negative", "positive"),
     )
-    assert (found.trial, found.score.metrics) == ("reviews-pretrained-1", score.metrics)
     model = SequenceClassifier(MODEL, len(found.labels)).eval()
     model.load_state_dict(dict(found.state_dict))
-    tokenizer = TextTokenizer(found.tokenizer_path)
+    tokenizer = TextTokenizer(directory / "tokenizer.json")
+    assert found.tokenizer_json == tokenizer.path.read_text()
     examples = config.tasks["reviews"].load().evaluation[:1]
     encoded = encode_examples(tokenizer, sequence_format(MODEL, tokenizer), examples, 16)
     with torch.no_grad():
@@ -52,7 +53,10 @@ def test_one_of_several_trainings_must_be_named(make_config, checkpoint, recorde
         load_finetuned(directory)
     with pytest.raises(ReferenceNotFoundError, match="no training reviews-random-9"):
         load_finetuned(directory, "reviews-random-9")
-    assert load_finetuned(directory, "reviews-pretrained-2").score.seed == 2
+    found = load_finetuned(directory, "reviews-pretrained-2")
+    saved = load_file(directory / "model-reviews-pretrained-2.safetensors")
+    assert found.trial == "reviews-pretrained-2"
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in found.state_dict.items())
 
 
 def test_scores_without_models_say_how_to_keep_them(make_config, checkpoint, recorder):
@@ -71,4 +75,4 @@ def test_damaged_tokenizer_is_noticed_and_repaired_without_training(make_config,
         load_finetuned(directory)
     finetune(config, checkpoint, track=recorder)
     assert len(recorder.runs) == 1
-    assert load_finetuned(directory).trial == "reviews-pretrained-1"
+    assert load_finetuned(directory).labels == ("negative", "positive")
