@@ -32,7 +32,7 @@ NETWORKS, extra_tokens = mlm.NETWORKS, mlm.extra_tokens
 
 
 class GeneratorSize(Config):
-    """Size of the generator next to that of the discriminator (Clark et al. 2020, section 3.2 and table 6)."""
+    """Size of the generator, relative to the discriminator (Clark et al. 2020, section 3.2 and table 6)."""
 
     hidden_share: float = Field(default=0.25, gt=0, le=1)
     """Width of its layers and of their feed-forward blocks: 1/4 in ELECTRA small and large, 1/3 in base."""

@@ -92,7 +92,7 @@ def _read_ahead(text: TokenArrays, slices: Slices) -> np.ndarray:
 def sentence_positions(text: TokenArrays, slices: Slices, places: np.ndarray, length: int) -> np.ndarray:
     """int32 positions in the flattened batch of the first token of every sentence, and of every slice.
 
-    Ascending if `places` are. The arguments are those of `write_rows`.
+    Ascending if `places` are. Arguments as in `write_rows`.
     """
     total = 0
     for k in range(len(slices.documents)):

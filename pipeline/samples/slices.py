@@ -1,4 +1,4 @@
-"""What rows are made of, in every format: slices of documents between special tokens."""
+"""Slices of documents, which rows of every format consist of."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _CODE = tuple(
 
 
 class Summary(NamedTuple):
-    """What must be known of a dataset before its first sample is read."""
+    """The facts of a dataset that are needed before its first sample is read."""
 
     parts: list[MixturePart]
     languages: list[str] | None

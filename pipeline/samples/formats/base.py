@@ -1,4 +1,4 @@
-"""What every format offers: it cuts documents into rows, anew in every epoch."""
+"""The interface of a format, which cuts documents into rows, anew in every epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FormatInput:
     order: StoreOrder
     """All randomness comes from here."""
     name: str
-    """What errors call the documents, such as the path of the store."""
+    """The documents in error messages, such as the path of the store."""
     relation: Relation | None = None
     """Only for formats of pairs."""
 

@@ -43,7 +43,7 @@ class FullSentences:
 @njit(cache=True, nogil=True)
 def _rows_of_sentences(text: TokenArrays, documents: np.ndarray, length: int) -> np.ndarray:
     """`StreamRows.rows`, each of whole sentences."""
-    # What follows a row did not fit into it, so two neighbouring rows hold more than `length` together.
+    # The sentence after a row did not fit into it, so two neighbouring rows hold more than `length` together.
     total = documents[-1, END] if len(documents) else 0
     rows = np.empty(((2 * total + length + 1) // (length - 1) + 1, 3), dtype=np.int64)
     row, space, index, position = 0, length, 0, 0
