@@ -18,7 +18,7 @@ PRIVATE_NAMES = {
     "ray._private.node.Node.kill_all_processes": "replaced in `shut_down`",
     "ray.dashboard.utils.get_address_for_submission_client": "called in `dashboard_of`",
     "ray.train.v2.api.exceptions.TrainingFailedError": "caught in train_group.py",
-    "ray.train.v2.api.exceptions.ControllerError": "told from lost workers in train_group.py",
+    "ray.train.v2.api.exceptions.ControllerError": "distinguished from lost workers in train_group.py",
 }
 """Private or undocumented names of Ray that cloze touches, and where."""
 

@@ -1,1 +1,1 @@
-"""What lies on disk: errors, manifests, atomic commits, shard records; no Ray."""
+"""Artefacts on disk: manifests, atomic commits, records of parts, private directories, errors; no Ray."""

@@ -45,7 +45,7 @@ class FileEntry(_Frozen):
     tokens: int | None = None
 
     def under(self, directory: Path) -> Path:
-        """Where the file lies, if the artefact is in `directory`.
+        """Path of the file if the artefact is in `directory`.
 
         Raises:
             CorruptArtefactError: a link leads out of it.

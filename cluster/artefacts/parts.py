@@ -89,7 +89,7 @@ class PartRecords(Generic[Record]):
     model: type[Record]
 
     def path(self, artefact: Path, part_name: str) -> Path:
-        """Where the record of a part lies."""
+        """Path of the record of a part."""
         return artefact / self.directory_name / f"{part_name}.json"
 
     def read(self, artefact: Path, part_name: str) -> Record | None:
@@ -229,7 +229,7 @@ class PartedArtefact(Generic[Record]):
                 return Condition()
             raise CorruptArtefactError(
                 error.problem,
-                kept="everything in it; whether it holds what is asked for cannot be told any more",
+                kept="everything in it; its settings and inputs are not known any more",
                 next_step=remedy,
             ) from None
         if manifest.stats.get("build_key") == self.key:
@@ -323,7 +323,7 @@ def _link_files(source: Path, old: PartRecord, target: Path, new: PartRecord) ->
 
 
 def _describe_changes(manifest: Manifest, config: Mapping[str, Any], inputs: Sequence[InputEntry]) -> str:
-    """The differences between a committed artefact and the one that is asked for, for people."""
+    """The differences between a committed artefact and the requested one, as a text."""
     changed = list(_differences("", manifest.config, orjson.loads(orjson.dumps(dict(config)))))
     if (more := len(changed) - SHOWN_CHANGES) > 0:
         changed[SHOWN_CHANGES:] = [f"{more} more settings differ"]

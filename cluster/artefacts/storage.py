@@ -309,8 +309,8 @@ def contents_of(file: Path, error_class: type[ClozeError] = CorruptArtefactError
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0][:300]
         raise error_class(
-            f"{file} does not hold what it should: {type(error).__name__}: {reason}",
-            next_step="find out who wrote it, and put a copy there that you trust: SECURITY.md",
+            f"{file} has unexpected contents: {type(error).__name__}: {reason}",
+            next_step="find out who wrote it, and replace it by a copy that you trust: SECURITY.md",
         ) from error
 
 
