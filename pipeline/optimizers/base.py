@@ -61,7 +61,7 @@ class Optimizer(Config):
     NEEDS_WHOLE: ClassVar[str] = ""
     """Why an optimizer cannot update ZeRO's shards and runs in stage 0 only; empty where it can."""
     OFFLOADABLE: ClassVar[bool] = False
-    """Whether DeepSpeed can keep its state in host memory or on disks."""
+    """Whether DeepSpeed can keep its state in host memory."""
 
     kind: str
     """Says which settings these are."""
