@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,12 +58,6 @@ def earlier(archive: Path, tmp_path: Path) -> Earlier:
     return Earlier(tmp_path, orjson.loads((tmp_path / "expected.json").read_bytes()))
 
 
-@pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[None]:
-    with ray_runtime("local", num_cpus=1):
-        yield
-
-
 def test_every_artefact_verifies_with_the_fingerprint_that_it_had(earlier: Earlier):
     verified = earlier.cloze("data", "verify", earlier.path / "data")
     fingerprints = earlier.expected["fingerprints"]
@@ -75,15 +68,15 @@ def test_every_artefact_verifies_with_the_fingerprint_that_it_had(earlier: Earli
         assert (row["reference"].rpartition("@")[2], row["state"]) == (str(SAVED), "verified")
 
 
-def test_preparing_again_confirms_an_earlier_store_and_elsewhere_makes_the_same(
-    earlier: Earlier, ray_cluster: None
-):
+def test_preparing_again_confirms_an_earlier_store_and_elsewhere_makes_the_same(earlier: Earlier):
     texts, out = earlier.path / "texts", earlier.path / "data"
     before = {path: path.stat() for path in out.rglob("*") if path.is_file()}
-    prepare_texts(texts, out)
+    # Ray's end takes along every process that was started meanwhile: no other test may run beside it.
+    with ray_runtime("local", num_cpus=1):
+        prepare_texts(texts, out)
+        prepare_texts(texts, earlier.path / "anew")
     changed = {path for path, old in before.items() if path.stat().st_ino != old.st_ino}
     assert changed == set()
-    prepare_texts(texts, earlier.path / "anew")
     made = (earlier.path / "anew").rglob("manifest.json")
     found = {
         f"data/{path.parent.relative_to(earlier.path / 'anew')}": orjson.loads(path.read_bytes())[
