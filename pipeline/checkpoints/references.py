@@ -123,7 +123,7 @@ def find_checkpoint(reference: str, runs_dir: Path) -> CheckpointReference:
     directory = Path(reference)
     if (directory / checkpoints.TRAINER_FILE).is_file() or _was_checkpoint(directory):
         return _in_directory(directory)
-    if directory.is_dir() and not (directory / RUN_FILE).is_file() and directory.name != reference:
+    if directory.is_dir() and not RunDirectory(directory).exists and directory.name != reference:
         raise ReferenceNotFoundError(
             f"{directory} is no model: it has neither {checkpoints.TRAINER_FILE}, as a checkpoint, nor config.json, as"
             f" a Hugging Face directory, nor {RUN_FILE}, as a run.",
@@ -243,7 +243,8 @@ def _select(selector: str, available: list[int], store: CheckpointStore) -> int 
 def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> CheckpointReference:
     from mlflow.exceptions import MlflowException
 
-    from pipeline.runs.tracking import CHECKPOINT_TAG, connect, tracking_uri
+    from pipeline.runs.model_versions import CHECKPOINT_TAG
+    from pipeline.runs.tracking import connect, tracking_uri
 
     client = connect(tracking_uri(runs_dir))
     name, alias, number = matched["name"], matched["alias"], matched["version"]
@@ -275,7 +276,8 @@ def _model_id(name: str, step: int, runs_dir: Path) -> str | None:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    from pipeline.runs.tracking import MODEL_ID_TAG, connect, find_version, tracking_uri
+    from pipeline.runs.model_versions import MODEL_ID_TAG, find_version
+    from pipeline.runs.tracking import connect, tracking_uri
 
     try:
         version = find_version(connect(tracking_uri(runs_dir)), name, step)

@@ -17,15 +17,18 @@ from pathlib import Path
 
 import xxhash
 
-from cluster.artefacts.errors import CorruptArtefactError, StorageError
+from cluster.artefacts.errors import ClozeError, CorruptArtefactError, StorageError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest, write_durably
 from cluster.artefacts.private import private_cache
 from cluster.artefacts.storage import Damage, find_damage, open_artefact, remove_tree, storage_errors
 from pipeline.checkpoints.checkpoint import (
+    DESCRIPTION_FILES,
     KIND,
+    TrainerState,
     checkpoint_name,
     list_checkpoints,
     list_lost,
+    read_trainer_state,
     set_aside,
     step_of,
     unlisted,
@@ -34,6 +37,7 @@ from pipeline.checkpoints.remote import Remote
 from pipeline.checkpoints.staging import Staging, staging_of, wrong_sizes
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.stored_settings import StoredSettings
 
 CACHE_VARIABLE = "CLOZE_CACHE"
 """Environment variable that names the directory for copies; ~/.cache/cloze where it is not set."""
@@ -228,8 +232,21 @@ def open_checkpoint(directory: Path, files: Collection[str] | None = None) -> Pa
 
 def store_of(run: RunDirectory, config: PretrainConfig | None = None) -> CheckpointStore:
     """The checkpoints of a run, where its configuration keeps them; None reads it from the run's directory."""
-    place = (config or run.config()).checkpoint.directory
+    place = StoredSettings.of(run).checkpoint_directory if config is None else config.checkpoint.directory
     return CheckpointStore(run.checkpoints) if place is None else open_store(place, run.info.name)
+
+
+def newest_state(run: RunDirectory) -> TrainerState | None:
+    """What the newest checkpoint that can be read says of the run; None when there is none."""
+    try:
+        store = store_of(run)
+        steps = store.steps()
+    except (ClozeError, OSError):
+        return None
+    for step in reversed(steps):
+        with suppress(ClozeError, OSError, ValueError):
+            return read_trainer_state(store.fetch(step, DESCRIPTION_FILES))
+    return None
 
 
 def open_store(place: str, name: str) -> CheckpointStore:

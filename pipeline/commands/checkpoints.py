@@ -31,7 +31,6 @@ def checkpoints(
     from pipeline.checkpoints.retention import best_step
     from pipeline.checkpoints.store import store_of
     from pipeline.runs.directory import find_run
-    from pipeline.runs.log.lines import LOG_NAME
     from pipeline.runs.log.seals import damage_of_log
     from pipeline.runs.reconciling import reconcile
 
@@ -40,8 +39,8 @@ def checkpoints(
     store = store_of(run)
     steps, best = store.steps(), best_step(store)
     rows, damaged = [], []
-    if verify and (damage := damage_of_log(run.path, None)):
-        damaged.append(f"  {run.path / LOG_NAME}: {damage}")
+    if verify and (damage := damage_of_log(run, None)):
+        damaged.append(f"  {run.log}: {damage}")
     for step in sorted({*steps, *store.lost()}):
         row, damages = _row(store, step, verify)
         chosen = {"latest": max(steps, default=None), "best": best}

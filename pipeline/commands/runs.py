@@ -158,24 +158,25 @@ def lineage(
 def _summary(run: Any) -> dict[str, Any]:
     from cluster.artefacts.errors import ClozeError
     from pipeline.objectives.terms import TOTAL, logged
-    from pipeline.runs.config import UNBOUNDED_STEPS
     from pipeline.runs.history import last_logged
+    from pipeline.runs.log.kinds import LogKind
     from pipeline.runs.state import state_of
+    from pipeline.runs.stored_settings import StoredSettings
 
     step, data = last_logged(run) or (0, {})
-    _, held_out = last_logged(run, "held_out") or (0, {})
+    _, held_out = last_logged(run, LogKind.HELD_OUT) or (0, {})
     row: dict[str, Any] = {"run": run.path.name, "step": step, "mlflow_run": None}
     metric = TOTAL
     try:
         row["mlflow_run"] = run.info.run_id
-        config, state = run.config(), state_of(run)
-        steps, metric = config.num_steps, config.metric
+        settings, state = StoredSettings.of(run), state_of(run)
+        metric = settings.metric
     except ClozeError as error:
-        # A run of another version of cloze must not hide the others.
+        # A run whose files are damaged must not hide the others.
         row |= {"steps": None, "state": "unreadable", "detail": error.problem}
     else:
         row |= {
-            "steps": steps if steps < UNBOUNDED_STEPS else None,
+            "steps": settings.num_steps,
             "state": state.name,
             "detail": state.detail,
         }

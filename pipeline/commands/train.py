@@ -60,6 +60,7 @@ def resume(
     from pipeline.pretrain.launch import execute, settled
     from pipeline.pretrain.resume_checks import check_resume
     from pipeline.runs.directory import find_run
+    from pipeline.runs.events import Event
 
     run = find_run(reference.partition("@")[0], runs_dir)
     # To the end, because workers read the settings at every restart: no other command may change them until then.
@@ -77,8 +78,7 @@ def resume(
             _show("what would be resumed", plan, as_json)
             return
         typer.echo(f"resume {run.path.name} at step {step} of {settings.num_steps}", err=True)
-        events = [event["event"] for event in run.events()]
-        if step < settings.num_steps or "finished" not in events:
+        if step < settings.num_steps or not run.events(Event.FINISHED):
             run.reconfigure(settings)
             execute(run, held=True)
     _show_end(run, as_json)
@@ -143,10 +143,12 @@ def _show(title: str, values: dict[str, Any], as_json: bool) -> None:
 def _show_end(run: RunDirectory, as_json: bool) -> None:
     from pipeline.checkpoints.store import store_of
     from pipeline.objectives.terms import logged
-    from pipeline.runs.log.log import read_metrics
+    from pipeline.runs.log.kinds import LogKind
+    from pipeline.runs.log.lines import read_metrics
+    from pipeline.runs.stored_settings import StoredSettings
 
-    metric = run.config().metric
-    train, held_out = read_metrics(run.path), read_metrics(run.path, "held_out")
+    metric = StoredSettings.of(run).metric
+    train, held_out = read_metrics(run), read_metrics(run, LogKind.HELD_OUT)
     store = store_of(run)
     summary: dict[str, Any] = {
         "run": run.path.name,

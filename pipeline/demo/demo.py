@@ -20,7 +20,9 @@ from pipeline.demo.tasks import FinetuneConfig
 from pipeline.finetune.scores import Score
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory, list_runs
-from pipeline.runs.log.log import read_metrics
+from pipeline.runs.events import Event
+from pipeline.runs.log.kinds import LogKind
+from pipeline.runs.log.lines import read_metrics
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "demo"
 _POLL_S = 0.2
@@ -90,7 +92,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
     with _timed(seconds, "3/3  fine-tuning: 2 tasks x 3 seeds, pre-trained and random weights"):
         pretrained = resolve_model(f"{run.path}@latest", settings.runs_dir)
         scores = finetune(tasks, pretrained, replace=True)
-    held_out, train = read_metrics(run.path, "held_out"), read_metrics(run.path)
+    held_out, train = read_metrics(run, LogKind.HELD_OUT), read_metrics(run)
     return Report(
         documents=prepared.dedup.stats["documents_kept"],
         duplicates=prepared.dedup.stats["duplicates"],
@@ -122,12 +124,8 @@ def _pretrain(settings: PretrainConfig, kill_a_worker: bool) -> tuple[RunDirecto
         check_resume(run, settings)
     else:
         run = create_run(settings)
-    trained = read_metrics(run.path)
-    if (
-        trained
-        and trained[-1]["step"] == settings.num_steps
-        and any(e["event"] == "finished" for e in run.events())
-    ):
+    trained = read_metrics(run)
+    if trained and trained[-1]["step"] == settings.num_steps and run.events(Event.FINISHED):
         return run, ""
     if not kill_a_worker:
         execute(run)
@@ -147,7 +145,7 @@ class _Killer:
 
     def outcome(self) -> str:
         """The killed worker and the step at which the run continued."""
-        starts = [event for event in self._run.events() if event["event"] == "started"]
+        starts = self._run.events(Event.STARTED)
         if not self._killed or len(starts) < 2:
             return "nothing was killed: the run ended first"
         return (
@@ -158,10 +156,10 @@ class _Killer:
     def _watch(self) -> None:
         while True:
             time.sleep(_POLL_S)
-            steps = read_metrics(self._run.path)
+            steps = read_metrics(self._run)
             if steps and steps[-1]["step"] >= self._at_step:
                 break
-        started = [event for event in self._run.events() if event["event"] == "started"][-1]
+        started = self._run.events(Event.STARTED)[-1]
         worker = started["workers"][-1]
         os.kill(worker["pid"], signal.SIGKILL)
         self._killed = worker | {"step": steps[-1]["step"]}

@@ -5,20 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.manifest import read_manifest
-from pipeline.config.loading import to_plain
-from pipeline.inspection.curves import HELD_OUT_KIND, Curve, read_curves
+from pipeline.checkpoints.store import newest_state
+from pipeline.inspection.curves import Curve, read_curves
 from pipeline.objectives.terms import higher_is_better
-from pipeline.runs.config import UNBOUNDED_STEPS
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.history import list_attempts, newest_state
-from pipeline.runs.skip_ledger import SkipLedger
+from pipeline.runs.history import list_attempts
+from pipeline.runs.log.kinds import LogKind
+from pipeline.runs.skipped_data import SkipLedger
 from pipeline.runs.state import state_of
+from pipeline.runs.stored_settings import StoredSettings
 
 Axis = Literal["step", "tokens"]
 
@@ -98,8 +100,8 @@ def compare(left: RunDirectory, right: RunDirectory, axis: Axis = "step") -> Run
         axis: what their curves are aligned by.
     """
     curves = (
-        read_curves(left, CURVES, left.config().metric),
-        read_curves(right, CURVES, right.config().metric),
+        read_curves(left, CURVES, StoredSettings.of(left).metric),
+        read_curves(right, CURVES, StoredSettings.of(right).metric),
     )
     return RunComparison(
         facts=(_facts(left, curves[0]), _facts(right, curves[1])),
@@ -129,24 +131,23 @@ def flat_settings(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _settings(run: RunDirectory) -> dict[str, Any]:
-    plain = to_plain(run.config())
+    plain = run.settings()
     return dict(flat_settings({key: own for key, own in plain.items() if key not in _OF_THE_PLACE}))
 
 
 def _data(run: RunDirectory) -> dict[str, Any]:
     """Everything that decides about the samples, as far as it can be read from here."""
-    config = run.config()
     found: dict[str, Any] = {}
-    for number, store in enumerate(config.data.stores):
+    for number, store in enumerate(StoredSettings.of(run).stores):
         try:
-            manifest = read_manifest(store.path)
+            manifest = read_manifest(Path(store["path"]))
         except ClozeError:
-            found[f"stores.{number}"] = f"{store.path} (cannot be read here)"
+            found[f"stores.{number}"] = f"{store['path']} (cannot be read here)"
             continue
         found[f"stores.{number}.fingerprint"] = manifest.fingerprint
         found[f"stores.{number}.documents"] = manifest.stats.get("rows")
         found[f"stores.{number}.tokens"] = manifest.stats.get("tokens")
-    found["left out"] = [entry.data_step for entry in SkipLedger(run.path).entries]
+    found["left out"] = [entry.data_step for entry in SkipLedger(run).entries]
     if state := newest_state(run):
         # Covers stores, mixture, lengths, seed and the held-out share.
         found["samples"] = state.data_fingerprint
@@ -154,8 +155,8 @@ def _data(run: RunDirectory) -> dict[str, Any]:
 
 
 def _facts(run: RunDirectory, curves: Mapping[str, Curve]) -> RunFacts:
-    loss, held_out = curves["loss"], curves[HELD_OUT_KIND]
-    state, config = state_of(run), run.config()
+    loss, held_out = curves["loss"], curves[LogKind.HELD_OUT]
+    state, settings = state_of(run), StoredSettings.of(run)
     speeds = curves["tokens_per_s"].values
     speeds = speeds[np.isfinite(speeds)]
     evaluated = held_out.values[np.isfinite(held_out.values)]
@@ -164,15 +165,15 @@ def _facts(run: RunDirectory, curves: Mapping[str, Curve]) -> RunFacts:
         state=state.name,
         detail=state.detail,
         step=int(loss.steps[-1]) if len(loss.steps) else 0,
-        steps=config.num_steps if config.num_steps < UNBOUNDED_STEPS else None,
+        steps=settings.num_steps,
         tokens=int(loss.tokens[-1]) if len(loss.tokens) else 0,
         loss=loss.mean_of_last(LAST),
-        metric=config.metric,
+        metric=settings.metric,
         held_out=held_out.mean_of_last(1),
-        best_held_out=_best(config.metric, evaluated),
+        best_held_out=_best(settings.metric, evaluated),
         tokens_per_s=float(np.median(speeds)) if len(speeds) else None,
         workers=tuple(attempt.world_size for attempt in list_attempts(run.events())),
-        skipped=SkipLedger(run.path).data.steps,
+        skipped=SkipLedger(run).data.steps,
     )
 
 
@@ -190,5 +191,5 @@ def _common(curves: tuple[Mapping[str, Curve], Mapping[str, Curve]], axis: Axis)
         axis=axis,
         place=place,
         loss=(left["loss"].mean_of_last(LAST), right["loss"].mean_of_last(LAST)),
-        held_out=(left[HELD_OUT_KIND].mean_of_last(1), right[HELD_OUT_KIND].mean_of_last(1)),
+        held_out=(left[LogKind.HELD_OUT].mean_of_last(1), right[LogKind.HELD_OUT].mean_of_last(1)),
     )

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.objectives.terms import TOTAL, logged
-from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.history import Attempt, config_of, list_attempts
+from pipeline.runs.history import Attempt, list_attempts
+from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import entries_from
-from pipeline.runs.log.log import STEP_KIND
-
-HELD_OUT_KIND = "held_out"
+from pipeline.runs.stored_settings import StoredSettings
+from pipeline.runs.token_plan import TokenPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +51,10 @@ def read_curves(run: RunDirectory, names: Sequence[str], metric: str = TOTAL) ->
         By name; the metric of evaluations as `held_out`. Steps are those that the run stands on: an update that was
         taken back is not in the log.
     """
-    wanted = {STEP_KIND: tuple(names), HELD_OUT_KIND: (metric,)}
+    wanted = {LogKind.STEP: tuple(names), LogKind.HELD_OUT: (metric,)}
     steps = {kind: array("q") for kind in wanted}
     values = {kind: [array("d") for _ in own] for kind, own in wanted.items()}
-    for entry, _ in entries_from(run.path):
+    for entry, _ in entries_from(run):
         kind = entry["kind"]
         if kind in wanted:
             steps[kind].append(entry["step"])
@@ -64,7 +63,7 @@ def read_curves(run: RunDirectory, names: Sequence[str], metric: str = TOTAL) ->
                 column.append(_number(logged(data, name)))
     found: dict[str, Curve] = {}
     segments = _segments(run, list_attempts(run.events()))
-    for kind, keys in ((STEP_KIND, names), (HELD_OUT_KIND, (HELD_OUT_KIND,))):
+    for kind, keys in ((LogKind.STEP, names), (LogKind.HELD_OUT, (LogKind.HELD_OUT,))):
         own = np.frombuffer(steps[kind], dtype=np.int64) if steps[kind] else np.empty(0, np.int64)
         tokens = _tokens(segments, own)
         for key, column in zip(keys, values[kind], strict=True):
@@ -77,36 +76,30 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else np.nan
 
 
-def _segments(run: RunDirectory, attempts: Sequence[Attempt]) -> list[tuple[int, PretrainConfig]]:
-    """(first step, configuration) of the stretches of the run; a later attempt replaces the stretches behind its
+def _segments(run: RunDirectory, attempts: Sequence[Attempt]) -> list[tuple[int, TokenPlan]]:
+    """(first step, tokens by step) of the stretches of the run; a later attempt replaces the stretches behind its
     start."""
-    configs: dict[str, PretrainConfig] = {}
-    found: list[tuple[int, PretrainConfig]] = []
+    plans: dict[str, TokenPlan] = {}
+    found: list[tuple[int, TokenPlan]] = []
     for number, attempt in enumerate(attempts):
-        if attempt.config_file not in configs:
-            configs[attempt.config_file] = config_of(run, attempt)
+        if attempt.config_file not in plans:
+            plans[attempt.config_file] = StoredSettings.of(run, attempt.config_file).token_plan
         # A run begins at 0, although the line of its history that says so may have been torn.
         first_step = attempt.first_step if number else 0
         found = [one for one in found if one[0] < first_step]
-        found.append((first_step, configs[attempt.config_file]))
-    return found or [(0, config_of(run, None))]
+        found.append((first_step, plans[attempt.config_file]))
+    return found or [(0, StoredSettings.of(run).token_plan)]
 
 
-def _tokens(segments: Sequence[tuple[int, PretrainConfig]], steps: np.ndarray) -> np.ndarray:
+def _tokens(segments: Sequence[tuple[int, TokenPlan]], steps: np.ndarray) -> np.ndarray:
     """[points] float64 tokens read until each of the ascending steps; straight lines between a few knots."""
     last = int(steps[-1]) if len(steps) else 0
     places, totals = [0], [0]
     ends = [*(first for first, _ in segments[1:]), max(last, segments[-1][0])]
-    for (first, config), end in zip(segments, ends, strict=True):
-        knots = sorted({*(knot for knot in _knots(config) if first < knot < end), end})
-        base, before = totals[-1], config.tokens_before(first)
+    for (first, plan), end in zip(segments, ends, strict=True):
+        knots = sorted({*(knot for knot in plan.knots if first < knot < end), end})
+        base, before = totals[-1], plan.tokens_before(first)
         for knot in knots:
             places.append(knot)
-            totals.append(base + config.tokens_before(knot) - before)
+            totals.append(base + plan.tokens_before(knot) - before)
     return np.interp(steps.astype(np.float64), places, totals)
-
-
-def _knots(config: PretrainConfig) -> list[int]:
-    """The steps at which the tokens of a step change."""
-    stretches = ([phase.steps for phase in config.batch.phases], [one.steps for one in config.batch.warmup])
-    return [int(step) for stretch in stretches for step in np.cumsum(stretch, dtype=np.int64)]

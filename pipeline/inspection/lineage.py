@@ -18,6 +18,7 @@ from pipeline.checkpoints.store import cache_directory
 from pipeline.inspection.run_lineage import checkpoint_facts, created_facts, described, run_facts
 from pipeline.runs.directory import RunDirectory, find_run
 from pipeline.runs.reconciling import reconcile
+from pipeline.runs.stored_settings import StoredSettings
 
 RUN_KIND = "run"
 _MAX_SHOWN_FILES = 20
@@ -88,7 +89,7 @@ def _run_node(run: RunDirectory, runs_dir: Path) -> Node:
         checkpoint = resolve_checkpoint(str(run.path), runs_dir)
         inputs = [_node(read_manifest(checkpoint), checkpoint, runs_dir)]
     except (ReferenceNotFoundError, CorruptArtefactError):
-        inputs = [_store_node(store.path, runs_dir) for store in run.config().data.stores]
+        inputs = [_store_node(Path(store["path"]), runs_dir) for store in StoredSettings.of(run).stores]
     note = f"step {facts['step']:,}" + (f", {facts['state']}" if "state" in facts else "")
     return Node(RUN_KIND, str(run.path), run.info.run_id, note=note, facts=facts, inputs=inputs)
 

@@ -16,14 +16,14 @@ import orjson
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.manifest import CreatedBy, Manifest
 from pipeline.checkpoints.checkpoint import EMA_FILE, TrainerState, read_trainer_state
-from pipeline.config.loading import to_plain
-from pipeline.runs.config import identity_of
-from pipeline.runs.directory import RUN_FILE, RunDirectory, find_run
+from pipeline.runs.directory import RunDirectory, find_run
+from pipeline.runs.events import Event
 from pipeline.runs.history import Attempt, last_logged, list_attempts
-from pipeline.runs.skip_ledger import SkipLedger
+from pipeline.runs.skipped_data import SkipLedger
 from pipeline.runs.state import state_of
+from pipeline.runs.stored_settings import StoredSettings
 
-_CHANGES = ("changed", "spike", "skipped-update", "checkpoint-set-aside", "profiled")
+_CHANGES = (Event.CHANGED, Event.SPIKE, Event.SKIPPED_UPDATE, Event.CHECKPOINT_SET_ASIDE, Event.PROFILED)
 """Events that a reader of weights wants to know of, besides starts and ends."""
 
 
@@ -62,7 +62,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
     facts: dict[str, Any] = {"run": run.info.name, "mlflow_run": run.info.run_id}
     step = (last_logged(run) or (0, {}))[0]
     try:
-        config = run.config()
+        settings = StoredSettings.of(run)
     except ClozeError as error:
         return facts | {"step": step, "problem": error.problem}
     state = state_of(run)
@@ -71,9 +71,9 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
         "state": state.name,
         "detail": state.detail,
         "step": step,
-        "tokens": config.tokens_before(step),
-        **_learned_from({**identity_of(config), "data": to_plain(config)["data"]}, step),
-        "left_out": [entry.model_dump(mode="json") for entry in SkipLedger(run.path).entries],
+        "tokens": settings.token_plan.tokens_before(step),
+        **_learned_from(settings.plain, step),
+        "left_out": [entry.model_dump(mode="json") for entry in SkipLedger(run).entries],
         **_history(run, None),
     }
 
@@ -172,7 +172,7 @@ def _run_of(directory: Path, name: str, run_id: str, runs_dir: Path) -> RunDirec
     with suppress(ClozeError, OSError):
         candidates.append(find_run(name, runs_dir))
     for run in candidates:
-        if (run.path / RUN_FILE).is_file():
+        if run.exists:
             with suppress(OSError, ValueError):
                 if run.info.run_id == run_id or run.info.name == name:
                     return run

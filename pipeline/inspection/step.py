@@ -16,15 +16,16 @@ import numpy as np
 
 from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoints.store import newest_state
 from pipeline.inspection.sample import InspectedPiece, SampleReader, Stretch, documents_of, stretch_of
 from pipeline.inspection.whereabouts import Whereabouts, find_documents
 from pipeline.objectives.base import Batch
 from pipeline.runs import history as run_history
 from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory
+from pipeline.runs.directory import CONFIG_FILE, RunDirectory
 from pipeline.runs.history import Attempt
 from pipeline.runs.inputs import Inputs, open_inputs
-from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
+from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from pipeline.samples.dataset import SampleOrigin, TokenDataset
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise.noise import Noise
@@ -178,7 +179,7 @@ def rebuild_step(run: RunDirectory, step: int, overrides: Sequence[str] = ()) ->
         raise ReferenceNotFoundError(
             f"Steps are numbered from 1, as they are logged; there is no step {step}."
         )
-    ledger = SkipLedger(run.path)
+    ledger = SkipLedger(run)
     metrics = run_history.logged(run, step)
     return _rebuild(run, step, ledger.data.data_step(step - 1), ledger, metrics, overrides)
 
@@ -195,7 +196,7 @@ def rebuild_data_step(run: RunDirectory, data_step: int, overrides: Sequence[str
         raise ReferenceNotFoundError(
             f"Global batches are numbered from 0; there is no global batch {data_step}."
         )
-    ledger = SkipLedger(run.path)
+    ledger = SkipLedger(run)
     spikes = [entry for entry in ledger.entries if entry.data_step == data_step]
     if spikes:
         return _rebuild(run, spikes[-1].at_update + 1, data_step, ledger, None, overrides)
@@ -212,7 +213,7 @@ def _rebuild(
     overrides: Sequence[str],
 ) -> RebuiltStep:
     attempts = run_history.attempts_at(run_history.list_attempts(run.events()), step)
-    config = run_history.config_of(run, attempts[-1] if attempts else None, tuple(overrides))
+    config = run.config(overrides, attempts[-1].config_file if attempts else CONFIG_FILE)
     if step > config.num_steps:
         raise ReferenceNotFoundError(
             f"{run.path.name} has {config.num_steps} steps; there is no step {step}."
@@ -323,5 +324,5 @@ def _fingerprints_used(rebuilt: RebuiltStep) -> list[str] | None:
     named = rebuilt.attempts[-1].event.get("store_fingerprints") if rebuilt.attempts else None
     if named is not None:
         return list(named)
-    state = run_history.newest_state(rebuilt.run)
+    state = newest_state(rebuilt.run)
     return None if state is None else state.store_fingerprints

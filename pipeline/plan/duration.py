@@ -10,7 +10,8 @@ from typing import Any
 
 from pipeline.engine.gpus import Gpu, find_gpu
 from pipeline.plan.network import Network
-from pipeline.runs.config import UNBOUNDED_STEPS, PretrainConfig
+from pipeline.runs.config import PretrainConfig
+from pipeline.runs.token_plan import UNBOUNDED_STEPS
 
 _DEFAULT_MFU = {"encoder": 0.35, "decoder": 0.35, "encoder_decoder": 0.30, "elmo": 0.05}
 """Expected shares of a GPU's peak, below the published ones: 52% of a V100's for BERT large (Rasley et al. 2020,

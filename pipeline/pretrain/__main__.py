@@ -38,10 +38,10 @@ def _main(directory: str) -> None:
 
     from cluster.artefacts.errors import ClozeError
     from cluster.train_group import rank_from_environment
-    from pipeline.pretrain.guards.endings import record_launch
     from pipeline.pretrain.guards.leftovers import end_leftovers
-    from pipeline.pretrain.guards.torchrun_files import note_torchrun, remove_torchrun_directories
     from pipeline.runs.directory import RunDirectory
+    from pipeline.runs.lifecycle import record_launch
+    from pipeline.runs.torchrun_files import note_torchrun, remove_torchrun_directories
 
     if "RANK" not in os.environ:
         os.environ |= _ALONE
@@ -76,10 +76,10 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     from cluster.artefacts.errors import ClozeError
     from cluster.stopping import stop_on_sigterm
     from pipeline.engine.device import trains_on_cuda
-    from pipeline.pretrain.collectives import from_rank_zero
-    from pipeline.pretrain.guards.endings import record_end, record_failure
     from pipeline.pretrain.guards.out_of_memory import memory_explained
+    from pipeline.pretrain.step.collectives import from_rank_zero
     from pipeline.runs.heartbeat import has_made_updates
+    from pipeline.runs.lifecycle import record_end, record_failure
     from pipeline.runs.reconciling import replay
 
     first = rank.rank == 0
@@ -95,7 +95,7 @@ def _train(run: RunDirectory, rank: Rank) -> None:
                 grace_s=grace_s,
                 next_step=next_step,
                 speaks=first,
-                nothing_to_save=lambda: not has_made_updates(run.path),
+                nothing_to_save=lambda: not has_made_updates(run),
             ),
             memory_explained(run, rank.rank),
         ):

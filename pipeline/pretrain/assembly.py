@@ -17,8 +17,8 @@ from pipeline.engine.factory import open_engine
 from pipeline.engine.interface import TrainingEngine
 from pipeline.engine.network import prepare_network
 from pipeline.objectives import OBJECTIVES
-from pipeline.pretrain.device_batches import HostBatch, host_batch
 from pipeline.pretrain.evaluation import Evaluation
+from pipeline.pretrain.step.device_batches import HostBatch, host_batch
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.inputs import Inputs, open_inputs
 from pipeline.samples.dataset import TokenDataset

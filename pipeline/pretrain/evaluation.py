@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from cluster.train_group import Rank
 from pipeline.engine.interface import TrainingEngine
 from pipeline.objectives.terms import Term, with_perplexities
-from pipeline.pretrain.collectives import summed
-from pipeline.pretrain.device_batches import HostBatch
-from pipeline.pretrain.totals import Totals
+from pipeline.pretrain.step.collectives import summed
+from pipeline.pretrain.step.device_batches import HostBatch
+from pipeline.pretrain.step.totals import Totals
 from pipeline.samples.loader import StepLoader
 
 
@@ -42,9 +43,7 @@ class Evaluation:
         self._before_batch = before_batch
 
     @torch.no_grad()
-    def measure(
-        self, engine: TrainingEngine, rank: int, world_size: int, beat: Callable[[], None]
-    ) -> dict[str, float]:
+    def measure(self, engine: TrainingEngine, rank: Rank, beat: Callable[[], None]) -> dict[str, float]:
         """The metrics of `terms.metric_names`, and `TERM/loss/SOURCE` of every source; where sources are measured
         alone, all metrics of each.
 
@@ -58,7 +57,7 @@ class Evaluation:
         for source, loader in self._loaders.items():
             names = () if source else self._sources
             totals = Totals(self._weights, names, engine.device)
-            metrics = self._mean(engine, loader, totals, rank, world_size, beat)
+            metrics = self._mean(engine, loader, totals, rank, beat)
             metrics = with_perplexities(metrics, self._terms)
             found |= {f"{name}/{source}": value for name, value in metrics.items()} if source else metrics
         engine.train()
@@ -69,14 +68,13 @@ class Evaluation:
         engine: TrainingEngine,
         loader: StepLoader[HostBatch],
         totals: Totals,
-        rank: int,
-        world_size: int,
+        rank: Rank,
         beat: Callable[[], None],
     ) -> dict[str, float]:
         counts = dict.fromkeys(self._weights, 0.0)
-        for turn in range(-(-self._micro_batches // world_size)):
+        for turn in range(-(-self._micro_batches // rank.world_size)):
             beat()
-            number = turn * world_size + rank
+            number = turn * rank.world_size + rank.rank
             # All ranks run equally many passes (ZeRO-3 gathers weights in each); surplus ones are not counted.
             batch = loader.micro_batch(0, min(number, self._micro_batches - 1))
             self._before_batch(batch.number)

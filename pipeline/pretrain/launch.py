@@ -23,7 +23,7 @@ from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.store import store_of
 from pipeline.config.loading import to_plain
 from pipeline.objectives.outside import pin_references
-from pipeline.pretrain.guards.endings import record_end, record_failure, record_launch, stalled
+from pipeline.pretrain.guards.endings import stalled
 from pipeline.pretrain.guards.leftovers import end_leftovers
 from pipeline.pretrain.guards.lost_workers import record_lost_workers
 from pipeline.pretrain.guards.out_of_memory import (
@@ -33,15 +33,18 @@ from pipeline.pretrain.guards.out_of_memory import (
     what_fits,
 )
 from pipeline.pretrain.guards.stall_watch import StallWatch, watching
-from pipeline.pretrain.guards.torchrun_files import remove_torchrun_directories
-from pipeline.runs.config import UNBOUNDED_STEPS, PretrainConfig
+from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.heartbeat import STACKS, has_made_updates, read_heartbeats
+from pipeline.runs.events import Event
+from pipeline.runs.heartbeat import has_made_updates, read_heartbeats
 from pipeline.runs.history import last_logged
+from pipeline.runs.lifecycle import record_end, record_failure, record_launch
+from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import log_size, read_new
-from pipeline.runs.log.log import STEP_KIND
 from pipeline.runs.log.sender import want_status
 from pipeline.runs.reconciling import replay
+from pipeline.runs.token_plan import UNBOUNDED_STEPS
+from pipeline.runs.torchrun_files import remove_torchrun_directories
 
 _POLL_S = 0.5
 
@@ -138,7 +141,7 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
         end_leftovers(run)
         remove_torchrun_directories(run)
         record_launch(run)
-        want_status(run.path, "RUNNING")
+        want_status(run, "RUNNING")
     try:
         with (
             ray_runtime(config.cluster.address, num_cpus=num_cpus),
@@ -147,7 +150,7 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
                 run.path,
                 grace_s=config.guards.grace_s,
                 next_step=f"cloze resume {run.typed}",
-                nothing_to_save=lambda: not has_made_updates(run.path),
+                nothing_to_save=lambda: not has_made_updates(run),
             ),
             watching(run) as watch,
         ):
@@ -177,7 +180,7 @@ def _train_with_restarts(
                 {"run": str(run.path.resolve())},
                 size,
                 name=run.path.name,
-                storage=run.path / "ray-train",
+                storage=run.ray_train,
                 max_failures=config.cluster.max_failures,
                 next_step=f"cloze resume {run.typed}",
                 environment=tracking_environment(),
@@ -188,15 +191,15 @@ def _train_with_restarts(
             newest = _newest_step(run)
             if newest == before or not config.cluster.max_failures:
                 raise _cause_of(error, run, config, watch, count_oom_kills() - oom_kills) from error
-            run.record_event("restarts-renewed", step=newest, message=str(error)[:2000])
+            run.record_event(Event.RESTARTS_RENEWED, step=newest, message=str(error)[:2000])
 
 
 def _cause_of(
     error: WorkersLostError, run: RunDirectory, config: PretrainConfig, watch: StallWatch, oom_kills: int
 ) -> ClozeError:
     """Why the workers were lost the last time, where the driver can tell; else that they were."""
-    if stall := watch.last_of(read_heartbeats(run.path)):
-        stacks = sorted((run.path / STACKS).glob(f"rank-*-{stall.beat.host}-{stall.beat.pid}.*"))
+    if stall := watch.last_of(read_heartbeats(run)):
+        stacks = sorted(run.stacks.glob(f"rank-*-{stall.beat.host}-{stall.beat.pid}.*"))
         return stalled(run, config.cluster.max_failures, str(stall), stacks)
     explained = explain_killed_worker(str(error.__cause__), oom_kills, config, lambda: what_fits(config))
     return explained or error
@@ -230,12 +233,12 @@ def _shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]
 
     def follow() -> None:
         last = last_logged(run)
-        shown, offset = 0, log_size(run.path)
+        shown, offset = 0, log_size(run)
         with progress(f"pretrain {run.path.name}", total) as advance:
             while True:
                 stopping = stop.wait(_POLL_S)
-                entries, offset = read_new(run.path, offset)
-                steps = [(entry["step"], entry["data"]) for entry in entries if entry["kind"] == STEP_KIND]
+                entries, offset = read_new(run, offset)
+                steps = [(entry["step"], entry["data"]) for entry in entries if entry["kind"] == LogKind.STEP]
                 if last is not None and not shown and steps:
                     shown = done(*last)
                     advance(shown)

@@ -23,7 +23,7 @@ from pipeline.objectives.outside import OUTSIDE_KIND
 from pipeline.pretrain.guards.endings import require_not_lost
 from pipeline.runs.config import PretrainConfig, identity_of, without_places
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.lines import LOG_NAME
+from pipeline.runs.events import Event
 from pipeline.runs.log.seals import damage_of_log
 from pipeline.samples.epochs.index_cache import IndexCache
 
@@ -58,7 +58,7 @@ def check_resume(
     for message in messages:
         print(f"A damaged checkpoint is passed over: {message}", file=sys.stderr)
         if not look_only:
-            run.record_event("checkpoint-set-aside", message=message)
+            run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
     seen = SeenFiles.read(run.verified)
     inputs = open_inputs(
         config, verify=True, resolve=resolve_model, seen=seen, cache=IndexCache(run.index_cache)
@@ -70,9 +70,9 @@ def check_resume(
     if start is None:
         return None
     state = checkpoints.read_trainer_state(start)
-    damage = damage_of_log(run.path)
+    damage = damage_of_log(run)
     found = {
-        **({LOG_NAME: damage} if damage else {}),
+        **({run.log.name: damage} if damage else {}),
         **_differences(orjson.loads(orjson.dumps(without_places(state.identity))), identity_of(config)),
         **_differences(
             {
@@ -88,12 +88,7 @@ def check_resume(
         ),
     }
     # A checkpoint from before an allowed change still differs by it.
-    known = {
-        (key, text)
-        for event in run.events()
-        if event["event"] == "changed"
-        for key, text in event["differences"].items()
-    }
+    known = {(key, text) for event in run.events(Event.CHANGED) for key, text in event["differences"].items()}
     found = {key: text for key, text in found.items() if (key, text) not in known}
     allowed = {key: text for key, text in found.items() if _is_allowed(key, allow_changed)}
     if refused := {key: text for key, text in found.items() if key not in allowed}:
@@ -109,7 +104,7 @@ def check_resume(
     if _is_allowed(MACHINE, allow_changed):
         allowed[MACHINE] = f"may have another optimizer than {state.optimizer}"
     if allowed and not look_only:
-        run.record_event("changed", step=state.step, differences=allowed)
+        run.record_event(Event.CHANGED, step=state.step, differences=allowed)
     return start
 
 
@@ -118,7 +113,7 @@ def require_same_optimizer(run: RunDirectory, state: checkpoints.TrainerState, o
 
     The driver cannot tell: its machine may have no GPU, or no compiler, where those of the workers have.
     """
-    changes = (event["differences"] for event in run.events() if event["event"] == "changed")
+    changes = (event["differences"] for event in run.events(Event.CHANGED))
     if state.optimizer == optimizer_name or any(MACHINE in differences for differences in changes):
         return
     raise ResumeRefusedError(

@@ -1,27 +1,27 @@
-"""The checkpoints of a run as its trainer sees them: where to go on from, saving, and telling of it."""
+"""The checkpoints that an attempt saves: written behind training's back, and told in log and history."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-
-import torch.distributed as dist
 
 from cluster.artefacts.errors import StorageError
 from cluster.train_group import Rank
-from pipeline.checkpoints.checkpoint import TrainerState, evaluated, read_trainer_state, step_of
-from pipeline.checkpoints.retention import Retention, best_step, newest_good
+from pipeline.checkpoints.checkpoint import TrainerState, evaluated
+from pipeline.checkpoints.retention import Retention, best_step
 from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
-from pipeline.checkpoints.store import store_of
+from pipeline.checkpoints.store import CheckpointStore
 from pipeline.engine.interface import TrainingEngine
-from pipeline.pretrain.collectives import from_rank_zero
-from pipeline.pretrain.guards.endings import require_not_lost
+from pipeline.pretrain.counters import Counters
 from pipeline.pretrain.guards.fence import Fence
-from pipeline.runs.config import PretrainConfig
+from pipeline.pretrain.guards.spikes import SpikeGuard
+from pipeline.pretrain.step.collectives import from_rank_zero
+from pipeline.runs.config import PretrainConfig, identity_of
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.events import Event
 from pipeline.runs.history import logged_checkpoints
 from pipeline.runs.inputs import Inputs
+from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.reporter import Reporter
 from pipeline.runs.log.sender import METRIC_PREFIXES
 
@@ -29,87 +29,54 @@ MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A checkpoint to go on from."""
-
-    directory: Path
-    """On this machine."""
-    state: TrainerState
-
-
 class RunCheckpoints:
-    """All ranks make one, and call its methods at the same steps."""
+    """Saves the checkpoints of one attempt. All ranks make one, and call its methods at the same steps."""
 
-    def __init__(self, run: RunDirectory, config: PretrainConfig, rank: Rank) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        config: PretrainConfig,
+        rank: Rank,
+        store: CheckpointStore,
+        inputs: Inputs,
+        reporter: Reporter,
+        *,
+        while_waiting: Callable[[], None] = lambda: None,
+        fence: Fence | None = None,
+    ) -> None:
+        """Get ready to save; rank 0 logs the changes to checkpoints that the attempt before could not log any more.
+
+        Args:
+            while_waiting: called again and again while a save is waited for.
+            fence: the fence of this group, on rank 0; no checkpoint is published once another group owns the run.
+        """
         self._run, self._config, self._rank = run, config, rank
-        self._store = store_of(run, config)
+        self._store, self._inputs, self._reporter = store, inputs, reporter
+        self._allowed_changes = [
+            {"step": event["step"], "differences": event["differences"]}
+            for event in run.events(Event.CHANGED)
+        ]
         self._failed: list[StorageError] = []
         self._committed = -1
         """Step of the newest checkpoint that this attempt saved."""
         self._told: set[int] = set()
-        """Steps of the checkpoints that the log says are there; rank 0 knows."""
-
-    def newest(self) -> Start | None:
-        """The newest good checkpoint, chosen and verified by rank 0 for all; None before the first.
-
-        Raises:
-            CorruptCheckpointError: there are checkpoints and none verifies.
-            StorageError: where they are kept cannot be read.
-        """
-        step: int | None = None
-        if self._rank.rank == 0:
-            try:
-                path, messages = newest_good(self._store)
-            except StorageError as error:
-                raise StorageError(
-                    error.problem,
-                    kept="the run and its checkpoints",
-                    next_step=f"when they can be read again: cloze resume {self._run.typed}",
-                ) from error
-            require_not_lost(self._run, path)
-            for message in messages:
-                self._run.record_event("checkpoint-set-aside", message=message)
-            step = None if path is None else step_of(path)
-        step = from_rank_zero(step)
-        if step is None:
-            return None
-        directory = self._store.local(step)
-        if self._store.copies and self._rank.local_rank == 0 and self._rank.rank != 0:
-            self._store.fetch(step)
-        dist.barrier()
-        return Start(directory, read_trainer_state(directory))
-
-    def begin(
-        self,
-        inputs: Inputs,
-        reporter: Reporter,
-        while_waiting: Callable[[], None],
-        fence: Fence | None = None,
-    ) -> None:
-        """Get ready to save; logs what became of checkpoints just before the attempt before ended.
-
-        Args:
-            while_waiting: called again and again while a save is waited for.
-            fence: that of this group, on rank 0; no checkpoint is published behind it.
-        """
-        self._reporter = reporter
-        settings = self._config.checkpoint
+        """Steps of the checkpoints that the log lists as existing; rank 0 knows."""
+        settings = config.checkpoint
         self._saver = CheckpointSaver(
-            self._store,
-            self._rank,
+            store,
+            rank,
             Contents(
                 model=inputs.model,
                 tokenizer_json=inputs.vocabulary.tokenizer_json,
                 inputs=inputs.entries,
-                ema=self._config.ema is not None,
+                ema=config.ema is not None,
             ),
             Retention(settings.keep_last, settings.keep_every_steps),
             asynchronous=settings.asynchronous,
             while_waiting=while_waiting,
             before_publishing=fence.require if fence is not None else lambda: None,
         )
-        if self._rank.rank == 0:
+        if rank.rank == 0:
             self._catch_up()
 
     @property
@@ -123,11 +90,11 @@ class RunCheckpoints:
         steps = self._store.steps()
         return self._store.place(steps[-1]) if steps else None
 
-    def save(self, engine: TrainingEngine, state: TrainerState) -> None:
-        """Have the state copied and written; it must not change before `before_update` was called."""
-        # What the checkpoint says was logged must be there after a power failure, too.
+    def save(self, engine: TrainingEngine, counters: Counters, spikes: SpikeGuard) -> None:
+        """Have the state copied and written; it must not change before `before_update` returned."""
+        # The log up to the checkpoint's step must survive a power failure, too.
         self._reporter.sync()
-        self._saver.save(engine, state)
+        self._saver.save(engine, self._state(engine, counters, spikes))
 
     def before_update(self) -> None:
         """Return when weights and optimizer state may change."""
@@ -139,21 +106,20 @@ class RunCheckpoints:
         self.tell()
 
     def tell(self) -> bool:
-        """Log what became of saves; whether too many of them failed, on rank 0."""
+        """Log the outcomes of saves; returns, on rank 0, whether too many in a row failed."""
         for outcome in self._saver.finished():
             if isinstance(outcome, Committed):
                 self._failed.clear()
                 self._tell_of(outcome)
             else:
                 self._failed.append(outcome.error)
-                self._reporter.history(
-                    "checkpoint-failed", step=outcome.step, message=outcome.error.problem[:2000]
-                )
+                message = outcome.error.problem[:2000]
+                self._reporter.history(Event.CHECKPOINT_FAILED, step=outcome.step, message=message)
         return len(self._failed) >= MAX_FAILED_SAVES
 
     def require_saved(self, step: int) -> None:
         """Raise StorageError, on all ranks, unless the checkpoint of a step is there."""
-        # What was committed counts, also where it was moved away since.
+        # A checkpoint that was committed and moved away since counts, too.
         if not from_rank_zero(
             self._rank.rank == 0 and (step == self._committed or step in self._store.steps())
         ):
@@ -168,8 +134,36 @@ class RunCheckpoints:
             next_step=f"make room, or give permission, then: cloze resume {self._run.typed}",
         )
 
+    def _state(self, engine: TrainingEngine, counters: Counters, spikes: SpikeGuard) -> TrainerState:
+        """The state of training now, besides weights and optimizer."""
+        config, info = self._config, self._run.info
+        return TrainerState(
+            step=counters.step,
+            samples=config.batch_plan.samples_between(0, counters.step),
+            predicted_tokens=counters.predicted_tokens,
+            world_size=self._rank.world_size,
+            zero_stage=config.zero.stage,
+            optimizer=engine.optimizer_name,
+            data_fingerprint=self._inputs.data_fingerprint,
+            store_fingerprints=[store.fingerprint for store in self._inputs.stores],
+            identity=identity_of(config),
+            held_out=counters.held_out,
+            metric=config.metric,
+            run_id=info.run_id,
+            run_name=info.name,
+            elapsed_s=counters.elapsed_s,
+            tokens=config.tokens_before(counters.step),
+            best=counters.best,
+            evaluations_since_best=counters.evaluations_since_best,
+            skipped_updates=counters.skipped_updates,
+            losses=spikes.losses,
+            skipped_data=list(spikes.skipped.steps),
+            allowed_changes=self._allowed_changes,
+            attempt=self.attempt,
+        )
+
     def _catch_up(self) -> None:
-        """Log what was done to checkpoints by somebody who was killed before it could say so."""
+        """Log the checkpoints that were committed or deleted by a process that was killed before it could log them."""
         last, self._told = logged_checkpoints(self._run)
         steps = self._store.steps()
         if steps:
@@ -185,15 +179,15 @@ class RunCheckpoints:
         self._forget_all_but(saved.kept, saved.step)
         self._log(saved.step, saved.place, saved.fingerprint, saved.held_out, saved.best)
         if saved.warning:
-            self._reporter.history("retention-failed", step=saved.step, message=saved.warning)
+            self._reporter.history(Event.RETENTION_FAILED, step=saved.step, message=saved.warning)
         times = {"checkpoint_waited_s": saved.waited_s, "checkpoint_s": saved.seconds}
-        self._reporter.write("saving", saved.step, times | {"checkpoint_bytes": saved.size_bytes})
+        self._reporter.write(LogKind.SAVING, saved.step, times | {"checkpoint_bytes": saved.size_bytes})
 
     def _forget_all_but(self, steps: Collection[int], newest: int) -> None:
-        """Have tracking forget what was told of and is not there any more. What is newer than `newest` was set aside,
-        and will be made again."""
+        """Log that checkpoints were deleted, so that tracking deletes them too. Those newer than `newest` were set
+        aside, and will be made again."""
         gone = [step for step in sorted(self._told) if step < newest and step not in steps]
-        if gone and self._reporter.write("forget", newest, {"steps": gone}):
+        if gone and self._reporter.write(LogKind.FORGET, newest, {"steps": gone}):
             self._told.difference_update(gone)
 
     def _log(
@@ -201,16 +195,16 @@ class RunCheckpoints:
     ) -> None:
         local = Path(place)
         self._told.add(step)
-        # What was measured at an earlier step is none of these weights'.
+        # Metrics of an evaluation at an earlier step are not metrics of these weights.
         evaluated_ms = self._reporter.evaluated_ms(step)
         entry = {
             "directory": str(local.resolve()) if local.is_dir() else place,
             "fingerprint": fingerprint,
             "metrics": {}
             if evaluated_ms is None
-            else {f"{METRIC_PREFIXES['held_out']}{name}": value for name, value in held_out.items()},
+            else {f"{METRIC_PREFIXES[LogKind.HELD_OUT]}{name}": value for name, value in held_out.items()},
             "evaluated_ms": evaluated_ms,
             "best": best,
             "kept": sorted(self._told),
         }
-        self._reporter.write("checkpoint", step, entry)
+        self._reporter.write(LogKind.CHECKPOINT, step, entry)

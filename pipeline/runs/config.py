@@ -34,11 +34,9 @@ from pipeline.runs.settings import (
     ZeroConfig,
     must_be_multiple,
 )
+from pipeline.runs.token_plan import TokenPlan
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.reading import Format, Reading
-
-UNBOUNDED_STEPS = 10**9
-"""Steps of a run that only its time budget ends."""
 
 
 class PretrainConfig(Config):
@@ -126,13 +124,15 @@ class PretrainConfig(Config):
             OBJECTIVES[self.objective.kind].terms(self.objective)
         )
 
+    @cached_property
+    def token_plan(self) -> TokenPlan:
+        """Samples and sequence lengths by step."""
+        return TokenPlan.of(self.model_dump(include={"batch", "steps", "budget"}))
+
     @property
     def num_steps(self) -> int:
         """Updates of the whole run; UNBOUNDED_STEPS where only its time ends it."""
-        bounds = [self.steps or UNBOUNDED_STEPS]
-        if self.budget is not None and self.budget.tokens is not None:
-            bounds.append(self._steps_of(self.budget.tokens))
-        return min(bounds)
+        return self.token_plan.num_steps
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -140,11 +140,10 @@ class PretrainConfig(Config):
         rest = self.num_steps - sum(phase.steps for phase in self.batch.phases)
         return (*self.batch.phases, Phase(steps=max(rest, 1)))
 
-    @cached_property
+    @property
     def batch_plan(self) -> BatchPlan:
         """How many samples each step has, and how they are cut."""
-        warmup = tuple((stage.steps, stage.samples) for stage in self.batch.warmup)
-        return BatchPlan(self.batch.samples, self.batch.micro_batch_size, warmup)
+        return self.token_plan.batches
 
     def length_of(self, phase: Phase) -> int:
         """Tokens per sample in a phase."""
@@ -152,31 +151,11 @@ class PretrainConfig(Config):
 
     def sequence_length_at(self, step: int) -> int:
         """Tokens per sample at a step."""
-        for phase in self.batch.phases:
-            if step < phase.steps:
-                return self.length_of(phase)
-            step -= phase.steps
-        return self.batch.sequence_length
+        return self.token_plan.sequence_length_at(step)
 
     def tokens_before(self, step: int) -> int:
         """Tokens of text, before noise, that the steps before `step` read."""
-        total, first = 0, 0
-        for phase in self.batch.phases:
-            last = min(step, first + phase.steps)
-            if last > first:
-                total += self.length_of(phase) * self.batch_plan.samples_between(first, last)
-            first += phase.steps
-        if step > first:
-            total += self.batch.sequence_length * self.batch_plan.samples_between(first, step)
-        return total
-
-    def _steps_of(self, tokens: int) -> int:
-        """The fewest steps that read so many tokens."""
-        low, high = 0, tokens
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.tokens_before(middle) < tokens else (low, middle)
-        return high
+        return self.token_plan.tokens_before(step)
 
     def _step_problems(self) -> Iterator[ConfigProblem]:
         if self.steps is None and (

@@ -1,12 +1,26 @@
-"""The directory of a run: what it is, where its parts lie, how it is found again.
+"""The directory of a run: what it is, the names of all its files, how it is found again.
 
 runs/NAME-1a2b3c4d/
     run.json        MLflow run id, tracking store, registered model; with a checksum
-    config.yaml     the resolved configuration; its last line is a checksum
-    log.jsonl       every step's metrics and every event, append-only; log.seals has the hashes of its stretches
-    verified.json   which files of its data were hashed, and need not be as long as nobody touches them
+    config.yaml     the resolved configuration; its last line is a checksum. config.yaml.1 ... are those before it
+    events.jsonl    the run's history: starts, resumptions, repairs and ends (`Event`)
+    log.jsonl       every step's metrics and every event at a step (`LogKind`), append-only; the truth
+    log.seals       hashes of the log's stretches
+    log.sent        bytes of the log that MLflow has; log.status and log.errors belong to the sending process, too
+    skipped.json    the data that is left out after loss spikes
+    verified.json   which files of its data were hashed, and need not be as long as they are unchanged
+    owner.json      the fence: which group of workers the run belongs to
+    stop.json       the request to stop (`cluster.stopping`)
     index-cache/    which documents make the samples of this epoch and the next; made anew when it is missing
     checkpoints/    step-00000100/ ... each committed like any artefact
+    heartbeats/     signs of life of every rank: rank-00000, pulse-00000
+    stacks/         stacks of ranks that stood still
+    profile/        traces and tables of profiled steps
+    torchrun/       which temporary directory each torchrun has
+    ray-train/      what Ray Train writes
+
+Nothing here but `RunDirectory.config` imports the configuration's classes: a run of another version of cloze, whose
+configuration does not validate any more, is still listed, shown, compared and traced by its `settings`.
 """
 
 from __future__ import annotations
@@ -17,24 +31,28 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import xxhash
+import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from cluster.artefacts.confined import inside
 from cluster.artefacts.credentials import message_without_credentials, without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError
-from cluster.artefacts.manifest import seal, unseal, write_durably
-from cluster.artefacts.storage import contents_of, exclusive, storage_errors
-from pipeline.config.loading import load_config, to_yaml
+from cluster.artefacts.manifest import created_by, seal, unseal, write_durably
+from cluster.artefacts.storage import LOCK_NAME, contents_of, exclusive, storage_errors
+from pipeline.config.loading import Config, load_config, to_yaml
 from pipeline.config.problems import nearest
-from pipeline.runs.config import PretrainConfig
+from pipeline.runs.events import Event
+
+if TYPE_CHECKING:
+    from pipeline.runs.config import PretrainConfig
 
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
-EVENTS_FILE = "events.jsonl"
+"""The configuration of the attempts to come."""
 _SEAL = "# xxh3_128 of the lines above: "
 
 
@@ -60,9 +78,9 @@ class RunDirectory:
     path: Path
 
     @property
-    def checkpoints(self) -> Path:
-        """Directory of the run's checkpoints."""
-        return self.path / "checkpoints"
+    def exists(self) -> bool:
+        """Whether there is a run in the directory."""
+        return self.info_file.is_file()
 
     @property
     def typed(self) -> str:
@@ -71,9 +89,84 @@ class RunDirectory:
         return shlex.quote(self.path.name if usual else str(self.path.resolve()))
 
     @property
+    def info_file(self) -> Path:
+        """Who the run is in MLflow; see `info`. A directory with this file is a run."""
+        return self.path / RUN_FILE
+
+    @property
+    def config_file(self) -> Path:
+        """The configuration of the attempts to come."""
+        return self.path / CONFIG_FILE
+
+    @property
+    def history(self) -> Path:
+        """The events of the run; see `record_event` and `events`."""
+        return self.path / "events.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """The log of every step; see `pipeline.runs.log`."""
+        return self.path / "log.jsonl"
+
+    @property
+    def log_seals(self) -> Path:
+        """Hashes of the log's stretches."""
+        return self.path / "log.seals"
+
+    @property
+    def log_sent(self) -> Path:
+        """Bytes of the log that MLflow has, in decimal."""
+        return self.path / "log.sent"
+
+    @property
+    def log_sent_lock(self) -> Path:
+        """Held by the process that sends the log."""
+        return self.path / ".log.sent.lock"
+
+    @property
+    def log_sender(self) -> Path:
+        """Host and process id of the process that sends for the newest attempt."""
+        return self.path / ".log.sender"
+
+    @property
+    def log_status(self) -> Path:
+        """The status that the run is to have in MLflow; absent once MLflow has been told."""
+        return self.path / "log.status"
+
+    @property
+    def log_errors(self) -> Path:
+        """Output of the sending process; empty when all is well."""
+        return self.path / "log.errors"
+
+    @property
+    def skipped(self) -> Path:
+        """The data that is left out after loss spikes; see `SkipLedger`."""
+        return self.path / "skipped.json"
+
+    @property
     def verified(self) -> Path:
-        """File that says which files of the run's data were verified, and what they looked like."""
+        """Which files of the run's data were verified, and their sizes and times then."""
         return self.path / "verified.json"
+
+    @property
+    def owner(self) -> Path:
+        """The token of the group that the run belongs to; see `Fence`."""
+        return self.path / "owner.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that trains or changes the run."""
+        return self.path / LOCK_NAME
+
+    @property
+    def clock(self) -> Path:
+        """Touched to ask the file system for the time."""
+        return self.path / ".clock"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory of the run's checkpoints, where they are not kept elsewhere."""
+        return self.path / "checkpoints"
 
     @property
     def index_cache(self) -> Path:
@@ -81,31 +174,83 @@ class RunDirectory:
         return self.path / "index-cache"
 
     @property
+    def profile(self) -> Path:
+        """Directory of profiles."""
+        return self.path / "profile"
+
+    @property
+    def torchrun(self) -> Path:
+        """Directory of notes on torchrun's temporary directories."""
+        return self.path / "torchrun"
+
+    @property
+    def ray_train(self) -> Path:
+        """Directory of Ray Train."""
+        return self.path / "ray-train"
+
+    @property
+    def heartbeats(self) -> Path:
+        """Directory of the ranks' signs of life."""
+        return self.path / "heartbeats"
+
+    def heartbeat(self, rank: int) -> Path:
+        """The activity of a rank; see `Heartbeat`."""
+        return self.heartbeats / f"rank-{rank:05d}"
+
+    def pulse(self, rank: int) -> Path:
+        """The count of a rank's helper; see `Pulse`."""
+        return self.heartbeats / f"pulse-{rank:05d}"
+
+    @property
+    def stacks(self) -> Path:
+        """Directory of stacks."""
+        return self.path / "stacks"
+
+    def stack_file(self, rank: int, host: str, pid: int, suffix: str = ".txt") -> Path:
+        """The stacks of a rank's process when it stood still; `.py-spy.txt` is read from outside the process."""
+        return self.stacks / f"rank-{rank:05d}-{host}-{pid}{suffix}"
+
+    @property
     def info(self) -> RunInfo:
-        """Who the run is in MLflow.
+        """The run's identity in MLflow.
 
         Raises:
             CorruptArtefactError: the file is damaged.
         """
-        with contents_of(self.path / RUN_FILE):
-            return RunInfo.model_validate(unseal(orjson.loads((self.path / RUN_FILE).read_bytes())))
+        with contents_of(self.info_file):
+            return RunInfo.model_validate(unseal(orjson.loads(self.info_file.read_bytes())))
 
-    def config(self, overrides: tuple[str, ...] = ()) -> PretrainConfig:
-        """The resolved configuration, with overrides for a resumption; `config_in` of the present one."""
-        return self.config_in(CONFIG_FILE, overrides)
+    def settings(self, name: str = CONFIG_FILE) -> dict[str, Any]:
+        """A stored configuration as plain data, whichever version of cloze wrote it.
 
-    def config_in(self, name: str, overrides: Sequence[str] = ()) -> PretrainConfig:
-        """The configuration in a file of the run.
+        Args:
+            name: the file's name in the run's directory.
 
         Raises:
             CorruptArtefactError: it is not what was written.
-            ConfigError: overrides do not fit.
         """
+        path = inside(self.path, name)
+        _require_sealed(path, self.typed)
+        with contents_of(path):
+            return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+    def config(self, overrides: Sequence[str] = (), name: str = CONFIG_FILE) -> PretrainConfig:
+        """A stored configuration, with overrides for a resumption.
+
+        Args:
+            name: the file's name in the run's directory.
+
+        Raises:
+            CorruptArtefactError: it is not what was written.
+            ConfigError: it is another version's, or overrides do not fit.
+        """
+        from pipeline.runs.config import PretrainConfig
+
         path = inside(self.path, name)
         _require_sealed(path, self.typed)
         return load_config(PretrainConfig, path, overrides)
 
-    def create(self, info: RunInfo, config: PretrainConfig) -> None:
+    def create(self, info: RunInfo, config: Config) -> None:
         """Write a new run's files; `run.json` last, because a run exists when that does.
 
         Raises:
@@ -114,36 +259,34 @@ class RunDirectory:
         contents = orjson.dumps(seal(info.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
         with storage_errors(self.path):
             self.checkpoints.mkdir(parents=True)
-            write_durably(self.path / CONFIG_FILE, _sealed(to_yaml(config)))
-            write_durably(self.path / RUN_FILE, contents)
+            write_durably(self.config_file, _sealed(to_yaml(config)))
+            write_durably(self.info_file, contents)
 
-    def reconfigure(self, config: PretrainConfig) -> None:
+    def reconfigure(self, config: Config) -> None:
         """Make `config` the configuration of the resumptions to come; the one before is kept beside it.
 
         Raises:
             StorageError: the file system refuses.
         """
-        current = self.path / CONFIG_FILE
-        if current.read_bytes() == _sealed(to_yaml(config)):
+        current, contents = self.config_file, _sealed(to_yaml(config))
+        if current.read_bytes() == contents:
             return
-        number = len(list(self.path.glob(f"{CONFIG_FILE}.*"))) + 1
+        before = f"{CONFIG_FILE}.{len(list(self.path.glob(f'{CONFIG_FILE}.*'))) + 1}"
         with self.refusals():
-            write_durably(self.path / f"{CONFIG_FILE}.{number}", current.read_bytes())
-            write_durably(current, _sealed(to_yaml(config)))
-        self.record_event("reconfigured", before=f"{CONFIG_FILE}.{number}")
+            write_durably(self.path / before, current.read_bytes())
+            write_durably(current, contents)
+        self.record_event(Event.RECONFIGURED, before=before)
 
-    def record_event(self, event: str, **details: Any) -> None:
-        """Append to the run's history of starts, resumptions, repairs and ends; for operators.
+    def record_event(self, event: Event, **details: Any) -> None:
+        """Append to the run's history, which is for operators.
 
         Raises:
             StorageError: the file system refuses; the history is as it was before.
         """
-        from cluster.artefacts.manifest import created_by
-
         told = orjson.dumps({"event": event, "time": created_by().time, **details}).decode()
         line = message_without_credentials(told).encode() + b"\n"
         with self.refusals():
-            descriptor = os.open(self.path / EVENTS_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(self.history, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 size = os.fstat(descriptor).st_size
                 torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
@@ -157,39 +300,41 @@ class RunDirectory:
             finally:
                 os.close(descriptor)
 
-    def held(self, what: str) -> AbstractContextManager[None]:
-        """Nobody else trains or changes the run for the time of the block; raises StorageError where somebody does."""
+    def events(self, *kinds: Event) -> list[dict[str, Any]]:
+        """The run's history, oldest first, or only events of some kinds; a line that a full disk or a kill tore is left
+        out."""
+        found = []
+        for line in self.history.read_bytes().splitlines() if self.history.exists() else []:
+            with suppress(orjson.JSONDecodeError):
+                event = orjson.loads(line)
+                if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+                    continue
+                if not kinds or event["event"] in kinds:
+                    found.append(event)
+        return found
+
+    def held(self, purpose: str) -> AbstractContextManager[None]:
+        """Lock the run against training and changes by other processes; raises StorageError where one holds it."""
         return exclusive(
             self.path,
-            what,
+            purpose,
             in_use="wait for it to finish, or end it (SIGTERM saves first); `cloze runs` says how far it is",
         )
 
     def refusals(self) -> AbstractContextManager[None]:
-        """For the time of the block, a refusal of the file system is a StorageError that says how the run goes on."""
+        """Inside the block, a refusal of the file system is a StorageError that says how the run goes on."""
         return storage_errors(self.path, again=f"`cloze resume {self.typed}`")
-
-    def events(self) -> list[dict[str, Any]]:
-        """The run's history, oldest first; a line that a full disk or a kill tore is left out."""
-        path = self.path / EVENTS_FILE
-        found = []
-        for line in path.read_bytes().splitlines() if path.exists() else []:
-            with suppress(orjson.JSONDecodeError):
-                event = orjson.loads(line)
-                if isinstance(event, dict) and isinstance(event.get("event"), str):
-                    found.append(event)
-        return found
 
 
 def _sealed(text: str) -> bytes:
-    """A YAML file's contents with a last line that tells their hash."""
+    """A YAML file's contents with their hash as the last line."""
     return f"{text}{_SEAL}{xxhash.xxh3_128_hexdigest(text.encode())}\n".encode()
 
 
 def _require_sealed(path: Path, typed: str) -> None:
-    """Refuse a file whose last line tells another hash. One without that line, as earlier versions wrote, passes."""
+    """Refuse a file whose last line tells another hash. A file without that line, as earlier versions wrote, passes."""
     if not path.is_file():
-        return  # who reads it says so
+        return  # reading it says so
     text, found, digest = path.read_bytes().rpartition(_SEAL.encode())
     if found and xxhash.xxh3_128_hexdigest(text).encode() != digest.strip():
         raise CorruptArtefactError(
@@ -211,12 +356,12 @@ def find_run(reference: str, runs_dir: Path) -> RunDirectory:
     Raises:
         ReferenceNotFoundError: there is none; names the nearest.
     """
-    for candidate in (Path(reference), runs_dir / reference):
-        if (candidate / RUN_FILE).is_file():
-            return RunDirectory(candidate)
+    for candidate in (RunDirectory(Path(reference)), RunDirectory(runs_dir / reference)):
+        if candidate.exists:
+            return candidate
     runs = list_runs(runs_dir)
     for run in runs:
-        # What another run's damage is will be told to those who ask for it.
+        # Damage to another run is told by commands about that run.
         with suppress(CorruptArtefactError):
             if run.info.run_id == reference:
                 return run

@@ -28,8 +28,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.pulse import Pulse
 
-HEARTBEATS = "heartbeats"
-STACKS = "stacks"
 ENDED = "ended"
 """Part of a rank that came to its end in good order."""
 FIRST_TIMES_AS_LONG = 10.0
@@ -68,7 +66,7 @@ class Beat(BaseModel):
 class Heartbeat:
     """The heartbeat of this process; close it, or use it as a context, so that the alarm goes with it."""
 
-    def __init__(self, run_directory: Path, rank: int, timeout_s: float) -> None:
+    def __init__(self, run: RunDirectory, rank: int, timeout_s: float) -> None:
         """Start with the alarm set for the time that a first step may take.
 
         Args:
@@ -92,16 +90,15 @@ class Heartbeat:
         self._current: set[str] = set()
         self._step = -1
         self._armed_at, self._armed_s = 0.0, 0.0
-        beats, stacks = run_directory / HEARTBEATS, run_directory / STACKS
-        with RunDirectory(run_directory).refusals():
-            beats.mkdir(exist_ok=True)
-            stacks.mkdir(exist_ok=True)
+        with run.refusals():
+            run.heartbeats.mkdir(exist_ok=True)
+            run.stacks.mkdir(exist_ok=True)
             # Kept open: whoever has no memory, or no file system, left can still tell.
-            self._file = os.open(heartbeat_path(run_directory, rank), os.O_RDWR | os.O_CREAT, 0o644)
-            self._stacks_path = stacks / f"rank-{rank:05d}-{platform.node()}-{process.pid}.txt"
+            self._file = os.open(run.heartbeat(rank), os.O_RDWR | os.O_CREAT, 0o644)
+            self._stacks_path = run.stack_file(rank, platform.node(), process.pid)
             self._stacks = self._stacks_path.open("w")
             self._write(-1, "starting", timeout_s * FIRST_TIMES_AS_LONG)
-        self._pulse = Pulse(pulse_path(run_directory, rank), process.pid)
+        self._pulse = Pulse(run.pulse(rank), process.pid)
 
     def beat(self, step: int, part: str) -> None:
         """Say that this rank begins `part` of `step`.
@@ -161,16 +158,6 @@ class Heartbeat:
         os.pwrite(self._file, orjson.dumps(record).ljust(_RECORD_BYTES - 1) + b"\n", 0)
 
 
-def heartbeat_path(run_directory: Path, rank: int) -> Path:
-    """Where a rank's heartbeat lies."""
-    return run_directory / HEARTBEATS / f"rank-{rank:05d}"
-
-
-def pulse_path(run_directory: Path, rank: int) -> Path:
-    """Where the count of a rank's helper lies."""
-    return run_directory / HEARTBEATS / f"pulse-{rank:05d}"
-
-
 @cache
 def this_machine() -> str:
     """Tells this machine, since it was started, and the container from all others in which numbers of processes mean
@@ -187,10 +174,10 @@ def is_here(beat: Beat) -> bool:
     return beat.machine == this_machine() if beat.machine else beat.host == platform.node()
 
 
-def read_heartbeats(run_directory: Path) -> list[Beat]:
+def read_heartbeats(run: RunDirectory) -> list[Beat]:
     """The last sign of life of every rank that ever gave one, by rank."""
     found = []
-    for path in sorted((run_directory / HEARTBEATS).glob("rank-*")):
+    for path in sorted(run.heartbeats.glob("rank-*")):
         try:
             found.append(Beat.model_validate(orjson.loads(path.read_bytes())))
         except (OSError, ValueError, ValidationError):
@@ -198,18 +185,21 @@ def read_heartbeats(run_directory: Path) -> list[Beat]:
     return found
 
 
-def has_made_updates(run_directory: Path) -> bool:
+def has_made_updates(run: RunDirectory) -> bool:
     """Whether the newest processes at a run have finished an update."""
-    return any(beat.num_steps > 0 for beat in read_heartbeats(run_directory))
+    return any(beat.num_steps > 0 for beat in read_heartbeats(run))
 
 
 def process_of(beat: Beat) -> psutil.Process | None:
     """The process behind a beat, when it runs on this machine and has not ended."""
-    if not is_here(beat):
-        return None
+    return find_process(beat.pid, beat.started_s) if is_here(beat) else None
+
+
+def find_process(pid: int, started_s: float) -> psutil.Process | None:
+    """The process of this machine with a number and a time of creation, unless it has ended."""
     try:
-        process = psutil.Process(beat.pid)
-        alive = abs(process.create_time() - beat.started_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(pid)
+        alive = abs(process.create_time() - started_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return None
     return process if alive else None

@@ -11,11 +11,12 @@ from contextlib import suppress
 
 from cluster.artefacts.credentials import refused
 from cluster.artefacts.errors import ClozeError, StorageError
-from pipeline.pretrain.guards.endings import record_end
-from pipeline.pretrain.guards.torchrun_files import remove_torchrun_directories
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.events import Event
+from pipeline.runs.lifecycle import record_end
 from pipeline.runs.log.sender import send_log, want_status
 from pipeline.runs.state import is_held, state_of
+from pipeline.runs.torchrun_files import remove_torchrun_directories
 
 
 def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
@@ -27,15 +28,11 @@ def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
     # What cannot be read or written stays as it is: looking at a run must not fail for that.
     with suppress(ClozeError, OSError):
         remove_torchrun_directories(run)
-        state, events = state_of(run), [event["event"] for event in run.events()]
-        if state.name == "lost" and events[-1] != "lost":
-            run.record_event("lost", message=state.detail)
-            want_status(run.path, "FAILED")
-        elif (
-            state.name == "finished"
-            and not is_held(run)
-            and not any(event["event"] == "finished" for event in run.events())
-        ):
+        state, events = state_of(run), run.events()
+        if state.name == "lost" and events[-1]["event"] != Event.LOST:
+            run.record_event(Event.LOST, message=state.detail)
+            want_status(run, "FAILED")
+        elif state.name == "finished" and not is_held(run) and not run.events(Event.FINISHED):
             record_end(run)
     with suppress(ClozeError):
         return not send or replay(run)
@@ -50,7 +47,7 @@ def replay(run: RunDirectory) -> bool:
     if not info.tracking_uri:
         return True
     try:
-        send_log(run.path, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
+        send_log(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
     except Exception as error:
         if refused(error):
             print(
@@ -59,6 +56,6 @@ def replay(run: RunDirectory) -> bool:
             )
         # On a disk that is full, why the run ended matters more.
         with suppress(StorageError):
-            run.record_event("tracking-behind", message=told_of(error)[:2000])
+            run.record_event(Event.TRACKING_BEHIND, message=told_of(error)[:2000])
         return False
     return True

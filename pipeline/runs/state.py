@@ -10,26 +10,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import psutil
-
-from cluster.artefacts.storage import LOCK_NAME
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.events import Event
 from pipeline.runs.heartbeat import (
     ENDED,
     Beat,
-    heartbeat_path,
+    find_process,
     is_here,
     process_of,
     read_heartbeats,
     this_machine,
 )
 from pipeline.runs.history import last_logged
-from pipeline.runs.log.log import CHECKPOINT_KIND
+from pipeline.runs.log.kinds import LogKind
+from pipeline.runs.stored_settings import StoredSettings
 
 State = Literal["created", "starting", "running", "stalled", "lost", "finished", "preempted", "failed"]
 
-_CLOCK_NAME = ".clock"
-_STATIONS = ("launched", "lost", "started", "finished", "failed", "preempted")
+_STATIONS = (Event.LAUNCHED, Event.LOST, Event.STARTED, Event.FINISHED, Event.FAILED, Event.PREEMPTED)
 """Events after which a run is in another state."""
 
 
@@ -51,35 +49,35 @@ def state_of(run: RunDirectory, now_s: float | None = None) -> RunState:
     Args:
         now_s: Unix time by the clock of the file system; None asks it.
     """
-    ends = [event for event in run.events() if event["event"] in _STATIONS]
+    ends = run.events(*_STATIONS)
     if not ends:
         return RunState("created")
     last = ends[-1]
-    if last["event"] == "lost":
+    if last["event"] == Event.LOST:
         return RunState("lost", str(last.get("message", "")))
-    if last["event"] == "launched":
+    if last["event"] == Event.LAUNCHED:
         return _by_driver(run, last)
-    if last["event"] == "finished" or _made_last_step(run):
+    if last["event"] == Event.FINISHED or _made_last_step(run):
         return RunState("finished")
-    if last["event"] == "preempted":
+    if last["event"] == Event.PREEMPTED:
         return RunState("preempted", f"at step {last.get('step')}: {last.get('reason')}")
-    if last["event"] == "failed":
+    if last["event"] == Event.FAILED:
         name = str(last.get("error", ""))
         message = (str(last.get("message", "")).splitlines() or [""])[0]
         return RunState(
             "preempted" if name == "PreemptedError" else "failed", f"{name}: {message}".strip(": ")
         )
-    if is_held(run) and not any(map(process_of, read_heartbeats(run.path))):
-        launches = [event for event in ends if event["event"] == "launched"]
+    if is_held(run) and not any(map(process_of, read_heartbeats(run))):
+        launches = [event for event in ends if event["event"] == Event.LAUNCHED]
         if launches and _is_here(launches[-1]):
             return RunState("starting", "its workers are started again, or give their last words")
-    beats = [beat for beat in read_heartbeats(run.path) if beat.rank < int(last["world_size"])]
+    beats = [beat for beat in read_heartbeats(run) if beat.rank < int(last["world_size"])]
     return _by_signs_of_life(run, beats, _clock(run) if now_s is None else now_s)
 
 
 def _clock(run: RunDirectory) -> float:
     """Now, by the clock that also dates the heartbeats' files: those of machines differ."""
-    path = run.path / _CLOCK_NAME
+    path = run.clock
     try:
         path.write_bytes(b"")
         return path.stat().st_mtime
@@ -89,7 +87,7 @@ def _clock(run: RunDirectory) -> float:
 
 def _silent_s(run: RunDirectory, beat: Beat, now_s: float) -> float:
     try:
-        return now_s - heartbeat_path(run.path, beat.rank).stat().st_mtime
+        return now_s - run.heartbeat(beat.rank).stat().st_mtime
     except OSError:
         return 0.0
 
@@ -109,17 +107,15 @@ def _is_here(launch: Mapping[str, Any]) -> bool:
 
 def _is_driver_alive(launch: Mapping[str, Any]) -> bool:
     try:
-        process = psutil.Process(int(launch["pid"]))
-        same = abs(process.create_time() - float(launch["started_s"])) < 1.0
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, KeyError, ValueError):
+        return find_process(int(launch["pid"]), float(launch["started_s"])) is not None
+    except (KeyError, ValueError):
         return False
 
 
 def is_held(run: RunDirectory) -> bool:
     """Whether a process trains or changes the run; on a file system without locks, none does as far as can be told."""
     try:
-        with (run.path / LOCK_NAME).open("rb") as lock:
+        with run.lock.open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:
@@ -130,8 +126,11 @@ def is_held(run: RunDirectory) -> bool:
 
 def _made_last_step(run: RunDirectory) -> bool:
     """Without a driver nobody records the end; whoever saved the last step's checkpoint has nothing left to do."""
-    logged = last_logged(run, CHECKPOINT_KIND)
-    return logged is not None and logged[0] >= run.config().num_steps
+    logged = last_logged(run, LogKind.CHECKPOINT)
+    if logged is None:
+        return False
+    num_steps = StoredSettings.of(run).num_steps
+    return num_steps is not None and logged[0] >= num_steps
 
 
 def _by_signs_of_life(run: RunDirectory, beats: list[Beat], now_s: float) -> RunState:

@@ -29,7 +29,9 @@ from typing import Any
 
 import psutil
 
-from pipeline.runs.log.log import RunLog, Sender
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.log.sender import Sender
 from pipeline.runs.tracking import connect
 from tests.pipeline.ranks import free_port
 
@@ -119,7 +121,7 @@ def _beside_s() -> float:
 
 @contextmanager
 def _log_alone(directory: Path) -> Iterator[Logging]:
-    log = RunLog(directory)
+    log = RunLog(RunDirectory(directory))
     yield lambda step: (log.write("train", step, _metrics(step)), None)[1]
     log.close()
 
@@ -127,8 +129,10 @@ def _log_alone(directory: Path) -> Iterator[Logging]:
 @contextmanager
 def _sender(directory: Path, *, uri: str, answers: bool) -> Iterator[Logging]:
     run_id = _new_run(uri)
-    log = RunLog(directory)
-    sender = Sender(directory, uri=uri if answers else DEAD, run_id=run_id, model_name="benchmark")
+    log = RunLog(RunDirectory(directory))
+    sender = Sender(
+        RunDirectory(directory), uri=uri if answers else DEAD, run_id=run_id, model_name="benchmark"
+    )
     log.write("train", 0, {"started": 0.0})
     sender.notify()
     # The process has imported MLflow when the first line is sent, or has failed to be.

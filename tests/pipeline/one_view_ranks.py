@@ -4,7 +4,7 @@ import os
 import runpy
 
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.skip_ledger import SkipLedger
+from pipeline.runs.skipped_data import SkipLedger
 
 
 def refuse(*_: object) -> None:

@@ -101,7 +101,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path: Path):
     run = RunDirectory(tmp_path / "run")
     (run.path).mkdir()
     require_not_lost(run, None)
-    log = RunLog(run.path)
+    log = RunLog(run)
     log.write("checkpoint", 20, {"directory": "/mnt/gone/step-00000020", "fingerprint": "f"})
     log.close()
     with pytest.raises(CorruptCheckpointError, match=r"step 20 at /mnt/gone"):

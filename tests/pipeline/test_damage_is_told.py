@@ -24,10 +24,9 @@ from pipeline.checkpoints.references import resolve_model
 from pipeline.commands.verbs import app
 from pipeline.inspection.lineage import trace
 from pipeline.pretrain.resume_checks import check_resume
-from pipeline.runs.directory import CONFIG_FILE, RUN_FILE, RunDirectory, list_runs
-from pipeline.runs.log.lines import LOG_NAME
+from pipeline.runs.directory import RunDirectory, list_runs
 from pipeline.runs.log.log import RunLog
-from pipeline.runs.log.seals import CHECKED_BYTES, SEALS_NAME, damage_of_log
+from pipeline.runs.log.seals import CHECKED_BYTES, damage_of_log
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
@@ -107,7 +106,7 @@ def test_a_damaged_checkpoint_is_marked_by_lineage_of_its_run(run: RunDirectory)
 
 
 def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(run: RunDirectory) -> None:
-    file = run.path / CONFIG_FILE
+    file = run.config_file
     before = run.config()
     file.write_text(file.read_text().replace("steps: 8", "steps: 80"))
     with pytest.raises(CorruptArtefactError, match="edited by hand") as told:
@@ -121,9 +120,9 @@ def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(r
     assert run.config().steps == 80
     run.reconfigure(before)
     assert run.config() == before
-    assert run.config_in("config.yaml.1").steps == 80
+    assert run.config(name="config.yaml.1").steps == 80
     with pytest.raises(CorruptArtefactError, match="not the name of a file"):
-        run.config_in("../../other.yaml")
+        run.config(name="../../other.yaml")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_a_damaged_run_file_is_a_typed_error_and_hides_no_other_run(
     run: RunDirectory, damage: Callable[[bytes], bytes]
 ) -> None:
     shutil.copytree(run.path, run.path.with_name("sound"))
-    file = run.path / RUN_FILE
+    file = run.info_file
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(CorruptArtefactError, match=r"run\.json"):
         _ = run.info
@@ -154,9 +153,9 @@ def test_a_damaged_run_file_is_a_typed_error_and_hides_no_other_run(
 
 
 def test_a_run_file_without_a_checksum_is_one_of_an_earlier_version(run: RunDirectory) -> None:
-    contents = orjson.loads((run.path / RUN_FILE).read_bytes())
+    contents = orjson.loads(run.info_file.read_bytes())
     del contents["checksum"]
-    (run.path / RUN_FILE).write_bytes(orjson.dumps(contents))
+    run.info_file.write_bytes(orjson.dumps(contents))
     assert run.info.name == "trained"
 
 
@@ -165,7 +164,7 @@ def altered(line: bytes) -> bytes:
 
 
 def test_a_resumption_refuses_a_log_that_was_altered_until_it_is_allowed(run: RunDirectory) -> None:
-    log, newest = run.path / LOG_NAME, list_checkpoints(run.checkpoints)[-1]
+    log, newest = run.log, list_checkpoints(run.checkpoints)[-1]
     assert check_resume(run, run.config()) == newest
     lines = log.read_bytes().splitlines(keepends=True)
     place = next(number for number, line in enumerate(lines) if b'"train"' in line)
@@ -182,41 +181,43 @@ def test_a_resumption_refuses_a_log_that_was_altered_until_it_is_allowed(run: Ru
 
 
 def test_a_log_that_was_cut_is_noticed_and_a_killed_one_is_not_blamed(run: RunDirectory) -> None:
-    log = run.path / LOG_NAME
+    log = run.log
     with log.open("ab") as stream:
         stream.write(b'{"kind": "train", "step": 9, "ti')
-    assert damage_of_log(run.path) == ""
+    assert damage_of_log(run) == ""
     os.truncate(log, log.stat().st_size // 2)
-    assert "when it was sealed" in damage_of_log(run.path)
+    assert "when it was sealed" in damage_of_log(run)
 
 
 def test_stretches_follow_each_other_over_kills_and_torn_seals(tmp_path: Path) -> None:
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     log.write("train", 1, {"loss": 1.0})
     log.sync()
     log.write("train", 2, {"loss": 2.0})  # and killed
-    with (tmp_path / SEALS_NAME).open("ab") as stream:
+    with RunDirectory(tmp_path).log_seals.open("ab") as stream:
         stream.write(b'\n{"start": 5, "e')
-    again = RunLog(tmp_path, since=1)
+    again = RunLog(RunDirectory(tmp_path), since=1)
     again.write("train", 3, {"loss": 3.0})
     again.close()
-    assert damage_of_log(tmp_path, None) == ""
+    assert damage_of_log(RunDirectory(tmp_path), None) == ""
     stretches = [
-        orjson.loads(line) for line in (tmp_path / SEALS_NAME).read_bytes().split(b"\n")[1:] if b"}" in line
+        orjson.loads(line)
+        for line in RunDirectory(tmp_path).log_seals.read_bytes().split(b"\n")[1:]
+        if b"}" in line
     ]
     assert [stretch["start"] for stretch in stretches[1:]] == [stretch["end"] for stretch in stretches[:-1]]
-    assert stretches[-1]["end"] == (tmp_path / LOG_NAME).stat().st_size
-    data = (tmp_path / LOG_NAME).read_bytes()
-    (tmp_path / LOG_NAME).write_bytes(data.replace(b"2.0", b"2.5"))
-    assert "altered" in damage_of_log(tmp_path)
+    assert stretches[-1]["end"] == RunDirectory(tmp_path).log.stat().st_size
+    data = RunDirectory(tmp_path).log.read_bytes()
+    RunDirectory(tmp_path).log.write_bytes(data.replace(b"2.0", b"2.5"))
+    assert "altered" in damage_of_log(RunDirectory(tmp_path))
 
 
 def test_a_resumption_checks_no_more_of_a_long_log_than_its_end(tmp_path: Path) -> None:
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     for step in range(1, 9):
         log.write("event", step, {"text": "x" * (CHECKED_BYTES // 4)})
         log.sync()
     log.close()
-    flip(tmp_path / LOG_NAME, 1000)
-    assert damage_of_log(tmp_path) == ""
-    assert "bytes 0 to" in damage_of_log(tmp_path, None)
+    flip(RunDirectory(tmp_path).log, 1000)
+    assert damage_of_log(RunDirectory(tmp_path)) == ""
+    assert "bytes 0 to" in damage_of_log(RunDirectory(tmp_path), None)

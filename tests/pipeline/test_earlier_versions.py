@@ -23,7 +23,7 @@ from pipeline.config.loading import load_config
 from pipeline.pretrain.resume_checks import check_resume
 from pipeline.runs.config import PretrainConfig, identity_of
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.log import read_metrics
+from pipeline.runs.log.lines import read_metrics
 from tests.pipeline.earlier.write import DETERMINISTIC, RUNS, SAVED, STEPS, prepare_texts, processor
 from tests.pipeline.process_group import run_group
 
@@ -98,8 +98,8 @@ def test_a_run_goes_on_from_an_earlier_checkpoint_as_if_it_had_never_been_killed
     assert start == run.checkpoints / f"step-{SAVED:08}"
     run.reconfigure(settings)
     run_group("pipeline.pretrain", [run.path], RUNS[name][0], DETERMINISTIC)
-    losses = [step["loss"] for step in read_metrics(run.path)]
-    held_out = [step["loss"] for step in read_metrics(run.path, "held_out")]
+    losses = [step["loss"] for step in read_metrics(run)]
+    held_out = [step["loss"] for step in read_metrics(run, "held_out")]
     expected = earlier.expected
     assert losses == pytest.approx(expected["losses"][name], rel=TOLERANCE)
     assert held_out == pytest.approx(expected["held_out"][name], rel=TOLERANCE)

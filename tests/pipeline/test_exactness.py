@@ -26,7 +26,7 @@ from pipeline.checkpoints.checkpoint import (
 )
 from pipeline.pretrain.launch import create_run, execute
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.log import read_metrics
+from pipeline.runs.log.lines import read_metrics
 from pipeline.runs.reconciling import replay
 from tests.pipeline.process_group import PATIENCE_S, Group
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train, train_by_torchrun
@@ -48,7 +48,7 @@ SHARDED = ("zero.stage=3", "precision=bf16", "steps=40", "checkpoint.every_steps
 
 
 def losses(run: RunDirectory) -> list[float]:
-    return [metrics["loss"] for metrics in read_metrics(run.path)]
+    return [metrics["loss"] for metrics in read_metrics(run)]
 
 
 def final_state(run: RunDirectory) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _tensors(value: Any, name: str) -> dict[str, torch.Tensor]:
 def kill_after_step(group: Group, run: RunDirectory, step: int, after_s: float = 0.0) -> None:
     """SIGKILL every process of the group, and what they started, `after_s` after `step` is in the log."""
     deadline = time.monotonic() + PATIENCE_S
-    while not any(metrics["step"] >= step for metrics in read_metrics(run.path)):
+    while not any(metrics["step"] >= step for metrics in read_metrics(run)):
         assert group.poll() is None, group.output[-3000:]
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -86,7 +86,7 @@ def kill_after_step(group: Group, run: RunDirectory, step: int, after_s: float =
 
 def kill_one_worker(run: RunDirectory, step: int) -> None:
     """SIGKILL the last rank once `step` is in the log."""
-    while not any(metrics["step"] >= step for metrics in read_metrics(run.path)):
+    while not any(metrics["step"] >= step for metrics in read_metrics(run)):
         time.sleep(0.01)
     started = [event for event in run.events() if event["event"] == "started"][-1]
     os.kill(started["workers"][-1]["pid"], signal.SIGKILL)
@@ -139,10 +139,7 @@ def test_resumed_run_is_bit_identical_to_uninterrupted_run(
     assert len([event for event in run.events() if event["event"] == "started"]) == 4
     assert_everything_is_in_mlflow_once(run, steps=60)
     assert losses(run) == losses(uninterrupted)
-    assert (
-        read_metrics(run.path, "held_out")[-1]["loss"]
-        == read_metrics(uninterrupted.path, "held_out")[-1]["loss"]
-    )
+    assert read_metrics(run, "held_out")[-1]["loss"] == read_metrics(uninterrupted, "held_out")[-1]["loss"]
     expected, found = final_state(uninterrupted), final_state(run)
     assert expected.keys() == found.keys()
     assert any("exp_avg_sq" in name for name in expected)
@@ -213,8 +210,8 @@ def test_loss_of_two_terms_with_tokens_drawn_while_training_is_the_same_on_one_a
 
 def test_training_learns_and_keeps_what_retention_says(uninterrupted: RunDirectory):
     first, last = (
-        read_metrics(uninterrupted.path, "held_out")[0],
-        read_metrics(uninterrupted.path, "held_out")[-1],
+        read_metrics(uninterrupted, "held_out")[0],
+        read_metrics(uninterrupted, "held_out")[-1],
     )
     assert last["loss"] < first["loss"] - 0.05
     assert [step_of(path) for path in list_checkpoints(uninterrupted.checkpoints)] == [40, 60]

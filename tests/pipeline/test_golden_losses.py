@@ -18,7 +18,7 @@ import pytest
 import torch
 from numba.core.codegen import get_host_cpu_features
 
-from pipeline.runs.log.log import read_metrics
+from pipeline.runs.log.lines import read_metrics
 from tests.conftest import write_store
 from tests.pipeline.one_rank import endings
 from tests.pipeline.ranks import TRANSFORMER, make_run
@@ -71,7 +71,7 @@ def losses(directory: Path) -> dict[str, list[float]]:
     environment = os.environ | DETERMINISTIC | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert endings(done.stdout) == ["ended"] * len(runs), done.stderr[-4000:]
-    return {kind: [step["loss"] for step in read_metrics(run.path)] for kind, run in runs.items()}
+    return {kind: [step["loss"] for step in read_metrics(run)] for kind, run in runs.items()}
 
 
 def processor() -> str:

@@ -41,9 +41,9 @@ from pipeline.pretrain.resume_checks import check_resume
 from pipeline.runs import heartbeat, pulse
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import HEARTBEATS, heartbeat_path, process_of, read_heartbeats
+from pipeline.runs.heartbeat import process_of, read_heartbeats
 from pipeline.runs.reconciling import reconcile
-from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
+from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from pipeline.runs.submission import prepare
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run, start_ranks
@@ -52,8 +52,9 @@ from tests.pipeline.small_checkpoints import state_at, write_files
 BEATING = """
 import sys, time
 from pathlib import Path
+from pipeline.runs.directory import RunDirectory
 from pipeline.runs.heartbeat import Heartbeat
-heartbeat = Heartbeat(Path(sys.argv[1]), 0, timeout_s=900)
+heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), 0, timeout_s=900)
 heartbeat.beat(1, "data")
 heartbeat.beat(2, "data")
 if sys.argv[2] == "ended":
@@ -121,7 +122,7 @@ def test_in_the_first_update_it_is_final_and_later_it_costs_a_restart(run: RunDi
     with pytest.raises(OutOfMemoryError), memory_explained(run, 0):
         torch.empty(10**15)
     start_beating(run).kill()
-    assert read_heartbeats(run.path)[0].num_steps == 1
+    assert read_heartbeats(run)[0].num_steps == 1
     with pytest.raises(RuntimeError, match="allocate"), memory_explained(run, 0):
         torch.empty(10**15)
 
@@ -139,7 +140,7 @@ def test_a_worker_left_behind_is_ended_before_the_run_is_trained_again(run: RunD
     leftovers.end_leftovers(run)
     assert not psutil.pid_exists(process.pid)
     assert [event["pid"] for event in run.events() if event["event"] == "leftover-killed"] == [process.pid]
-    assert read_heartbeats(run.path) == []
+    assert read_heartbeats(run) == []
 
 
 def test_a_worker_that_came_to_its_end_is_left_alone(run: RunDirectory):
@@ -166,8 +167,8 @@ def test_a_worker_of_another_machine_is_in_the_way_as_long_as_it_exists(
         process.wait()
         monkeypatch.setattr(pulse.find_beating, "__defaults__", (3 * pulse.PERIOD_S,))
     # The age of its last beat says nothing: clocks differ, and a step may take long.
-    (beat,) = read_heartbeats(run.path)
-    path = heartbeat_path(run.path, 0)
+    (beat,) = read_heartbeats(run)
+    path = run.heartbeat(0)
     path.write_bytes(orjson.dumps(beat.model_dump() | {"time_s": beat.time_s - 86400.0}))
     if lives:
         with pytest.raises(StorageError, match=rf"rank 0, process {process.pid} on"):
@@ -176,7 +177,7 @@ def test_a_worker_of_another_machine_is_in_the_way_as_long_as_it_exists(
         process.wait()
     else:
         leftovers.end_leftovers(run)
-        assert list((run.path / HEARTBEATS).iterdir()) == []
+        assert list(run.heartbeats.iterdir()) == []
 
 
 def test_the_helper_that_counts_ends_with_its_worker(run: RunDirectory):
@@ -189,9 +190,9 @@ def test_the_helper_that_counts_ends_with_its_worker(run: RunDirectory):
 
 
 def test_a_group_that_was_cut_off_publishes_nothing_when_it_comes_back(run: RunDirectory):
-    old = Fence(run.path)
+    old = Fence(run)
     old.require()
-    new = Fence(run.path)
+    new = Fence(run)
     with pytest.raises(StorageError, match=f"trained by process {os.getpid()} on") as caught:
         old.require()
     assert "cloze resume" in caught.value.next_step
@@ -205,7 +206,7 @@ def test_ranks_that_lose_the_run_end_and_its_checkpoints_stay_the_other_groups(r
     while not list_checkpoints(run.checkpoints):
         assert group.poll() is None, group.output[-3000:]
         time.sleep(0.05)
-    other = Fence(run.path)
+    other = Fence(run)
     there = set(list_checkpoints(run.checkpoints))
     assert group.wait() == 33, group.output[-3000:]
     other.require()
@@ -214,7 +215,7 @@ def test_ranks_that_lose_the_run_end_and_its_checkpoints_stay_the_other_groups(r
 
 
 def test_ranks_are_told_settings_and_left_out_data_by_the_first(run: RunDirectory):
-    SkipLedger(run.path).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
+    SkipLedger(run).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
     run_group("tests.pipeline.one_view_ranks", [run.path], 2)
     state = read_trainer_state(max(list_checkpoints(run.checkpoints), key=step_of))
     assert (state.step, state.skipped_data) == (12, [4])
@@ -242,7 +243,7 @@ def test_what_a_killed_torchrun_leaves_is_removed_by_whoever_looks_next(run: Run
     command += ["-m", "pipeline.pretrain", str(run.path)]
     environment = os.environ | {"TMPDIR": str(place)}
     torchrun = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    while not read_heartbeats(run.path):
+    while not read_heartbeats(run):
         assert torchrun.poll() is None
         time.sleep(0.05)
     family = [*psutil.Process(torchrun.pid).children(recursive=True), psutil.Process(torchrun.pid)]
@@ -280,7 +281,7 @@ def test_the_watch_names_a_silent_rank_once_and_ends_it_when_it_does_not_end_its
     watch.look(1000.0)
     assert process.wait() == -9
     assert [event["event"] for event in run.events()] == ["stalled", "killed"]
-    (last,) = read_heartbeats(run.path)
+    (last,) = read_heartbeats(run)
     assert watch.last_of([last]) == stall
     assert watch.last_of([last.model_copy(update={"step": 3})]) is None
 
@@ -331,5 +332,5 @@ def test_a_process_that_ended_is_no_process_of_a_beat(run: RunDirectory):
     process = start_beating(run)
     process.kill()
     process.wait()
-    (beat,) = read_heartbeats(run.path)
+    (beat,) = read_heartbeats(run)
     assert process_of(beat) is None

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runs.heartbeat import ENDED, STACKS, process_of, read_heartbeats
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import ENDED, process_of, read_heartbeats
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
+from pipeline.runs.directory import RunDirectory
 from pipeline.runs.heartbeat import Heartbeat
-heartbeat = Heartbeat(Path(sys.argv[1]), 3, timeout_s=float(sys.argv[2]))
+heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), 3, timeout_s=float(sys.argv[2]))
 {body}
 """
 
@@ -28,7 +30,7 @@ def test_a_beat_says_where_the_rank_stands_and_which_process_it_is(tmp_path: Pat
     process = start(tmp_path, 900.0, "heartbeat.beat(41, 'update'); print(flush=True); input()")
     assert process.stdout is not None
     process.stdout.readline()
-    (beat,) = read_heartbeats(tmp_path)
+    (beat,) = read_heartbeats(RunDirectory(tmp_path))
     assert (beat.rank, beat.pid, beat.step, beat.part) == (3, process.pid, 41, "update")
     found = process_of(beat)
     assert found is not None
@@ -44,11 +46,11 @@ def test_the_first_step_has_ten_times_as_long(tmp_path: Path):
     assert process.stdout is not None
     assert process.stdin is not None
     process.stdout.readline()
-    assert [beat.timeout_s for beat in read_heartbeats(tmp_path)] == [1000.0]
+    assert [beat.timeout_s for beat in read_heartbeats(RunDirectory(tmp_path))] == [1000.0]
     process.stdin.write("\n")
     process.stdin.flush()
     process.stdout.readline()
-    assert [beat.timeout_s for beat in read_heartbeats(tmp_path)] == [100.0]
+    assert [beat.timeout_s for beat in read_heartbeats(RunDirectory(tmp_path))] == [100.0]
     process.communicate("\n")
 
 
@@ -58,7 +60,7 @@ def test_a_process_that_stands_still_writes_its_stacks_and_ends(tmp_path: Path, 
     body = f"def stuck_here():\n    {standing_still}\nheartbeat.beat(1, 'a'); heartbeat.beat(2, 'b'); stuck_here()"
     process = start(tmp_path, 0.3, body)
     assert process.wait() == 1
-    (stacks,) = (tmp_path / STACKS).iterdir()
+    (stacks,) = RunDirectory(tmp_path).stacks.iterdir()
     assert stacks.name.startswith("rank-00003-")
     assert "stuck_here" in stacks.read_text()
 
@@ -67,12 +69,12 @@ def test_a_process_that_beats_lives_on_and_leaves_no_stacks(tmp_path: Path):
     beats = "for step in range(40):\n    heartbeat.beat(step, 'data'); time.sleep(0.1)"
     process = start(tmp_path, 3.0, f"{beats}\nheartbeat.close(); time.sleep(3.5)")
     assert process.wait() == 0
-    assert list((tmp_path / STACKS).iterdir()) == []
-    assert [(beat.step, beat.part) for beat in read_heartbeats(tmp_path)] == [(39, ENDED)]
+    assert list(RunDirectory(tmp_path).stacks.iterdir()) == []
+    assert [(beat.step, beat.part) for beat in read_heartbeats(RunDirectory(tmp_path))] == [(39, ENDED)]
 
 
 def test_another_process_with_the_same_number_is_not_taken_for_the_rank(tmp_path: Path):
     process = start(tmp_path, 900.0, "heartbeat.close()")
     process.wait()
-    (beat,) = read_heartbeats(tmp_path)
+    (beat,) = read_heartbeats(RunDirectory(tmp_path))
     assert process_of(beat.model_copy(update={"pid": os.getpid()})) is None

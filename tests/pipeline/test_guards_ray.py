@@ -44,7 +44,7 @@ def wait_for_steps(
     """Rank 1, once it has made some updates, in a process other than that."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        for beat in read_heartbeats(run.path):
+        for beat in read_heartbeats(run):
             if beat.rank == 1 and beat.num_steps > 30 and beat.pid != other_than and process_of(beat):
                 return beat
         assert driver.poll() is None, log.read_text()[-3000:]

@@ -21,7 +21,7 @@ from pipeline.inspection.lineage import Node, trace
 from pipeline.runs.config import PretrainConfig, identity_of
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.log.log import RunLog
-from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
+from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from tests.pipeline.ranks import make_config, make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 
@@ -126,7 +126,7 @@ def run(tmp_path: Path, store: Path) -> RunDirectory:
     made = make_run(tmp_path, store, "changed", "ema={decay: 0.99}", *stretches)
     workers = [{"rank": 0, "host": "alpha", "pid": 1}, {"rank": 1, "host": "beta", "pid": 2}]
     made.record_event("started", step=0, world_size=2, workers=workers, environment={"python": "3.11.9"})
-    SkipLedger(made.path).add(SkippedStep(at_update=3, data_step=3, loss=9.0, score=11.0))
+    SkipLedger(made).add(SkippedStep(at_update=3, data_step=3, loss=9.0, score=11.0))
     made.record_event("spike", step=4, at_update=3, data_step=3, back_to=0)
     made.record_event("changed", step=4, differences={"optimizer.lr": "was 0.001, is 0.002"})
     made.record_event("started", step=4, world_size=1)
@@ -134,7 +134,7 @@ def run(tmp_path: Path, store: Path) -> RunDirectory:
     entry = InputEntry(kind="tokens", uri=str(store), fingerprint=read_manifest(store).fingerprint)
     change = {"step": 4, "differences": {"optimizer.lr": "was 0.001, is 0.002"}}
     save_as_trainer(made, config, 8, [entry], skipped_data=[3], allowed_changes=[change])
-    log = RunLog(made.path)
+    log = RunLog(made)
     log.write("train", 9, {"loss": 3.0})
     log.close()
     return made

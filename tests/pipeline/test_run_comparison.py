@@ -13,10 +13,10 @@ from pipeline.commands.verbs import app
 from pipeline.inspection.comparison import compare, flat_settings
 from pipeline.inspection.comparison_page import curves_in_mlflow, page
 from pipeline.inspection.curves import read_curves
-from pipeline.runs.directory import EVENTS_FILE, RunDirectory, RunInfo
+from pipeline.runs.directory import RunDirectory, RunInfo
 from pipeline.runs.history import list_attempts
 from pipeline.runs.log.log import RunLog
-from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
+from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from tests.conftest import write_store
 from tests.pipeline.ranks import make_config, make_run
 
@@ -24,7 +24,7 @@ SPIKE = 700
 
 
 def log_steps(run: RunDirectory, losses: list[float], *, speed: float = 1000.0) -> None:
-    log = RunLog(run.path)
+    log = RunLog(run)
     for step, loss in enumerate(losses, start=1):
         log.write("train", step, {"loss": loss, "lr": 1e-3, "grad_norm": 1.0, "tokens_per_s": speed})
         if step % 100 == 0:
@@ -50,7 +50,7 @@ def right(tmp_path: Path, store: Path) -> RunDirectory:
     run = make_run(tmp_path, store, "right", "steps=1000", "batch.samples=32", "optimizer.lr=2e-3")
     run.record_event("started", step=0, world_size=4)
     log_steps(run, [5.0] * 400, speed=3000.0)
-    SkipLedger(run.path).add(SkippedStep(at_update=90, data_step=90, loss=99.0, score=20.0))
+    SkipLedger(run).add(SkippedStep(at_update=90, data_step=90, loss=99.0, score=20.0))
     run.record_event("failed", error="NonFiniteError", message="no finite number")
     return run
 
@@ -106,7 +106,7 @@ def test_tokens_follow_warm_up_phases_and_what_was_changed_on_the_way(tmp_path: 
     expected = [old.tokens_before(step) for step in range(1, 11)]
     expected += [expected[-1] + 8 * 32 * step for step in range(1, 21)]
     assert read_curves(run, ("loss",))["loss"].tokens.tolist() == expected
-    history = run.path / EVENTS_FILE
+    history = run.history
     history.write_bytes(history.read_bytes()[9:])
     assert len(list_attempts(run.events())) == 2
     assert read_curves(run, ("loss",))["loss"].tokens.tolist() == expected

@@ -15,23 +15,15 @@ from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.retention import Retention, apply_retention
 from pipeline.checkpoints.store import store_of
 from pipeline.pretrain.run_checkpoints import RunCheckpoints
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.environment import environment, source_tags
 from pipeline.runs.inputs import open_inputs
 from pipeline.runs.log import lines as log_lines
-from pipeline.runs.log.lines import entries_backwards
-from pipeline.runs.log.log import (
-    LOG_NAME,
-    SENT_NAME,
-    RunLog,
-    Sender,
-    log_size,
-    read_log,
-    read_metrics,
-    read_new,
-    send_log,
-    want_status,
-)
+from pipeline.runs.log.lines import entries_backwards, log_size, read_log, read_metrics, read_new
+from pipeline.runs.log.log import RunLog
 from pipeline.runs.log.reporter import Reporter
-from pipeline.runs.tracking import TrackedRun, connect, environment, source_tags, start_run
+from pipeline.runs.log.sender import Sender, send_log, want_status
+from pipeline.runs.tracking import TrackedRun, connect, start_run
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 
@@ -52,63 +44,65 @@ def history(tracked: TrackedRun, metric: str) -> list[tuple[int, float]]:
 
 
 def test_steps_that_are_logged_already_are_not_written_again(tmp_path: Path):
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     for step in (1, 2, 3):
         log.write("train", step, {"loss": float(step)})
     log.close()
-    resumed = RunLog(tmp_path)
+    resumed = RunLog(RunDirectory(tmp_path))
     assert not resumed.write("train", 2, {"loss": 99.0})
     assert resumed.write("held_out", 2, {"loss": 5.0})
     assert resumed.write("train", 4, {"loss": 4.0})
     resumed.close()
-    assert [metrics["loss"] for metrics in read_metrics(tmp_path)] == [1.0, 2.0, 3.0, 4.0]
+    assert [metrics["loss"] for metrics in read_metrics(RunDirectory(tmp_path))] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_line_torn_by_a_kill_is_dropped_and_written_anew(tmp_path: Path):
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     log.write("train", 1, {"loss": 1.0})
     log.close()
-    with (tmp_path / LOG_NAME).open("ab") as stream:
+    with RunDirectory(tmp_path).log.open("ab") as stream:
         stream.write(b'{"kind":"train","step":2,"da')
-    assert len(read_log(tmp_path)) == 1
-    resumed = RunLog(tmp_path)
+    assert len(read_log(RunDirectory(tmp_path))) == 1
+    resumed = RunLog(RunDirectory(tmp_path))
     assert resumed.write("train", 2, {"loss": 2.0})
     resumed.close()
-    assert [entry["step"] for entry in read_log(tmp_path)] == [1, 2]
+    assert [entry["step"] for entry in read_log(RunDirectory(tmp_path))] == [1, 2]
 
 
 def test_sending_twice_logs_once(tmp_path: Path, tracked: TrackedRun):
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     for step in range(1, 6):
         log.write("train", step, {"twice": step / 2})
     log.close()
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="twice")
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="twice")
     # As after a kill between sending and remembering that it was sent.
-    (tmp_path / SENT_NAME).unlink()
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="twice")
+    RunDirectory(tmp_path).log_sent.unlink()
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="twice")
     assert history(tracked, "twice") == [(step, step / 2) for step in range(1, 6)]
 
 
 def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_later(
     tmp_path: Path, tracked: TrackedRun
 ):
-    log = RunLog(tmp_path)
-    sender = Sender(tmp_path, uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="down")
+    log = RunLog(RunDirectory(tmp_path))
+    sender = Sender(
+        RunDirectory(tmp_path), uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="down"
+    )
     for step in range(1, 4):
         log.write("train", step, {"down": float(step)})
         sender.notify()
     log.close()
     assert "did not take everything" in sender.close()
-    assert not (tmp_path / SENT_NAME).exists()
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="down")
+    assert not RunDirectory(tmp_path).log_sent.exists()
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="down")
     assert history(tracked, "down") == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_a_sender_sends_while_the_run_goes_on_and_says_nothing_when_all_is_sent(
     tmp_path: Path, tracked: TrackedRun
 ):
-    log = RunLog(tmp_path)
-    sender = Sender(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="live")
+    log = RunLog(RunDirectory(tmp_path))
+    sender = Sender(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="live")
     for step in range(1, 1501):
         log.write("train", step, {"live": float(step), "other": 0.5})
         sender.notify()
@@ -118,11 +112,11 @@ def test_a_sender_sends_while_the_run_goes_on_and_says_nothing_when_all_is_sent(
 
 
 def test_checkpoints_become_versions_and_forgotten_ones_disappear(tmp_path: Path, tracked: TrackedRun):
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     for step, best in ((10, True), (20, False)):
         data = {"directory": str(tmp_path / f"step-{step}"), "fingerprint": "f", "best": best}
         log.write("checkpoint", step, {**data, "metrics": {"held_out_loss": step / 10}})
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="versions")
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="versions")
     client = connect(tracked.uri)
     best = client.get_model_version_by_alias("versions", "best")
     assert best.tags["cloze.step"] == "10"
@@ -130,7 +124,7 @@ def test_checkpoints_become_versions_and_forgotten_ones_disappear(tmp_path: Path
 
     log.write("forget", 20, {"steps": [10]})
     log.close()
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="versions")
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="versions")
     left = client.search_model_versions("name = 'versions'")
     assert [version.tags["cloze.step"] for version in left] == ["20"]
 
@@ -138,15 +132,15 @@ def test_checkpoints_become_versions_and_forgotten_ones_disappear(tmp_path: Path
 def test_what_was_evaluated_is_one_point_of_the_run_and_a_metric_of_its_checkpoint(
     tmp_path: Path, tracked: TrackedRun
 ):
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     log.write("held_out", 10, {"loss": 1.5})
     data = {"directory": str(tmp_path), "fingerprint": "f", "best": True, "metrics": {"held_out_loss": 1.5}}
     log.write("checkpoint", 10, {**data, "evaluated_ms": log.evaluated_ms(10)})
     log.close()
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="evaluated")
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="evaluated")
     client = connect(tracked.uri)
     points = client.get_metric_history(tracked.run_id, "held_out_loss")
-    (evaluation,) = [entry for entry in read_log(tmp_path) if entry["kind"] == "held_out"]
+    (evaluation,) = [entry for entry in read_log(RunDirectory(tmp_path)) if entry["kind"] == "held_out"]
     assert [(point.value, point.timestamp) for point in points if point.step == 10].count(
         (1.5, evaluation["time_ms"])
     ) == 1
@@ -166,11 +160,11 @@ def test_what_was_done_to_checkpoints_before_a_kill_is_told_once(
 
     def start(since: int) -> list[tuple[str, int]]:
         """What a start of the run's processes adds to the log."""
-        before = log_size(run.path)
+        before = log_size(run)
         reporter = Reporter(run, since=since, speaks=True)
-        RunCheckpoints(run, config, rank).begin(inputs, reporter, lambda: None)
+        RunCheckpoints(run, config, rank, kept, inputs, reporter)
         reporter.close()
-        return [(entry["kind"], entry["step"]) for entry in read_new(run.path, before)[0]]
+        return [(entry["kind"], entry["step"]) for entry in read_new(run, before)[0]]
 
     for step, loss in ((4, 2.0), (8, 1.0)):
         write_files(kept, state_at(step, loss))
@@ -184,7 +178,7 @@ def test_what_was_done_to_checkpoints_before_a_kill_is_told_once(
     assert start(16) == [("forget", 16), ("checkpoint", 16)]
     kept.set_aside(16)
     assert start(12) == [], "the one of step 16 will be made again"
-    send_log(run.path, uri=tracked.uri, run_id=tracked.run_id, model_name="killed")
+    send_log(run, uri=tracked.uri, run_id=tracked.run_id, model_name="killed")
     versions = connect(tracked.uri).search_model_versions("name = 'killed'")
     assert {version.tags["cloze.step"] for version in versions} == {"12", "16"}
 
@@ -202,13 +196,13 @@ def test_a_new_run_has_its_configuration_as_parameters(tracked: TrackedRun):
 def test_numbers_that_are_not_finite_are_logged_and_sent_as_what_they_are(
     tmp_path: Path, tracked: TrackedRun
 ):
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     log.write("train", 1, {"nan": math.nan, "grown": math.inf, "sunk": -math.inf, "finite": 2.0})
     log.close()
-    (metrics,) = read_metrics(tmp_path)
+    (metrics,) = read_metrics(RunDirectory(tmp_path))
     assert math.isnan(metrics.pop("nan"))
     assert metrics == {"step": 1, "grown": math.inf, "sunk": -math.inf, "finite": 2.0}
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="finite")
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="finite")
     ((_, value),) = history(tracked, "nan")
     assert math.isnan(value)
     # The largest doubles stand for infinities in MLflow's database.
@@ -216,7 +210,7 @@ def test_numbers_that_are_not_finite_are_logged_and_sent_as_what_they_are(
 
 
 def test_an_event_is_in_the_log_once_however_often_the_run_repeats_its_step(tmp_path: Path):
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     for step in (1, 2):
         log.write("train", step, {"loss": 1.0})
     log.write("checkpoint", 2, {"directory": "d"})
@@ -224,11 +218,11 @@ def test_an_event_is_in_the_log_once_however_often_the_run_repeats_its_step(tmp_
     assert not log.event("spike", 3, {"data_step": 2, "loss": 9.0})
     assert log.event("spike", 3, {"data_step": 3, "loss": 8.0}), "another batch at the same step spikes too"
     log.close()
-    resumed = RunLog(tmp_path, since=2)
+    resumed = RunLog(RunDirectory(tmp_path), since=2)
     assert not resumed.event("spike", 3, {"data_step": 2, "loss": 9.0})
     assert resumed.write("train", 3, {"loss": 1.0})
     resumed.close()
-    assert [entry["kind"] for entry in read_log(tmp_path)] == [
+    assert [entry["kind"] for entry in read_log(RunDirectory(tmp_path))] == [
         *["train"] * 2,
         "checkpoint",
         *["spike"] * 2,
@@ -237,27 +231,27 @@ def test_an_event_is_in_the_log_once_however_often_the_run_repeats_its_step(tmp_
 
 
 def test_events_become_metrics_at_their_step_and_a_tag(tmp_path: Path, tracked: TrackedRun):
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     log.event("straggler", 5, {"ratio": 1.7, "host": "node-3"})
     log.event("straggler", 9, {"ratio": 1.9, "host": "node+4"})
     log.write("system", 9, {"node+4/cpu_utilization_percentage": 50.0})
     log.close()
     for _ in range(2):
-        send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="events")
-        (tmp_path / SENT_NAME).unlink()
+        send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="events")
+        RunDirectory(tmp_path).log_sent.unlink()
     assert history(tracked, "straggler/ratio") == [(5, 1.7), (9, 1.9)]
     assert history(tracked, "system/node_4/cpu_utilization_percentage") == [(9, 50.0)]
     assert '"host":"node+4"' in connect(tracked.uri).get_run(tracked.run_id).data.tags["cloze.last_straggler"]
 
 
 def test_what_a_resumption_repeats_is_known_from_the_log(tmp_path: Path):
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     for step in range(1, 11):
         log.write("train", step, {"elapsed_s": step * 0.1})
         if step in (4, 8):
             log.write("checkpoint", step, {"directory": "d"})
     log.close()
-    resumed = RunLog(tmp_path, since=8)
+    resumed = RunLog(RunDirectory(tmp_path), since=8)
     assert (resumed.last_step("train"), resumed.last_step("checkpoint")) == (10, 8)
     assert resumed.recorded(9) == {"elapsed_s": 9 * 0.1}
     assert resumed.recorded(11) is None
@@ -270,21 +264,24 @@ def test_what_a_resumption_repeats_is_known_from_the_log(tmp_path: Path):
 
 
 def test_neither_opening_nor_sending_a_long_log_reads_it_all(tmp_path: Path, tracked: TrackedRun):
-    with (tmp_path / LOG_NAME).open("wb") as stream:
+    with RunDirectory(tmp_path).log.open("wb") as stream:
         os.truncate(stream.fileno(), HOLE_BYTES)
         stream.seek(HOLE_BYTES)
         stream.write(b"\n")
-    (tmp_path / SENT_NAME).write_text(str(HOLE_BYTES + 1))
-    with (tmp_path / LOG_NAME).open("ab") as stream:
+    RunDirectory(tmp_path).log_sent.write_text(str(HOLE_BYTES + 1))
+    with RunDirectory(tmp_path).log.open("ab") as stream:
         stream.write(log_lines.encode("train", 1_000_000, 0, {"long": 1.0}))
         stream.write(b'{"kind":"train","st')
-    log = RunLog(tmp_path, since=1_000_000)
+    log = RunLog(RunDirectory(tmp_path), since=1_000_000)
     assert not log.write("train", 1_000_000, {"long": 2.0})
     assert log.write("train", 1_000_001, {"long": 3.0})
     assert log.recorded(1_000_001) == {"long": 3.0}
     log.close()
-    assert [entry["step"] for entry in read_new(tmp_path, HOLE_BYTES + 1)[0]] == [1_000_000, 1_000_001]
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="long")
+    assert [entry["step"] for entry in read_new(RunDirectory(tmp_path), HOLE_BYTES + 1)[0]] == [
+        1_000_000,
+        1_000_001,
+    ]
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="long")
     assert history(tracked, "long") == [(1_000_000, 1.0), (1_000_001, 3.0)]
 
 
@@ -299,17 +296,17 @@ def test_a_log_reads_the_same_in_both_directions(
 ):
     directory = tmp_path_factory.mktemp("log")
     lines = [log_lines.encode("train", step, 0, {"text": "x" * size}) for step, size in enumerate(sizes)]
-    (directory / LOG_NAME).write_bytes(b"".join(lines) + torn)
+    RunDirectory(directory).log.write_bytes(b"".join(lines) + torn)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_lines, "_BLOCK_BYTES", block)
-        backwards = list(entries_backwards(directory))
-    assert backwards[::-1] == read_log(directory)
-    assert len(backwards) == len(sizes)
+        backwards = list(entries_backwards(RunDirectory(directory)))
+    assert backwards[::-1] == read_log(RunDirectory(directory))
 
 
 def test_two_that_send_the_same_log_take_turns(tmp_path: Path, tracked: TrackedRun):
-    log = RunLog(tmp_path)
-    senders = [Sender(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="two") for _ in range(2)]
+    log = RunLog(RunDirectory(tmp_path))
+    run = RunDirectory(tmp_path)
+    senders = [Sender(run, uri=tracked.uri, run_id=tracked.run_id, model_name="two") for _ in range(2)]
     for step in range(1, 301):
         log.write("train", step, {"two": float(step)})
         for sender in senders:
@@ -321,14 +318,14 @@ def test_two_that_send_the_same_log_take_turns(tmp_path: Path, tracked: TrackedR
 
 def test_the_last_status_is_set_after_everything_else_arrived(tmp_path: Path):
     tracked = start_run("test", "status", config={}, tags={}, runs_dir=tmp_path / "runs")
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     log.write("train", 1, {"loss": 1.0})
     log.close()
-    want_status(tmp_path, "KILLED")
+    want_status(RunDirectory(tmp_path), "KILLED")
     with pytest.raises(Exception, match="9"):
-        send_log(tmp_path, uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="status")
+        send_log(RunDirectory(tmp_path), uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="status")
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="status")
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="status")
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "KILLED"
     assert history(tracked, "loss") == [(1, 1.0)]
 
@@ -337,8 +334,8 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
-    log = RunLog(tmp_path)
-    sender = Sender(tmp_path, uri="http://127.0.0.1:9", run_id="0" * 32, model_name="none")
+    log = RunLog(RunDirectory(tmp_path))
+    sender = Sender(RunDirectory(tmp_path), uri="http://127.0.0.1:9", run_id="0" * 32, model_name="none")
     log.write("train", 1, {"loss": 1.0})
     sender.notify()
     log.close()
@@ -349,7 +346,8 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
 def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(tmp_path: Path):
     tracked = start_run("test", "replaced", config={}, tags={}, runs_dir=tmp_path / "runs")
     replaced, newest = (
-        Sender(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="replaced") for _ in range(2)
+        Sender(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="replaced")
+        for _ in range(2)
     )
     # As when its rank 0 is killed.
     process = replaced._process

@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import StorageError
-from pipeline.pretrain.guards.endings import record_failure
 from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.log.log import (
-    LOG_NAME,
-    RunLog,
-    log_size,
-    read_log,
-)
+from pipeline.runs.lifecycle import record_failure
+from pipeline.runs.log.lines import log_size, read_log
+from pipeline.runs.log.log import RunLog
 from pipeline.runs.reconciling import replay
 from tests.pipeline.ranks import make_config
 
@@ -34,17 +30,19 @@ def largest_file(size_bytes: int) -> Iterator[None]:
 
 
 def test_a_full_disk_is_a_typed_error_that_leaves_a_whole_log_to_go_on_from(tmp_path: Path):
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     with largest_file(1000), pytest.raises(StorageError, match=r"log\.jsonl") as caught:
         any(not log.write("train", step, {"loss": 1.0}) for step in range(1, 1001))
     assert "last checkpoint" in caught.value.kept
     assert "cloze resume" in caught.value.next_step
-    steps = [entry["step"] for entry in read_log(tmp_path)]
-    assert log_size(tmp_path) == sum(len(line) for line in (tmp_path / LOG_NAME).open("rb"))
-    assert (tmp_path / LOG_NAME).read_bytes().endswith(b"\n")
+    steps = [entry["step"] for entry in read_log(RunDirectory(tmp_path))]
+    assert log_size(RunDirectory(tmp_path)) == sum(
+        len(line) for line in RunDirectory(tmp_path).log.open("rb")
+    )
+    assert RunDirectory(tmp_path).log.read_bytes().endswith(b"\n")
     assert log.write("train", steps[-1] + 1, {"loss": 2.0}), "there is room again"
     log.close()
-    assert [entry["step"] for entry in read_log(tmp_path)] == list(range(1, steps[-1] + 2))
+    assert [entry["step"] for entry in read_log(RunDirectory(tmp_path))] == list(range(1, steps[-1] + 2))
 
 
 def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(
@@ -55,7 +53,7 @@ def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(
     run.create(
         RunInfo(name="full", run_id="0" * 32, tracking_uri="http://127.0.0.1:9"), make_config(tmp_path, store)
     )
-    log = RunLog(run.path)
+    log = RunLog(run)
     log.write("train", 1, {"loss": 1.0})
     log.close()
     with largest_file(10):

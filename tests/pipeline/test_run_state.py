@@ -26,8 +26,9 @@ from tests.pipeline.ranks import make_config, make_run, train
 BEAT = """
 import sys
 from pathlib import Path
+from pipeline.runs.directory import RunDirectory
 from pipeline.runs.heartbeat import Heartbeat
-heartbeat = Heartbeat(Path(sys.argv[1]), int(sys.argv[2]), 900.0)
+heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), int(sys.argv[2]), 900.0)
 heartbeat.beat(7, "forward")
 if sys.argv[3] == "killed":
     import os
@@ -62,7 +63,7 @@ def test_last_word_of_the_history_counts(run: RunDirectory):
 
 def test_run_whose_worker_beats_is_running_until_a_beat_is_late(run: RunDirectory):
     run.record_event("started", step=0, world_size=1)
-    with Heartbeat(run.path, 0, 900.0) as heartbeat:
+    with Heartbeat(run, 0, 900.0) as heartbeat:
         heartbeat.beat(3, "data")
         heartbeat.beat(4, "data")
         found = state_of(run)
@@ -75,7 +76,7 @@ def test_run_whose_worker_beats_is_running_until_a_beat_is_late(run: RunDirector
 
 def test_heartbeat_of_a_rank_that_the_attempt_does_not_have_is_passed_over(run: RunDirectory):
     run.record_event("started", step=0, world_size=1)
-    with Heartbeat(run.path, 0, 900.0):
+    with Heartbeat(run, 0, 900.0):
         beaten(run, "killed", rank=3)
         assert state_of(run).name == "running"
 
@@ -90,7 +91,7 @@ def test_run_whose_workers_are_gone_without_a_word_is_lost(run: RunDirectory, en
 def test_run_without_a_driver_is_finished_with_its_last_checkpoint(run: RunDirectory):
     run.record_event("started", step=0, world_size=1)
     beaten(run, "closed")
-    log = RunLog(run.path)
+    log = RunLog(run)
     log.write("checkpoint", 8, {"directory": "x"})
     assert state_of(run).name == "lost"
     log.write("checkpoint", 12, {"directory": "x"})
@@ -152,7 +153,7 @@ def test_worker_that_died_is_named_with_its_place_and_why(run: RunDirectory):
     pids = []
     for text in told:
         beaten(run, "killed", rank=1)
-        pids += [beat.pid for beat in read_heartbeats(run.path)]
+        pids += [beat.pid for beat in read_heartbeats(run)]
         failure = RuntimeError("the group failed")
         failure.worker_failures = {1: RuntimeError(text)}  # type: ignore[attr-defined]
         record_lost_workers(run, failure, 0)
@@ -176,7 +177,7 @@ def beaten(run: RunDirectory, end: str, rank: int = 0) -> None:
 def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_read(run: RunDirectory):
     run.record_event("started", step=0, world_size=1)
     run.record_event("failed", error="NonFiniteError", message="no finite number")
-    log = RunLog(run.path)
+    log = RunLog(run)
     log.write("held_out", 0, {"loss": 6.0})
     for step in (1, 2):
         log.write("train", step, {"loss": 5.0 - step})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.pretrain.source_totals import SourceTotals
+from pipeline.pretrain.step.source_totals import SourceTotals
 
 NAMES = ["books", "common_crawl", "wikipedia"]
 

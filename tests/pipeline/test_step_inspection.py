@@ -18,7 +18,7 @@ from pipeline.inspection.step import RebuiltStep, Selection, inspect_step, rebui
 from pipeline.objectives import OBJECTIVES
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.history import list_attempts
-from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
+from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from pipeline.samples.noise.noise import Noise
 from tests.conftest import write_store
 from tests.pipeline.process_group import run_group
@@ -148,7 +148,7 @@ def test_run_that_went_back_read_what_is_made_again_and_what_was_left_out(tmp_pa
 def test_what_was_left_out_moves_the_data_of_later_updates(recorded: Recorded, tmp_path: Path, store: Path):
     run = make_run(tmp_path, store, "skipping")
     before = {step: rebuild_step(run, step).batch(0) for step in (4, 5, 6)}
-    SkipLedger(run.path).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
+    SkipLedger(run).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
     assert [rebuild_step(run, step).data_step for step in (4, 5)] == [3, 5]
     assert_same(rebuild_step(run, 4).batch(0).inputs, before[4].inputs)
     assert_same(rebuild_step(run, 5).batch(0).inputs, before[6].inputs)
@@ -159,7 +159,7 @@ def test_what_was_left_out_moves_the_data_of_later_updates(recorded: Recorded, t
 def test_global_batch_that_was_left_out_can_still_be_looked_at(tmp_path: Path, store: Path):
     run = make_run(tmp_path, store, "skipping")
     before = rebuild_step(run, 5)
-    SkipLedger(run.path).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
+    SkipLedger(run).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
     left_out = rebuild_data_step(run, 4)
     assert (left_out.step, left_out.spike is not None, left_out.metrics) == (5, True, None)
     assert_same(left_out.batch(0).inputs, before.batch(0).inputs)

@@ -16,7 +16,7 @@ from cluster.artefacts.errors import ConfigError
 from pipeline.checkpoints.checkpoint import TrainerState
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.terms import Term, deciding_metric, logged, metric_names, with_perplexities
-from pipeline.pretrain.progress import Progress
+from pipeline.pretrain.counters import Counters
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
 
@@ -77,19 +77,17 @@ def test_logs_of_older_versions_are_read():
     assert logged({"loss": 52.0, "rtd_loss": 1.0}, "rtd/loss") == logged({"rtd/loss": 1.0}, "rtd/loss") == 1.0
 
 
-def restored(progress: Progress, metric: str) -> Progress:
+def restored(counters: Counters, metric: str) -> Counters:
     """As a resumed run has it: out of the checkpoint's JSON."""
     state = state_at(
         7,
         metric=metric,
-        held_out=progress.held_out,
-        best=progress.best,
-        evaluations_since_best=progress.evaluations_since_best,
+        held_out=counters.held_out,
+        best=counters.best,
+        evaluations_since_best=counters.evaluations_since_best,
     )
     read = TrainerState.model_validate(orjson.loads(orjson.dumps(state.model_dump(mode="json"))))
-    return Progress(
-        held_out=read.held_out, best=read.best, evaluations_since_best=read.evaluations_since_best
-    )
+    return Counters.of(read, metric)
 
 
 @given(
@@ -101,13 +99,14 @@ def restored(progress: Progress, metric: str) -> Progress:
 def test_evaluations_without_numbers_are_never_best_and_a_resumed_run_counts_them_alike(
     values: list[float], killed: int, metric: str
 ):
-    whole, resumed = Progress(), Progress()
+    whole, resumed = Counters(), Counters()
     for number, value in enumerate(values):
         if number == killed:
             resumed = restored(resumed, metric)
-        for progress in (whole, resumed):
-            progress.note_evaluation({metric: value, "lr": 1.0}, metric, 0.0)
-    assert whole == resumed
+        for counters in (whole, resumed):
+            counters.note_evaluation({metric: value, "lr": 1.0}, metric, 0.0)
+    for name in ("held_out", "best", "evaluations_since_best"):
+        assert getattr(whole, name) == getattr(resumed, name)
     finite = [value for value in values if math.isfinite(value)]
     best = max if metric.endswith("accuracy") else min
     assert whole.best == (best(finite) if finite else None)

@@ -21,9 +21,11 @@ import pytest
 
 from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
 from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.log.log import RunLog, Sender, read_log, read_metrics, send_log, want_status
-from pipeline.runs.log.sender import OWNER_NAME
-from pipeline.runs.tracking import TrackedRun, connect, find_version, logged_models, start_run
+from pipeline.runs.log.lines import read_log, read_metrics
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.log.sender import Sender, send_log, want_status
+from pipeline.runs.model_versions import find_version, logged_models
+from pipeline.runs.tracking import TrackedRun, connect, start_run
 from tests.pipeline.one_rank import endings
 from tests.pipeline.process_group import PATIENCE_S, run_group
 from tests.pipeline.ranks import free_port, make_config
@@ -104,8 +106,9 @@ class Training:
 
     def __init__(self, directory: Path, tracked: TrackedRun, name: str) -> None:
         self.directory, self.name, self.step = directory, name, 0
-        self.log = RunLog(directory)
-        self.sender = Sender(directory, uri=tracked.uri, run_id=tracked.run_id, model_name=name)
+        run = RunDirectory(directory)
+        self.log = RunLog(run)
+        self.sender = Sender(run, uri=tracked.uri, run_id=tracked.run_id, model_name=name)
 
     def train(self, duration_s: float) -> None:
         """Log steps for a while, with a checkpoint in the middle and an event at the end."""
@@ -147,10 +150,10 @@ def test_a_run_goes_on_through_every_outage_and_everything_arrives_once(
     training.train(1.0)
     training.log.close()
     training.sender.close(timeout_s=30)
-    want_status(tmp_path, "FINISHED")
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="outages")
+    want_status(RunDirectory(tmp_path), "FINISHED")
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="outages")
 
-    log = read_log(tmp_path)
+    log = read_log(RunDirectory(tmp_path))
     rows = server.metric_rows(tracked.run_id)
     for name in ("loss", "lr"):
         assert rows[name] == [(e["step"], e["data"][name]) for e in log if e["kind"] == "train"], name
@@ -214,10 +217,10 @@ def test_no_part_of_training_connects_to_tracking_or_waits_for_it(answers: str, 
         output = run_group("tests.pipeline.watched_rank", [port, tmp_path, run.path], 1, patience)
         assert endings(output) == ["ended"], (attempt, output)
         assert not stacks.exists(), (attempt, stacks.read_text())
-        senders.add(int((run.path / OWNER_NAME).read_text().split()[1]))
+        senders.add(int(run.log_sender.read_text().split()[1]))
         steps = [step_of(checkpoint) for checkpoint in list_checkpoints(run.checkpoints)]
-        assert (steps, [e["step"] for e in read_metrics(run.path, "held_out")]) == ([8, 12], [0, 6, 12])
-        assert [step["step"] for step in read_metrics(run.path)] == list(range(1, 13))
+        assert (steps, [e["step"] for e in read_metrics(run, "held_out")]) == ([8, 12], [0, 6, 12])
+        assert [step["step"] for step in read_metrics(run)] == list(range(1, 13))
         shutil.rmtree(list_checkpoints(run.checkpoints)[-1])
     assert [event["event"] for event in run.events()].count("tracking-behind") == 2
     assert hole.clients <= senders
@@ -239,17 +242,17 @@ def test_a_checkpoint_whose_registration_broke_off_has_one_model_and_one_version
         )
         for _ in range(2)
     ]
-    log = RunLog(tmp_path)
+    log = RunLog(RunDirectory(tmp_path))
     data = {"directory": str(tmp_path), "fingerprint": "f", "best": False, "metrics": {"held_out_loss": 1.0}}
     log.write("checkpoint", 7, data)
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="orphans")
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="orphans")
     (model,) = logged_models(client, tracked.run_id, 7)
     assert model.model_id in {orphan.model_id for orphan in orphans}
     assert find_version(client, "orphans", 7).tags["cloze.model_id"] == model.model_id
 
     log.write("forget", 8, {"steps": [7]})
     log.close()
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="orphans")
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="orphans")
     assert find_version(client, "orphans", 7) is None
     assert logged_models(client, tracked.run_id, 7) == []
 
@@ -257,10 +260,12 @@ def test_a_checkpoint_whose_registration_broke_off_has_one_model_and_one_version
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-from pipeline.runs.log.log import RunLog, Sender
-directory, uri, run_id = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-log = RunLog(directory)
-sender = Sender(directory, uri=uri, run_id=run_id, model_name="killed")
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.log.sender import Sender
+run, uri, run_id = RunDirectory(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
+log = RunLog(run)
+sender = Sender(run, uri=uri, run_id=run_id, model_name="killed")
 print(sender.pid, flush=True)
 for step in range(1, 101):
     log.write("train", step, {"killed": step})
@@ -285,7 +290,7 @@ def test_a_killed_run_leaves_a_sender_that_sends_the_rest_says_so_and_ends(
     assert info.status == "KILLED"
     assert info.end_time is not None
 
-    resumed = Sender(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="killed")
+    resumed = Sender(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="killed")
     wait_until(lambda: client.get_run(tracked.run_id).info.status == "RUNNING")
     assert resumed.close() == ""
     assert client.get_run(tracked.run_id).info.status == "RUNNING", "how it ended is for its driver to say"
@@ -294,6 +299,6 @@ def test_a_killed_run_leaves_a_sender_that_sends_the_rest_says_so_and_ends(
 def test_a_run_that_failed_is_not_said_to_be_killed(tracked: TrackedRun, tmp_path: Path):
     client = connect(tracked.uri)
     client.set_terminated(tracked.run_id, "FAILED")
-    want_status(tmp_path, "KILLED")
-    send_log(tmp_path, uri=tracked.uri, run_id=tracked.run_id, model_name="failed")
+    want_status(RunDirectory(tmp_path), "KILLED")
+    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="failed")
     assert client.get_run(tracked.run_id).info.status == "FAILED"

@@ -22,7 +22,7 @@ from pipeline.checkpoints.checkpoint import (
 from pipeline.pretrain.schedule import Schedule
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.history import list_attempts
-from pipeline.runs.log.log import read_metrics
+from pipeline.runs.log.lines import read_metrics
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
@@ -110,18 +110,18 @@ def ending(run: RunDirectory) -> str:
 
 
 def column(run: RunDirectory, name: str) -> list[float]:
-    return [step[name] for step in read_metrics(run.path)]
+    return [step[name] for step in read_metrics(run)]
 
 
 def test_a_run_logs_every_step_with_what_operators_look_at(runs: dict[str, RunDirectory]):
-    steps = read_metrics(runs["plain"].path)
+    steps = read_metrics(runs["plain"])
     assert [step["step"] for step in steps] == list(range(1, 13))
     for step in steps:
         assert min(step["loss"], step["grad_norm"], step["predicted_tokens"]) > 0
         assert step["tokens_per_s"] == pytest.approx(16 * 32 / step["step_s"])
         assert 0 <= step["data_wait_share"] < 1
         assert step["host_memory_bytes"] > 1e8
-    held_out = read_metrics(runs["plain"].path, "held_out")
+    held_out = read_metrics(runs["plain"], "held_out")
     assert [entry["step"] for entry in held_out] == [0, 6, 12]
     assert held_out[0]["mlm/loss"] == held_out[0]["loss"]
     assert held_out[0]["mlm/perplexity"] == pytest.approx(math.exp(held_out[0]["loss"]))
@@ -138,12 +138,12 @@ def test_the_average_of_the_weights_follows_them(runs: dict[str, RunDirectory]):
 
 def test_batches_grow_and_lengths_change_as_configured(runs: dict[str, RunDirectory]):
     run = runs["growing"]
-    samples = [round(step["samples_per_s"] * step["step_s"]) for step in read_metrics(run.path)]
-    tokens = [round(step["tokens_per_s"] * step["step_s"]) for step in read_metrics(run.path)]
+    samples = [round(step["samples_per_s"] * step["step_s"]) for step in read_metrics(run)]
+    tokens = [round(step["tokens_per_s"] * step["step_s"]) for step in read_metrics(run)]
     assert samples == [4, 4, 4, 8, 8, *([16] * 7)]
     assert tokens == [64, 64, 64, 128, 256, *([512] * 7)]
     assert read_trainer_state(list_checkpoints(run.checkpoints)[-1]).tokens == sum(tokens)
-    held_out = read_metrics(run.path, "held_out")[-1]
+    held_out = read_metrics(run, "held_out")[-1]
     assert held_out["mlm/loss/test"] == pytest.approx(held_out["loss"])
     assert held_out["mlm/perplexity/test"] == pytest.approx(held_out["mlm/perplexity"])
 
@@ -151,13 +151,13 @@ def test_batches_grow_and_lengths_change_as_configured(runs: dict[str, RunDirect
 def test_a_run_that_learns_nothing_more_ends_early_with_a_checkpoint(runs: dict[str, RunDirectory]):
     run = runs["impatient"]
     assert ending(run) == "ended"
-    assert [entry["step"] for entry in read_metrics(run.path, "held_out")] == [0, 2, 4]
+    assert [entry["step"] for entry in read_metrics(run, "held_out")] == [0, 2, 4]
     assert step_of(list_checkpoints(run.checkpoints)[-1]) == 4
 
 
 def test_every_term_is_reported_by_itself_and_the_named_metric_tells_the_best(runs: dict[str, RunDirectory]):
     run = runs["detecting"]
-    evaluations = {entry["step"]: entry for entry in read_metrics(run.path, "held_out")}
+    evaluations = {entry["step"]: entry for entry in read_metrics(run, "held_out")}
     for metrics in evaluations.values():
         assert metrics["loss"] == pytest.approx(metrics["mlm/loss"] + 50 * metrics["rtd/loss"])
         assert metrics["mlm/perplexity"] == pytest.approx(math.exp(metrics["mlm/loss"]))
@@ -172,7 +172,7 @@ def test_a_run_resumed_behind_evaluations_without_numbers_is_the_uninterrupted_o
     runs: dict[str, RunDirectory],
 ):
     run, resumed = runs["overflowing"], runs["resumed"]
-    values = [entry["mlm/perplexity"] for entry in read_metrics(run.path, "held_out")]
+    values = [entry["mlm/perplexity"] for entry in read_metrics(run, "held_out")]
     finite = [value for value in values if math.isfinite(value)]
     assert not math.isfinite(values[2])
     assert finite
@@ -204,7 +204,7 @@ def test_a_time_budget_ends_a_run_but_not_before_its_least_number_of_updates(run
     run = runs["timed"]
     assert column(run, "step") == list(range(1, 8))
     schedule = Schedule(run.config())
-    for step in read_metrics(run.path):
+    for step in read_metrics(run):
         assert step["lr"] == schedule.learning_rate(step["step"] - 1, step["elapsed_s"])
     assert step_of(list_checkpoints(run.checkpoints)[-1]) == 7
 

@@ -26,8 +26,7 @@ from pipeline.pretrain.guards.stall_watch import watching
 from pipeline.pretrain.launch import create_run
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import HEARTBEATS
-from pipeline.runs.skip_ledger import SkipLedger, SkippedStep
+from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from tests.data_prep.download.publisher import Answer, serve
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import start_ranks
@@ -208,7 +207,7 @@ def stalled_worker(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> 
 def stop_and_preempt(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
     """A run whose driver has just started its worker."""
     run = copy_run(killed_run, tmp_path / "runs")
-    shutil.rmtree(run.path / HEARTBEATS, ignore_errors=True)
+    shutil.rmtree(run.heartbeats, ignore_errors=True)
     # The signal comes while the worker still loads and builds, which takes long where many tests run.
     grace = f"guards.grace_s={PATIENCE_S}"
     command = ["cloze", "resume", run.path.name, grace, "--runs-dir", str(run.path.parent)]
@@ -251,7 +250,7 @@ def out_of_memory(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> S
 def trace_a_batch(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run of which some steps stand out, and one global batch was left out."""
     run = copy_run(killed_run, tmp_path / "runs")
-    SkipLedger(run.path).add(SkippedStep(at_update=8, data_step=8, loss=9.5, score=12.0))
+    SkipLedger(run).add(SkippedStep(at_update=8, data_step=8, loss=9.5, score=12.0))
     settings = {"RUN": run.path.name, "RUNS": run.path.parent, "STEP": 7}
     expected = (
         "workers",

@@ -61,7 +61,7 @@ def wait_for_beat(
     """The first sign of life of a rank that has made so many updates since its start."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        for beat in read_heartbeats(run.path):
+        for beat in read_heartbeats(run):
             if beat.rank == rank and beat.num_steps >= num_steps and process_of(beat) is not None:
                 return beat
         assert process.poll() is None

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from cluster.artefacts.errors import (
     CorruptCheckpointError,
@@ -19,44 +15,14 @@ from cluster.artefacts.errors import (
 )
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import this_machine
 from pipeline.runs.history import last_logged
-from pipeline.runs.log.sender import want_status
-from pipeline.runs.skip_ledger import SkippedStep
-
-
-def record_launch(run: RunDirectory) -> None:
-    """Write down which process sees to the run from now on."""
-    process = psutil.Process()
-    run.record_event(
-        "launched",
-        host=platform.node(),
-        machine=this_machine(),
-        pid=process.pid,
-        started_s=process.create_time(),
-    )
-
-
-def record_failure(run: RunDirectory, error: BaseException) -> None:
-    """Write down why an attempt at a run ended: in its history, and for MLflow."""
-    status = "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED"
-    # A disk that is full must not hide why the run ended.
-    with suppress(OSError, StorageError):
-        run.record_event("failed", error=type(error).__name__, message=str(error)[:2000])
-    with suppress(OSError, StorageError):
-        want_status(run.path, status)
-
-
-def record_end(run: RunDirectory) -> None:
-    """Write down that a run came to its end, and where that was."""
-    last = last_logged(run)
-    run.record_event("finished", step=0 if last is None else last[0])
-    want_status(run.path, "FINISHED")
+from pipeline.runs.log.kinds import LogKind
+from pipeline.runs.skipped_data import SkippedStep
 
 
 def require_not_lost(run: RunDirectory, start: Path | None) -> None:
     """Raise CorruptCheckpointError where a run has had checkpoints and none is left: it would begin anew."""
-    if start is not None or (last := last_logged(run, "checkpoint")) is None:
+    if start is not None or (last := last_logged(run, LogKind.CHECKPOINT)) is None:
         return
     raise CorruptCheckpointError(
         f"{run.path.name} had a checkpoint of step {last[0]} at {last[1]['directory']}, and none is left there.",
@@ -129,25 +95,21 @@ def not_finite(
     run: RunDirectory,
     config: PretrainConfig,
     update: int,
-    num_skipped: int,
-    ranks: Sequence[int],
     data_steps: Sequence[int],
     checkpoint: Path | str | None,
 ) -> NonFiniteError:
     """One skipped update more than `guards.max_skipped_updates` allows.
 
     Args:
-        update: the last one of them.
-        num_skipped: how many were skipped in a row, with it.
-        ranks: ranks whose own losses were not finite in it, where that is known.
-        data_steps: the global batches of the last skipped updates.
+        update: the last skipped one.
+        data_steps: the global batches of the updates that were skipped in a row.
+        checkpoint: the last good one; None where there is none yet.
     """
-    whose = f"the losses of rank {', '.join(map(str, ranks))}" if ranks else "their losses or gradients"
     listed = "\n".join(f"  global batch {step}, {samples_of(config, step)}" for step in data_steps)
     fp16 = " or precision=bf16" if config.precision == "fp16" else ""
     return NonFiniteError(
-        f"{num_skipped} updates of {run.path.name} in a row could not be made, up to update {update}:"
-        f" {whose} are no finite numbers. The samples:\n{listed}",
+        f"{len(data_steps)} updates of {run.path.name} in a row could not be made, up to update {update}: their losses"
+        f" or gradients are not finite. The samples:\n{listed}",
         kept=_kept(checkpoint),
         next_step=f"go on more carefully: cloze resume {run.typed} optimizer.lr={config.optimizer.lr / 2:g}{fp16}"
         " --allow-changed optimizer.lr" + (" --allow-changed precision" if fp16 else ""),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 import time
-from pathlib import Path
 from uuid import uuid4
 
 import orjson
@@ -20,32 +19,30 @@ from cluster.artefacts.manifest import write_durably
 from pipeline.pretrain.guards.endings import taken_over
 from pipeline.runs.directory import RunDirectory
 
-OWNER_NAME = "owner.json"
 _POLL_S = 1.0
 
 
 class Fence:
     """The token of one group, as its rank 0 keeps it."""
 
-    def __init__(self, run_directory: Path) -> None:
+    def __init__(self, run: RunDirectory) -> None:
         """Take the run over from all groups before.
 
         Raises:
             StorageError: the file system refuses.
         """
-        self._run = RunDirectory(run_directory)
-        self._path = run_directory / OWNER_NAME
+        self._run = run
         self._contents = orjson.dumps(
             {"token": uuid4().hex, "host": platform.node(), "pid": os.getpid()}, option=orjson.OPT_INDENT_2
         )
         self._next_look_s = 0.0
         with self._run.refusals():
-            write_durably(self._path, self._contents)
+            write_durably(self._run.owner, self._contents)
 
     def require(self) -> None:
         """Raise StorageError when another group has taken the run over."""
         try:
-            found = self._path.read_bytes()
+            found = self._run.owner.read_bytes()
         except FileNotFoundError:
             found = b""
         except OSError:

@@ -13,13 +13,12 @@ import psutil
 
 from cluster.artefacts.errors import StorageError
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.events import Event
 from pipeline.runs.heartbeat import (
     ENDED,
     Beat,
-    heartbeat_path,
     is_here,
     process_of,
-    pulse_path,
     read_heartbeats,
 )
 from pipeline.runs.pulse import find_beating
@@ -34,12 +33,12 @@ def end_leftovers(run: RunDirectory) -> None:
     Raises:
         StorageError: a worker on another machine still trains.
     """
-    beats = [beat for beat in read_heartbeats(run.path) if beat.part != ENDED]
+    beats = [beat for beat in read_heartbeats(run) if beat.part != ENDED]
     _end_here([beat for beat in beats if process_of(beat) is not None], run)
     _require_silence([beat for beat in beats if not is_here(beat)], run)
-    for beat in read_heartbeats(run.path):
-        heartbeat_path(run.path, beat.rank).unlink(missing_ok=True)
-        pulse_path(run.path, beat.rank).unlink(missing_ok=True)
+    for beat in read_heartbeats(run):
+        run.heartbeat(beat.rank).unlink(missing_ok=True)
+        run.pulse(beat.rank).unlink(missing_ok=True)
 
 
 def _end_here(beats: Sequence[Beat], run: RunDirectory) -> None:
@@ -48,14 +47,14 @@ def _end_here(beats: Sequence[Beat], run: RunDirectory) -> None:
     _, alive = psutil.wait_procs(processes, timeout=_PATIENCE_S)
     for process in alive:
         beat = by_pid[process.pid]
-        run.record_event("leftover-killed", rank=beat.rank, host=beat.host, pid=beat.pid, step=beat.step)
+        run.record_event(Event.LEFTOVER_KILLED, rank=beat.rank, host=beat.host, pid=beat.pid, step=beat.step)
         process.kill()
     psutil.wait_procs(alive, timeout=_PATIENCE_S)
 
 
 def _require_silence(beats: Sequence[Beat], run: RunDirectory) -> None:
     """Refuse while a worker that cannot be looked up here shows that it exists, however long its last step takes."""
-    by_path = {path(run.path, beat.rank): beat for beat in beats for path in (pulse_path, heartbeat_path)}
+    by_path = {path(beat.rank): beat for beat in beats for path in (run.pulse, run.heartbeat)}
     if (beating := find_beating(by_path)) is not None:
         beat = by_path[beating]
         raise StorageError(

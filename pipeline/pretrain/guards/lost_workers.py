@@ -8,7 +8,8 @@ import signal
 from cluster.train_group import errors_by_rank
 from pipeline.pretrain.guards.out_of_memory import was_killed_for_memory
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import STACKS, Beat, pulse_path, read_heartbeats
+from pipeline.runs.events import Event
+from pipeline.runs.heartbeat import Beat, read_heartbeats
 from pipeline.runs.pulse import deadly_signal
 
 _NODE_LOST = re.compile(
@@ -27,16 +28,11 @@ def record_lost_workers(run: RunDirectory, failure: Exception, oom_kills: int) -
         failure: as Ray Train tells it.
         oom_kills: processes that the kernel of this machine has ended for memory since the driver began.
     """
-    known = {
-        worker.get("pid")
-        for event in run.events()
-        if event["event"] == "workers-lost"
-        for worker in event["workers"]
-    }
+    known = {worker.get("pid") for event in run.events(Event.WORKERS_LOST) for worker in event["workers"]}
     # A group that failed before its workers said anything finds the last words of the one before.
-    beats = {beat.rank: beat for beat in read_heartbeats(run.path) if beat.pid not in known}
+    beats = {beat.rank: beat for beat in read_heartbeats(run) if beat.pid not in known}
     told = {rank: str(error) for rank, error in errors_by_rank(failure).items()}
-    killed = {rank: deadly_signal(pulse_path(run.path, rank)) for rank in beats}
+    killed = {rank: deadly_signal(run.pulse(rank)) for rank in beats}
     named = {int(pid) for pid in _PID.findall(str(failure))}
     # Ray ends the others with SIGTERM, or they end by themselves; SIGKILL by Ray comes after what it tells of.
     found = {rank for rank, beat in beats.items() if beat.pid in named} | told.keys()
@@ -54,12 +50,13 @@ def record_lost_workers(run: RunDirectory, failure: Exception, oom_kills: int) -
         workers.append({"rank": rank, **place, "why": why})
     # What died by itself comes before what only lost its connection to it.
     workers.sort(key=lambda one: (one["why"].startswith("raised"), one["rank"]))
-    run.record_event("workers-lost", workers=workers, message=_why(str(failure), None, oom_kills))
+    run.record_event(Event.WORKERS_LOST, workers=workers, message=_why(str(failure), None, oom_kills))
 
 
 def _stood_still(run: RunDirectory, beat: Beat) -> bool:
     """Whether a rank's alarm has written its stacks, and ended it."""
-    return any(path.stat().st_size for path in (run.path / STACKS).glob(f"rank-*-{beat.host}-{beat.pid}.txt"))
+    path = run.stack_file(beat.rank, beat.host, beat.pid)
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _why(told: str, number: int | None, oom_kills: int) -> str:

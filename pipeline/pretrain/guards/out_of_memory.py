@@ -110,7 +110,7 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def _has_made_updates(run: RunDirectory, rank: int) -> bool:
-    return any(beat.rank == rank and beat.num_steps > 0 for beat in read_heartbeats(run.path))
+    return any(beat.rank == rank and beat.num_steps > 0 for beat in read_heartbeats(run))
 
 
 def _error(problem: str, config: PretrainConfig, estimate: Callable[[], str] | None) -> OutOfMemoryError:

@@ -20,7 +20,8 @@ from typing import Any
 import psutil
 
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import ENDED, STACKS, Beat, is_here, process_of, read_heartbeats
+from pipeline.runs.events import Event
+from pipeline.runs.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
 
 NAMED_AFTER = 0.9
 """Share of the timeout after which a silent rank is named: before any of them has ended itself."""
@@ -105,7 +106,7 @@ class StallWatch:
         return next((one for one in reversed(self.stalls) if one.beat in beats), None)
 
     def _take_in(self, now: float) -> None:
-        for beat in read_heartbeats(self._run.path):
+        for beat in read_heartbeats(self._run):
             before = self._seen.get(beat.rank)
             if before is not None and _key(before[0]) != _key(beat):
                 self._replaced.append((before[0], now))
@@ -119,22 +120,20 @@ class StallWatch:
         waiting = tuple(rank for rank in silent if rank != beat.rank)
         stall = Stall(beat, silent_s, _state_of(beat), waiting)
         self.stalls.append(stall)
-        self._run.record_event("stalled", **stall.event())
+        self._run.record_event(Event.STALLED, **stall.event())
 
     def _end(self, beat: Beat) -> None:
         """SIGKILL for a process of this machine that should have ended itself; its stacks first, where py-spy is."""
         process = process_of(beat)
         if process is None:
             return
-        stacks = _dump(
-            self._run.path / STACKS / f"rank-{beat.rank:05d}-{beat.host}-{beat.pid}.py-spy.txt", beat.pid
-        )
+        stacks = _dump(self._run.stack_file(beat.rank, beat.host, beat.pid, ".py-spy.txt"), beat.pid)
         try:
             process.kill()
         except psutil.Error as error:
-            self._run.record_event("kill-failed", rank=beat.rank, pid=beat.pid, message=str(error))
+            self._run.record_event(Event.KILL_FAILED, rank=beat.rank, pid=beat.pid, message=str(error))
             return
-        self._run.record_event("killed", rank=beat.rank, host=beat.host, pid=beat.pid, stacks=stacks)
+        self._run.record_event(Event.KILLED, rank=beat.rank, host=beat.host, pid=beat.pid, stacks=stacks)
 
 
 @contextmanager

@@ -2,37 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
 import numpy as np
-
-
-class StepTimes:
-    """The busy time of one rank in the last steps."""
-
-    def __init__(self, size: int) -> None:
-        self._busy_s: deque[float] = deque(maxlen=size)
-
-    def add(self, busy_s: float) -> None:
-        """Take in a step.
-
-        Args:
-            busy_s: seconds of data, forward and backward passes; without waiting for other ranks.
-        """
-        self._busy_s.append(busy_s)
-
-    @property
-    def busy_s(self) -> list[float]:
-        """Seconds of the last steps, oldest first; what ranks tell each other."""
-        return list(self._busy_s)
-
-    def clear(self) -> None:
-        """Forget all, after a comparison."""
-        self._busy_s.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import nn
+
 from cluster.train_group import Rank
-from pipeline.pretrain.assembly import Parts
-from pipeline.pretrain.clock import StepTime
-from pipeline.pretrain.collectives import gathered
-from pipeline.pretrain.device_batches import HostBatch
-from pipeline.pretrain.guards.stragglers import StepTimes, compare
+from pipeline.pretrain.guards.stragglers import compare
 from pipeline.pretrain.measuring.machine import MachineMetrics, by_host
 from pipeline.pretrain.measuring.meters import Meter, Meters, memory
+from pipeline.pretrain.step.clock import StepTime
+from pipeline.pretrain.step.collectives import gathered
+from pipeline.pretrain.step.device_batches import HostBatch
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.events import Event
+from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.reporter import Reporter
 from pipeline.samples.loader import Step
 
@@ -26,24 +30,27 @@ class Measurements:
         self,
         run: RunDirectory,
         config: PretrainConfig,
-        parts: Parts,
         rank: Rank,
+        device: torch.device,
+        build: Callable[[], nn.Module],
         workers: Sequence[dict[str, Any]],
         reporter: Reporter,
     ) -> None:
         """
         Args:
+            build: makes the network that is trained.
             workers: by rank, where it runs.
         """
         self._config, self._rank, self._workers, self._reporter = config, rank, workers, reporter
-        self._device = parts.engine.device
-        self._times = StepTimes(config.guards.straggler_every_steps)
+        self._device = device
+        self._busy_s: list[float] = []
+        """Seconds of data and forward passes, without waiting for other ranks, by step since the last comparison."""
         self._meter: Meter | None = None
         self._no_meter = Meter(flops_per_sample=0.0, num_devices=rank.world_size, peak_flops=None)
         self._is_first = True
         self._machine = MachineMetrics(run.path, self._device) if rank.local_rank == 0 else None
         self._meters = Meters(
-            parts.inputs.build_model,
+            build,
             num_devices=rank.world_size,
             device=self._device,
             precision=config.precision,
@@ -56,10 +63,10 @@ class Measurements:
             number: of the step in the log; 1 is the first.
             values: what it computed.
         """
-        self._times.add(time.busy_s)
+        self._busy_s.append(time.busy_s)
         if self._rank.rank == 0:
             self._reporter.write(
-                "train", number, {**values, **self._speeds(step, time), **memory(self._device)}
+                LogKind.STEP, number, {**values, **self._speeds(step, time), **memory(self._device)}
             )
         if number % self._config.guards.straggler_every_steps == 0:
             self._compare_ranks(number)
@@ -89,12 +96,12 @@ class Measurements:
         """Times and memory of all ranks since the last comparison, and what their machines do; who is slow is named in
         the run's history."""
         machine = None if self._machine is None else (self._machine.host, self._machine.sample())
-        mine = {"busy_s": self._times.busy_s, "memory": memory(self._device), "machine": machine}
-        self._times.clear()
+        mine = {"busy_s": self._busy_s, "memory": memory(self._device), "machine": machine}
+        self._busy_s = []
         everyone = gathered(mine)
         comparison = compare([one["busy_s"] for one in everyone], self._config.guards.straggler_ratio)
         most = {f"max_{name}": max(one["memory"][name] for one in everyone) for name in everyone[0]["memory"]}
-        self._reporter.write("ranks", number, {**comparison.metrics, **most})
-        self._reporter.write("system", number, by_host(one["machine"] for one in everyone))
+        self._reporter.write(LogKind.RANKS, number, {**comparison.metrics, **most})
+        self._reporter.write(LogKind.SYSTEM, number, by_host(one["machine"] for one in everyone))
         if comparison.stragglers:
-            self._reporter.history("straggler", step=number, **comparison.event(self._workers))
+            self._reporter.history(Event.STRAGGLER, step=number, **comparison.event(self._workers))

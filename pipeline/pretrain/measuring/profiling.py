@@ -26,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from cluster.artefacts.manifest import write_durably
 from pipeline.engine.device import trains_on_cuda
+from pipeline.runs.events import Event
 from pipeline.runs.settings import ProfileConfig
 
 MAX_PROFILED_RANKS = 8
@@ -38,7 +39,7 @@ _INACTIVE = nullcontext()
 
 
 class _Record(Protocol):
-    def __call__(self, event: str, **details: Any) -> None: ...
+    def __call__(self, event: Event, **details: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,9 @@ class StepProfiler:
             _write(self._directory / name, title, measured)
         except (OSError, RuntimeError) as error:
             # A profile is a diagnostic: failing to write it must not end a run.
-            self._tell("profile-failed", message=str(error)[:2000])
+            self._tell(Event.PROFILE_FAILED, message=str(error)[:2000])
             return
-        self._tell("profiled", table=str(self._directory / f"{name}.parts.txt"))
+        self._tell(Event.PROFILED, table=str(self._directory / f"{name}.parts.txt"))
 
     def _end_step(self) -> None:
         if self._step is not None:
@@ -125,7 +126,7 @@ class StepProfiler:
             self._step.__exit__(None, None, None)
             self._step = None
 
-    def _tell(self, event: str, **details: Any) -> None:
+    def _tell(self, event: Event, **details: Any) -> None:
         if self._rank == 0:
             self._record(event, **details)
 

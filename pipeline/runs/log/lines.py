@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
-LOG_NAME = "log.jsonl"
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.kinds import LogKind
+
 _BLOCK_BYTES = 1 << 18
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -45,9 +46,9 @@ def decode(line: bytes) -> dict[str, Any] | None:
     return entry
 
 
-def entries_from(run_directory: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+def entries_from(run: RunDirectory, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
     """Whole entries from byte `offset` on, each with the offset behind it; reads no further than it is asked."""
-    path = run_directory / LOG_NAME
+    path = run.log
     if not path.exists():
         return
     with path.open("rb") as stream:
@@ -60,9 +61,9 @@ def entries_from(run_directory: Path, offset: int = 0) -> Iterator[tuple[dict[st
                 yield entry, offset
 
 
-def entries_backwards(run_directory: Path) -> Iterator[dict[str, Any]]:
+def entries_backwards(run: RunDirectory) -> Iterator[dict[str, Any]]:
     """Whole entries, the newest first; reads no further back than it is asked."""
-    path = run_directory / LOG_NAME
+    path = run.log
     if not path.exists():
         return
     with path.open("rb") as stream:
@@ -84,32 +85,30 @@ def entries_backwards(run_directory: Path) -> Iterator[dict[str, Any]]:
             yield entry
 
 
-def read_log(run_directory: Path) -> list[dict[str, Any]]:
+def read_log(run: RunDirectory) -> list[dict[str, Any]]:
     """Every whole entry of a run's log, in order."""
-    return [entry for entry, _ in entries_from(run_directory)]
+    return [entry for entry, _ in entries_from(run)]
 
 
-def read_new(run_directory: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+def read_new(run: RunDirectory, offset: int) -> tuple[list[dict[str, Any]], int]:
     """The whole entries from byte `offset` on, and the offset behind them."""
     found = []
-    for entry, behind in entries_from(run_directory, offset):
+    for entry, behind in entries_from(run, offset):
         found.append(entry)
         offset = behind
     return found, offset
 
 
-def read_metrics(run_directory: Path, kind: str = "train") -> list[dict[str, Any]]:
+def read_metrics(run: RunDirectory, kind: LogKind = LogKind.STEP) -> list[dict[str, Any]]:
     """The metrics of each logged step, as dicts with `step` added."""
     return [
-        {"step": entry["step"], **entry["data"]}
-        for entry, _ in entries_from(run_directory)
-        if entry["kind"] == kind
+        {"step": entry["step"], **entry["data"]} for entry, _ in entries_from(run) if entry["kind"] == kind
     ]
 
 
-def log_size(run_directory: Path) -> int:
+def log_size(run: RunDirectory) -> int:
     """Bytes of the log; 0 when there is none. The offset from which `read_new` returns only what comes."""
-    path = run_directory / LOG_NAME
+    path = run.log
     return path.stat().st_size if path.exists() else 0
 
 

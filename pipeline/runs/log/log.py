@@ -1,7 +1,7 @@
 """The log of a training run: every step is written to disk first, and sent to MLflow from there.
 
 `log.jsonl` in the run's directory is append-only and is the truth; MLflow is a copy that a process of its own keeps
-up to date (`log_sender.py`). A tracking store that is down, slow or restarted costs training nothing.
+up to date (`sender.py`). A tracking store that is down, slow or restarted costs training nothing.
 
 A resumed run repeats the steps after its checkpoint; those that are in the log already are not written again.
 """
@@ -12,49 +12,19 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.errors import StorageError
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.lines import (
-    LOG_NAME,
-    encode,
-    entries_backwards,
-    log_size,
-    read_log,
-    read_metrics,
-    read_new,
-)
+from pipeline.runs.log.kinds import LogKind
+from pipeline.runs.log.lines import encode, entries_backwards
 from pipeline.runs.log.seals import LogSeals
-from pipeline.runs.log.sender import SENT_NAME, Sender, send_log, want_status
-
-__all__ = [
-    "LOG_NAME",
-    "SENT_NAME",
-    "RunLog",
-    "Sender",
-    "log_size",
-    "read_log",
-    "read_metrics",
-    "read_new",
-    "send_log",
-    "want_status",
-]
-
-STEP_KIND = "train"
-"""Kind of the entries that every step has exactly one of, in order."""
-CHECKPOINT_KIND = "checkpoint"
-"""Kind of the entries about committed checkpoints."""
-FORGET_KIND = "forget"
-"""Kind of the entries about checkpoints that are not there any more."""
-_HELD_OUT_KIND = "held_out"
 
 
 class RunLog:
     """Appends entries to `log.jsonl`. Only rank 0 has one."""
 
-    def __init__(self, run_directory: Path, *, since: int = 0) -> None:
+    def __init__(self, run: RunDirectory, *, since: int = 0) -> None:
         """
         Args:
             since: the step of the checkpoint that the run continues from. Only what the log holds from there on is
@@ -63,15 +33,15 @@ class RunLog:
         Raises:
             StorageError: the log cannot be written.
         """
-        self._directory, self._path = run_directory, run_directory / LOG_NAME
+        self._run = run
         self._last: dict[str, int] = {}
         self._events: set[bytes] = set()
         self._recorded: dict[int, dict[str, Any]] = {}
         self._evaluated: dict[int, int] = {}
-        with _refusals(self._path):
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        with _refusals(self._run):
+            self._descriptor = os.open(run.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._size = self._drop_torn_line()
-        self._seals = LogSeals(run_directory, self._size)
+        self._seals = LogSeals(run, self._size)
         self._read_back_to(since)
 
     def write(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
@@ -86,11 +56,11 @@ class RunLog:
         time_ms = _now_ms()
         self._append(encode(kind, step, time_ms, data))
         self._last[kind] = step
-        if kind == _HELD_OUT_KIND:
+        if kind == LogKind.HELD_OUT:
             self._evaluated[step] = time_ms
-        if kind == STEP_KIND:
+        if kind == LogKind.STEP:
             self._recorded[step] = dict(data)
-        elif kind == CHECKPOINT_KIND:
+        elif kind == LogKind.CHECKPOINT:
             # What is before it will not be repeated, except from an older checkpoint: `recorded` then reads again.
             self._recorded = {number: kept for number, kept in self._recorded.items() if number > step}
             self._evaluated = {number: time for number, time in self._evaluated.items() if number > step}
@@ -116,7 +86,7 @@ class RunLog:
 
     def recorded(self, step: int) -> dict[str, Any] | None:
         """The metrics that are in the log for a step, which is about to be repeated; None when it is new."""
-        if step > self.last_step(STEP_KIND):
+        if step > self.last_step(LogKind.STEP):
             return None
         if step not in self._recorded:
             self._read_back_to(step - 1)
@@ -134,7 +104,7 @@ class RunLog:
         Raises:
             StorageError: the disk refuses.
         """
-        with _refusals(self._path):
+        with _refusals(self._run):
             os.fsync(self._descriptor)
         self._seals.close_stretch()
 
@@ -148,7 +118,7 @@ class RunLog:
 
     def _append(self, line: bytes) -> None:
         # One call for one line, and no buffer: a kill leaves nothing in memory, and a failed write nothing to come.
-        with _refusals(self._path):
+        with _refusals(self._run):
             try:
                 written = os.write(self._descriptor, line)
                 while written < len(line):
@@ -176,12 +146,12 @@ class RunLog:
 
         A step's metrics are its first entry: whatever else carries its number, or a higher one, comes behind them.
         """
-        for entry in entries_backwards(self._directory):
+        for entry in entries_backwards(self._run):
             kind, number, data = entry["kind"], entry["step"], entry["data"]
             self._last[kind] = max(number, self._last.get(kind, -1))
-            if kind == _HELD_OUT_KIND:
+            if kind == LogKind.HELD_OUT:
                 self._evaluated[number] = entry["time_ms"]
-            if kind != STEP_KIND:
+            if kind != LogKind.STEP:
                 self._events.add(_identity(kind, number, data))
                 continue
             if number <= step:
@@ -190,15 +160,15 @@ class RunLog:
 
 
 @contextmanager
-def _refusals(path: Path) -> Iterator[None]:
+def _refusals(run: RunDirectory) -> Iterator[None]:
     """Any refusal of the file system as a StorageError, with what is left of the run."""
     try:
         yield
     except OSError as error:
         raise StorageError(
-            f"Cannot write {path}: {error.strerror}.",
+            f"Cannot write {run.log}: {error.strerror}.",
             kept="the run up to its last checkpoint, and every line that is in the log",
-            next_step=f"make room, or give permission, then: cloze resume {RunDirectory(path.parent).typed}",
+            next_step=f"make room, or give permission, then: cloze resume {run.typed}",
         ) from error
 
 

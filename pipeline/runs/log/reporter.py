@@ -8,7 +8,10 @@ from typing import Any
 
 from cluster.artefacts.errors import StorageError
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.log import RunLog, Sender
+from pipeline.runs.events import Event
+from pipeline.runs.log.kinds import LogKind
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.log.sender import Sender
 
 _CLOSE_TIMEOUT_S = 30.0
 
@@ -27,22 +30,22 @@ class Reporter:
         if not speaks:
             return
         info = run.info
-        self._log = RunLog(run.path, since=since)
+        self._log = RunLog(run, since=since)
         if info.tracking_uri:
-            self._sender = Sender(run.path, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
+            self._sender = Sender(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
 
-    def history(self, event: str, **details: Any) -> None:
+    def history(self, event: Event, **details: Any) -> None:
         """Add to the run's history, which is for operators."""
         if self._log is not None:
             self._run.record_event(event, **details)
 
-    def event(self, event: str, step: int, **details: Any) -> None:
+    def event(self, event: LogKind, step: int, **details: Any) -> None:
         """Add what happened at a step to history and log; what a repeated step says again is not written again."""
         if self._log is not None and self._log.event(event, step, details):
-            self._run.record_event(event, step=step, **details)
+            self._run.record_event(Event(event), step=step, **details)
             self._notify()
 
-    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> bool:
+    def write(self, kind: LogKind, step: int, values: Mapping[str, Any]) -> bool:
         """Log the numbers of a step, once for each kind and step; returns whether it did."""
         written = self._log is not None and self._log.write(kind, step, values)
         if written:
@@ -72,7 +75,7 @@ class Reporter:
         if unsent := self._sender.close(_CLOSE_TIMEOUT_S):
             # A disk that is full must not hide why the run ended.
             with suppress(StorageError):
-                self._run.record_event("tracking-behind", message=unsent)
+                self._run.record_event(Event.TRACKING_BEHIND, message=unsent)
 
     def _notify(self) -> None:
         if self._sender is not None:

@@ -18,9 +18,8 @@ from pathlib import Path
 import orjson
 import xxhash
 
-from pipeline.runs.log.lines import LOG_NAME
+from pipeline.runs.directory import RunDirectory
 
-SEALS_NAME = "log.seals"
 CHECKED_BYTES = 1 << 24
 """Of the log, counted from its end, that a resumption checks."""
 _TAIL_BYTES = 1 << 16
@@ -39,18 +38,18 @@ class Stretch:
 class LogSeals:
     """Hashes a log as it is written, from the end of the last stretch on."""
 
-    def __init__(self, run_directory: Path, size: int) -> None:
+    def __init__(self, run: RunDirectory, size: int) -> None:
         """
         Args:
             size: bytes of the log.
         """
-        self._path = run_directory / SEALS_NAME
+        self._path = run.log_seals
         last = next(_backwards(self._path), None)
         # The log of an earlier version is in no stretch: from here on it is.
         self._start = size if last is None or last.end > size else last.end
         self._end = size
         self._digest = xxhash.xxh3_128()
-        for block in _blocks(run_directory / LOG_NAME, self._start, size):
+        for block in _blocks(run.log, self._start, size):
             self._digest.update(block)
 
     def add(self, line: bytes) -> None:
@@ -71,16 +70,16 @@ class LogSeals:
             self._start, self._digest = self._end, xxhash.xxh3_128()
 
 
-def damage_of_log(run_directory: Path, limit_bytes: int | None = CHECKED_BYTES) -> str:
+def damage_of_log(run: RunDirectory, limit_bytes: int | None = CHECKED_BYTES) -> str:
     """What is wrong with the newest stretches of a log; empty where nothing is.
 
     Args:
         limit_bytes: check so many bytes of it, and the rest of the stretch that they begin in; None checks all.
     """
-    path = run_directory / LOG_NAME
+    path = run.log
     size = path.stat().st_size if path.exists() else 0
     checked = 0
-    for stretch in _backwards(run_directory / SEALS_NAME, None if limit_bytes is None else _TAIL_BYTES):
+    for stretch in _backwards(run.log_seals, None if limit_bytes is None else _TAIL_BYTES):
         if stretch.end > size:
             return f"it has {size} bytes, and had {stretch.end} when it was sealed"
         digest = xxhash.xxh3_128()

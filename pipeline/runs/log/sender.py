@@ -31,27 +31,23 @@ import orjson
 
 from cluster.artefacts.credentials import connection_uri
 from cluster.artefacts.manifest import write_durably
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import entries_from, log_size
-from pipeline.runs.tracking import connect, forget_checkpoint, register_checkpoint, told_of
+from pipeline.runs.model_versions import forget_checkpoint, register_checkpoint
+from pipeline.runs.tracking import connect, told_of
 
-SENT_NAME = "log.sent"
-STATUS_NAME = "log.status"
-"""The status that the run is to have in MLflow, as long as MLflow has not been told."""
-ERRORS_NAME = "log.errors"
-"""What the sending process printed; empty when all is well."""
 METRIC_PREFIXES = {
-    "train": "",
-    "held_out": "held_out_",
-    "system": "system/",
-    "ranks": "ranks/",
-    "saving": "saving/",
+    LogKind.STEP: "",
+    LogKind.HELD_OUT: "held_out_",
+    LogKind.SYSTEM: "system/",
+    LogKind.RANKS: "ranks/",
+    LogKind.SAVING: "saving/",
 }
 """Kinds of entries that are metrics, with what stands before their names in MLflow. `system/` is MLflow's own name for
 them: its pages show those apart."""
 EVENT_TAG = "cloze.last_{kind}"
 """Tag of a run: the newest event of a kind, such as `cloze.last_spike`, as JSON."""
-OWNER_NAME = ".log.sender"
-"""Which process sends for the newest attempt at the run."""
 FINAL_STATUSES = ("FINISHED", "FAILED", "KILLED")
 _MAX_METRICS_PER_BATCH = 1000
 _GATHER_S = 1.0
@@ -68,15 +64,15 @@ _NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
 class Sender:
     """The sending process of a run, as rank 0 sees it. Nothing here waits for the tracking store but `close`."""
 
-    def __init__(self, run_directory: Path, *, uri: str, run_id: str, model_name: str) -> None:
-        self._directory, self._uri = run_directory, uri
-        command = [sys.executable, "-m", "pipeline.runs.log.sender", str(run_directory.resolve())]
+    def __init__(self, run: RunDirectory, *, uri: str, run_id: str, model_name: str) -> None:
+        self._run, self._uri = run, uri
+        command = [sys.executable, "-m", "pipeline.runs.log.sender", str(run.path.resolve())]
         command += ["--run-id", run_id, "--model-name", model_name]
         self._process: subprocess.Popen[bytes] | None = None
         self._problem = ""
         try:
-            want_status(run_directory, "RUNNING")
-            with (run_directory / ERRORS_NAME).open("wb") as errors:
+            want_status(run, "RUNNING")
+            with run.log_errors.open("wb") as errors:
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
@@ -93,7 +89,7 @@ class Sender:
             return
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            write_durably(run_directory / OWNER_NAME, _owner(self._process.pid))
+            write_durably(run.log_sender, _owner(self._process.pid))
         os.set_blocking(self._process.stdin.fileno(), False)
 
     @property
@@ -116,11 +112,9 @@ class Sender:
                 self._process.kill()
                 self._process.communicate()
                 output = b"it is slow"
-        if unsent_bytes(self._directory) == 0:
+        if unsent_bytes(self._run) == 0:
             return ""
-        reason = (
-            output.decode(errors="replace").strip() or self._problem or f"see {self._directory / ERRORS_NAME}"
-        )
+        reason = output.decode(errors="replace").strip() or self._problem or f"see {self._run.log_errors}"
         return f"{self._uri} did not take everything ({reason})"
 
     def _say(self, word: bytes) -> None:
@@ -131,22 +125,22 @@ class Sender:
             os.write(self._process.stdin.fileno(), word)
 
 
-def unsent_bytes(run_directory: Path) -> int:
+def unsent_bytes(run: RunDirectory) -> int:
     """Bytes of the log that MLflow has not got."""
-    return log_size(run_directory) - _sent(run_directory)
+    return log_size(run) - _sent(run)
 
 
-def want_status(run_directory: Path, status: str) -> None:
+def want_status(run: RunDirectory, status: str) -> None:
     """Have the run's status in MLflow set by the next `send_log` that gets everything through, now or days later.
 
     Args:
         status: `RUNNING`, `FINISHED`, `FAILED`, or `KILLED` for a run that was preempted or stopped.
     """
-    write_durably(run_directory / STATUS_NAME, status.encode())
+    write_durably(run.log_status, status.encode())
 
 
 def send_log(
-    run_directory: Path, *, uri: str, run_id: str, model_name: str, lock_timeout_s: float = 30.0
+    run: RunDirectory, *, uri: str, run_id: str, model_name: str, lock_timeout_s: float = 30.0
 ) -> None:
     """Send every unsent entry, in order, then the wanted status; raises what MLflow raises and keeps what was sent.
 
@@ -156,19 +150,19 @@ def send_log(
     Raises:
         TimeoutError: another process is still sending it.
     """
-    with _one_sender(run_directory, lock_timeout_s):
-        if unsent_bytes(run_directory) > 0 or (run_directory / STATUS_NAME).exists():
-            _Sending(connect(uri), run_directory, run_id, model_name).send()
+    with _one_sender(run, lock_timeout_s):
+        if unsent_bytes(run) > 0 or run.log_status.exists():
+            _Sending(connect(uri), run, run_id, model_name).send()
 
 
 class _Sending:
     """One pass over the unsent entries."""
 
-    def __init__(self, client: Any, run_directory: Path, run_id: str, model_name: str) -> None:
-        self._client, self._directory = client, run_directory
+    def __init__(self, client: Any, run: RunDirectory, run_id: str, model_name: str) -> None:
+        self._client, self._run = client, run
         self._run_id, self._model_name = run_id, model_name
         self._pending: list[Any] = []
-        self._done = _sent(run_directory)
+        self._done = _sent(run)
         """Offset behind the last entry that was read; it is sent or pending."""
 
     def send(self) -> None:
@@ -176,7 +170,7 @@ class _Sending:
         if status == "RUNNING":
             # First: a run that goes on must look like one, although its last attempt failed.
             self._set_status(status)
-        for entry, behind in entries_from(self._directory, self._done):
+        for entry, behind in entries_from(self._run, self._done):
             if entry["kind"] in METRIC_PREFIXES:
                 metrics = _metrics_of(entry)
                 if len(self._pending) + len(metrics) > _MAX_METRICS_PER_BATCH:
@@ -201,10 +195,10 @@ class _Sending:
         self._remember()
 
     def _remember(self) -> None:
-        write_durably(self._directory / SENT_NAME, str(self._done).encode())
+        write_durably(self._run.log_sent, str(self._done).encode())
 
     def _wanted_status(self) -> str:
-        path = self._directory / STATUS_NAME
+        path = self._run.log_status
         return path.read_text() if path.exists() else ""
 
     def _set_status(self, status: str) -> None:
@@ -215,7 +209,7 @@ class _Sending:
         else:
             self._client.update_run(self._run_id, status=status)
         if self._wanted_status() == status:
-            (self._directory / STATUS_NAME).unlink()
+            self._run.log_status.unlink()
 
 
 def _metrics_of(entry: Mapping[str, Any]) -> list[Any]:
@@ -260,18 +254,18 @@ def _forget(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any])
         forget_checkpoint(client, run_id=run_id, name=model_name, step=step)
 
 
-_ACTIONS = {"checkpoint": _register, "forget": _forget}
+_ACTIONS = {LogKind.CHECKPOINT: _register, LogKind.FORGET: _forget}
 
 
-def _sent(run_directory: Path) -> int:
-    path = run_directory / SENT_NAME
+def _sent(run: RunDirectory) -> int:
+    path = run.log_sent
     return int(path.read_text()) if path.exists() else 0
 
 
 @contextmanager
-def _one_sender(run_directory: Path, timeout_s: float) -> Iterator[None]:
+def _one_sender(run: RunDirectory, timeout_s: float) -> Iterator[None]:
     """Two at once would each begin at the same offset: metrics would bear it, the order of events would not."""
-    descriptor = os.open(run_directory / f".{SENT_NAME}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(run.log_sent_lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         deadline = time.monotonic() + timeout_s
         while True:
@@ -280,7 +274,7 @@ def _one_sender(run_directory: Path, timeout_s: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"another process is still sending {run_directory}") from None
+                    raise TimeoutError(f"another process is still sending the log of {run.path}") from None
                 time.sleep(0.1)
             except OSError:
                 break  # A file system that knows no locks is trusted.
@@ -312,7 +306,7 @@ def main() -> None:
         os.nice(10)
     with contextlib.redirect_stdout(sys.stderr):
         reason = keep_sending(
-            arguments.directory,
+            RunDirectory(arguments.directory),
             uri=os.environ["MLFLOW_TRACKING_URI"],
             run_id=arguments.run_id,
             model_name=arguments.model_name,
@@ -322,7 +316,7 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def keep_sending(run_directory: Path, *, uri: str, run_id: str, model_name: str) -> str:
+def keep_sending(run: RunDirectory, *, uri: str, run_id: str, model_name: str) -> str:
     """Send whenever standard input says so, again and again until it works; end when standard input does. Returns why
     something stays unsent, or an empty string."""
     failures, heard = 0, _NEWS
@@ -330,15 +324,15 @@ def keep_sending(run_directory: Path, *, uri: str, run_id: str, model_name: str)
     while True:
         reason = ""
         try:
-            send_log(run_directory, uri=uri, run_id=run_id, model_name=model_name)
+            send_log(run, uri=uri, run_id=run_id, model_name=model_name)
             failures = 0
         except Exception as error:
             # Whatever it is, the entries stay in the log, and it is tried again.
             failures, reason = failures + 1, told_of(error)
         if heard == _NEWS:
             heard = _listen(_RETRY_S[min(failures, len(_RETRY_S)) - 1] if failures else None)
-            if not heard and _is_newest(run_directory):
-                want_status(run_directory, "KILLED")
+            if not heard and _is_newest(run):
+                want_status(run, "KILLED")
             continue
         last_tries -= 1
         # Nobody waits for the process when rank 0 is dead: it tries until its time is over.
@@ -347,9 +341,9 @@ def keep_sending(run_directory: Path, *, uri: str, run_id: str, model_name: str)
         time.sleep(_GATHER_S)
 
 
-def _is_newest(run_directory: Path) -> bool:
+def _is_newest(run: RunDirectory) -> bool:
     """Whether nobody has started the run again and said how it stands."""
-    owner = run_directory / OWNER_NAME
+    owner = run.log_sender
     return owner.exists() and owner.read_bytes() == _owner(os.getpid())
 
 

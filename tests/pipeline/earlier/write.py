@@ -204,7 +204,7 @@ def settings_of_objectives(directory: Path) -> dict[str, Any]:
 
 def expected(settings: Mapping[str, Any], whole: Mapping[str, RunDirectory]) -> dict[str, Any]:
     """What later versions must come to."""
-    from pipeline.runs.log.log import read_metrics
+    from pipeline.runs.log.lines import read_metrics
 
     manifests = [
         path for name in ("data", "runs", "scores") for path in sorted(Path(name).rglob("manifest.json"))
@@ -215,9 +215,9 @@ def expected(settings: Mapping[str, Any], whole: Mapping[str, RunDirectory]) -> 
         "fingerprints": {
             str(path.parent): json.loads(path.read_bytes())["fingerprint"] for path in manifests
         },
-        "losses": {name: [step["loss"] for step in read_metrics(run.path)] for name, run in whole.items()},
+        "losses": {name: [step["loss"] for step in read_metrics(run)] for name, run in whole.items()},
         "held_out": {
-            name: [step["loss"] for step in read_metrics(run.path, "held_out")] for name, run in whole.items()
+            name: [step["loss"] for step in read_metrics(run, "held_out")] for name, run in whole.items()
         },
         "weights": {
             name: hash_file(run.checkpoints / last / "model.safetensors")[0] for name, run in whole.items()

@@ -46,9 +46,6 @@ class RecordedRun:
     def log_metrics(self, metrics, step, model_id=None):
         self.metrics.append((metrics, step, model_id))
 
-    def log_dict(self, data, file_name):
-        pass
-
     def finish(self, status="FINISHED"):
         self.status = status
 

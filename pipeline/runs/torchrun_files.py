@@ -17,9 +17,8 @@ import orjson
 import psutil
 
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import this_machine
+from pipeline.runs.heartbeat import find_process, this_machine
 
-_NOTES = "torchrun"
 _PREFIX = "torchelastic_"
 _VARIABLE = "TORCHELASTIC_ERROR_FILE"
 """Where torchrun tells its processes to report errors: a file in its directory."""
@@ -34,29 +33,21 @@ def note_torchrun(run: RunDirectory) -> None:
     agent = psutil.Process(os.getppid())
     note = {"directory": str(directory), "machine": this_machine(), "pid": agent.pid}
     with run.refusals():
-        (run.path / _NOTES).mkdir(exist_ok=True)
-        path = run.path / _NOTES / f"{platform.node()}-{agent.pid}.json"
+        run.torchrun.mkdir(exist_ok=True)
+        path = run.torchrun / f"{platform.node()}-{agent.pid}.json"
         path.write_bytes(orjson.dumps(note | {"started_s": agent.create_time()}))
 
 
 def remove_torchrun_directories(run: RunDirectory) -> None:
     """Remove what killed processes of torchrun left on this machine."""
-    for path in sorted((run.path / _NOTES).glob("*.json")):
+    for path in sorted(run.torchrun.glob("*.json")):
         # A note that cannot be read names nothing that could be removed.
         with suppress(OSError, ValueError, KeyError, TypeError):
             note = orjson.loads(path.read_bytes())
-            if note["machine"] != this_machine() or _lives(int(note["pid"]), float(note["started_s"])):
+            if note["machine"] != this_machine() or find_process(int(note["pid"]), float(note["started_s"])):
                 continue
             _remove(Path(note["directory"]))
             path.unlink(missing_ok=True)
-
-
-def _lives(pid: int, started_s: float) -> bool:
-    try:
-        process = psutil.Process(pid)
-        return abs(process.create_time() - started_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
 
 
 def _remove(directory: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models.losses import EACH
 from pipeline.objectives.terms import TOTAL
-from pipeline.pretrain.source_totals import SourceTotals
+from pipeline.pretrain.step.source_totals import SourceTotals
 
 
 class Totals:

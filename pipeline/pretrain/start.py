@@ -1,0 +1,59 @@
+"""The checkpoint that an attempt, or a rollback, goes on from: chosen by rank 0 for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from cluster.artefacts.errors import StorageError
+from cluster.train_group import Rank
+from pipeline.checkpoints.checkpoint import TrainerState, read_trainer_state, step_of
+from pipeline.checkpoints.retention import newest_good
+from pipeline.checkpoints.store import CheckpointStore
+from pipeline.pretrain.guards.endings import require_not_lost
+from pipeline.pretrain.step.collectives import from_rank_zero
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A checkpoint to go on from."""
+
+    directory: Path
+    """On this machine."""
+    state: TrainerState
+
+
+def find_start(run: RunDirectory, store: CheckpointStore, rank: Rank) -> Start | None:
+    """The newest good checkpoint, verified by rank 0; None before the first. All ranks must call it.
+
+    Raises:
+        CorruptCheckpointError: there are checkpoints and none verifies.
+        StorageError: the store cannot be read.
+    """
+    step = from_rank_zero(_newest_step(run, store) if rank.rank == 0 else None)
+    if step is None:
+        return None
+    directory = store.local(step)
+    if store.copies and rank.local_rank == 0 and rank.rank != 0:
+        store.fetch(step)
+    dist.barrier()
+    return Start(directory, read_trainer_state(directory))
+
+
+def _newest_step(run: RunDirectory, store: CheckpointStore) -> int | None:
+    try:
+        path, messages = newest_good(store)
+    except StorageError as error:
+        raise StorageError(
+            error.problem,
+            kept="the run and its checkpoints",
+            next_step=f"when they can be read again: cloze resume {run.typed}",
+        ) from error
+    require_not_lost(run, path)
+    for message in messages:
+        run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
+    return None if path is None else step_of(path)

@@ -1,0 +1,53 @@
+"""The code, the packages and the machine that a run is started on."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from cluster.artefacts.manifest import created_by
+
+_PACKAGES = ("torch", "deepspeed", "ray", "mlflow", "numpy", "numba", "tokenizers", "triton", "flash-attn")
+_STEERING_VARIABLES = ("CUDA_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "DS_")
+"""Prefixes of environment variables that change results or speed; none of them holds a secret."""
+
+
+def source_tags() -> dict[str, str]:
+    """The code that made a run: cloze's version and commit (`+dirty` when it was changed), under MLflow's names too.
+
+    The commit is cloze's own, not the user's working directory's: with the resolved configuration and the fingerprints
+    of the data, it determines the run.
+    """
+    made = created_by()
+    tags = {
+        "mlflow.source.name": "cloze",
+        "mlflow.source.type": "LOCAL",
+        "cloze.version": made.version,
+        "cloze.host": made.host,
+    }
+    with suppress(OSError, KeyError):  # In a container, the user may have no name.
+        tags["mlflow.user"] = getpass.getuser()
+    if made.commit:
+        tags |= {"mlflow.source.git.commit": made.commit, "cloze.commit": made.commit}
+    return tags
+
+
+def environment() -> dict[str, Any]:
+    """Versions of the packages that compute a run, the machine, and the environment variables that steer them."""
+    versions = {}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "packages": versions,
+        "variables": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(_STEERING_VARIABLES)
+        },
+    }
