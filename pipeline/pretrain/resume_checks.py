@@ -111,7 +111,7 @@ def check_resume(
 def require_same_optimizer(run: RunDirectory, state: checkpoints.TrainerState, optimizer_name: str) -> None:
     """Refuse, on a worker's machine, the state of an optimizer class that is not the one which updates here.
 
-    The driver cannot tell: its machine may have no GPU, or no compiler, where those of the workers have.
+    The driver cannot tell: its machine may have no GPU, or no compiler, and the workers' machines one.
     """
     changes = (event["differences"] for event in run.events(Event.CHANGED))
     if state.optimizer == optimizer_name or any(MACHINE in differences for differences in changes):

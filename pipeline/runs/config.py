@@ -49,7 +49,7 @@ class PretrainConfig(Config):
     experiment: str = "pretrain"
     """MLflow experiment."""
     data: DataConfig
-    """The token stores, their mixture, and what is held out."""
+    """The token stores, their mixture, and the held-out share."""
     model: NetworkChoice
     """The network; `vocab_size` is taken from the tokens unless given."""
     objective: ObjectiveChoice
@@ -309,6 +309,6 @@ def identity_of(config: PretrainConfig) -> dict:
 
 
 def without_places(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """An identity without the place of a distillation's teacher, which those of earlier versions hold."""
+    """An identity without the path of a distillation's teacher, which identities of earlier versions hold."""
     objective = {name: value for name, value in identity["objective"].items() if name not in _PLACES}
     return {**identity, "objective": objective}

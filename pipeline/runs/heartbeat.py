@@ -56,7 +56,7 @@ class Beat(BaseModel):
     num_steps: int
     """Updates that the process has finished since it began."""
     part: str
-    """What of it, such as `data`, `forward`, `update`, `evaluation` or `saving`."""
+    """Part of the update, such as `data`, `forward`, `update`, `evaluation` or `saving`."""
     time_s: float
     """Unix time of the beat, by the clock of its host; for people, because clocks differ."""
     timeout_s: float
@@ -64,7 +64,7 @@ class Beat(BaseModel):
 
 
 class Heartbeat:
-    """The heartbeat of this process; close it, or use it as a context, so that the alarm goes with it."""
+    """The heartbeat of this process; close it, or use it as a context, to cancel its alarm."""
 
     def __init__(self, run: RunDirectory, rank: int, timeout_s: float) -> None:
         """Start with the alarm set for the time that a first step may take.
@@ -86,14 +86,14 @@ class Heartbeat:
         }
         self._first_step: int | None = None
         self._parts: set[str] = set()
-        """Those of the steps before."""
+        """Parts that earlier steps went through."""
         self._current: set[str] = set()
         self._step = -1
         self._armed_at, self._armed_s = 0.0, 0.0
         with run.refusals():
             run.heartbeats.mkdir(exist_ok=True)
             run.stacks.mkdir(exist_ok=True)
-            # Kept open: whoever has no memory, or no file system, left can still tell.
+            # Kept open: a process that runs out of memory, or loses the file system, can still write.
             self._file = os.open(run.heartbeat(rank), os.O_RDWR | os.O_CREAT, 0o644)
             self._stacks_path = run.stack_file(rank, platform.node(), process.pid)
             self._stacks = self._stacks_path.open("w")
@@ -104,7 +104,7 @@ class Heartbeat:
         """Say that this rank begins `part` of `step`.
 
         Until the second step that it is called with, in a part that it was not called with before, and in those that
-        wait for storage, the alarm is that of a first step.
+        wait for storage, the alarm has the longer timeout of a first step.
         """
         if self._first_step is None:
             self._first_step = step
@@ -117,7 +117,7 @@ class Heartbeat:
         self._write(step, part, self._timeout_s * (FIRST_TIMES_AS_LONG if first else 1.0))
 
     def close(self) -> None:
-        """Take the alarm back. An empty file of stacks is removed."""
+        """Cancel the alarm. An empty file of stacks is removed."""
         if self._stacks.closed:
             return
         faulthandler.cancel_dump_traceback_later()
@@ -160,8 +160,8 @@ class Heartbeat:
 
 @cache
 def this_machine() -> str:
-    """Tells this machine, since it was started, and the container from all others in which numbers of processes mean
-    something else; names of hosts may be equal."""
+    """Identifies the boot of this machine and its process namespace, within which process ids are unique; host names
+    may be equal."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -1,7 +1,7 @@
-"""What a run's directory says of its past: its attempts, the configuration and the workers of each, what was logged.
+"""The past of a run: its attempts, the configuration and the workers of each, what was logged.
 
-An attempt begins with a `started` event, with the newest checkpoint, and ends with the process. Updates behind the
-checkpoint that an earlier attempt had made are made again; the run stands on the latest ones.
+An attempt begins with a `started` event, from the newest checkpoint, and ends with the process. Updates after the
+checkpoint that an earlier attempt had made are made again; the run consists of the latest ones.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ def list_attempts(events: Sequence[Mapping[str, Any]]) -> list[Attempt]:
 
 
 def attempts_at(attempts: Sequence[Attempt], step: int) -> list[Attempt]:
-    """The attempts that began before a step and may have made it, oldest first; the run stands on the last of them."""
+    """The attempts that began before a step and may have made it, oldest first; the last of them counts."""
     return [attempt for attempt in attempts if attempt.first_step < step]
 
 
 def logged(run: RunDirectory, step: int) -> dict[str, Any] | None:
-    """What the log says of a step; None when it was not made yet."""
+    """The logged metrics of a step; None before it was made."""
     path, wanted = run.log, b'"step":%d,' % step
     if not path.exists():
         return None
     with path.open("rb") as stream:
         for line in stream:
-            # To parse each line of a long run takes many times as long as to look at its bytes.
+            # Parsing each line of a long log takes many times as long as searching its bytes.
             if wanted in line and line.endswith(b"\n"):
                 entry = decode(line)
                 if entry is not None and entry["kind"] == LogKind.STEP and entry["step"] == step:
@@ -77,7 +77,7 @@ def logged(run: RunDirectory, step: int) -> dict[str, Any] | None:
 
 
 def last_logged(run: RunDirectory, kind: LogKind = LogKind.STEP) -> tuple[int, dict[str, Any]] | None:
-    """The newest step that the log has an entry of this kind for, and what it says."""
+    """The step and the data of the newest entry of a kind; None without any."""
     for entry in entries_backwards(run):
         if entry["kind"] == kind:
             return entry["step"], entry["data"]
@@ -85,7 +85,7 @@ def last_logged(run: RunDirectory, kind: LogKind = LogKind.STEP) -> tuple[int, d
 
 
 def logged_checkpoints(run: RunDirectory) -> tuple[int, set[int]]:
-    """The newest checkpoint that the log tells of (-1: none), and all of those that it says are there."""
+    """Steps of the newest checkpoint in the log (-1 without any), and of all checkpoints that exist by the log."""
     forgotten: set[int] = set()
     for entry in entries_backwards(run):
         if entry["kind"] == LogKind.FORGET:

@@ -1,4 +1,4 @@
-"""Proof that a process exists, however busy or stopped it is: a helper beside it counts, and ends with it.
+"""Proof that a process exists, even if it is busy or stopped: a helper process beside it counts, and ends with it.
 
 RUN/heartbeats/pulse-00000    the count of rank 0's helper, written every two seconds
 
@@ -60,7 +60,7 @@ class Pulse:
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
         except OSError:
-            # No memory, no process: training does without, and the loop's own beats still tell.
+            # Without memory for another process, training goes on without it, and the heartbeats remain.
             self._helper = None
 
     def close(self) -> None:

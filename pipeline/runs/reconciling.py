@@ -1,7 +1,7 @@
-"""What a run's history says at last is made true, where its processes ended without a word.
+"""Brings a run's history and MLflow up to date where its processes were killed.
 
-A driver that is killed writes nothing down. Every verb that looks at a run writes into its history what became of it,
-and has MLflow say the same.
+A driver that is killed records nothing. Every verb that looks at a run records the end of its processes in its history,
+and sends it to MLflow.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pipeline.runs.torchrun_files import remove_torchrun_directories
 
 
 def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
-    """Have history, state and MLflow say the same of a run; False when the tracking store does not answer.
+    """Record a run's end in history and MLflow if its processes could not; False if the tracking store does not answer.
 
     Args:
-        send: whether MLflow is told now; else by whoever looks next.
+        send: whether to send the log to MLflow now; if not, the next command does.
     """
-    # What cannot be read or written stays as it is: looking at a run must not fail for that.
+    # Looking at a run must not fail because a file of it cannot be read or written.
     with suppress(ClozeError, OSError):
         remove_torchrun_directories(run)
         state, events = state_of(run), run.events()
@@ -40,7 +40,7 @@ def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
 
 
 def replay(run: RunDirectory) -> bool:
-    """Send what the log holds and MLflow does not have yet; False when the tracking store does not answer."""
+    """Send the part of the log that MLflow does not have; False when the tracking store does not answer."""
     from pipeline.runs.tracking import CREDENTIALS_HINT, told_of
 
     info = run.info

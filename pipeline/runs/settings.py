@@ -204,7 +204,7 @@ class EvaluationConfig(Config):
     `loss` where there is one term and for `bilm`; `mlm/loss` for `mlm` with pairs, `span` and `distill`; `rtd/loss` for
     `rtd`."""
     patience: int | None = Field(default=None, gt=0)
-    """Evaluations in a row without a better metric after which the run ends; one that gives no finite number counts
+    """Evaluations in a row without a better metric after which the run ends; one whose metric is not finite counts
     among them. null never ends a run so."""
     min_improvement: float = Field(default=0.0, ge=0)
     """By how much a metric must be better than the best one, in its own unit: nats for losses."""
@@ -243,10 +243,10 @@ class GuardsConfig(Config):
     repeated by every resumption."""
 
     max_skipped_updates: int = Field(default=10, ge=0)
-    """Updates in a row that may be skipped for a loss or gradient that is no finite number; one more ends the run."""
+    """Updates in a row that may be skipped because the loss or a gradient is not finite; one more ends the run."""
     spike_score: float | None = Field(default=None, gt=0)
     """Robust z-score of a step's loss among the last ones, (loss - median) / (1.4826 x median absolute deviation), at
-    which the run goes back to its last checkpoint and leaves the step's samples out (Chowdhery et al. 2022, section
+    which the run is rolled back to its last checkpoint without the step's samples (Chowdhery et al. 2022, section
     5.1); null never does."""
     spike_window: int = Field(default=64, ge=8)
     """Losses that a step is compared with; until there are so many, no step is a spike."""

@@ -33,18 +33,18 @@ _STATIONS = (Event.LAUNCHED, Event.LOST, Event.STARTED, Event.FINISHED, Event.FA
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Where a run stands."""
+    """The state of a run."""
 
     name: State
     """`created`: never started. `starting`: its driver prepares the workers, or starts them again. `stalled`: a worker
-    gives no sign of life any more, or too late. `lost`: all workers of this machine, and the driver, are gone without a
-    word. `preempted`: stopped as asked, and saved."""
+    gives no sign of life any more, or too late. `lost`: all workers of this machine, and the driver, are gone and
+    recorded nothing. `preempted`: stopped as asked, and saved."""
     detail: str = ""
-    """What an operator wants to know next; empty when there is nothing."""
+    """More for an operator, such as the error or the activity; may be empty."""
 
 
 def state_of(run: RunDirectory, now_s: float | None = None) -> RunState:
-    """Where a run stands.
+    """The state of a run.
 
     Args:
         now_s: Unix time by the clock of the file system; None asks it.
@@ -76,7 +76,7 @@ def state_of(run: RunDirectory, now_s: float | None = None) -> RunState:
 
 
 def _clock(run: RunDirectory) -> float:
-    """Now, by the clock that also dates the heartbeats' files: those of machines differ."""
+    """Unix time by the file system's clock, which also dates the heartbeats: clocks of machines differ."""
     path = run.clock
     try:
         path.write_bytes(b"")
@@ -93,7 +93,7 @@ def _silent_s(run: RunDirectory, beat: Beat, now_s: float) -> float:
 
 
 def _by_driver(run: RunDirectory, launch: Mapping[str, Any]) -> RunState:
-    """Of a run that was launched, and whose workers have not said anything yet."""
+    """The state of a run that was launched, and whose workers have not started training yet."""
     who = f"its driver (process {launch.get('pid')} on {launch.get('host')})"
     alive = _is_driver_alive(launch) if _is_here(launch) else is_held(run)
     if alive:
@@ -113,7 +113,7 @@ def _is_driver_alive(launch: Mapping[str, Any]) -> bool:
 
 
 def is_held(run: RunDirectory) -> bool:
-    """Whether a process trains or changes the run; on a file system without locks, none does as far as can be told."""
+    """Whether a process trains or changes the run; False on a file system without locks."""
     try:
         with run.lock.open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -125,7 +125,7 @@ def is_held(run: RunDirectory) -> bool:
 
 
 def _made_last_step(run: RunDirectory) -> bool:
-    """Without a driver nobody records the end; whoever saved the last step's checkpoint has nothing left to do."""
+    """Whether the checkpoint of the last step was saved: without a driver, no process records the end."""
     logged = last_logged(run, LogKind.CHECKPOINT)
     if logged is None:
         return False
@@ -134,11 +134,11 @@ def _made_last_step(run: RunDirectory) -> bool:
 
 
 def _by_signs_of_life(run: RunDirectory, beats: list[Beat], now_s: float) -> RunState:
-    """Of a run that started and did not say that it ended."""
+    """The state of a run that started, and whose end was not recorded."""
     here = [beat for beat in beats if is_here(beat)]
     if here and not any(process_of(beat) for beat in here):
         if all(beat.part == ENDED for beat in beats):
-            return RunState("lost", "its workers ended, and nobody wrote down why")
+            return RunState("lost", "its workers ended, and no process recorded why")
         return RunState("lost", f"no worker is left on {platform.node()}; {_doing(_oldest(beats))}")
     late = [beat for beat in beats if beat.part != ENDED and _silent_s(run, beat, now_s) > beat.timeout_s]
     if late:
@@ -147,7 +147,7 @@ def _by_signs_of_life(run: RunDirectory, beats: list[Beat], now_s: float) -> Run
 
 
 def _oldest(beats: list[Beat]) -> Beat:
-    """Who is behind: the others wait for it."""
+    """The rank that is behind: the others wait for it."""
     return min(beats, key=lambda beat: (beat.step, beat.time_s))
 
 

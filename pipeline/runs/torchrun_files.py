@@ -1,7 +1,7 @@
 """Temporary directories of `torchrun`, which it leaves behind when it is killed.
 
-RUN/torchrun/HOST-PID.json names the directory of the torchrun with that number; whoever starts the run next on that
-machine, or looks at it there, removes what belongs to no process any more.
+RUN/torchrun/HOST-PID.json names the directory of the torchrun process with that id. The next start of the run on that
+machine, or the next look at it there, removes directories of processes that have ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def note_torchrun(run: RunDirectory) -> None:
 
 
 def remove_torchrun_directories(run: RunDirectory) -> None:
-    """Remove what killed processes of torchrun left on this machine."""
+    """Remove the directories that killed torchrun processes left on this machine."""
     for path in sorted(run.torchrun.glob("*.json")):
         # A note that cannot be read names nothing that could be removed.
         with suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What a run says, and writes down, when it ends: the step, the samples, what is kept, what to type."""
+"""The errors that end a run: with the step, the samples, the parts that are kept, and the command to type next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline.runs.skipped_data import SkippedStep
 
 
 def require_not_lost(run: RunDirectory, start: Path | None) -> None:
-    """Raise CorruptCheckpointError where a run has had checkpoints and none is left: it would begin anew."""
+    """Raise CorruptCheckpointError if a run has had checkpoints and none is left: it would begin anew."""
     if start is not None or (last := last_logged(run, LogKind.CHECKPOINT)) is None:
         return
     raise CorruptCheckpointError(
@@ -46,7 +46,7 @@ def samples_of(config: PretrainConfig, data_step: int) -> str:
 
 
 def preempted(run: RunDirectory, step: int, reason: str) -> PreemptedError:
-    """The run was asked to stop and saved at `step`."""
+    """The error of a run that was asked to stop and saved at `step`."""
     return PreemptedError(
         f"{run.path.name} stopped at step {step}, as asked: {reason or 'a request in its directory'}.",
         kept=f"the checkpoint of step {step}; nothing has to be computed again",
@@ -55,7 +55,7 @@ def preempted(run: RunDirectory, step: int, reason: str) -> PreemptedError:
 
 
 def taken_over(run: RunDirectory, by: str = "another group") -> StorageError:
-    """The run was taken over while this group trained it."""
+    """The error of a group whose run another group has taken over."""
     return StorageError(
         f"{run.path} is trained by {by} now; this group has lost it.",
         kept="what this group saved before, and all that the other one saves",
@@ -70,10 +70,10 @@ def loss_spike(
     skipped: Sequence[SkippedStep],
     checkpoint: Path | str | None,
 ) -> LossSpikeError:
-    """One spike more than `guards.max_rollbacks` allows.
+    """The error after one spike more than `guards.max_rollbacks` allows.
 
     Args:
-        spike: the one that is too much; not in the ledger.
+        spike: the spike too many; not in the ledger.
         skipped: the ledger.
         checkpoint: the last good one; None where there is none yet.
     """
@@ -98,7 +98,7 @@ def not_finite(
     data_steps: Sequence[int],
     checkpoint: Path | str | None,
 ) -> NonFiniteError:
-    """One skipped update more than `guards.max_skipped_updates` allows.
+    """The error after one skipped update more than `guards.max_skipped_updates` allows.
 
     Args:
         update: the last skipped one.
@@ -117,10 +117,10 @@ def not_finite(
 
 
 def stalled(run: RunDirectory, num_restarts: int, where: str, stacks: Sequence[Path]) -> StalledError:
-    """Training stood still after all restarts.
+    """The error of a run that stood still after all restarts.
 
     Args:
-        where: rank, host, process, step and part of who is behind.
+        where: rank, host, process, step and part of the rank that is behind.
         stacks: files of stacks that were written.
     """
     shown = f"; the stacks are in {', '.join(map(str, stacks))}" if stacks else ""

@@ -1,4 +1,4 @@
-"""Which group of workers a run belongs to: the newest one, and no other may publish a checkpoint.
+"""The group of workers that a run belongs to: the newest one, and no other may publish a checkpoint.
 
 RUN/owner.json holds a token that every group replaces when it starts. Locks and signs of life keep a second group from
 starting beside a living first one; but a machine may be cut off from both, and come back. Its workers then find another
@@ -23,10 +23,10 @@ _POLL_S = 1.0
 
 
 class Fence:
-    """The token of one group, as its rank 0 keeps it."""
+    """The token of one group, on its rank 0."""
 
     def __init__(self, run: RunDirectory) -> None:
-        """Take the run over from all groups before.
+        """Take the run over from all earlier groups.
 
         Raises:
             StorageError: the file system refuses.
@@ -46,7 +46,7 @@ class Fence:
         except FileNotFoundError:
             found = b""
         except OSError:
-            # A file system that refuses for a moment takes the checkpoint away too, and says so better.
+            # A file system that refuses now refuses the checkpoint too, with a better message.
             return
         if found == self._contents:
             return

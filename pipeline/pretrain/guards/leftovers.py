@@ -1,4 +1,4 @@
-"""Workers of an earlier start that are still there: nobody may train a run twice at the same time.
+"""Workers of an earlier start that are still there: two groups must not train a run at the same time.
 
 The lock on a run's directory goes with the driver. Its workers go with it too, but not in the same moment: Ray notices
 first that the driver is gone; and a worker that stands still, or lost its network, notices nothing. What cannot be

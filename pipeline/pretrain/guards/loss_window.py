@@ -1,4 +1,4 @@
-"""Which losses are spikes: a step's loss against those of the steps before it.
+"""Which losses are spikes: a step's loss against the losses of the steps before it.
 
 A pure function of the losses, so that a resumed run, which has the same losses, decides the same.
 """
@@ -38,7 +38,7 @@ class LossWindow:
         """The robust z-score of a loss: standard deviations above the window's median, negative below it.
 
         Half of the window may be outliers without changing it (Iglewicz and Hoaglin 1993, section 3.3). None until
-        the window is full; infinite for what is no finite number.
+        the window is full; infinite for a loss that is not finite.
         """
         if len(self._losses) < (self._losses.maxlen or 0):
             return None
@@ -58,6 +58,6 @@ class LossWindow:
         return self._threshold is not None and score is not None and score >= self._threshold
 
     def add(self, loss: float) -> None:
-        """Take in the loss of a step that was made. What is no finite number is left out."""
+        """Add the loss of an update that was made, if it is finite."""
         if math.isfinite(loss):
             self._losses.append(loss)

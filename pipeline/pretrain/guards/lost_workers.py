@@ -1,4 +1,4 @@
-"""Which worker died, where, and why: what the run's history says of a group that failed."""
+"""Which worker died, where, and why: recorded in the run's history when a group failed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PID = re.compile(r"\bpid[=:\s]+(\d+)", re.IGNORECASE)
 
 
 def record_lost_workers(run: RunDirectory, failure: Exception, oom_kills: int) -> None:
-    """Write down who died, before the group is started again.
+    """Record the workers that died, before the group is started again.
 
     Args:
-        failure: as Ray Train tells it.
+        failure: as Ray Train raised it.
         oom_kills: processes that the kernel of this machine has ended for memory since the driver began.
     """
     known = {worker.get("pid") for event in run.events(Event.WORKERS_LOST) for worker in event["workers"]}

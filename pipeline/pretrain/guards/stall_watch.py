@@ -1,8 +1,8 @@
-"""The driver's eye on the heartbeats: who is behind when training stands still, and an end for who cannot end itself.
+"""Watches the heartbeats from the driver: names the rank that is behind when training stalls, and kills stalled ranks.
 
 A rank that stands still ends itself and leaves its stacks (`heartbeat.py`). By then all ranks stand still, because they
 wait for the one that is behind; and a stopped process does not even end. So the driver looks a little earlier, writes
-into the run's history who is behind, and a little later ends what is still there.
+the rank that is behind into the run's history, and a little later kills stalled processes that are still there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Stall:
 
 
 class StallWatch:
-    """Looks at the heartbeats of a run; ages are told by this machine's clock, however others' are set."""
+    """Looks at the heartbeats of a run; ages are by this machine's clock, because clocks of machines differ."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
@@ -80,7 +80,7 @@ class StallWatch:
         """All that happened, in order."""
 
     def look(self, now: float) -> None:
-        """Read the heartbeats; name who is behind, end who does not end.
+        """Read the heartbeats; name the rank that is behind, kill stalled processes that did not end themselves.
 
         Args:
             now: monotonic seconds.
@@ -158,7 +158,7 @@ def watching(run: RunDirectory) -> Iterator[StallWatch]:
 
 
 def _how_far(late: tuple[Beat, float]) -> tuple[bool, int, float]:
-    """Sorts who is behind first: a stopped process, then the lowest step, then the longest silence."""
+    """Sorts the rank that is behind first: a stopped process, then the lowest step, then the longest silence."""
     beat, silent_s = late
     return _state_of(beat) != psutil.STATUS_STOPPED, beat.step, -silent_s
 

@@ -19,8 +19,8 @@ class Comparison:
     p90_s: tuple[float, ...]
     """By rank, what nine of ten steps stay below."""
     group_s: float
-    """The median of the ranks' medians; the lower one of the two in the middle, so that of two ranks the slower can be
-    told."""
+    """The median of the ranks' medians; the lower of the two in the middle, so that the slower of two ranks is
+    found."""
     stragglers: tuple[int, ...]
     """Ranks whose median is above `ratio` times the group's, slowest first."""
 

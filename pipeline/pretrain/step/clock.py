@@ -18,7 +18,7 @@ class StepTime:
     waiting_s: float
     """For data."""
     busy_s: float
-    """For data and in the network's forward pass: what does not wait for other ranks."""
+    """For data and in the network's forward pass: the part that does not wait for other ranks."""
 
 
 class StepClock:
@@ -64,7 +64,7 @@ class StepClock:
         return StepTime(whole_s, self._waiting_s, self._waiting_s + forward_s)
 
     def since_last(self) -> float:
-        """Seconds since this was last asked for, or since the beginning."""
+        """Seconds since the last call, or since the beginning."""
         now = time.perf_counter()
         passed, self._mark = now - self._mark, now
         return passed

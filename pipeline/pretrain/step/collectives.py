@@ -1,4 +1,4 @@
-"""The few numbers that ranks tell each other."""
+"""Collectives on a few numbers or objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def summed(sums: Tensor, others: Sequence[float] = ()) -> tuple[list[float], lis
         others: more numbers, from the host.
 
     Returns:
-        The sums of `sums`, and those of `others`.
+        The sums of `sums`, and the sums of `others`.
     """
     vector = torch.cat([sums, torch.tensor(others, dtype=torch.float64).to(sums.device)])
     dist.all_reduce(vector)
@@ -27,7 +27,7 @@ def summed(sums: Tensor, others: Sequence[float] = ()) -> tuple[list[float], lis
 
 
 def from_rank_zero(value: Any) -> Any:
-    """The object that rank 0 gives; what the others give is ignored."""
+    """Rank 0's object, on every rank; the other ranks' arguments are ignored."""
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]

@@ -34,7 +34,7 @@ class HostBatch:
         return {name: tensor.numpy() for name, tensor in self.inputs.items()}
 
     def sources_on(self, device: torch.device) -> Tensor | None:
-        """The same of `sources`."""
+        """`sources` on the device (non-blocking copy), or None if sources are not tracked."""
         return None if self.sources is None else self.sources.to(device, non_blocking=True)
 
 

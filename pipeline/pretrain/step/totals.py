@@ -46,8 +46,8 @@ class Totals:
 
     @property
     def sums(self) -> Tensor:
-        """[2 x (terms + sources)] float64: losses, right predictions, then those of sources; to be added up over
-        ranks."""
+        """[2 x (terms + sources)] float64: losses and right predictions of terms, then losses and predictions of
+        sources; to be added up over ranks."""
         return torch.cat([self._losses, self._correct, self._sources.sums])
 
     def means(self, sums: Sequence[float], counts: Mapping[str, float]) -> dict[str, float]:

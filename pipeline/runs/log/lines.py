@@ -2,8 +2,8 @@
 
     {"kind": "train", "step": 7, "time_ms": 1760000000000, "data": {"loss": 2.5, "grad_norm": "Infinity"}}
 
-One line is one entry. Numbers that JSON cannot say are written as words. A line that a killed process left unfinished
-is never returned.
+One line is one entry. NaN and infinities, which JSON lacks, are written as words. A line that a killed process left
+unfinished is never returned.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def encode(kind: str, step: int, time_ms: int, data: Mapping[str, Any]) -> bytes
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """The entry of a line; None for what is no entry, such as the zeros that a power failure leaves in a file."""
+    """The entry of a line; None for a line without one, such as the zeros that a power failure leaves in a file."""
     try:
         entry = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -75,7 +75,7 @@ def entries_backwards(run: RunDirectory) -> Iterator[dict[str, Any]]:
             head, *lines = (stream.read(end - start) + head).split(b"\n")
             end = start
             if lines and torn:
-                # Behind the last line break stands what a killed process left unfinished, or nothing.
+                # After the last line break there is a line that a killed process left unfinished, or nothing.
                 lines.pop()
                 torn = False
             for line in reversed(lines):
@@ -113,7 +113,7 @@ def log_size(run: RunDirectory) -> int:
 
 
 def _in_words(value: Any) -> Any:
-    """JSON has no NaN and no infinities: `orjson` would write null for them, which says neither."""
+    """A number as JSON has it, or its word: `orjson` would write null for NaN and for infinities."""
     if not isinstance(value, float | np.floating) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

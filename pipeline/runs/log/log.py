@@ -27,8 +27,8 @@ class RunLog:
     def __init__(self, run: RunDirectory, *, since: int = 0) -> None:
         """
         Args:
-            since: the step of the checkpoint that the run continues from. Only what the log holds from there on is
-                read: with the last step of a long run, that is its last lines.
+            since: the step of the checkpoint that the run continues from. Only the log from there on is read: its last
+                lines, where that is the last step of a long run.
 
         Raises:
             StorageError: the log cannot be written.
@@ -61,17 +61,17 @@ class RunLog:
         if kind == LogKind.STEP:
             self._recorded[step] = dict(data)
         elif kind == LogKind.CHECKPOINT:
-            # What is before it will not be repeated, except from an older checkpoint: `recorded` then reads again.
+            # Earlier steps will not be repeated, except from an older checkpoint: `recorded` then reads again.
             self._recorded = {number: kept for number, kept in self._recorded.items() if number > step}
             self._evaluated = {number: time for number, time in self._evaluated.items() if number > step}
         return True
 
     def event(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
-        """Append what happened at `step`, of which there may be several, unless the very same is in the log already
-        because the run repeats its steps; returns whether it did.
+        """Append an event at `step`, which may have several, unless an equal one is in the log already because the run
+        repeats its steps; returns whether it did.
 
         Raises:
-            StorageError: see `write`.
+            StorageError: as `write` does.
         """
         known = _identity(kind, step, data)
         if known in self._events:
@@ -85,7 +85,7 @@ class RunLog:
         return self._last.get(kind, -1)
 
     def recorded(self, step: int) -> dict[str, Any] | None:
-        """The metrics that are in the log for a step, which is about to be repeated; None when it is new."""
+        """The logged metrics of a step that is about to be repeated; None for a new step."""
         if step > self.last_step(LogKind.STEP):
             return None
         if step not in self._recorded:
@@ -94,12 +94,12 @@ class RunLog:
 
     def evaluated_ms(self, step: int) -> int | None:
         """When a step newer than the last checkpoint was evaluated, in milliseconds since 1970, as the log says; None
-        for a step that was not."""
+        without an evaluation."""
         return self._evaluated.get(step)
 
     def sync(self) -> None:
-        """Have everything on the disk itself, as it must be before a checkpoint of these steps is committed: after a
-        power failure they are not repeated.
+        """Flush the log to the disk itself, as it must be before a checkpoint of these steps is committed: they are not
+        repeated after a power failure.
 
         Raises:
             StorageError: the disk refuses.
@@ -142,9 +142,9 @@ class RunLog:
         return whole
 
     def _read_back_to(self, step: int) -> None:
-        """Learn what the log holds after `step`, and at it except for its metrics.
+        """Read the log backwards down to `step`: everything after it, and its own entries but for its metrics.
 
-        A step's metrics are its first entry: whatever else carries its number, or a higher one, comes behind them.
+        A step's metrics are its first entry: all other entries with its number, or a higher one, come after them.
         """
         for entry in entries_backwards(self._run):
             kind, number, data = entry["kind"], entry["step"], entry["data"]
@@ -161,7 +161,7 @@ class RunLog:
 
 @contextmanager
 def _refusals(run: RunDirectory) -> Iterator[None]:
-    """Any refusal of the file system as a StorageError, with what is left of the run."""
+    """Raise a refusal of the file system as a StorageError that names the parts of the run that are kept."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a run tells: its log, its history and, through the log, MLflow. Rank 0 speaks, the others are silent."""
+"""The log, the history and, through the log, MLflow, as training writes them: rank 0 writes, other ranks do nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLOSE_TIMEOUT_S = 30.0
 
 
 class Reporter:
-    """The voice of a run."""
+    """Writes the log and the history of a run."""
 
     def __init__(self, run: RunDirectory, *, since: int, speaks: bool) -> None:
         """
@@ -40,7 +40,7 @@ class Reporter:
             self._run.record_event(event, **details)
 
     def event(self, event: LogKind, step: int, **details: Any) -> None:
-        """Add what happened at a step to history and log; what a repeated step says again is not written again."""
+        """Add an event at a step to history and log, once: a repeated step does not write it again."""
         if self._log is not None and self._log.event(event, step, details):
             self._run.record_event(Event(event), step=step, **details)
             self._notify()
@@ -62,12 +62,12 @@ class Reporter:
         return None if self._log is None else self._log.evaluated_ms(step)
 
     def sync(self) -> None:
-        """Have the log on the disk itself."""
+        """Flush the log to the disk itself."""
         if self._log is not None:
             self._log.sync()
 
     def close(self) -> None:
-        """Send what is left, within reason."""
+        """Send the rest of the log, for half a minute at most."""
         if self._log is not None:
             self._log.close()
         if self._sender is None:

@@ -2,9 +2,9 @@
 
     {"start": 0, "end": 41230, "xxh3_128": "..."}
 
-A stretch ends where the log is known to be on the disk itself: before a checkpoint, and at the end of an attempt. What
-a killed run wrote behind the last stretch is in none until it is resumed. Nothing here reads a long log as a whole
-unless that is asked for.
+A stretch ends where the log is known to be on the disk itself: before a checkpoint, and at the end of an attempt. Lines
+that a killed run wrote after the last stretch are in none until it is resumed. A long log is only read as a whole on
+demand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import xxhash
 from pipeline.runs.directory import RunDirectory
 
 CHECKED_BYTES = 1 << 24
-"""Of the log, counted from its end, that a resumption checks."""
+"""Bytes at the end of the log that a resumption checks."""
 _TAIL_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 20
 
@@ -53,17 +53,17 @@ class LogSeals:
             self._digest.update(block)
 
     def add(self, line: bytes) -> None:
-        """Go on by what was written."""
+        """Hash a line that was written."""
         self._digest.update(line)
         self._end += len(line)
 
     def close_stretch(self) -> None:
-        """End the stretch here; what was written is on the disk. A disk that is full leaves it open."""
+        """End the stretch here, once the log is on the disk. A full disk leaves the stretch open."""
         if self._end == self._start:
             return
         line = orjson.dumps(asdict(Stretch(self._start, self._end, self._digest.hexdigest())))
         with suppress(OSError), self._path.open("ab") as stream:
-            # Behind a line break: what stands there may be torn.
+            # After a line break: the last line of the file may be torn.
             stream.write(b"\n" + line)
             stream.flush()
             os.fsync(stream.fileno())
@@ -71,10 +71,10 @@ class LogSeals:
 
 
 def damage_of_log(run: RunDirectory, limit_bytes: int | None = CHECKED_BYTES) -> str:
-    """What is wrong with the newest stretches of a log; empty where nothing is.
+    """The damage to the newest stretches of a log, in words; empty without any.
 
     Args:
-        limit_bytes: check so many bytes of it, and the rest of the stretch that they begin in; None checks all.
+        limit_bytes: check so many bytes at its end, and the rest of the stretch that they begin in; None checks all.
     """
     path = run.log
     size = path.stat().st_size if path.exists() else 0
@@ -94,7 +94,7 @@ def damage_of_log(run: RunDirectory, limit_bytes: int | None = CHECKED_BYTES) ->
 
 
 def _backwards(path: Path, tail_bytes: int | None = _TAIL_BYTES) -> Iterator[Stretch]:
-    """The stretches, the newest first; of a file that is longer than `tail_bytes`, those at its end."""
+    """The stretches in the last `tail_bytes` of the file, the newest first."""
     if not path.exists():
         return
     with path.open("rb") as stream:

@@ -1,8 +1,8 @@
 """Sends a run's log to MLflow, from a process of its own: `python -m pipeline.runs.log.sender` beside rank 0.
 
 A process and not a thread, because building requests takes the interpreter's lock from the training loop, and because
-a request that hangs must not keep a worker from ending. It has no say in the run: it reads `log.jsonl` from where
-`log.sent` says that it stopped, and ends when rank 0 does, whatever way that is.
+a request that hangs must not keep a worker from ending. It cannot affect the run: it reads `log.jsonl` from the
+offset in `log.sent`, and ends when rank 0 does, however that ends.
 
 Everything arrives in order and once. Metrics may be sent again after a failure: a tracking store with a database keeps
 one row per (run, key, step, time, value). Checkpoints and events are sent one by one, each in a way that repeating it
@@ -53,11 +53,12 @@ _MAX_METRICS_PER_BATCH = 1000
 _GATHER_S = 1.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 _LAST_TRIES = 2
-"""How often the process tries to send what is left when the run has ended and the store does not answer."""
+"""Tries to send the rest of the log when the run has ended and the store does not answer."""
 _ORPHAN_S = 30
-"""Seconds that the process takes to send what is left after rank 0 was killed."""
+"""Seconds that the process has to send the rest of the log after rank 0 was killed."""
 _NEWS, _GOODBYE = b".", b"!"
-"""What rank 0 says: there is something to send; this is the end. When its pipe closes without the latter, it died."""
+"""Messages of rank 0: there is something to send; this is the end. A pipe that closes without the latter means that
+rank 0 died."""
 _NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
 
 
@@ -102,7 +103,7 @@ class Sender:
         self._say(_NEWS)
 
     def close(self, timeout_s: float = 30.0) -> str:
-        """Send what is left, for at most `timeout_s`. Returns why entries stay unsent, or an empty string."""
+        """Send the rest of the log, for at most `timeout_s`. Returns why entries stay unsent, or an empty string."""
         output = b""
         if self._process is not None:
             self._say(_GOODBYE)
@@ -131,7 +132,7 @@ def unsent_bytes(run: RunDirectory) -> int:
 
 
 def want_status(run: RunDirectory, status: str) -> None:
-    """Have the run's status in MLflow set by the next `send_log` that gets everything through, now or days later.
+    """Set the run's status in MLflow once a `send_log` has sent everything, now or days later.
 
     Args:
         status: `RUNNING`, `FINISHED`, `FAILED`, or `KILLED` for a run that was preempted or stopped.
@@ -203,7 +204,7 @@ class _Sending:
 
     def _set_status(self, status: str) -> None:
         if status == "KILLED" and self._client.get_run(self._run_id).info.status != "RUNNING":
-            pass  # Somebody who knew more has said how it ended.
+            pass  # A process that knew more has set the status.
         elif status in FINAL_STATUSES:
             self._client.set_terminated(self._run_id, status)
         else:
@@ -224,7 +225,7 @@ def _metrics_of(entry: Mapping[str, Any]) -> list[Any]:
 
 
 def _tell(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
-    """An event: its numbers become points of metrics such as `spike/loss`, and a tag holds the newest as a whole."""
+    """Log an event: its numbers as points of metrics such as `spike/loss`, the newest event as a whole as a tag."""
     from mlflow.entities import RunTag
 
     del model_name
@@ -264,7 +265,8 @@ def _sent(run: RunDirectory) -> int:
 
 @contextmanager
 def _one_sender(run: RunDirectory, timeout_s: float) -> Iterator[None]:
-    """Two at once would each begin at the same offset: metrics would bear it, the order of events would not."""
+    """Lock the log against a second sender, which would begin at the same offset: that leaves metrics right, but not
+    the order of events."""
     descriptor = os.open(run.log_sent_lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         deadline = time.monotonic() + timeout_s
@@ -284,8 +286,8 @@ def _one_sender(run: RunDirectory, timeout_s: float) -> Iterator[None]:
 
 
 def _environment(uri: str) -> dict[str, str]:
-    """The process finds what this one finds, sees no GPU, and leaves repeating requests to its own loop. The store that
-    it sends to is told here and not by arguments, which all users of the machine can read."""
+    """The environment of the sending process: it imports from the same places, sees no GPU, and repeats requests in its
+    own loop only. The store's URI is here and not among its arguments, which all users of the machine can read."""
     return os.environ | {
         "MLFLOW_TRACKING_URI": connection_uri(uri),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -296,7 +298,7 @@ def _environment(uri: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Send until standard input ends, and then what is left."""
+    """Send until standard input ends, and then the rest."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("directory", type=Path)
     for name in ("--run-id", "--model-name"):
@@ -335,14 +337,14 @@ def keep_sending(run: RunDirectory, *, uri: str, run_id: str, model_name: str) -
                 want_status(run, "KILLED")
             continue
         last_tries -= 1
-        # Nobody waits for the process when rank 0 is dead: it tries until its time is over.
+        # No process waits for this one when rank 0 is dead: it tries until its time is over.
         if not failures or (heard == _GOODBYE and not last_tries):
             return reason
         time.sleep(_GATHER_S)
 
 
 def _is_newest(run: RunDirectory) -> bool:
-    """Whether nobody has started the run again and said how it stands."""
+    """Whether this process sends for the newest attempt at the run."""
     owner = run.log_sender
     return owner.exists() and owner.read_bytes() == _owner(os.getpid())
 
