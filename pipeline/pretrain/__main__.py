@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pipeline.runs.directory import RunDirectory
 
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-"""What torchrun would say to a group of one."""
+"""The variables that torchrun would set for a group of one."""
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def _main(directory: str) -> None:
     try:
         with ExitStack() as held:
             if rank.rank == 0:
-                # Before the others can go on, which the process group's start makes them wait for.
+                # Before the process group starts, which the other ranks wait for.
                 held.enter_context(run.held("its training"))
                 end_leftovers(run)
                 record_launch(run)
@@ -65,7 +65,7 @@ def _main(directory: str) -> None:
             with suppress(OSError):
                 print(f"\n{error}", file=sys.stderr, flush=True)
         signals.end_children()
-        # At once: the other ranks may wait in a collective for this one, and taking leave would wait for them.
+        # At once: the other ranks may wait in a collective for this one, and a clean exit would wait for them.
         os._exit(error.exit_code)
 
 

@@ -30,7 +30,7 @@ from pipeline.samples.packed import Packed
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a rank trains with."""
+    """The parts that a rank trains with."""
 
     inputs: Inputs
     engine: TrainingEngine

@@ -32,7 +32,7 @@ class Evaluation:
             loaders: the samples of everything under the name "", and of each source under its own.
             terms: of the loss, by name.
             sources: names of the sources that are told apart among the samples of everything.
-            micro_batches: how many are read of each, over all ranks.
+            micro_batches: read from each loader, over all ranks.
             before_batch: called with the number of every micro-batch.
         """
         self._loaders = loaders

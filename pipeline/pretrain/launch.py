@@ -112,15 +112,15 @@ def settled(config: PretrainConfig) -> PretrainConfig:
 
 
 def execute(run: RunDirectory, *, held: bool = False) -> None:
-    """Train `run` to its end on a Ray Train group, from wherever it stands.
+    """Train `run` to its end on a Ray Train group, from its newest checkpoint.
 
     Args:
-        held: whether the caller holds the run, because what it decided must not change until the end.
+        held: whether the caller holds the run's lock already, so that its decisions stay valid until the end.
 
     Raises:
         StorageError: another process is training it.
         PreemptedError: SIGTERM asked for a stop.
-        LossSpikeError, NonFiniteError, OutOfMemoryError, StalledError, WorkersLostError: it cannot go on by itself.
+        LossSpikeError, NonFiniteError, OutOfMemoryError, StalledError, WorkersLostError: it needs an operator.
     """
     with signals.goes_on_by(f"cloze resume {run.typed}", kept="the run and its committed checkpoints"):
         config = run.config()
@@ -166,10 +166,10 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
 def _train_with_restarts(
     run: RunDirectory, config: PretrainConfig, size: GroupSize, watch: StallWatch
 ) -> None:
-    """Train to the end; a run that gets on is restarted as often as it takes.
+    """Train to the end; a run that makes progress is restarted as often as needed.
 
     `cluster.max_failures` is a budget that every new checkpoint renews: a run of weeks loses a worker now and then, and
-    only one that comes no further is given up.
+    only a run without progress is given up.
     """
     oom_kills = count_oom_kills()
     while True:
@@ -197,7 +197,7 @@ def _train_with_restarts(
 def _cause_of(
     error: WorkersLostError, run: RunDirectory, config: PretrainConfig, watch: StallWatch, oom_kills: int
 ) -> ClozeError:
-    """Why the workers were lost the last time, where the driver can tell; else that they were."""
+    """The error that explains why the workers were lost the last time, or `error` itself."""
     if stall := watch.last_of(read_heartbeats(run)):
         stacks = sorted(run.stacks.glob(f"rank-*-{stall.beat.host}-{stall.beat.pid}.*"))
         return stalled(run, config.cluster.max_failures, str(stall), stacks)
@@ -210,7 +210,7 @@ def _newest_step(run: RunDirectory) -> int:
 
 
 def _run_rank(argument: Any, rank: Any) -> None:
-    # Imported in the worker: the driver needs neither DeepSpeed nor the network to start it.
+    # Imported in the worker: the driver starts it without DeepSpeed and the network.
     from pipeline.pretrain.trainer import run_rank
 
     with memory_explained(RunDirectory(Path(argument["run"])), rank.rank):
@@ -221,7 +221,7 @@ def _run_rank(argument: Any, rank: Any) -> None:
 def _shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]:
     """Follow the run's log from the driver and show it; the workers themselves print nothing.
 
-    A run that only its time ends is shown in seconds, others in updates.
+    Progress is in seconds for a run that only its time budget ends, else in updates.
     """
     stop = threading.Event()
     budget_s = config.budget.time_s if config.budget is not None else None

@@ -1,4 +1,4 @@
-"""Memory that ran out, on a GPU or on a machine: how it shows, and what would fit."""
+"""Memory that ran out, on a GPU or on a machine: how it is recognized, and a configuration that fits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.runs.directory import RunDirectory
 from pipeline.runs.heartbeat import read_heartbeats
 
 _ALLOCATION = re.compile(r"out of memory|can(?:'|no)t allocate memory|unable to allocate", re.IGNORECASE)
-"""What torch, CUDA, NumPy and the C library say; torch's allocator for CPUs raises a plain RuntimeError."""
+"""Messages of torch, CUDA, NumPy and the C library; torch's allocator for CPUs raises a plain RuntimeError."""
 _ALLOCATION_LINE = re.compile(rf"^.*(?:{_ALLOCATION.pattern}).*$", re.IGNORECASE | re.MULTILINE)
 _KILLED_BY_RAY = re.compile(r"running low on memory|ray\.exceptions\.OutOfMemoryError|\bOOM_KILL")
 _CGROUP_V2 = Path("/sys/fs/cgroup/memory.events")
@@ -30,11 +30,11 @@ _DEFAULT_ADVICE = (
 def explain_out_of_memory(
     error: BaseException, config: PretrainConfig, estimate: Callable[[], str] | None = None
 ) -> OutOfMemoryError | None:
-    """What to say of an error of a worker; None when memory was not what it lacked.
+    """The OutOfMemoryError for an error of a worker; None for an error of another cause.
 
     Args:
         error: as torch, NumPy, the system or Ray raised it.
-        estimate: tells what would fit; asked only when it is needed. None says it in general.
+        estimate: advises a configuration that fits; called only when needed. None gives general advice.
     """
     if not _is_memory(error):
         return None
@@ -45,10 +45,10 @@ def explain_out_of_memory(
 def explain_killed_worker(
     failure: str, oom_kills: int, config: PretrainConfig, estimate: Callable[[], str] | None = None
 ) -> OutOfMemoryError | None:
-    """What to say of workers that kept being killed; None when nothing speaks for memory.
+    """The OutOfMemoryError for workers that kept being killed; None without a sign of memory pressure.
 
     Args:
-        failure: what Ray says of the workers.
+        failure: Ray's message about the workers.
         oom_kills: processes that the kernel of this machine ended for memory during the training.
     """
     if found := _ALLOCATION_LINE.search(failure):
@@ -71,7 +71,7 @@ def was_killed_for_memory(failure: str) -> bool:
 def memory_explained(run: RunDirectory, rank: int) -> Iterator[None]:
     """Turn memory that runs out for a rank into an OutOfMemoryError, which ends the group, when it made no update yet.
 
-    Later, whatever took the memory may be gone after a restart: the error stays as it is, and costs a restart.
+    After its first update, a restart may find the memory free again: the error stays as it is, and costs a restart.
     """
     try:
         yield
@@ -117,7 +117,7 @@ def _error(problem: str, config: PretrainConfig, estimate: Callable[[], str] | N
     try:
         advice = estimate() if estimate is not None else _DEFAULT_ADVICE
     except Exception as error:
-        # An estimate that fails must not hide what it was asked about.
+        # An estimate that fails must not hide the error that it was made for.
         advice = f"{_DEFAULT_ADVICE} ({type(error).__name__}: {error})"
     batch = config.batch
     return OutOfMemoryError(
