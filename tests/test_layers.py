@@ -189,6 +189,26 @@ def test_help_imports_nothing_heavy(arguments: list[str]):
     assert (HEAVY - {"pydantic"}).isdisjoint(imported)
 
 
+def test_architecture_names_files_that_exist():
+    missing, directory = [], ""
+    for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
+        cells = line.split(" | ")
+        if (
+            not line.startswith("| ")
+            or len(cells) != 3
+            or not re.match(r"\| (`\w+/[\w/]*` )?$", cells[0] + " ")
+        ):
+            continue
+        directory = cells[0].strip("| `") or directory
+        missing += [
+            f"{directory}{name}"
+            for name in re.findall(r"`([\w./]+(?:\.py|/))`", cells[1])
+            if not (ROOT / directory / name).exists()
+        ]
+    assert directory.startswith("pipeline/")
+    assert missing == []
+
+
 def test_no_file_is_long():
     lengths = {name_of(path): len(path.read_text().splitlines()) for path in FILES}
     long = {name: length for name, length in lengths.items() if length > LONG_LINES}

@@ -27,7 +27,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class ParameterSlice:
     """The part of one parameter that this rank holds: a contiguous range of the flattened parameter."""
 
     name: str
@@ -91,7 +91,7 @@ class TrainingEngine(Protocol):
         """Switch to evaluation: dropout is off."""
         ...
 
-    def slices(self, kind: Literal["weights", "average"]) -> Iterator[Slice]:
+    def slices(self, kind: Literal["weights", "average"]) -> Iterator[ParameterSlice]:
         """This rank's share of the float32 master weights, or of their moving average; no copies, no communication.
 
         Over all ranks every element of every parameter comes exactly once. In ZeRO stage 0, where all ranks hold

@@ -20,7 +20,7 @@ from pipeline.engine.deepspeed.process_effects import prepare_process
 from pipeline.engine.deepspeed.restoring import restore
 from pipeline.engine.deepspeed.saved_state import SavedState
 from pipeline.engine.device import trains_on_cuda
-from pipeline.engine.interface import SUB_GROUP_ELEMENTS, Captured, Slice, TrainingEngine, Update
+from pipeline.engine.interface import SUB_GROUP_ELEMENTS, Captured, ParameterSlice, TrainingEngine, Update
 from pipeline.runs.config import PretrainConfig
 
 _NEVER = 10**9
@@ -93,14 +93,14 @@ class ZeroEngine(TrainingEngine):
     def eval(self) -> None:
         self.deepspeed.eval()
 
-    def slices(self, kind: Literal["weights", "average"]) -> Iterator[Slice]:
+    def slices(self, kind: Literal["weights", "average"]) -> Iterator[ParameterSlice]:
         if self.deepspeed.zero_optimization_stage() == 0 and self.deepspeed.global_rank != 0:
             return
         for master in own_masters(self.deepspeed):
             tensor = master.weights if kind == "weights" else master.state.get(AVERAGE, master.weights)
             flat = tensor.detach().view(-1)
             for extent in master.extents:
-                yield Slice(extent.name, extent.start, flat.narrow(0, extent.offset, extent.size))
+                yield ParameterSlice(extent.name, extent.start, flat.narrow(0, extent.offset, extent.size))
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         module = self.deepspeed.module
