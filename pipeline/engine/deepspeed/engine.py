@@ -178,6 +178,9 @@ def deepspeed_config(config: PretrainConfig, world_size: int) -> dict[str, Any]:
     ):
         if place is not None:
             offload[key] = {"device": place.device, "pin_memory": trains_on_cuda()}
+    if "offload_optimizer" in offload:
+        # DeepSpeed's default, which checkpoints have always named: their fingerprints stay what they were.
+        offload["offload_optimizer"]["buffer_count"] = 5
     return {
         # The caller says which micro-batch is the last of an update; batches of different steps differ in size.
         "train_batch_size": batch.micro_batch_size * world_size,
