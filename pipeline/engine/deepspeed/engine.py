@@ -179,7 +179,7 @@ def deepspeed_config(config: PretrainConfig, world_size: int) -> dict[str, Any]:
         if place is not None:
             offload[key] = {"device": place.device, "pin_memory": trains_on_cuda()}
     if "offload_optimizer" in offload:
-        # DeepSpeed's default, which checkpoints have always named: their fingerprints stay what they were.
+        # Not used in host memory; checkpoints have always named it, and their fingerprints stay what they were.
         offload["offload_optimizer"]["buffer_count"] = 5
     return {
         # The caller says which micro-batch is the last of an update; batches of different steps differ in size.
