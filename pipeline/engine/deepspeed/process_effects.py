@@ -9,8 +9,9 @@
 - `torch.save` computes no CRC-32: a checkpoint's manifest has a hash for every file. Saves 2 s per GB.
 - A FutureWarning of torch.distributed is ignored: DeepSpeed calls deprecated functions thousands of times.
 
-Savings are medians of five interleaved starts of a tiny network with and without each change, on two busy cores, except
-the compilation, which is the processor time of its two files. What saves less than half a second has no place here.
+Savings are medians of four or five interleaved starts of a tiny network with and without each change, on two busy
+cores, except the compilation, which is the processor time of its two files. Changes that save less than half a second
+are not made.
 
 Elsewhere: `cluster.operators.compile_lock` sets TORCH_EXTENSIONS_DIR and prepends this environment's programs to PATH,
 so that all processes of a machine share each compiled operator. `cluster.train_group` sets DS_ACCELERATOR=cpu for
