@@ -202,7 +202,7 @@ def test_a_run_reaches_a_server_by_a_password_that_stands_nowhere(
         assert info["tracking_uri"] == f"http://{place}"
         assert len(server.metric_rows(info["run_id"])["loss"]) == 4
         # Whoever sends what comes has to know the password, too, and is told so.
-        log = RunLog(run, since=4)
+        log = RunLog(RunDirectory(run), since=4)
         log.write("train", 5, {"loss": 2.0})
         log.close()
         for name in credentials.TRACKING_VARIABLES:
