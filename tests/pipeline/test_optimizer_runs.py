@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from pipeline.checkpoints.checkpoint import EMA_FILE, MODEL_FILE, list_checkpoints
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.log import read_metrics
+from pipeline.runs.log.lines import read_metrics
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
 
@@ -33,7 +33,7 @@ def end_of(run: RunDirectory) -> End:
         for file in (MODEL_FILE, EMA_FILE)
         for name, tensor in load_file(last / file).items()
     }
-    return [metrics["loss"] for metrics in read_metrics(run.path)], tensors
+    return [metrics["loss"] for metrics in read_metrics(run)], tensors
 
 
 @pytest.fixture(scope="module")

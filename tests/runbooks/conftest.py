@@ -148,7 +148,7 @@ def plan_a_run(tmp_path: Path) -> Situation:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     settings = {"CONFIG": config, "NODES": 1, "GPUS": 2, "GPU": "l4"}
     return Situation(
-        tmp_path, settings, environment, ("ways to spread the state", "fits: True", "is not known")
+        tmp_path, settings, environment, ("ways to spread the state", "fits: True", "is unknown")
     )
 
 

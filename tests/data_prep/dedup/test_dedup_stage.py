@@ -12,6 +12,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from cluster import sharded_artefact
+from cluster.artefacts import parts
 from cluster.artefacts.manifest import read_manifest
 from data_prep.dedup import candidates, minhash, records, text_blocks
 from data_prep.dedup.config import NearDedup
@@ -274,7 +275,7 @@ def test_a_run_that_died_between_steps_goes_on_and_ends_the_same(
     shards = split(TEXTS, [30, 31])
     documents = write_documents(tmp_path / "out", shards)
     job = workspace(tmp_path / "out", len(shards), FULL)
-    build, count = sharded_artefact.commit, 0
+    build, count = parts.commit, 0
 
     def die(*args, **kwargs):
         nonlocal count
@@ -284,10 +285,10 @@ def test_a_run_that_died_between_steps_goes_on_and_ends_the_same(
         return build(*args, **kwargs)
 
     with without_ray():
-        monkeypatch.setattr(sharded_artefact, "commit", die)
+        monkeypatch.setattr(parts, "commit", die)
         with pytest.raises(KeyboardInterrupt):
             deduplicate(job, documents)
-        monkeypatch.setattr(sharded_artefact, "commit", build)
+        monkeypatch.setattr(parts, "commit", build)
         assert not (job.out / "dedup").exists()
         finished = times(job.out / "work")
         assert deduplicate(job, documents).fingerprint == undisturbed(tmp_path_factory)[0]
