@@ -44,7 +44,8 @@ DESCRIPTION_FILES = frozenset({TRAINER_FILE, MODEL_CONFIG_FILE, TOKENIZER_FILE})
 OF_THE_RUN = ("run_id", "run_name", "elapsed_s", "attempt", "allowed_changes")
 """Fields of a `TrainerState` about the run, not about the training. They are stored in the manifest, outside of
 the fingerprint: the same training gives the same checkpoint in any run, on any machine, at any time."""
-_NAME = re.compile(r"step-(\d{8,})$")
+CHECKPOINT_NAME = re.compile(r"step-(\d{8,})$")
+"""Matches the directory name of a checkpoint; its group is the step."""
 
 
 class TrainerState(BaseModel):
@@ -114,7 +115,7 @@ def step_of(directory: Path) -> int:
     Raises:
         ValueError: it is not the name of a checkpoint.
     """
-    match = _NAME.search(directory.name)
+    match = CHECKPOINT_NAME.search(directory.name)
     if match is None:
         raise ValueError(f"{directory} is not named like a checkpoint, such as {checkpoint_name(100)}")
     return int(match.group(1))
@@ -122,13 +123,19 @@ def step_of(directory: Path) -> int:
 
 def list_checkpoints(directory: Path) -> list[Path]:
     """Committed checkpoints in a run's `checkpoints` directory, oldest first; their bytes are not checked."""
-    found = [path for path in directory.glob("step-*") if _NAME.search(path.name) and is_committed(path)]
+    found = [
+        path for path in directory.glob("step-*") if CHECKPOINT_NAME.search(path.name) and is_committed(path)
+    ]
     return sorted(found, key=step_of)
 
 
 def list_lost(directory: Path) -> list[Path]:
     """Checkpoints that have lost their manifest, oldest first: one comes to its name by a rename, manifest and all."""
-    found = [path for path in directory.glob("step-*") if _NAME.search(path.name) and not is_committed(path)]
+    found = [
+        path
+        for path in directory.glob("step-*")
+        if CHECKPOINT_NAME.search(path.name) and not is_committed(path)
+    ]
     return sorted((path for path in found if path.is_dir()), key=step_of)
 
 

@@ -28,7 +28,7 @@ from cluster.artefacts.manifest import (
     write_durably,
 )
 from cluster.artefacts.storage import Damage, commit, storage_errors
-from pipeline.checkpoints.checkpoint import KIND, checkpoint_name
+from pipeline.checkpoints.checkpoint import KIND, checkpoint_name, staging_path
 from pipeline.checkpoints.remote import Remote
 
 PARTS_DIRECTORY = "parts"
@@ -196,8 +196,7 @@ _MARKERS = f"{PARTS_DIRECTORY}/marks"
 
 def staging_of(directory: Path, step: int, key: str, remote: Remote | None) -> Staging:
     """The staging of a save; `directory` holds the checkpoints, or the copies of those in the store."""
-    name = checkpoint_name(step)
-    return Staging(directory / f".{name}.{key}.partial", directory / name, key, remote)
+    return Staging(staging_path(directory, step, key), directory / checkpoint_name(step), key, remote)
 
 
 def wrong_sizes(manifest: Manifest, sizes: Mapping[str, int]) -> list[Damage]:

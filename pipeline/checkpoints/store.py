@@ -7,7 +7,6 @@ uploaded when they are written, downloaded and hashed when they are needed, and 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Collection, Iterator
@@ -22,6 +21,7 @@ from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, parse_manifest, 
 from cluster.artefacts.private import private_cache
 from cluster.artefacts.storage import Damage, find_damage, open_artefact, remove_tree, storage_errors
 from pipeline.checkpoints.checkpoint import (
+    CHECKPOINT_NAME,
     DESCRIPTION_FILES,
     KIND,
     TrainerState,
@@ -41,7 +41,6 @@ from pipeline.runs.stored_settings import StoredSettings
 
 CACHE_VARIABLE = "CLOZE_CACHE"
 """Environment variable that names the directory for copies; ~/.cache/cloze where it is not set."""
-_STEP = re.compile(r"step-(\d{8,})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class CheckpointStore:
         """Steps of the committed checkpoints, ascending; their bytes are not checked."""
         if self.remote is None:
             return [step_of(path) for path in list_checkpoints(self.directory)]
-        found = [int(match[1]) for name in self.remote.names() if (match := _STEP.match(name))]
+        found = [int(match[1]) for name in self.remote.names() if (match := CHECKPOINT_NAME.match(name))]
         return sorted(step for step in found if self.remote.exists(_manifest_name(step)))
 
     def lost(self) -> list[int]:
@@ -152,7 +151,9 @@ class CheckpointStore:
         # Together with what could not be deleted before, such as files that another machine still had open.
         errors = list(self._sweep(".step-*.deleted"))
         if errors:
-            raise StorageError(f"Cannot delete {path}, which is no checkpoint any more: {errors[0]}")
+            raise StorageError(
+                f"Cannot delete all files of {path}, which is not listed any more: {errors[0]}"
+            )
 
     def set_aside(self, step: int) -> str:
         """Rename a damaged checkpoint to `step-*.corrupt`, so that it is not listed; returns its new place."""
@@ -184,7 +185,7 @@ class CheckpointStore:
         if self.remote is not None:
             committed = {checkpoint_name(step) for step in self.steps()}
             for name in self.remote.names():
-                if _STEP.match(name) and name not in committed:
+                if CHECKPOINT_NAME.match(name) and name not in committed:
                     self.remote.remove_directory(name, MANIFEST_NAME)
 
     def _sweep(self, pattern: str) -> Iterator[OSError]:

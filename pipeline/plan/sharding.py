@@ -48,7 +48,7 @@ class Shards:
     buffers: int
     """For communication, and between device and host."""
     host: int
-    """In the memory of the machine: what is offloaded."""
+    """Bytes of the offloaded state in the memory of the machine."""
 
     @property
     def device(self) -> int:
