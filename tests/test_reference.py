@@ -1,4 +1,4 @@
-"""The reference of settings is complete, is what `docs/reference` holds, and fits the files that are shipped."""
+"""The reference of settings is complete, can be written as pages, and fits the files that are shipped."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.commands.schema import write_reference
 from pipeline.commands.verbs import app
 from pipeline.config.reference import KINDS, json_schema, reference
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs" / "reference"
-FOLDERS = {"data": "data", "pretrain": "pretrain", "finetune": "finetune"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -32,11 +29,14 @@ def test_every_setting_has_a_type_and_a_meaning(kind: str):
     assert all(section.meaning for section in reference(kind))
 
 
-def test_the_pages_are_those_of_the_code(tmp_path: Path):
-    write_reference(tmp_path)
-    made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
-    kept = {path.name: path.read_text(encoding="utf-8") for path in DOCS.iterdir()}
-    assert kept == made, "run `cloze schema --write docs/reference`"
+def test_every_setting_is_on_the_written_page_and_in_the_written_schema(tmp_path: Path):
+    CliRunner().invoke(app, ["schema", "--write", str(tmp_path)], catch_exceptions=False)
+    for kind in KINDS:
+        page = (tmp_path / f"{kind}.md").read_text(encoding="utf-8")
+        for section in reference(kind):
+            assert f"## `{section.key}`" in page or not section.key
+            assert all(f"| `{each.name}` |" in page for each in section.settings)
+        assert orjson.loads((tmp_path / f"{kind}.schema.json").read_bytes()) == json_schema(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)

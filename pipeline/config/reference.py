@@ -80,7 +80,7 @@ def reference(kind: str) -> list[Section]:
 def render_markdown(kind: str) -> str:
     """The reference of a kind as one Markdown page."""
     intro = (
-        "Made by `cloze schema --write docs/reference` from the types and docstrings of the code; do not edit.\n"
+        "Written by `cloze schema --write` from the types and docstrings of the code.\n"
         f"An editor that knows YAML checks files against [{kind}.schema.json]({kind}.schema.json).\n"
         f"`{BASE_KEY}` names files that are merged first, and `a.b=c` on the command line wins over all of them;\n"
         "elements of lists are named by their index: `sources.0.lang=it`.\n"
