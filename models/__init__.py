@@ -8,7 +8,10 @@
     encoder, decoder, sequence_to_sequence       the encoder, the decoder, and both
     heads, losses        token prediction, pairs, classification; the chunked cross-entropy
     masked_language_model, causal_language_model, span_boundary, electra, distillation    networks of pre-training
-    sequence_classifier, decoder_classifier, span_classifier, conditional_generator       networks of fine-tuning
+    stacks               the stacks of any kind of network, and how a text is read with them
+    sequence_classifier, decoder_classifier, encoder_decoder_classifier, token_classifier, choice_classifier,
+    span_classifier, conditional_generator       networks of fine-tuning
+    features             hidden states of all layers, and heads on frozen features
     elmo                 ELMo: characters, biLSTM, scalar mix
     generation, cache    greedy, beam search, sampling; keys and values already computed
     initialization       weights as a pure function of (seed, parameter name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.decoder import Decoder
 from models.dropout import dropout
+from models.stacks import at_last_token
 
 
 class DecoderClassifier(nn.Module):
@@ -40,9 +40,5 @@ class DecoderClassifier(nn.Module):
             [batch, num_labels] logits; with one label, the predicted value.
         """
         hidden = self.decoder(input_ids, attention_mask=attention_mask)
-        if attention_mask is None:
-            last = hidden[:, -1]
-        else:
-            rows = torch.arange(len(hidden), device=hidden.device)
-            last = hidden[rows, attention_mask.long().cumsum(-1).argmax(-1)]
+        last = at_last_token(hidden, attention_mask)
         return self.output(dropout(last, self.config.dropout, self.training))

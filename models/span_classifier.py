@@ -9,29 +9,34 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
-from models.encoder import Encoder
 from models.heads import TokenTransform
+from models.stacks import add_stacks, read_text
 
 
 class SpanClassifier(nn.Module):
-    """An encoder with two scores per token: the answer begins here, and it ends here (Devlin et al. 2019, section 4.2).
+    """Two scores per token: the answer begins here, and it ends here (Devlin et al. 2019, section 4.2).
+
+    An encoder-decoder reads the text on both sides (Lewis et al. 2020, section 3.1); a decoder judges a token without
+    having read what follows.
 
     Raises:
-        ValueError: `config.vocab_size` is not set, or the configuration is of another kind of network.
+        ValueError: `config.vocab_size` is not set.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        if config.network != "encoder":
-            raise ValueError(f"spans need network: encoder, not {config.network}")
         self.config = config
-        self.encoder = Encoder(config)
-        transform = config.classification_head == "gelu_norm"
+        add_stacks(self, config)
+        transform = config.network == "encoder" and config.classification_head == "gelu_norm"
         self.transform = TokenTransform(config) if transform else nn.Identity()
         self.output = nn.Linear(config.hidden_size, 2)
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, segment_ids: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
     ) -> Tensor:
         """Score every token as the first and as the last of the answer.
 
@@ -39,11 +44,12 @@ class SpanClassifier(nn.Module):
             input_ids: [batch, length] int64, question and passage with their special tokens, padded on the right.
             attention_mask: [batch, length] bool or int, true (or 1) at tokens; None when nothing is padded.
             segment_ids: [batch, length] int64: 0 in the question, 1 in the passage; None takes segment 0.
+            decoder_input_ids: [batch, length] int64, for an encoder-decoder; see `read_text`.
 
         Returns:
             [batch, length, 2] logits of begin and end; those at padding have no meaning.
         """
-        hidden = self.encoder(input_ids, attention_mask=attention_mask, segment_ids=segment_ids)
+        hidden = read_text(self, input_ids, attention_mask, segment_ids, decoder_input_ids)
         return self.output(self.transform(hidden))
 
 

@@ -1,0 +1,230 @@
+"""Hidden states of all layers of a network, their combinations, and heads on frozen features (Devlin et al. 2019,
+section 5.3; Peters et al. 2018, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.config import NetworkConfig
+from models.dropout import dropout
+from models.elmo.config import ElmoConfig
+from models.elmo.encoder import ElmoEncoder
+from models.elmo.representations import ScalarMix
+from models.elmo.sentences import pad_sentences
+from models.elmo.token_layer import DrawnLinear
+from models.stacks import add_stacks, read_text
+from models.transformer import Transformer
+
+Combination = Literal["last", "layer", "sum_last_four", "concat_last_four", "sum_all", "scalar_mix"]
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """Which layers become the features of a token (Devlin et al. 2019, table 7)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    combine: Combination = "last"
+    """`last`, one `layer`, the sum or the concatenation of the last four, the sum of all, or a learned mixture of all,
+    the embeddings included (Peters et al. 2018, equation 1)."""
+    layer: int | None = None
+    """With `layer`: its number; 0 are the embeddings, -1 is the last layer."""
+    normalize: bool = False
+    """With `scalar_mix`: bring each layer of each token to mean 0 and variance 1 first."""
+    l2: float = 0.0
+    """With `scalar_mix`: the penalty on the scores of the layers; at least 0."""
+
+    def __post_init__(self) -> None:
+        if (self.layer is None) == (self.combine == "layer"):
+            raise ValueError(f"`layer` is for combine: layer, and needed there; combine is {self.combine}")
+
+
+def num_layers_of(config: NetworkConfig) -> int:
+    """Layers above the embeddings that `hidden_states` gives; of the decoder, in an encoder-decoder."""
+    return config.num_layers if isinstance(config, ElmoConfig) else config.decoder_layers
+
+
+def layer_width(config: NetworkConfig) -> int:
+    """Width of each of these layers."""
+    return config.representation_size if isinstance(config, ElmoConfig) else config.hidden_size
+
+
+def hidden_states(model: Any, **inputs: Tensor | None) -> Tensor:
+    """What every layer makes of every token.
+
+    Args:
+        model: any network of ours with its stacks under the names `encoder` and `decoder`.
+        inputs: what `read_text` takes; for an ELMo what `ElmoEncoder.forward` takes.
+
+    Returns:
+        [layers + 1, batch, length, width]: first the embeddings, last the output of the network, after its final norm.
+        Of an encoder-decoder these are the decoder's. Of an ELMo a row is a sentence without its marks.
+    """
+    if isinstance(model.encoder if hasattr(model, "encoder") else None, ElmoEncoder):
+        layers = model.encoder(**inputs)
+        return pad_sentences(layers, _given(inputs["cu_seqlens"]))[0]
+    stack = model.encoder if model.config.network == "encoder" else model.decoder
+    with _recorded(stack.transformer) as states:
+        output = read_text(model, **inputs)  # pyright: ignore[reportArgumentType]
+    return torch.stack([*states[:-1], output])
+
+
+class FeatureExtractor(nn.Module):
+    """The stacks of a network, and the combination of their layers.
+
+    Args:
+        frozen: compute no gradients in the stacks and never drop out in them.
+
+    Raises:
+        ValueError: the network has fewer layers than are combined, or not the layer that is named.
+    """
+
+    def __init__(self, config: NetworkConfig, settings: FeatureSettings, *, frozen: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.settings = settings
+        self.frozen = frozen
+        if isinstance(config, ElmoConfig):
+            self.encoder = ElmoEncoder(config, frozen=frozen)
+        else:
+            add_stacks(self, config)
+        if frozen:
+            self.requires_grad_(False)
+        count = num_layers_of(config) + 1
+        _check_layers(settings, count)
+        mixes = settings.combine == "scalar_mix"
+        self.mix = ScalarMix(count, normalize=settings.normalize, l2=settings.l2) if mixes else None
+        self.width = layer_width(config) * (4 if settings.combine == "concat_last_four" else 1)
+        """Of the features of a token."""
+        self.train()
+
+    def train(self, mode: bool = True) -> FeatureExtractor:
+        """As in every module, but frozen stacks stay in evaluation."""
+        super().train(mode)
+        for stack in (getattr(self, name, None) for name in ("encoder", "decoder")):
+            if stack is not None:
+                stack.train(mode and not self.frozen)
+        return self
+
+    def forward(self, **inputs: Tensor | None) -> Tensor:
+        """[batch, length, width] features; arguments as of `hidden_states`."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            states = hidden_states(self, **inputs)
+        if self.mix is not None:
+            return self.mix(states)
+        return COMBINATIONS[self.settings.combine](states, self.settings)
+
+    def penalty(self) -> Tensor:
+        """The mixture's penalty: a scalar to add to the loss of a batch; 0 without a mixture."""
+        return torch.zeros(()) if self.mix is None else self.mix.penalty()
+
+
+class FeatureTagger(nn.Module):
+    """A linear layer on the frozen features of every token.
+
+    Raises:
+        ValueError: as in `FeatureExtractor`, or `num_labels` is below 1.
+    """
+
+    def __init__(
+        self, config: NetworkConfig, num_labels: int, settings: FeatureSettings, *, dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        if num_labels < 1:
+            raise ValueError(f"num_labels must be at least 1, not {num_labels}")
+        self.config = config
+        self.num_labels = num_labels
+        self.features = FeatureExtractor(config, settings)
+        linear = DrawnLinear if isinstance(config, ElmoConfig) else nn.Linear
+        self.scores = linear(self.features.width, num_labels)
+        self.dropout = dropout
+
+    def forward(self, **inputs: Tensor | None) -> Tensor:
+        """[batch, length, num_labels] logits; arguments as of `hidden_states`. At padding they have no meaning."""
+        return self.scores(dropout(self.features(**inputs), self.dropout, self.training))
+
+    def penalty(self) -> Tensor:
+        """See `FeatureExtractor.penalty`."""
+        return self.features.penalty()
+
+
+class FeatureClassifier(FeatureTagger):
+    """A linear layer on the mean of the frozen features of a text.
+
+    Raises:
+        ValueError: as in `FeatureTagger`.
+    """
+
+    def forward(self, **inputs: Tensor | None) -> Tensor:
+        """[batch, num_labels] logits; arguments as of `hidden_states`."""
+        features = self.features(**inputs)
+        mean = mean_of_tokens(features, present_tokens(features, **inputs))
+        return self.scores(dropout(mean, self.dropout, self.training))
+
+
+def present_tokens(features: Tensor, **inputs: Tensor | None) -> Tensor:
+    """[batch, length] bool: where `hidden_states` of the same arguments belong to tokens or words."""
+    if "cu_seqlens" in inputs:
+        lengths = _given(inputs["cu_seqlens"]).diff() - 2
+        return torch.arange(features.shape[-2], device=features.device) < lengths[:, None]
+    mask = inputs.get("attention_mask")
+    return (
+        torch.ones(features.shape[-3:-1], dtype=torch.bool, device=features.device)
+        if mask is None
+        else mask.bool()
+    )
+
+
+def mean_of_tokens(features: Tensor, present: Tensor) -> Tensor:
+    """[batch, length, width] and [batch, length] bool to [batch, width]: the mean over tokens, zero where are none."""
+    sums = features.masked_fill(~present.unsqueeze(-1), 0.0).sum(-2)
+    return sums / present.sum(-1, keepdim=True).clamp_min(1)
+
+
+COMBINATIONS: Mapping[Combination, Callable[[Tensor, FeatureSettings], Tensor]] = {
+    "last": lambda states, _: states[-1],
+    "layer": lambda states, settings: states[settings.layer or 0],
+    "sum_last_four": lambda states, _: states[-4:].sum(0),
+    "concat_last_four": lambda states, _: torch.cat(states[-4:].unbind(0), -1),
+    "sum_all": lambda states, _: states[1:].sum(0),
+}
+"""[layers + 1, ..., width] to the features, for all combinations without parameters."""
+
+
+def _check_layers(settings: FeatureSettings, count: int) -> None:
+    if settings.combine in ("sum_last_four", "concat_last_four") and count < 5:
+        raise ValueError(f"combine: {settings.combine} needs four layers, the network has {count - 1}")
+    if settings.layer is not None and not -count <= settings.layer < count:
+        raise ValueError(f"the network has layers 0 to {count - 1}, not {settings.layer}")
+
+
+@contextmanager
+def _recorded(transformer: Transformer) -> Iterator[list[Tensor]]:
+    """The embeddings and the output of every layer, of each forward pass within."""
+    states: list[Tensor] = []
+
+    def keep_input(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        states.append(arguments[0])
+
+    def keep_output(_: nn.Module, __: Any, output: Tensor) -> None:
+        states.append(output)
+
+    hooks = [layer.register_forward_hook(keep_output) for layer in transformer.layers]
+    hooks.append(transformer.layers[0].register_forward_pre_hook(keep_input))
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _given(tensor: Tensor | None) -> Tensor:
+    if tensor is None:
+        raise ValueError("cu_seqlens are needed: the boundaries of the sentences")
+    return tensor

@@ -1,0 +1,182 @@
+"""Networks of fine-tuning: what the text is read with, and which token speaks for it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from models.causal_language_model import CausalLanguageModel
+from models.choice_classifier import CHOICE_CLASSIFIERS
+from models.decoder_classifier import DecoderClassifier
+from models.elmo.config import ElmoConfig
+from models.elmo.sentences import read_sentences
+from models.elmo.tagger import ElmoTagger
+from models.encoder_decoder_classifier import EncoderDecoderClassifier
+from models.features import FeatureClassifier, FeatureSettings, FeatureTagger, hidden_states
+from models.initialization import init_weights
+from models.sequence_classifier import SequenceClassifier
+from models.sequence_to_sequence import SequenceToSequence
+from models.span_classifier import SpanClassifier
+from models.stacks import read_text, shifted_right
+from models.token_classifier import TokenClassifier
+from tests.models.hf_parity import export_of, padding, some_tokens
+
+NETWORKS = {
+    "encoder": {"num_segments": 2},
+    "decoder": {"network": "decoder", "norm": "pre", "embedding_norm": False},
+    "encoder_decoder": {"network": "encoder_decoder"},
+}
+CLASSIFIERS = {
+    "encoder": SequenceClassifier,
+    "decoder": DecoderClassifier,
+    "encoder_decoder": EncoderDecoderClassifier,
+}
+
+
+@pytest.fixture
+def built(small_config, randomise):
+    def make(build, kind: str, *arguments, **overrides) -> nn.Module:
+        model = build(small_config(**NETWORKS[kind], **overrides), *arguments).eval()
+        init_weights(model, 1)
+        randomise(model, 2)
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_padding_changes_no_score(built, kind):
+    long, ids = some_tokens(1, 11, 1), some_tokens(1, 7, 2)
+    batch = torch.cat([long, torch.nn.functional.pad(ids, (0, 4), value=3)])
+    mask = padding([11, 7], 11)
+    for model in (built(CLASSIFIERS[kind], kind, 3), built(SpanClassifier, kind)):
+        found = model(batch, mask)[1]
+        expected = model(ids)[0]
+        torch.testing.assert_close(found[: len(expected)], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_choice_is_scored_as_a_text_by_itself(built, kind):
+    choices = built(CHOICE_CLASSIFIERS[kind], kind)
+    alone = built(CLASSIFIERS[kind], kind, 1)
+    assert choices.state_dict().keys() == alone.state_dict().keys()
+    alone.load_state_dict(choices.state_dict())
+    ids, mask = some_tokens(6, 9, 1), padding([9, 4, 7, 2, 9, 1], 9)
+    found = choices(ids.view(2, 3, 9), mask.view(2, 3, 9))
+    torch.testing.assert_close(found, alone(ids, mask).view(2, 3))
+    with pytest.raises(ValueError, match=r"\[batch, choices, length\], not \[6, 9\]"):
+        choices(ids, mask)
+
+
+def test_decoder_reads_each_token_one_place_later_behind_the_last():
+    ids = torch.tensor([[4, 5, 6, 2], [4, 7, 2, 1]])
+    mask = padding([4, 3], 4)
+    assert shifted_right(ids, mask).tolist() == [[2, 4, 5, 6], [2, 4, 7, 2]]
+    assert shifted_right(ids, mask, start=0)[:, 0].tolist() == [0, 0]
+
+
+def test_decoder_tags_a_token_without_what_follows(built):
+    model, ids = built(TokenClassifier, "decoder", 5), some_tokens(2, 8, 1)
+    torch.testing.assert_close(model(ids)[:, :5], model(ids[:, :5]))
+
+
+def test_networks_refuse_what_they_have_not(built, small_config):
+    ids = some_tokens(1, 4, 1)
+    with pytest.raises(ValueError, match="segment_ids belong to an encoder"):
+        read_text(built(TokenClassifier, "decoder", 2), ids, segment_ids=ids)
+    with pytest.raises(ValueError, match="decoder_input_ids belong to an encoder_decoder"):
+        read_text(built(TokenClassifier, "encoder", 2), ids, decoder_input_ids=ids)
+    with pytest.raises(ValueError, match="not encoder_decoder"):
+        TokenClassifier(small_config(network="encoder_decoder"), 2)
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        TokenClassifier(small_config(), 0)
+
+
+ELMO = ElmoConfig(
+    character_size=4, filters=((1, 4), (2, 8)), num_highway_layers=1, projection_size=6, cell_size=10
+)
+SENTENCES = [["The", "cat", "sat"], ["No"]]
+
+
+def test_elmo_tags_each_word_and_trains_only_its_mixture_and_scores():
+    model = ElmoTagger(ELMO, 4)
+    init_weights(model, 1)
+    scores = model(*read_sentences(SENTENCES, ELMO.max_characters))
+    assert scores.shape == (2, 3, 4)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained == {"mix.scores", "mix.gamma", "scores.weight", "scores.bias"}
+    alone = model.eval()(*read_sentences(SENTENCES[1:], ELMO.max_characters))
+    torch.testing.assert_close(
+        model(*read_sentences(SENTENCES, ELMO.max_characters))[1, 0], alone[0, 0], atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_hidden_states_are_those_of_transformers(built, kind):
+    network = partial(SequenceClassifier, num_labels=2) if kind == "encoder" else PRETRAINED[kind]
+    model = built(network, kind)
+    theirs, ids = export_of(model, model.config), some_tokens(2, 6, 1)
+    arguments = {"decoder_input_ids": shifted_right(ids)} if kind == "encoder_decoder" else {}
+    with torch.no_grad():
+        base = getattr(theirs, theirs.base_model_prefix)
+        expected = base(input_ids=ids, output_hidden_states=True, **arguments)
+        found = hidden_states(model, input_ids=ids)
+    states = expected["decoder_hidden_states" if kind == "encoder_decoder" else "hidden_states"]
+    torch.testing.assert_close(found, torch.stack(states), atol=1e-5, rtol=0)
+
+
+PRETRAINED = {"decoder": CausalLanguageModel, "encoder_decoder": SequenceToSequence}
+COMBINED = {
+    "last": lambda states: states[-1],
+    "sum_last_four": lambda states: states[2] + states[3] + states[4] + states[5],
+    "concat_last_four": lambda states: torch.cat([states[2], states[3], states[4], states[5]], -1),
+    "sum_all": lambda states: states[1:].sum(0),
+    "scalar_mix": lambda states: states.mean(0),
+}
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("combine", COMBINED)
+def test_features_combine_layers_as_their_name_says(built, small_config, kind, combine):
+    config = small_config(**NETWORKS[kind], num_layers=5)
+    model = FeatureTagger(config, 3, FeatureSettings(combine))
+    init_weights(model, 1)
+    ids = some_tokens(2, 6, 1)
+    states = hidden_states(model.features, input_ids=ids)
+    assert states.shape == (6, 2, 6, 16)
+    torch.testing.assert_close(model.features(input_ids=ids), COMBINED[combine](states))
+    assert model(input_ids=ids).shape == (2, 6, 3)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert all(name.startswith(("scores.", "features.mix.")) for name in trained)
+
+
+def test_named_layer_is_counted_from_the_embeddings(small_config):
+    ids = some_tokens(2, 6, 1)
+    model = FeatureTagger(small_config(), 3, FeatureSettings("layer", layer=1)).train()
+    init_weights(model, 1)
+    states = hidden_states(model.features, input_ids=ids)
+    torch.testing.assert_close(model.features(input_ids=ids), states[1])
+    with pytest.raises(ValueError, match="needed there"):
+        FeatureSettings("layer")
+    with pytest.raises(ValueError, match="combine is last"):
+        FeatureSettings(layer=1)
+    with pytest.raises(ValueError, match="layers 0 to 2, not 3"):
+        FeatureTagger(small_config(), 3, FeatureSettings("layer", layer=3))
+    with pytest.raises(ValueError, match="needs four layers, the network has 2"):
+        FeatureTagger(small_config(), 3, FeatureSettings("sum_last_four"))
+
+
+def test_features_of_a_text_are_the_mean_over_its_tokens_or_words(small_config):
+    model = FeatureClassifier(small_config(), 3, FeatureSettings()).eval()
+    init_weights(model, 1)
+    ids = some_tokens(2, 6, 1)
+    found = model(input_ids=ids, attention_mask=padding([6, 3], 6))
+    torch.testing.assert_close(found[1], model(input_ids=ids[1:, :3])[0], atol=1e-5, rtol=0)
+    elmo = FeatureClassifier(ELMO, 3, FeatureSettings("scalar_mix")).eval()
+    init_weights(elmo, 1)
+    both = elmo(**read_sentences(SENTENCES, ELMO.max_characters)._asdict())
+    alone = elmo(**read_sentences(SENTENCES[1:], ELMO.max_characters)._asdict())
+    torch.testing.assert_close(both[1], alone[0], atol=1e-5, rtol=0)
