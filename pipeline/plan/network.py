@@ -15,9 +15,8 @@ from models.config import NetworkConfig
 from models.transformer import Transformer
 from pipeline.checkpoints.references import resolve_model
 from pipeline.objectives import build_model
-from pipeline.objectives.outside import OutsideModels, resolve_references
+from pipeline.objectives.outside import resolve_references
 from pipeline.plan.example import Reader, example_batch, reader_of
-from pipeline.plan.flops import count_flops
 from pipeline.plan.trace import Device, Place, Trace, trace, without_storage
 from pipeline.runs.config import PretrainConfig
 
@@ -35,8 +34,6 @@ class Network:
     attention: Choice
     """The kernel of the attention on that device, and why."""
     place: Place
-    outside: OutsideModels
-    """The models that the objective's settings refer to."""
     _traces: dict[tuple[int, int, bool], Trace] = field(default_factory=dict)
 
     @property
@@ -83,25 +80,12 @@ class Network:
 
     def flops_per_sample(self, sequence_length: int) -> float:
         """Model FLOPs of a sample, forward and backward, as a run's own meters count them."""
-        rows = min(4, self.config.batch.micro_batch_size)
-        batch = example_batch(self.config, self.reader.vocabulary, rows, sequence_length)
-        shape = replace(self.config.model, vocab_size=self.reader.vocabulary.size)
-
-        def build() -> nn.Module:
-            return build_model(self.config.objective, shape, self.outside)
-
-        return count_flops(build, batch.inputs).total / rows
+        rows = self.config.batch.micro_batch_size
+        return self.trace(rows, sequence_length).flops.total / rows
 
     def _traced(self, rows: int, sequence_length: int) -> Trace:
         batch = example_batch(self.config, self.reader.vocabulary, rows, sequence_length)
-        with without_storage(self.place):
-            inputs = {
-                name: torch.empty(array.shape, dtype=torch.from_numpy(array[:0].copy()).dtype)
-                for name, array in batch.inputs.items()
-            }
-        boundaries = batch.inputs.get("cu_seqlens")
-        lists = {} if boundaries is None else {len(boundaries): boundaries.tolist()}
-        return trace(self.model, inputs, self.device, self.place, lists)
+        return trace(self.model, batch.inputs, self.device, self.place)
 
 
 def make_network(config: PretrainConfig, device: Device) -> Network:
@@ -122,7 +106,7 @@ def make_network(config: PretrainConfig, device: Device) -> Network:
         teacher.to(device=place, dtype=DTYPES[config.precision])
     attention = attention_kernel(config, shape, device)
     use_backend(model, attention)
-    return Network(config, device, reader, model.train(), attention, place, outside)
+    return Network(config, device, reader, model.train(), attention, place)
 
 
 @contextmanager

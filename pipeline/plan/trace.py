@@ -1,7 +1,8 @@
-"""One micro-batch of a network, run without numbers: which memory lives when.
+"""One micro-batch of a network, run without numbers: which memory lives when, and how many operations it takes.
 
 Tensors have shapes and no storage, so that a network of any size is run in a second on any machine. Every operation is
-seen by `Watch`, which counts the bytes that come to life and, through weak references, those that die.
+seen by `Watch`, which counts the bytes that come to life and, through weak references, those that die; and the
+operations of matrix products. Attention, which is a kernel here and decomposed there, is counted where it is called.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+import torch.nn.attention.varlen as varlen
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pipeline.plan.no_numbers import DATA_DEPENDENT
+from pipeline.plan.flops import Flops, product_formula
 
 Device = Literal["cuda", "cpu"]
 Place = Literal["meta", "cpu"]
@@ -32,7 +35,9 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Memory of forward and backward of one micro-batch, without parameters and gradients."""
+    """Operations of forward and backward of one micro-batch; and their memory, without parameters and gradients."""
+
+    flops: Flops
 
     inputs_bytes: int
     """The micro-batch on the device."""
@@ -51,25 +56,21 @@ class Trace:
         return max(alive + held(finished) for finished, alive in self.peaks)
 
 
-def trace(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    device: Device,
-    place: Place,
-    lists: Mapping[int, list[int]] | None = None,
-) -> Trace:
+def trace(model: nn.Module, inputs: Mapping[str, np.ndarray], device: Device, place: Place) -> Trace:
     """Run a network of tensors without storage.
 
     Args:
         model: built in `without_storage`, in training mode.
-        inputs: arguments of its forward pass, made in `without_storage` too.
+        inputs: arguments of its forward pass. Their shapes count, and the numbers of those with one dimension, which
+            networks may read: the boundaries of pieces, the lengths of words.
         device: what it is to be computed on: decides the kernels of attention and dropout.
-        place: where model and inputs were made.
-        lists: by number of elements, what `tolist` gives for tensors whose numbers a network reads.
+        place: where the model was made.
     """
-    watch = Watch(_ROUNDING[device], has_no_numbers=True)
+    with without_storage(place):
+        tensors = {name: torch.empty(each.shape, dtype=_dtype(each)) for name, each in inputs.items()}
+    watch = Watch(_ROUNDING[device], Flops.of(inputs))
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    given = [*model.parameters(), *model.buffers(), *inputs.values()]
+    given = [*model.parameters(), *model.buffers(), *tensors.values()]
     watch.ignore(given)
     peaks: list[tuple[int, int]] = []
     finished = 0
@@ -81,21 +82,20 @@ def trace(
         parameter.grad = None
 
     gathering = 0
-    passes_forward = True
 
     def begin(*_: Any) -> None:
         nonlocal gathering
-        if passes_forward:
+        if not watch.in_backward:
             gathering = watch.peak
 
     hooks: list[Any] = [each.register_post_accumulate_grad_hook(finish) for each in parameters]
     hooks += [each.register_forward_pre_hook(begin) for each in model.modules() if _has_own(each)]
     try:
-        with _FAKE if place == "cpu" else nullcontext(), _functions(device, lists or {}), watch:
-            losses, correct = model(**inputs)
+        with _FAKE if place == "cpu" else nullcontext(), _functions(device, watch, inputs), watch:
+            losses, correct = model(**tensors)
             loss = torch.stack(list(losses.values())).sum()
             forward_bytes, kept = watch.peak, watch.alive
-            passes_forward = False
+            watch.in_backward = True
             del losses, correct
             loss.backward()
             del loss
@@ -106,12 +106,17 @@ def trace(
         for parameter in parameters:
             parameter.grad = None
     return Trace(
-        inputs_bytes=sum(_rounded(each.nbytes, watch.rounding) for each in inputs.values()),
+        flops=watch.flops,
+        inputs_bytes=sum(_rounded(each.nbytes, watch.rounding) for each in tensors.values()),
         kept_bytes=kept,
         forward_bytes=forward_bytes,
         gathering_bytes=gathering,
         peaks=_merged(peaks),
     )
+
+
+def _dtype(array: np.ndarray) -> torch.dtype:
+    return torch.from_numpy(array[:0].copy()).dtype
 
 
 def _has_own(module: nn.Module) -> bool:
@@ -127,12 +132,12 @@ _FAKE = FakeTensorMode(allow_non_fake_inputs=True)
 
 
 class Watch(TorchDispatchMode):
-    """Counts the bytes of storages from the operation that makes them to their end."""
+    """Counts the bytes of storages from the operation that makes them to their end, and operations of products."""
 
-    def __init__(self, rounding: int, *, has_no_numbers: bool = False) -> None:
+    def __init__(self, rounding: int, flops: Flops) -> None:
         super().__init__()
-        self.has_no_numbers = has_no_numbers
-        self.rounding = rounding
+        self.rounding, self.flops = rounding, flops
+        self.in_backward = False
         self.alive = self.peak = 0
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -141,6 +146,11 @@ class Watch(TorchDispatchMode):
         for tensor in tensors:
             self._known.add(tensor.untyped_storage())
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether a layer runs again in the backward pass, which is no part of a model's operations."""
+        return self.in_backward and torch.is_grad_enabled()
+
     def restart(self) -> int:
         """The most bytes that were alive since the last call."""
         found, self.peak = self.peak, self.alive
@@ -148,17 +158,18 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.has_no_numbers:
-            if func in DATA_DEPENDENT:
-                return DATA_DEPENDENT[func](*args)
-            if func is _aten.index.Tensor:
-                args = (args[0], _as_numbers(args[1]), *args[2:])
+        if func in _DATA_DEPENDENT:
+            return _DATA_DEPENDENT[func](*args)
+        if func is _aten.index.Tensor:
+            args = (args[0], _as_numbers(args[1]), *args[2:])
         out = func(*args, **kwargs)
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
                 self._see(tensor)
         if (workspace := _WORKSPACES.get(func)) is not None:
             self.peak = max(self.peak, self.alive + workspace(*args))
+        if not self.recomputes and (formula := product_formula(func)) is not None:
+            self.flops.products += formula(*args, **kwargs, out_val=out)
         if func in _PRODUCTS and out.dtype != torch.float32 and out.device.type == "cpu":
             # A CPU adds up products of short numbers in float32, in memory of their own.
             self.peak = max(self.peak, self.alive + 4 * out.numel())
@@ -190,6 +201,23 @@ def _merged(peaks: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(highest.items())
 
 
+def _zero(tensor: Tensor) -> float | int:
+    """The number of a tensor of one element. Networks read most numbers only to refuse wrong inputs."""
+    return 0.0 if tensor.dtype.is_floating_point else 0
+
+
+def _every_place(tensor: Tensor) -> Tensor:
+    """The indices of as many places as there can be: [elements, dimensions] int64."""
+    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
+
+
+_DATA_DEPENDENT: Mapping[Any, Callable[..., Any]] = {
+    _aten._local_scalar_dense.default: _zero,
+    _aten.nonzero.default: _every_place,
+}
+"""Answers by operation whose result depends on numbers, each a function of the operation's arguments."""
+
+
 def _as_numbers(indices: Any) -> list[Tensor | None]:
     """Indices by which a tensor is read, with numbers of places in the place of marks: all that may be marked."""
     found: list[Tensor | None] = []
@@ -217,15 +245,30 @@ _WORKSPACES: Mapping[Any, Callable[..., int]] = {
 
 
 @contextmanager
-def _functions(device: Device, lists: Mapping[int, list[int]]) -> Iterator[None]:
-    """While it lasts, functions that cannot run without numbers have an answer, and those for which PyTorch takes
-    another kernel on CUDA take that.
+def _functions(device: Device, watch: Watch, inputs: Mapping[str, np.ndarray]) -> Iterator[None]:
+    """While it lasts, functions that cannot run without numbers have an answer, attention is counted, and functions for
+    which PyTorch takes another kernel on CUDA take that.
 
     A mode for functions would do without exchanging them, but it is off where layers are computed again.
     """
-    exchanged: list[tuple[Any, str, Any]] = [(FakeTensor, "tolist", lambda each: lists[each.numel()])]
-    if device == "cuda":
-        exchanged += [(F, "scaled_dot_product_attention", _attention), (F, "dropout", _dropout)]
+    lists = {each.size: each.tolist() for each in reversed(inputs.values()) if each.ndim == 1}
+
+    def counted(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **settings: Any) -> Tensor:
+            if not watch.recomputes:
+                watch.flops.attend(query, key, value)
+            return attend(query, key, value, *rest, **settings)
+
+        return attention
+
+    on_cuda = device == "cuda"
+    dot_product = _attention if on_cuda else F.scaled_dot_product_attention
+    exchanged: list[tuple[Any, str, Any]] = [
+        (FakeTensor, "tolist", lambda each: lists[each.numel()]),
+        (F, "scaled_dot_product_attention", counted(dot_product)),
+        (varlen, "varlen_attn", counted(varlen.varlen_attn)),
+        (F, "dropout", _dropout if on_cuda else F.dropout),
+    ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in exchanged]
     try:
         for owner, name, function in exchanged:

@@ -18,10 +18,11 @@ from models.config import TransformerConfig
 from models.distillation import DistilledLanguageModel
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
+from models.transformer import Transformer
 from pipeline.checkpoints.references import resolve_model
 from pipeline.engine.gpus import peak_flops
-from pipeline.plan.flops import count_flops, product_formula
-from pipeline.pretrain.measuring.meters import Meter, Meters, device_peak, memory
+from pipeline.plan.flops import product_formula
+from pipeline.pretrain.measuring.meters import Meter, Meters, count_flops, device_peak, memory
 from pipeline.runs.inputs import open_inputs
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.loader import StepLoader
@@ -54,8 +55,7 @@ class RealProducts(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        # With dropout, attention is a pair of batched products here, and a kernel on GPUs.
-        if func is not torch.ops.aten.bmm.default and (formula := product_formula(func)) is not None:
+        if (formula := product_formula(func)) is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=out)
         return out
 
@@ -77,15 +77,15 @@ def test_a_decoder_takes_what_the_papers_formula_says():
     # Chowdhery et al. 2022, appendix B: 6 N + 12 L H Q T per token, where N are the weights of matrix products.
     weights = LAYERS * 12 * HIDDEN**2 + VOCABULARY * HIDDEN
     assert count.how == "counted"
-    assert count.products == 6 * weights * tokens
-    assert count.attention == 12 * LAYERS * HIDDEN * LENGTH * tokens
+    assert count.flops.products == 6 * weights * tokens
+    assert count.flops.attention == 12 * LAYERS * HIDDEN * LENGTH * tokens
 
 
 def test_documents_that_do_not_see_each_other_take_less_attention():
     boundaries = [row * LENGTH + start for row in range(ROWS) for start in (0, 8)] + [ROWS * LENGTH]
     packed, whole = count_flops(causal_lm, causal_inputs(boundaries)), count_flops(causal_lm, causal_inputs())
-    assert packed.products == whole.products
-    assert packed.attention * LENGTH**2 == whole.attention * (8**2 + 24**2)
+    assert packed.flops.products == whole.flops.products
+    assert packed.flops.attention * LENGTH**2 == whole.flops.attention * (8**2 + 24**2)
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES_OF_TEXT)
@@ -104,7 +104,7 @@ def test_counted_products_are_those_of_a_real_step(kind: str, tmp_path: Path, st
 
     count = count_flops(build, arrays)
     assert count.how == "counted"
-    assert count.products == real_products(build(), arrays)
+    assert count.flops.products == real_products(build(), arrays)
 
 
 def real_products(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> int:
@@ -119,7 +119,20 @@ def real_products(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> int:
 def test_a_network_of_any_size_is_counted_without_its_memory():
     large = replace(CONFIG, network="decoder", hidden_size=12288, num_heads=96, intermediate_size=49152)
     count = count_flops(lambda: CausalLanguageModel(large), causal_inputs())
-    assert count.products == 6 * (LAYERS * 12 * 12288**2 + VOCABULARY * 12288) * ROWS * LENGTH
+    assert count.flops.products == 6 * (LAYERS * 12 * 12288**2 + VOCABULARY * 12288) * ROWS * LENGTH
+
+
+def test_layers_that_are_computed_again_are_counted_once():
+    inputs = causal_inputs()
+
+    def recomputing() -> nn.Module:
+        model = causal_lm()
+        for module in model.modules():
+            if isinstance(module, Transformer):
+                module.gradient_checkpointing = True
+        return model
+
+    assert count_flops(recomputing, inputs) == count_flops(causal_lm, inputs)
 
 
 def test_a_teacher_counts_for_its_forward_pass_alone():
@@ -133,7 +146,7 @@ def test_a_teacher_counts_for_its_forward_pass_alone():
     both = count_flops(distilled, inputs | {"soft_positions": inputs["predicted_positions"]})
     assert (student.how, both.how) == ("counted", "counted")
     # Twice the layers, and a third of forward and backward.
-    assert both.attention * 3 == student.attention * 5
+    assert both.flops.attention * 3 == student.flops.attention * 5
 
 
 class ReadsNumbers(nn.Module):
@@ -152,7 +165,7 @@ class ReadsNumbers(nn.Module):
 def test_what_cannot_be_counted_is_estimated_and_says_so():
     count = count_flops(ReadsNumbers, {"input_ids": np.zeros((ROWS, LENGTH), dtype=np.int64)})
     assert count.how.startswith("6 per parameter and token")
-    assert count.total == 6 * HIDDEN**2 * ROWS * LENGTH
+    assert count.flops.total == 6 * HIDDEN**2 * ROWS * LENGTH
 
 
 def refuse() -> nn.Module:
@@ -187,7 +200,7 @@ def test_a_processor_has_no_mfu():
     meters = Meters(causal_lm, num_devices=1, device=CPU, precision="bf16")
     meter = meters.meter(causal_inputs, samples=ROWS, sequence_length=LENGTH)
     assert "mfu" not in meter.speeds(tokens=1, samples=1, step_s=1.0, data_wait_s=0.0)
-    assert meter.flops_per_sample == count_flops(causal_lm, causal_inputs()).total / ROWS
+    assert meter.flops_per_sample == count_flops(causal_lm, causal_inputs()).flops.total / ROWS
     assert meters.description["flops"] == {str(LENGTH): "counted"}
 
 
