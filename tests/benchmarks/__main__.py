@@ -6,7 +6,6 @@ import sys
 
 from tests.benchmarks import (
     article_extraction,
-    bpe_training,
     checkpointing,
     denoising,
     elmo_layer,
@@ -40,7 +39,6 @@ BENCHMARKS = {
     "line_wrapping": line_wrapping,
     "encoding": encoding,
     "language": language,
-    "bpe_training": bpe_training,
     "near_duplicates": near_duplicates,
     "web_archive": web_archive,
     "article_extraction": article_extraction,
