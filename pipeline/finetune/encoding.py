@@ -21,7 +21,7 @@ class EncodedExamples:
     segment_ids: Ragged | None
     """Per example the segment of each token, int64; None where the network knows no segments."""
     labels: np.ndarray
-    """int64 [examples]."""
+    """[examples]: int64 numbers of labels, or float32 numbers to predict."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -38,7 +38,11 @@ class EncodedExamples:
 
 
 def encode_examples(
-    tokenizer: TextTokenizer, sequences: SequenceFormat, examples: Sequence[Example], max_length: int
+    tokenizer: TextTokenizer,
+    sequences: SequenceFormat,
+    examples: Sequence[Example],
+    max_length: int,
+    label_type: type[np.generic] = np.int64,
 ) -> EncodedExamples:
     """Encode; no example gets more than `max_length` tokens, special tokens included."""
     first = tokenizer.ids([example.text_a for example in examples])
@@ -50,7 +54,7 @@ def encode_examples(
         segment_ids=Ragged.of([segments_of(len(ids), head) for ids, head in rows])
         if sequences.has_segments
         else None,
-        labels=np.asarray([example.label for example in examples], dtype=np.int64),
+        labels=np.asarray([example.label for example in examples], dtype=label_type),
     )
 
 

@@ -36,6 +36,8 @@ class TaskData(Generic[ExampleT]):
     """Names of the labels, in the order of their numbers; empty where nothing is classified."""
     inputs: tuple[InputEntry, ...]
     """The files or artefacts that the examples were read from."""
+    test: tuple[ExampleT, ...] = ()
+    """Examples without right answers, whose predictions a leaderboard wants."""
 
     @classmethod
     def of_files(
@@ -44,6 +46,7 @@ class TaskData(Generic[ExampleT]):
         evaluation: Sequence[ExampleT],
         paths: Sequence[Path],
         labels: tuple[str, ...] = (),
+        test: Sequence[ExampleT] = (),
     ) -> TaskData[ExampleT]:
         """Examples that were read from the files `paths`.
 
@@ -56,8 +59,12 @@ class TaskData(Generic[ExampleT]):
                 f" {' and '.join(map(str, paths))}.",
                 next_step="name larger files, or compare the files with the official release",
             )
-        entries = (InputEntry(kind="source-file", uri=str(p), fingerprint=hash_file(p)[0]) for p in paths)
-        return cls(tuple(train), tuple(evaluation), labels, tuple(entries))
+        return cls(tuple(train), tuple(evaluation), labels, tuple(map(file_input, paths)), tuple(test))
+
+
+def file_input(path: Path) -> InputEntry:
+    """The entry of a file that examples were read from."""
+    return InputEntry(kind="source-file", uri=str(path), fingerprint=hash_file(path)[0])
 
 
 class TaskConfig(Config):
@@ -77,6 +84,9 @@ class TaskConfig(Config):
     """Kinds of network that can be trained on tasks of this form."""
     head: ClassVar[Head]
     """The head, in `transformers`, of a network that was trained on a task of this form."""
+    later: ClassVar[frozenset[str]] = frozenset()
+    """Settings that are newer than scores of this kind of task: left out of `identity` at their defaults, so that
+    earlier scores stay valid."""
 
     def load(self) -> TaskData[Any]:
         """Read or make the examples.
@@ -106,8 +116,10 @@ class TaskConfig(Config):
 
     def identity(self) -> dict[str, Any]:
         """The settings that determine the examples besides the inputs: neither paths nor training settings."""
-        paths = {name for name in type(self).model_fields if isinstance(getattr(self, name), Path)}
-        return self.model_dump(mode="json", exclude=paths | {"training"})
+        fields = type(self).model_fields
+        paths = {name for name in fields if isinstance(getattr(self, name), Path)}
+        unchanged = {name for name in self.later if getattr(self, name) == fields[name].default}
+        return self.model_dump(mode="json", exclude=paths | unchanged | {"training"})
 
 
 Tasks = Mapping[str, type[TaskConfig]]

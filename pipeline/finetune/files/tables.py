@@ -27,25 +27,55 @@ class GlueFiles:
     """The label texts that may occur, in the order of their numbers."""
     header: tuple[str, ...] = ()
     """Names of the columns of train.tsv and dev.tsv, where their first line does not name them."""
+    bounds: tuple[float, float] | None = None
+    """The smallest and the largest number that a label may be, where the label is a number."""
+    index: str = "index"
+    """Column of test.tsv with the number that a prediction is submitted under."""
+    archive: str = ""
+    """Name of the archive; empty where it is the folder's."""
 
     @property
     def origin(self) -> str:
         """The archive that holds the files, for messages about missing ones."""
-        return f"{self.folder}.zip of the GLUE benchmark (gluebenchmark.com/tasks)"
+        return f"{self.archive or self.folder}.zip of the GLUE benchmark (gluebenchmark.com/tasks)"
 
-    def read_labelled(self, path: Path) -> Iterator[tuple[str, list[str], int]]:
+    def read_labelled(self, path: Path) -> Iterator[tuple[str, list[str], float]]:
         """(name, texts, number of the label) of every example of train.tsv or dev.tsv.
 
         Raises:
             ConfigError: a line has other columns than the first, or an unknown label.
         """
-        numbers = {label: number for number, label in enumerate(self.labels)}
         for name, (*texts, label) in read_columns(path, (*self.texts, self.label), self.header, exact=True):
-            if label not in numbers:
-                known = ", ".join(self.labels)
-                problem = f"the label in column `{self.label}` is {label!r}, not one of {known}"
-                raise wrong_line(path, name, problem)
-            yield name, texts, numbers[label]
+            yield name, texts, self.label_number(path, name, label)
+
+    def read_unlabelled(self, path: Path) -> Iterator[tuple[str, list[str]]]:
+        """(number to submit a prediction under, texts) of every example of test.tsv.
+
+        Raises:
+            ConfigError: a line has other columns than the first.
+        """
+        for _, (index, *texts) in read_columns(path, (self.index, *self.texts), exact=True):
+            yield index, texts
+
+    def label_number(self, path: Path, name: str, label: str) -> float:
+        """The number of a label: its place among the labels, or the number itself, where labels are numbers.
+
+        Raises:
+            ConfigError: it is no label of the task; `name` is the line's.
+        """
+        column = f"the label in column `{self.label}` is {label!r}"
+        if self.bounds is None:
+            if label not in self.labels:
+                raise wrong_line(path, name, f"{column}, not one of {', '.join(self.labels)}")
+            return self.labels.index(label)
+        try:
+            number = float(label)
+        except ValueError:
+            raise wrong_line(path, name, f"{column}, no number") from None
+        low, high = self.bounds
+        if not low <= number <= high:
+            raise wrong_line(path, name, f"{column}, not between {low:g} and {high:g}")
+        return number
 
     def read_dev_texts(self, path: Path) -> Iterator[NamedText]:
         """The texts of dev.tsv."""
@@ -80,7 +110,8 @@ def read_columns(
         if not names:
             names = fields
             if missing := [column for column in columns if column not in names]:
-                raise wrong_line(path, name, f"there is no column `{missing[0]}` among {fields}")
+                hint = "; is it a test file, which has no labels?" if missing == [columns[-1]] else ""
+                raise wrong_line(path, name, f"there is no column `{missing[0]}` among {fields}{hint}")
             continue
         places = [names.index(column) for column in columns]
         needed = len(names) if exact else max(places) + 1

@@ -105,13 +105,18 @@ class PreparedTask(Protocol):
         ...
 
     @property
+    def test(self) -> EncodedPart | None:
+        """Rows without right answers, to predict after the training; None where there are none."""
+        ...
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """The parts of the network that start from a checkpoint."""
         ...
 
     @property
     def evaluation_batch_size(self) -> int:
-        """Rows of `evaluation` in one forward pass of each process."""
+        """Rows of `evaluation` or `test` in one forward pass of each process."""
         ...
 
     def build(self) -> nn.Module:
@@ -119,7 +124,7 @@ class PreparedTask(Protocol):
         ...
 
     def batch(self, part: Any, rows: np.ndarray) -> PaddedBatch:
-        """The rows (int64 [batch]) of `train` or `evaluation` as tensors in host memory."""
+        """The rows (int64 [batch]) of `train`, `evaluation` or `test` as tensors in host memory."""
         ...
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
@@ -136,6 +141,10 @@ class PreparedTask(Protocol):
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
         """Predictions as files, by names such as `predictions.jsonl`."""
+        ...
+
+    def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
+        """From the outputs of all rows of `test`, in order: files that a leaderboard takes, by their names there."""
         ...
 
     def baselines(self) -> dict[str, Metrics]:

@@ -8,14 +8,29 @@ from pydantic import Field
 
 from pipeline.finetune.task import by_kind
 from pipeline.finetune.tasks.cola import ColaConfig
+from pipeline.finetune.tasks.mnli import MnliConfig
 from pipeline.finetune.tasks.mrpc import MrpcConfig
+from pipeline.finetune.tasks.qnli import QnliConfig
+from pipeline.finetune.tasks.qqp import QqpConfig
 from pipeline.finetune.tasks.rte import RteConfig
 from pipeline.finetune.tasks.squad import SquadConfig
 from pipeline.finetune.tasks.sst2 import Sst2Config
+from pipeline.finetune.tasks.stsb import StsbConfig
+from pipeline.finetune.tasks.wnli import WnliConfig
 from pipeline.finetune.tasks.xsum import XsumConfig
 
 TaskChoice = Annotated[
-    ColaConfig | Sst2Config | MrpcConfig | RteConfig | SquadConfig | XsumConfig,
+    ColaConfig
+    | Sst2Config
+    | MrpcConfig
+    | StsbConfig
+    | QqpConfig
+    | MnliConfig
+    | QnliConfig
+    | RteConfig
+    | WnliConfig
+    | SquadConfig
+    | XsumConfig,
     Field(discriminator="kind"),
 ]
 """Settings of any task on published data."""

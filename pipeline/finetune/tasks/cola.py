@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pipeline.finetune.files.tables import GlueFiles
@@ -24,10 +23,9 @@ class ColaConfig(GlueTaskConfig):
     """The Corpus of Linguistic Acceptability."""
 
     kind: Literal["cola"] = "cola"
-    path: Path
-    """The unpacked folder `CoLA`, with train.tsv and dev.tsv."""
 
     files = FILES
     label_names = ("unacceptable", "acceptable")
     metrics = ("matthews", "accuracy")
+    leaderboard = (("", "test", "CoLA.tsv"),)
     evaluation_sets = (FILES.evaluation_set("cola"),)

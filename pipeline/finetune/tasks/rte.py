@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pipeline.finetune.files.tables import GlueFiles
@@ -23,9 +22,8 @@ class RteConfig(GlueTaskConfig):
     """Recognizing Textual Entailment."""
 
     kind: Literal["rte"] = "rte"
-    path: Path
-    """The unpacked folder `RTE`, with train.tsv and dev.tsv."""
 
     files = FILES
     metrics = ("accuracy",)
+    leaderboard = (("", "test", "RTE.tsv"),)
     evaluation_sets = (FILES.evaluation_set("rte"),)

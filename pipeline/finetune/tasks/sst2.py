@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pipeline.finetune.files.tables import GlueFiles
@@ -18,10 +17,9 @@ class Sst2Config(GlueTaskConfig):
     """The Stanford Sentiment Treebank, two classes."""
 
     kind: Literal["sst2"] = "sst2"
-    path: Path
-    """The unpacked folder `SST-2`, with train.tsv and dev.tsv."""
 
     files = FILES
     label_names = ("negative", "positive")
     metrics = ("accuracy",)
+    leaderboard = (("", "test", "SST-2.tsv"),)
     evaluation_sets = (FILES.evaluation_set("sst2"),)

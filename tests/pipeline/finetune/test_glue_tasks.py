@@ -12,6 +12,7 @@ from pipeline.finetune.tasks.cola import ColaConfig
 from pipeline.finetune.tasks.mrpc import MrpcConfig
 from pipeline.finetune.tasks.rte import RteConfig
 from pipeline.finetune.tasks.sst2 import Sst2Config
+from pipeline.finetune.tasks.wnli import WnliConfig
 
 
 def write(folder: Path, train: bytes | str, dev: bytes | str) -> Path:
@@ -109,6 +110,7 @@ def test_changed_bytes_change_the_input_fingerprint(tmp_path):
         (Sst2Config, "SST-2", 67349, 872),
         (MrpcConfig, "MRPC", 3667, 408),  # one official training pair is missing from this copy
         (RteConfig, "RTE", 2490, 277),
+        (WnliConfig, "WNLI", 635, 71),
     ],
 )
 def test_real_files_give_the_published_counts(kind, folder, num_train, num_evaluation):

@@ -9,8 +9,10 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from pipeline.demo.tasks import TASKS
+from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
 from pipeline.finetune.forms.spans.task import ANSWER_METRICS
 from pipeline.finetune.metrics import METRICS, measure
+from pipeline.finetune.metrics.glue import LEADERBOARD, glue_average
 from pipeline.finetune.metrics.rouge import ROUGE_NAMES
 
 RANDOM = np.random.Generator(np.random.Philox(key=1))
@@ -19,7 +21,9 @@ RANDOM = np.random.Generator(np.random.Philox(key=1))
 @pytest.mark.parametrize("classes", [2, 5])
 def test_metrics_equal_scikit_learn_on_random_predictions(classes):
     labels, predictions = RANDOM.integers(0, classes, (2, 200))
-    found = measure(METRICS, labels, predictions)
+    found = measure(
+        ["accuracy", "matthews", "macro_f1", "f1"][: 4 if classes == 2 else 3], labels, predictions
+    )
     assert found["accuracy"] == accuracy_score(labels, predictions)
     assert found["matthews"] == matthews_corrcoef(labels, predictions)
     assert found["macro_f1"] == f1_score(labels, predictions, average="macro")
@@ -54,5 +58,55 @@ def test_nothing_positive_anywhere_gives_zero_f1():
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_tasks_only_name_metrics_that_exist(kind):
-    measured = {"classification": METRICS, "spans": ANSWER_METRICS, "generation": ROUGE_NAMES}
-    assert set(TASKS[kind].metrics) <= measured[TASKS[kind].form].keys()
+    task = TASKS[kind]
+    if not issubclass(task, ClassificationTaskConfig):
+        measured = {"spans": ANSWER_METRICS, "generation": ROUGE_NAMES}
+        assert set(task.metrics) <= measured[task.form].keys()
+    elif task.measure is ClassificationTaskConfig.measure:
+        assert set(task.metrics) <= METRICS.keys()
+    else:
+        groups = getattr(task, "evaluations", (("", ""),))
+        examples = [Example("1", "a", None, label, group) for group, _ in groups for label in (0, 1)]
+        config = task.model_construct()
+        assert set(task.metrics) <= config.measure(examples, np.eye(2)[[0, 1] * len(groups)]).keys()
+
+
+def test_correlations_equal_scipy_and_are_zero_for_constants():
+    labels, predictions = RANDOM.normal(size=(2, 50))
+    found = measure(["pearson", "spearman"], labels, predictions)
+    assert found["pearson"] == pytest.approx(np.corrcoef(labels, predictions)[0, 1])
+    first, second = (np.argsort(np.argsort(side)) for side in (labels, predictions))
+    assert found["spearman"] == pytest.approx(np.corrcoef(first, second)[0, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert measure(["pearson", "spearman"], labels, np.ones(50)) == {"pearson": 0, "spearman": 0}
+        assert measure(["pearson"], labels[:1], labels[:1]) == {"pearson": 0}
+
+
+# The leaderboard's entry of BERT-large (Devlin et al. 2019): 80.5 over nine tasks.
+BERT_LARGE = {
+    "cola": {"matthews": 60.5, "accuracy": 0.0},
+    "sst2": {"accuracy": 94.9},
+    "mrpc": {"f1": 89.3, "accuracy": 85.4},
+    "stsb": {"pearson": 87.6, "spearman": 86.5},
+    "qqp": {"f1": 72.1, "accuracy": 89.3},
+    "mnli": {"accuracy_matched": 86.7, "accuracy_mismatched": 85.9, "diagnostic_matthews": 39.6},
+    "qnli": {"accuracy": 92.7},
+    "rte": {"accuracy": 70.1},
+    "wnli": {"accuracy": 65.1},
+}
+
+
+def test_average_over_glue_is_what_the_leaderboard_says():
+    assert round(glue_average(BERT_LARGE), 1) == 80.5
+
+
+def test_average_over_glue_names_the_tasks_and_metrics_that_are_missing():
+    partly = {task: found for task, found in BERT_LARGE.items() if task != "rte"} | {"qqp": {"f1": 72.1}}
+    with pytest.raises(ValueError, match=r"needs qqp/accuracy, rte/accuracy, too"):
+        glue_average(partly)
+
+
+def test_average_over_glue_names_metrics_that_the_tasks_have():
+    for kind, metrics in LEADERBOARD.items():
+        assert set(metrics) <= set(TASKS[kind].metrics)

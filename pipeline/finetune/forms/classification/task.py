@@ -1,4 +1,4 @@
-"""Classification: a label for a text or a pair of texts."""
+"""Classification: a label for a text or a pair of texts; with regression, a number."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from pipeline.finetune.forms.base import (
     json_lines,
     unwrapped,
 )
-from pipeline.finetune.forms.classification.settings import Example
-from pipeline.finetune.metrics import measure
+from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 
 Read = Callable[[EncodedExamples, np.ndarray], dict[str, Tensor]]
@@ -122,8 +121,11 @@ class ClassificationTask:
     examples: Sequence[Example]
     """The examples of `evaluation`."""
     labels: tuple[str, ...]
-    metrics: tuple[str, ...]
+    config: ClassificationTaskConfig
     read: Read
+    test: EncodedExamples | None
+    test_examples: Sequence[Example]
+    """The examples of `test`."""
 
     evaluation_batch_size = EVALUATION_BATCH_SIZE
 
@@ -132,18 +134,21 @@ class ClassificationTask:
         """Encode the examples."""
         data, tokenizer = context.data, context.tokenizer
         sequences = sequence_format(context.network, tokenizer)
-        train, evaluation = (
-            encode_examples(tokenizer, sequences, examples, context.settings.max_length)
-            for examples in (data.train, data.evaluation)
-        )
+        label_type = np.float32 if context.config.regression else np.int64
+
+        def encode(examples: Sequence[Example]) -> EncodedExamples:
+            return encode_examples(tokenizer, sequences, examples, context.settings.max_length, label_type)
+
         return cls(
             network=context.network,
-            train=train,
-            evaluation=evaluation,
+            train=encode(data.train),
+            evaluation=encode(data.evaluation),
             examples=data.evaluation,
             labels=data.labels,
-            metrics=context.config.metrics,
+            config=context.config,
             read=CLASSIFIERS[context.network.network].reader(context.network, tokenizer),
+            test=encode(data.test) if data.test else None,
+            test_examples=data.test,
         )
 
     @property
@@ -151,39 +156,52 @@ class ClassificationTask:
         return CLASSIFIERS[self.network.network].parts
 
     def build(self) -> nn.Module:
-        return CLASSIFIERS[self.network.network].build(self.network, len(self.labels))
+        return CLASSIFIERS[self.network.network].build(self.network, max(1, len(self.labels)))
 
     def batch(self, part: EncodedExamples, rows: np.ndarray) -> PaddedBatch:
         """Sequences with their labels."""
         return PaddedBatch(self.read(part, rows), {"labels": torch.from_numpy(part.labels[rows])})
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """Cross-entropy of the labels, with the network's penalty."""
+        """Cross-entropy of the labels, or squared error of the numbers, with the network's penalty."""
         labels, penalty = batch.targets["labels"], CLASSIFIERS[self.network.network].penalty
-        loss = F.cross_entropy(model(**batch.inputs).float(), labels, reduction="sum")
+        outputs = model(**batch.inputs).float()
+        if self.config.regression:
+            loss = F.mse_loss(outputs.squeeze(-1), labels, reduction="sum")
+        else:
+            loss = F.cross_entropy(outputs, labels, reduction="sum")
         # An update divides by the number of its examples, so their penalties add up to one.
         return loss if penalty is None else loss + penalty(unwrapped(model)) * len(labels)
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """float32 [batch, labels] logits."""
+        """float32 [batch, labels] logits; [batch, 1] numbers in a regression."""
         return model(**batch.inputs).float()
 
     def measure(self, outputs: np.ndarray) -> Metrics:
-        """The task's metrics of the labels with the highest scores."""
-        return measure(self.metrics, self.evaluation.labels, outputs.argmax(-1))
+        """The task's metrics of the labels with the highest scores, or of the numbers."""
+        return self.config.measure(self.examples, outputs)
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
-        """JSON lines: id, names of the right and of the predicted label, and the score of every label."""
-        lines = [
-            {
-                "id": example.id,
-                "label": self.labels[example.label],
-                "prediction": self.labels[int(scores.argmax())],
-                "logits": scores.tolist(),
-            }
-            for example, scores in zip(self.examples, outputs, strict=True)
-        ]
+        """JSON lines: id, names of the right and of the predicted label, and the score of every label; in a regression,
+        id and both numbers."""
+        describe = self._number_line if self.config.regression else self._label_line
+        lines = map(describe, self.examples, outputs)
         return {"predictions.jsonl": json_lines(lines)}
+
+    def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
+        """Files for the task's leaderboard."""
+        return self.config.submission(self.test_examples, outputs)
+
+    def _label_line(self, example: Example, scores: np.ndarray) -> dict[str, Any]:
+        return {
+            "id": example.id,
+            "label": self.labels[int(example.label)],
+            "prediction": self.labels[int(scores.argmax())],
+            "logits": scores.tolist(),
+        }
+
+    def _number_line(self, example: Example, output: np.ndarray) -> dict[str, Any]:
+        return {"id": example.id, "label": example.label, "prediction": float(output[0])}
 
     def baselines(self) -> dict[str, Metrics]:
         return {}

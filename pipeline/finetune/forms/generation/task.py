@@ -69,6 +69,7 @@ class GenerationTask:
     tokenizer: TextTokenizer
 
     parts = (Part("network.", ("",)),)
+    test = None
 
     @classmethod
     def prepare(cls, context: TaskContext) -> GenerationTask:
@@ -162,6 +163,9 @@ class GenerationTask:
             for pair, text in zip(self.pairs, self.texts(outputs), strict=True)
         ]
         return {"predictions.jsonl": json_lines(lines)}
+
+    def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
+        return {}
 
     def baselines(self) -> dict[str, Metrics]:
         """Lead-1: the first sentence of each text (Narayan et al. 2018, section 5)."""

@@ -55,6 +55,7 @@ class SpanTask:
     pad_id: int
 
     parts = (ENCODER,)
+    test = None
     evaluation_batch_size = EVALUATION_BATCH_SIZE
 
     @classmethod
@@ -126,6 +127,9 @@ class SpanTask:
         ]
         official = {question.id: best[0].text for question, best in zip(self.questions, found, strict=True)}
         return {"predictions.jsonl": json_lines(lines), "answers.json": orjson.dumps(official)}
+
+    def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
+        return {}
 
     def baselines(self) -> dict[str, Metrics]:
         return {}
