@@ -251,10 +251,10 @@ def _functions(device: Device, watch: Watch, inputs: Mapping[str, np.ndarray]) -
 
     A mode for functions would do without exchanging them, but it is off where layers are computed again.
     """
-    lists = {each.size: each.tolist() for each in reversed(inputs.values()) if each.ndim == 1}
+    lists = {each.size: each.tolist() for each in reversed([*inputs.values()]) if each.ndim == 1}
 
-    def counted(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **settings: Any) -> Tensor:
+    def counted(attend: Callable[..., Any]) -> Callable[..., Any]:
+        def attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **settings: Any) -> Any:
             if not watch.recomputes:
                 watch.flops.attend(query, key, value)
             return attend(query, key, value, *rest, **settings)
