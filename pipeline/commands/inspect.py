@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,7 +55,6 @@ def inspect(
             help="In place of --step: the global batch of this number, as in skipped.json; 0 is the first."
         ),
     ] = None,
-    rank: Annotated[int | None, typer.Option(help="Only what this rank read; 0 is the first.")] = None,
     micro_batch: Annotated[
         int | None, typer.Option(help="Only this micro-batch of the update, over all ranks; 0 is the first.")
     ] = None,
@@ -80,9 +77,9 @@ def inspect(
         if (step is None) == (data_step is None):
             raise typer.BadParameter("an update is named by --run RUN with --step N or --data-step N")
         changed = (*([] if store is None else [str(store)]), *(overrides or ()))
-        _show_step(run, step, data_step, changed, (rank, micro_batch), texts, runs_dir, as_json)
+        _show_step(run, step, data_step, changed, micro_batch, texts, runs_dir, as_json)
         return
-    if store is None or texts or any(one is not None for one in (step, data_step, rank, micro_batch)):
+    if store is None or texts or any(one is not None for one in (step, data_step, micro_batch)):
         raise typer.BadParameter("name a store or a YAML; or an update, with --run RUN --step N")
     if document is not None:
         _show_document(store, document, as_json)
@@ -112,17 +109,13 @@ def _show_step(
     step: int | None,
     data_step: int | None,
     overrides: tuple[str, ...],
-    part: tuple[int | None, int | None],
+    micro_batch: int | None,
     texts: bool,
     runs_dir: Path,
     as_json: bool,
 ) -> None:
-    from pipeline.inspection.step import (
-        Selection,
-        inspect_step,
-        rebuild_data_step,
-        rebuild_step,
-    )
+    from pipeline.inspection.run_lineage import described
+    from pipeline.inspection.step import inspect_step, rebuild_data_step, rebuild_step
     from pipeline.runs.directory import find_run
 
     run = find_run(name, runs_dir)
@@ -132,14 +125,16 @@ def _show_step(
         assert data_step is not None
         rebuilt = rebuild_data_step(run, data_step, overrides)
     warn_of_damage(rebuilt.inputs.stores)
-    selection = Selection(*part)
-    found = inspect_step(rebuilt, selection)
+    found = inspect_step(rebuilt, micro_batch)
+    facts = _step_as_dict(found)
     if as_json:
-        print_json(_step_as_dict(found, texts))
+        print_json(facts | _contents_as_dict(found, texts))
         return
-    print_mapping(f"{rebuilt.run.path.name}, step {rebuilt.step}", dict(_facts(found)))
+    typer.echo(f"{rebuilt.run.path.name}, step {rebuilt.step}")
+    for line in described(facts):
+        typer.echo(f"  {line}")
     columns = ("document", "title", "source", "uri", "bytes", "tokens", "samples")
-    chosen = "" if selection == Selection() else " (only the selected part)"
+    chosen = "" if micro_batch is None else f" of micro-batch {micro_batch}"
     print_table(
         f"{len(found.documents)} documents{chosen}, the ones with the most tokens first",
         columns,
@@ -161,50 +156,6 @@ def _print_texts(found: InspectedStep) -> None:
         _print_pieces(console, pieces)
 
 
-def _facts(found: InspectedStep) -> Iterator[tuple[str, Any]]:
-    """The lines above the table of documents."""
-    rebuilt, samples = found.rebuilt, found.samples
-    config, number = rebuilt.config, rebuilt.phase
-    plan = config.batch_plan
-    first, phase = rebuilt.inputs.phases[number][0], config.phases[number]
-    kind = config.objective.kind
-    made = "" if rebuilt.metrics else ", not made yet"
-    if (spike := rebuilt.spike) is not None:
-        made = f", taken back: its loss of {shown(spike.loss)} was a spike, and this global batch is left out"
-    yield "update", f"{rebuilt.step} of {config.num_steps}{made}"
-    left_out = ", ".join(str(entry.data_step) for entry in rebuilt.skipped)
-    yield (
-        "global batch",
-        f"{rebuilt.data_step}, counted from 0{f'; left out before it: {left_out}' if left_out else ''}",
-    )
-    weights = "" if phase.weights is None else f", weights {list(phase.weights)}"
-    yield (
-        "phase",
-        f"{number + 1} of {len(config.phases)}, from step {first + 1}, {config.length_of(phase)} tokens per"
-        f" sample{weights}",
-    )
-    lowest, highest = min(one.sample for one in samples), max(one.sample for one in samples)
-    yield (
-        "samples",
-        f"{len(samples)} of {plan.samples_at(rebuilt.data_step)}: {lowest} to {highest} of the phase",
-    )
-    yield "micro-batches", f"{rebuilt.num_micro_batches} of {plan.micro_batch_size} samples each"
-    yield "objective", kind
-    yield "workers", f"{rebuilt.world_size}: rank r read micro-batches r, r + {rebuilt.world_size}, ..."
-    for attempt in rebuilt.attempts:
-        stands = (
-            " (the run stands on it)" if len(rebuilt.attempts) > 1 and attempt == rebuilt.attempts[-1] else ""
-        )
-        yield (
-            f"attempt {attempt.number}",
-            f"from step {attempt.first_step + 1}, {attempt.time}, {attempt.world_size} workers,"
-            f" {attempt.config_file}{stands}",
-        )
-    for name in ("loss", "grad_norm", "lr"):
-        if rebuilt.metrics and name in rebuilt.metrics:
-            yield name, rebuilt.metrics[name]
-
-
 def _use_row(use: DocumentUse) -> list[Any]:
     document = use.document
     place = f"{shown(document.byte_start)}-{shown(document.byte_end)}" if document.uri else "-"
@@ -213,17 +164,15 @@ def _use_row(use: DocumentUse) -> list[Any]:
     return [document.doc_id, title, document.source, document.uri or "-", place, use.tokens, samples]
 
 
-def _step_as_dict(found: InspectedStep, texts: bool) -> dict[str, Any]:
+def _step_as_dict(found: InspectedStep) -> dict[str, Any]:
+    """What decided about the batch."""
     rebuilt = found.rebuilt
     config, first = rebuilt.config, rebuilt.inputs.phases[rebuilt.phase][0]
     phase = config.phases[rebuilt.phase]
-    samples = [asdict(one) for one in found.samples]
-    if texts:
-        for own, (_, pieces) in zip(samples, found.texts(), strict=True):
-            own["pieces"] = [_piece_as_dict(piece) for piece in pieces]
     return {
         "run": rebuilt.run.path.name,
         "step": rebuilt.step,
+        "of_steps": config.num_steps,
         "metrics": rebuilt.metrics,
         "data_step": rebuilt.data_step,
         "left_out": None if rebuilt.spike is None else rebuilt.spike.model_dump(mode="json"),
@@ -235,6 +184,8 @@ def _step_as_dict(found: InspectedStep, texts: bool) -> dict[str, Any]:
             "weights": phase.weights,
         },
         "objective": config.objective.kind,
+        "num_samples": config.batch_plan.samples_at(rebuilt.data_step),
+        "num_micro_batches": rebuilt.num_micro_batches,
         "world_size": rebuilt.world_size,
         "attempts": [
             {
@@ -246,13 +197,16 @@ def _step_as_dict(found: InspectedStep, texts: bool) -> dict[str, Any]:
             }
             for attempt in rebuilt.attempts
         ],
-        "samples": samples,
-        "documents": [
-            asdict(use.document)
-            | {"store": use.store, "number": use.number, "tokens": use.tokens, "samples": use.samples}
-            for use in found.documents
-        ],
     }
+
+
+def _contents_as_dict(found: InspectedStep, texts: bool) -> dict[str, Any]:
+    samples = [asdict(one) for one in found.samples]
+    if texts:
+        for own, (_, pieces) in zip(samples, found.texts(), strict=True):
+            own["pieces"] = [_piece_as_dict(piece) for piece in pieces]
+    documents = [asdict(use) for use in found.documents]
+    return {"samples": samples, "documents": [use.pop("document") | use for use in documents]}
 
 
 def _console() -> Console:
@@ -265,7 +219,7 @@ def _print_pieces(console: Console, pieces: list[InspectedPiece]) -> None:
     for piece in pieces:
         for stretch in piece.stretches:
             _print_stretch(console, stretch)
-        console.print(piece.styled() if sys.stdout.isatty() else piece.plain(), markup=False)
+        console.print(piece.plain(), markup=False)
         console.print(f"reads:   {piece.read}", markup=False)
         console.print(f"target:  {piece.target}", markup=False)
         if piece.relation:
@@ -319,8 +273,6 @@ def _pretrain_config(path: Path, overrides: tuple[str, ...], objective: str | No
 
 
 def _show_document(path: Path, number: int, as_json: bool) -> None:
-    from dataclasses import asdict
-
     from cluster.artefacts.errors import ReferenceNotFoundError
     from data_prep.provenance import trace_document
     from data_prep.token_store import TokenStore
@@ -353,8 +305,6 @@ _TRACED = ("source_path", "source_text", "removed")
 
 
 def _print_part(title: str, text: str) -> None:
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, highlight=False)
+    console = _console()
     console.rule(title, align="left")
     console.print(text, markup=False)

@@ -142,17 +142,18 @@ def lineage(
     reference: Annotated[
         str, typer.Argument(help="A run, RUN@STEP, model URI, or any artefact's directory.")
     ],
+    files: Annotated[bool, typer.Option("--files", help="List every source file with its hash.")] = False,
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Print what something was made from, down to the source files and their hashes."""
+    """Print what something was made from, down to the sources and their files."""
     from pipeline.inspection.lineage import render, trace
 
     tree = trace(reference, runs_dir)
     if as_json:
         print_json(tree.as_dict())
     else:
-        render(tree)
+        render(tree, files=files)
 
 
 def _summary(run: Any) -> dict[str, Any]:

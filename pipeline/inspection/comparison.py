@@ -3,7 +3,8 @@ have been. MLflow draws the curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ import numpy as np
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.manifest import read_manifest
 from pipeline.checkpoints.store import newest_state
-from pipeline.inspection.curves import Curve, read_curves
+from pipeline.inspection.curves import Curve, read_curves, tokens_by_step
 from pipeline.objectives.terms import higher_is_better
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.history import list_attempts
@@ -65,7 +66,7 @@ class Common:
     """Both runs at the last place of the axis that both have reached."""
 
     axis: Axis
-    place: float
+    place: int
     loss: tuple[float | None, float | None]
     """Means of the last LAST steps up to there."""
     held_out: tuple[float | None, float | None]
@@ -99,15 +100,15 @@ def compare(left: RunDirectory, right: RunDirectory, axis: Axis = "step") -> Run
     Args:
         axis: what their curves are aligned by.
     """
-    curves = (
-        read_curves(left, CURVES, StoredSettings.of(left).metric),
-        read_curves(right, CURVES, StoredSettings.of(right).metric),
-    )
+    runs = (left, right)
+    curves = tuple(read_curves(run, CURVES, StoredSettings.of(run).metric) for run in runs)
+    tokens = tuple(tokens_by_step(run) for run in runs)
+    facts = [_facts(*each) for each in zip(runs, curves, tokens, strict=True)]
     return RunComparison(
-        facts=(_facts(left, curves[0]), _facts(right, curves[1])),
+        facts=(facts[0], facts[1]),
         settings=differences(_settings(left), _settings(right)),
         data=differences(_data(left), _data(right)),
-        common=_common(curves, axis),
+        common=_common(curves, tokens, axis),
     )
 
 
@@ -154,42 +155,40 @@ def _data(run: RunDirectory) -> dict[str, Any]:
     return found
 
 
-def _facts(run: RunDirectory, curves: Mapping[str, Curve]) -> RunFacts:
-    loss, held_out = curves["loss"], curves[LogKind.HELD_OUT]
+def _facts(run: RunDirectory, curves: Mapping[str, Curve], tokens: Callable[[int], int]) -> RunFacts:
+    loss, held_out, speeds = curves["loss"], curves[LogKind.HELD_OUT], curves["tokens_per_s"].finite
     state, settings = state_of(run), StoredSettings.of(run)
-    speeds = curves["tokens_per_s"].values
-    speeds = speeds[np.isfinite(speeds)]
-    evaluated = held_out.values[np.isfinite(held_out.values)]
+    best = max if higher_is_better(settings.metric) else min
     return RunFacts(
         name=run.path.name,
         state=state.name,
         detail=state.detail,
-        step=int(loss.steps[-1]) if len(loss.steps) else 0,
+        step=loss.last_step,
         steps=settings.num_steps,
-        tokens=int(loss.tokens[-1]) if len(loss.tokens) else 0,
+        tokens=tokens(loss.last_step),
         loss=loss.mean_of_last(LAST),
         metric=settings.metric,
         held_out=held_out.mean_of_last(1),
-        best_held_out=_best(settings.metric, evaluated),
+        best_held_out=best(held_out.finite.tolist(), default=None),
         tokens_per_s=float(np.median(speeds)) if len(speeds) else None,
         workers=tuple(attempt.world_size for attempt in list_attempts(run.events())),
         skipped=SkipLedger(run).data.steps,
     )
 
 
-def _best(metric: str, values: np.ndarray) -> float | None:
-    if not len(values):
-        return None
-    return float(values.max() if higher_is_better(metric) else values.min())
+def _common(
+    curves: Sequence[Mapping[str, Curve]], tokens: Sequence[Callable[[int], int]], axis: Axis
+) -> Common:
+    ends = [own["loss"].last_step for own in curves]
+    place, steps = min(ends), [min(ends)] * 2
+    if axis == "tokens":
+        place = min(read(end) for read, end in zip(tokens, ends, strict=True))
+        steps = [
+            bisect_right(range(end + 1), place, key=read) - 1 for read, end in zip(tokens, ends, strict=True)
+        ]
 
+    def mean(name: str, count: int) -> tuple[float | None, float | None]:
+        left, right = (own[name].until(step) for own, step in zip(curves, steps, strict=True))
+        return left.mean_of_last(count), right.mean_of_last(count)
 
-def _common(curves: tuple[Mapping[str, Curve], Mapping[str, Curve]], axis: Axis) -> Common:
-    ends = [own["loss"].along(axis) for own in curves]
-    place = min(float(own[-1]) if len(own) else 0.0 for own in ends)
-    left, right = ({name: curve.until(axis, place) for name, curve in own.items()} for own in curves)
-    return Common(
-        axis=axis,
-        place=place,
-        loss=(left["loss"].mean_of_last(LAST), right["loss"].mean_of_last(LAST)),
-        held_out=(left[LogKind.HELD_OUT].mean_of_last(1), right[LogKind.HELD_OUT].mean_of_last(1)),
-    )
+    return Common(axis=axis, place=place, loss=mean("loss", LAST), held_out=mean(LogKind.HELD_OUT, 1))

@@ -1,16 +1,17 @@
-"""Curves of a run's log: one value per step, along steps or along tokens."""
+"""Curves of a run's log, one value per step; and the tokens that were read until a step."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from pipeline.objectives.terms import TOTAL, logged
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.history import Attempt, list_attempts
+from pipeline.runs.history import list_attempts
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import entries_from
 from pipeline.runs.stored_settings import StoredSettings
@@ -19,23 +20,27 @@ from pipeline.runs.token_plan import TokenPlan
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Numbers over a run, ascending in `steps` and in `tokens`."""
+    """Numbers over a run, ascending in `steps`."""
 
     steps: np.ndarray
     """[points] int64 updates made."""
-    tokens: np.ndarray
-    """[points] float64 tokens of text read until then."""
     values: np.ndarray
     """[points] float64; NaN where nothing was logged."""
 
-    def along(self, axis: str) -> np.ndarray:
-        """[points] float64 places on the axis `step` or `tokens`."""
-        return self.tokens if axis == "tokens" else self.steps.astype(np.float64)
+    @property
+    def last_step(self) -> int:
+        """0 for a curve without points."""
+        return int(self.steps[-1]) if len(self.steps) else 0
 
-    def until(self, axis: str, place: float) -> Curve:
-        """The part of the curve at or before a place of an axis."""
-        count = int(np.searchsorted(self.along(axis), place, side="right"))
-        return Curve(self.steps[:count], self.tokens[:count], self.values[:count])
+    @property
+    def finite(self) -> np.ndarray:
+        """The values that are numbers."""
+        return self.values[np.isfinite(self.values)]
+
+    def until(self, step: int) -> Curve:
+        """The part of the curve at or before a step."""
+        count = int(np.searchsorted(self.steps, step, side="right"))
+        return Curve(self.steps[:count], self.values[:count])
 
     def mean_of_last(self, count: int) -> float | None:
         """Mean of the last values that are finite; None when there are none."""
@@ -51,55 +56,39 @@ def read_curves(run: RunDirectory, names: Sequence[str], metric: str = TOTAL) ->
         By name; the metric of evaluations as `held_out`. Steps are those that the run stands on: an update that was
         taken back is not in the log.
     """
-    wanted = {LogKind.STEP: tuple(names), LogKind.HELD_OUT: (metric,)}
-    steps = {kind: array("q") for kind in wanted}
-    values = {kind: [array("d") for _ in own] for kind, own in wanted.items()}
+    wanted = [(LogKind.STEP, name, name) for name in names] + [(LogKind.HELD_OUT, metric, LogKind.HELD_OUT)]
+    points = {label: (array("q"), array("d")) for *_, label in wanted}
     for entry, _ in entries_from(run):
-        kind = entry["kind"]
-        if kind in wanted:
-            steps[kind].append(entry["step"])
-            data = entry["data"]
-            for name, column in zip(wanted[kind], values[kind], strict=True):
-                column.append(_number(logged(data, name)))
-    found: dict[str, Curve] = {}
-    segments = _segments(run, list_attempts(run.events()))
-    for kind, keys in ((LogKind.STEP, names), (LogKind.HELD_OUT, (LogKind.HELD_OUT,))):
-        own = np.frombuffer(steps[kind], dtype=np.int64) if steps[kind] else np.empty(0, np.int64)
-        tokens = _tokens(segments, own)
-        for key, column in zip(keys, values[kind], strict=True):
-            numbers = np.frombuffer(column, dtype=np.float64) if column else np.empty(0)
-            found[key] = Curve(own, tokens, numbers)
-    return found
+        for kind, name, label in wanted:
+            if entry["kind"] == kind:
+                steps, values = points[label]
+                steps.append(entry["step"])
+                value = logged(entry["data"], name)
+                values.append(float(value) if isinstance(value, int | float) else np.nan)
+    return {
+        label: Curve(np.asarray(steps, dtype=np.int64), np.asarray(values, dtype=np.float64))
+        for label, (steps, values) in points.items()
+    }
 
 
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else np.nan
-
-
-def _segments(run: RunDirectory, attempts: Sequence[Attempt]) -> list[tuple[int, TokenPlan]]:
-    """(first step, tokens by step) of the stretches of the run; a later attempt replaces the stretches behind its
-    start."""
-    plans: dict[str, TokenPlan] = {}
-    found: list[tuple[int, TokenPlan]] = []
-    for number, attempt in enumerate(attempts):
-        if attempt.config_file not in plans:
-            plans[attempt.config_file] = StoredSettings.of(run, attempt.config_file).token_plan
+def tokens_by_step(run: RunDirectory) -> Callable[[int], int]:
+    """A function from a step to the tokens of text that the run has read until then. An attempt with other settings
+    replaces everything behind its start."""
+    plan_of: Callable[[str], TokenPlan] = cache(lambda name: StoredSettings.of(run, name).token_plan)
+    stretches: list[tuple[int, TokenPlan]] = []
+    for attempt in list_attempts(run.events()):
         # A run begins at 0, although the line of its history that says so may have been torn.
-        first_step = attempt.first_step if number else 0
-        found = [one for one in found if one[0] < first_step]
-        found.append((first_step, plans[attempt.config_file]))
-    return found or [(0, StoredSettings.of(run).token_plan)]
+        first = attempt.first_step if stretches else 0
+        stretches = [one for one in stretches if one[0] < first]
+        stretches.append((first, plan_of(attempt.config_file)))
+    stretches = stretches or [(0, StoredSettings.of(run).token_plan)]
 
+    def tokens(step: int) -> int:
+        ends = [min(step, first) for first, _ in stretches[1:]] + [step]
+        return sum(
+            plan.tokens_before(end) - plan.tokens_before(first)
+            for (first, plan), end in zip(stretches, ends, strict=True)
+            if end > first
+        )
 
-def _tokens(segments: Sequence[tuple[int, TokenPlan]], steps: np.ndarray) -> np.ndarray:
-    """[points] float64 tokens read until each of the ascending steps; straight lines between a few knots."""
-    last = int(steps[-1]) if len(steps) else 0
-    places, totals = [0], [0]
-    ends = [*(first for first, _ in segments[1:]), max(last, segments[-1][0])]
-    for (first, plan), end in zip(segments, ends, strict=True):
-        knots = sorted({*(knot for knot in plan.knots if first < knot < end), end})
-        base, before = totals[-1], plan.tokens_before(first)
-        for knot in knots:
-            places.append(knot)
-            totals.append(base + plan.tokens_before(knot) - before)
-    return np.interp(steps.astype(np.float64), places, totals)
+    return tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,9 +22,6 @@ from pipeline.runs.reconciling import reconcile
 from pipeline.runs.stored_settings import StoredSettings
 
 RUN_KIND = "run"
-_MAX_SHOWN_FILES = 20
-"""Source files listed under one artefact on a terminal; `--json` has all."""
-
 _WIDTH_OF_FILES = 10_000
 
 
@@ -118,7 +116,12 @@ def _node(manifest: Manifest, directory: Path, runs_dir: Path) -> Node:
         fingerprint=manifest.fingerprint,
         note=_note(manifest),
         problem="" if _is_copy(directory) else describe_damage(directory, manifest),
-        facts=facts or {"settings": manifest.config, "made_by": created_facts(manifest.created_by)},
+        facts=facts
+        or {
+            "settings": manifest.config,
+            "made_by": created_facts(manifest.created_by),
+            "sources": manifest.stats.get("sources") or {},
+        },
         inputs=inputs,
     )
 
@@ -174,23 +177,43 @@ def _note(manifest: Manifest) -> str:
     return ", ".join(parts)
 
 
-def render(root: Node) -> None:
-    """Print the ancestry as a tree."""
+def _is_file(node: Node) -> bool:
+    return node.kind.endswith("file")
+
+
+def _lines(node: Node) -> Iterator[str]:
+    """The facts that people read of a node: the course of a run or up to a checkpoint; documents by source."""
+    if node.kind in (RUN_KIND, CHECKPOINT_KIND):
+        yield from described(node.facts)
+        return
+    for name, stats in node.facts.get("sources", {}).items():
+        if "rows" in stats:
+            yield f"{name}: {stats['rows']:,} documents"
+
+
+def render(root: Node, *, files: bool) -> None:
+    """Print the ancestry as a tree.
+
+    Args:
+        files: name source and evaluation files with their hashes too, in place of their number.
+    """
     from rich.console import Console
     from rich.text import Text
     from rich.tree import Tree
 
     def add(node: Node, parent: Tree | None) -> Tree:
         text = Text.assemble((node.kind, "bold"), f" {node.uri}\n  {node.fingerprint}  {node.note}")
-        for line in described(node.facts) if node.kind in (RUN_KIND, CHECKPOINT_KIND) else ():
+        for line in _lines(node):
             text.append(f"\n  {line}", "dim")
         if node.problem:
             text.append(f"\n  {node.problem}", "red")
         tree = Tree(text) if parent is None else parent.add(text)
-        for child in node.inputs[:_MAX_SHOWN_FILES]:
-            add(child, tree)
-        if len(node.inputs) > _MAX_SHOWN_FILES:
-            tree.add(f"... and {len(node.inputs) - _MAX_SHOWN_FILES} more (--json lists all)")
+        folded = Counter(child.kind for child in node.inputs if _is_file(child) and not files)
+        for child in node.inputs:
+            if child.kind not in folded or child.problem:
+                add(child, tree)
+        for kind, count in folded.items():
+            tree.add(f"{count:,} {kind.replace('-', ' ')}{'s' if count > 1 else ''} (--files lists them)")
         return tree
 
     # Rich cuts lines of trees; what a program or a file gets must be whole.

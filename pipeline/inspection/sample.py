@@ -13,7 +13,6 @@ from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
-from rich.text import Text
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ReferenceNotFoundError
@@ -25,17 +24,6 @@ from pipeline.samples.dataset import SampleOrigin, TokenDataset
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
 from pipeline.samples.slices import DocumentSlice
-
-STYLES = {
-    "masked": "bold reverse",
-    "random": "bold yellow",
-    "kept": "bold green",
-    "deleted": "red strike",
-    "inserted": "bold cyan",
-    "replaced": "bold magenta",
-}
-"""How the fates of tokens are shown on a terminal. The first three are predicted by an encoder."""
-
 
 RELATIONS = {"nsp": ("next", "random"), "sop": ("in order", "swapped")}
 """By relation of a pair, the meanings of the labels 0 and 1."""
@@ -50,7 +38,8 @@ class Cell:
     original: str
     read: str
     fate: str
-    """A name in STYLES; empty where the network reads the text as it is."""
+    """`masked`, `random` or `kept`, which an encoder predicts; `deleted`, `inserted` or `replaced`; empty where the
+    network reads the text as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +69,6 @@ class InspectedPiece:
     def plain(self) -> str:
         """The text with what was done to it in brackets: `[masked:the]`, `[random:the→cat]`, `[deleted:the]`."""
         return "".join(_plain(cell) for cell in self.cells)
-
-    def styled(self) -> Text:
-        """The text with colours."""
-        text = Text()
-        for cell in self.cells:
-            text.append(_plain(cell) if cell.fate else cell.original, STYLES.get(cell.fate, ""))
-        return text
 
 
 def inspect_sample(inputs: Inputs, sample: int) -> list[InspectedPiece]:

@@ -32,16 +32,6 @@ from pipeline.samples.noise.noise import Noise
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which part of a global batch is looked at."""
-
-    rank: int | None = None
-    """None: all ranks."""
-    micro_batch: int | None = None
-    """Number of the micro-batch in the step, over all ranks; None: all."""
-
-
-@dataclass(frozen=True, slots=True)
 class InspectedSample:
     """One sample of the batch."""
 
@@ -136,32 +126,20 @@ class RebuiltStep:
         """The rank that read a micro-batch."""
         return micro_batch % self.world_size
 
-    def micro_batches(self, selection: Selection) -> list[int]:
-        """The numbers of the selected micro-batches.
+    def micro_batches(self, wanted: int | None) -> Sequence[int]:
+        """The number of a micro-batch of the step, over all ranks; None: all numbers.
 
         Raises:
-            ReferenceNotFoundError: there is no such rank or micro-batch, or not together.
+            ReferenceNotFoundError: there is no such micro-batch.
         """
-        rank, wanted, count = selection.rank, selection.micro_batch, self.num_micro_batches
-        if rank is not None and not 0 <= rank < self.world_size:
-            raise ReferenceNotFoundError(
-                f"Step {self.step} had the ranks 0 to {self.world_size - 1}; there is no rank {rank}."
-            )
-        if wanted is not None and not 0 <= wanted < count:
+        count = self.num_micro_batches
+        if wanted is None:
+            return range(count)
+        if not 0 <= wanted < count:
             raise ReferenceNotFoundError(
                 f"Step {self.step} has the micro-batches 0 to {count - 1}; there is no micro-batch {wanted}."
             )
-        found = [
-            number
-            for number in range(count)
-            if wanted in (None, number) and rank in (None, self.rank_of(number))
-        ]
-        if not found:
-            assert wanted is not None
-            raise ReferenceNotFoundError(
-                f"Micro-batch {wanted} of step {self.step} was not rank {rank}'s but rank {self.rank_of(wanted)}'s."
-            )
-        return found
+        return (wanted,)
 
 
 def rebuild_step(run: RunDirectory, step: int, overrides: Sequence[str] = ()) -> RebuiltStep:
@@ -252,34 +230,32 @@ class InspectedStep:
             yield one, reader.read(one.sample, origin, self._whereabouts)
 
 
-def inspect_step(rebuilt: RebuiltStep, selection: Selection | None = None) -> InspectedStep:
+def inspect_step(rebuilt: RebuiltStep, micro_batch: int | None = None) -> InspectedStep:
     """Find out what the samples of an update are made of.
 
     Raises:
-        ReferenceNotFoundError: there is no such rank or micro-batch.
+        ReferenceNotFoundError: there is no such micro-batch.
     """
-    drawn = list(_drawn(rebuilt, selection or Selection()))
+    drawn = [
+        (number, sample, rebuilt.dataset.origin(sample))
+        for number in rebuilt.micro_batches(micro_batch)
+        for sample in rebuilt.samples(number).tolist()
+    ]
     dataset = rebuilt.dataset
     documents = find_documents(dataset.stores, (key for *_, origin in drawn for key in documents_of(origin)))
     samples = tuple(
         InspectedSample(
             sample=sample,
-            micro_batch=micro_batch,
-            rank=rebuilt.rank_of(micro_batch),
+            micro_batch=number,
+            rank=rebuilt.rank_of(number),
             store=str(dataset.stores[origin.store].path),
             epoch=origin.epoch,
             stretches=tuple(stretch_of(origin, piece, documents) for piece in origin.slices),
         )
-        for micro_batch, sample, origin in drawn
+        for number, sample, origin in drawn
     )
     uses = tuple(_uses(dataset, drawn, documents))
     return InspectedStep(rebuilt, samples, uses, tuple(origin for *_, origin in drawn), documents)
-
-
-def _drawn(rebuilt: RebuiltStep, selection: Selection) -> Iterator[tuple[int, int, SampleOrigin]]:
-    for micro_batch in rebuilt.micro_batches(selection):
-        for sample in rebuilt.samples(micro_batch).tolist():
-            yield micro_batch, sample, rebuilt.dataset.origin(sample)
 
 
 def _uses(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from pipeline.samples.batch_plan import BatchPlan
@@ -52,12 +51,6 @@ class TokenPlan:
         if self.token_budget is not None:
             bounds.append(self._steps_of(self.token_budget))
         return min(bounds)
-
-    @property
-    def knots(self) -> list[int]:
-        """The steps at which the tokens of a step change."""
-        stretches = ([steps for steps, _ in self.phases], [steps for steps, _ in self.batches.warmup])
-        return [step for stretch in stretches for step in accumulate(stretch)]
 
     def sequence_length_at(self, step: int) -> int:
         """Tokens per sample at a step."""

@@ -71,6 +71,14 @@ def test_a_score_leads_to_the_bytes_of_its_source_files(road: Path):
     assert list(nodes(tree))[4].fingerprint == hash_file(road / "dump.xml")[0]
 
 
+def test_files_are_counted_and_listed_on_demand(road: Path):
+    arguments = ["lineage", str(road / "data" / "tokens")]
+    printed = CliRunner().invoke(app, arguments, catch_exceptions=False).output
+    assert "1 source file (--files lists them)" in printed
+    assert "dump.xml" not in printed
+    assert "dump.xml" in CliRunner().invoke(app, [*arguments, "--files"], catch_exceptions=False).output
+
+
 def test_an_artefact_that_was_made_anew_is_not_taken_for_the_one_that_was_used(road: Path):
     (road / "data" / "tokens").rename(road / "data" / "old")
     make(road / "data" / "tokens", "tokens")

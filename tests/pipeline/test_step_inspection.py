@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.commands.verbs import app
 from pipeline.inspection.sample import documents_of
-from pipeline.inspection.step import RebuiltStep, Selection, inspect_step, rebuild_data_step, rebuild_step
+from pipeline.inspection.step import RebuiltStep, inspect_step, rebuild_data_step, rebuild_step
 from pipeline.objectives import OBJECTIVES
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.history import list_attempts
@@ -167,7 +167,7 @@ def test_global_batch_that_was_left_out_can_still_be_looked_at(tmp_path: Path, s
         again = rebuild_data_step(run, rebuild_step(run, step).data_step)
         assert (again.step, again.spike) == (step, None)
     arguments = ["data", "inspect", "--run", str(run.path), "--data-step", "4"]
-    assert "was a spike" in invoke(*arguments)
+    assert "left out: at_update 4, data_step 4, loss 9" in invoke(*arguments)
     assert json.loads(invoke(*arguments, "--json"))["left_out"]["loss"] == 9.0
 
 
@@ -176,18 +176,14 @@ def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> No
     assert all(np.array_equal(left[name], right[name]) for name in left)
 
 
-def test_rank_and_micro_batch_choose_their_part(recorded: Recorded):
+def test_micro_batch_chooses_its_part(recorded: Recorded):
     step = rebuild_step(recorded.run, 4)
     whole = inspect_step(step).samples
     assert [one.sample for one in whole] == list(range(32, 48))
-    of_rank = inspect_step(step, Selection(rank=1)).samples
-    assert [one.sample for one in of_rank] == [*range(36, 40), *range(44, 48)]
-    assert {one.rank for one in of_rank} == {1}
-    part = inspect_step(step, Selection(rank=1, micro_batch=3))
-    of_micro_batch, uses = part.samples, part.documents
-    assert [one.sample for one in of_micro_batch] == [*range(44, 48)]
-    read = sum(stop - start for one in of_micro_batch for start, stop in (s.tokens for s in one.stretches))
-    assert sum(use.tokens for use in uses) == read
+    part = inspect_step(step, 3)
+    assert [(one.sample, one.rank) for one in part.samples] == [(sample, 1) for sample in range(44, 48)]
+    read = sum(stop - start for one in part.samples for start, stop in (s.tokens for s in one.stretches))
+    assert sum(use.tokens for use in part.documents) == read
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OBJECTIVES if kind not in ("distill", "bilm")])
@@ -254,12 +250,8 @@ def test_what_does_not_exist_is_refused(recorded: Recorded):
     with pytest.raises(ReferenceNotFoundError, match="has 10 steps"):
         rebuild_step(recorded.run, 11)
     step = rebuild_step(recorded.run, 4)
-    with pytest.raises(ReferenceNotFoundError, match="no rank 2"):
-        inspect_step(step, Selection(rank=2))
     with pytest.raises(ReferenceNotFoundError, match="no micro-batch 4"):
-        inspect_step(step, Selection(micro_batch=4))
-    with pytest.raises(ReferenceNotFoundError, match="not rank 0's but rank 1's"):
-        inspect_step(step, Selection(rank=0, micro_batch=1))
+        inspect_step(step, 4)
 
 
 def test_stores_that_hold_something_else_now_are_refused(recorded: Recorded, tmp_path: Path):
