@@ -22,7 +22,7 @@ from pipeline.commands.output import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pipeline.inspection.sample import InspectedPiece, Stretch
+    from pipeline.inspection.sample import InspectedPiece, LocatedSlice
     from pipeline.inspection.step import DocumentUse, InspectedStep
 
 _MAX_SHOWN_DOCUMENTS = 60
@@ -217,8 +217,8 @@ def _console() -> Console:
 
 def _print_pieces(console: Console, pieces: list[InspectedPiece]) -> None:
     for piece in pieces:
-        for stretch in piece.stretches:
-            _print_stretch(console, stretch)
+        for one in piece.slices:
+            _print_slice(console, one)
         console.print(piece.plain(), markup=False)
         console.print(f"reads:   {piece.read}", markup=False)
         console.print(f"target:  {piece.target}", markup=False)
@@ -226,19 +226,19 @@ def _print_pieces(console: Console, pieces: list[InspectedPiece]) -> None:
             console.print(f"pair:    {piece.relation}", markup=False)
 
 
-def _print_stretch(console: Console, stretch: Stretch) -> None:
+def _print_slice(console: Console, one: LocatedSlice) -> None:
     from rich.text import Text
 
-    place = f"{stretch.uri} bytes {shown(stretch.byte_start)}-{shown(stretch.byte_end)}"
-    console.rule(Text(f"{stretch.title or stretch.doc_id}  ({stretch.source})"), align="left")
-    known = place if stretch.uri else "(its document is not beside the tokens)"
-    first, last = stretch.tokens
-    console.print(f"{stretch.doc_id}  {known}  tokens {first}-{last}", markup=False)
+    place = f"{one.uri} bytes {shown(one.byte_start)}-{shown(one.byte_end)}"
+    console.rule(Text(f"{one.title or one.doc_id}  ({one.source})"), align="left")
+    known = place if one.uri else "(its document is not beside the tokens)"
+    first, last = one.tokens
+    console.print(f"{one.doc_id}  {known}  tokens {first}-{last}", markup=False)
 
 
 def _piece_as_dict(piece: InspectedPiece) -> dict[str, Any]:
     return {
-        "stretches": [asdict(stretch) for stretch in piece.stretches],
+        "slices": [asdict(one) for one in piece.slices],
         "original": piece.original,
         "read": piece.read,
         "target": piece.target,

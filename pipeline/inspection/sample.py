@@ -23,7 +23,7 @@ from pipeline.runs.inputs import Inputs
 from pipeline.samples.dataset import SampleOrigin, TokenDataset
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
-from pipeline.samples.slices import DocumentSlice
+from pipeline.samples.rows import Slice
 
 RELATIONS = {"nsp": ("next", "random"), "sop": ("in order", "swapped")}
 """By relation of a pair, the meanings of the labels 0 and 1."""
@@ -43,8 +43,8 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch(Whereabouts):
-    """Where a part of a sample comes from."""
+class LocatedSlice(Whereabouts):
+    """A slice of a document in a sample, and where it lies."""
 
     tokens: tuple[int, int]
     """First and one past the last token, counted in the document."""
@@ -52,9 +52,9 @@ class Stretch(Whereabouts):
 
 @dataclass(frozen=True, slots=True)
 class InspectedPiece:
-    """A piece of a row that attends to itself: a stretch of a document, a pair of segments, or the whole row."""
+    """A piece of a row that attends to itself: a slice of a document, a pair of segments, or the whole row."""
 
-    stretches: tuple[Stretch, ...]
+    slices: tuple[LocatedSlice, ...]
     original: str
     """The text as it is."""
     read: str
@@ -86,16 +86,16 @@ def inspect_sample(inputs: Inputs, sample: int) -> list[InspectedPiece]:
 
 def documents_of(origin: SampleOrigin) -> list[tuple[int, int]]:
     """The documents of a sample, each by the number of its store and its own."""
-    return [(origin.store, piece.document) for piece in origin.slices]
+    return [(origin.store, one.document) for one in origin.slices]
 
 
-def stretch_of(
-    origin: SampleOrigin, piece: DocumentSlice, documents: Mapping[tuple[int, int], Whereabouts]
-) -> Stretch:
-    """A piece of a sample with the whereabouts of its document."""
-    own = documents[origin.store, piece.document]
-    return Stretch(
-        own.doc_id, own.title, own.source, own.uri, own.byte_start, own.byte_end, (piece.start, piece.stop)
+def located(
+    origin: SampleOrigin, part: Slice, documents: Mapping[tuple[int, int], Whereabouts]
+) -> LocatedSlice:
+    """A slice of a sample with the whereabouts of its document."""
+    own = documents[origin.store, part.document]
+    return LocatedSlice(
+        own.doc_id, own.title, own.source, own.uri, own.byte_start, own.byte_end, (part.start, part.stop)
     )
 
 
@@ -120,12 +120,12 @@ class SampleReader:
         found = []
         for place in places:
             stop = place.first + len(place.ids)
-            own = [piece for piece in origin.slices if place.first <= piece.row_start < stop]
+            own = [one for one in origin.slices if place.first <= one.row_start < stop]
             cells = _cells(tokens, place, batch, inputs.vocabulary.roles.get("mask"))
-            stretches = tuple(stretch_of(origin, piece, documents) for piece in own)
+            slices = tuple(located(origin, one, documents) for one in own)
             original, read = tokens.text(place.ids), tokens.text(place.read)
             target = _target(tokens, place, batch)
-            found.append(InspectedPiece(stretches, original, read, tuple(cells), target, relation))
+            found.append(InspectedPiece(slices, original, read, tuple(cells), target, relation))
         return found
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.store import newest_state
-from pipeline.inspection.sample import InspectedPiece, SampleReader, Stretch, documents_of, stretch_of
+from pipeline.inspection.sample import InspectedPiece, LocatedSlice, SampleReader, documents_of, located
 from pipeline.inspection.whereabouts import Whereabouts, find_documents
 from pipeline.objectives.base import Batch
 from pipeline.runs import history as run_history
@@ -43,8 +43,8 @@ class InspectedSample:
     """Directory of the token store that gave it."""
     epoch: int
     """Pass over that store's documents; 0 is the first."""
-    stretches: tuple[Stretch, ...]
-    """Its documents from left to right."""
+    slices: tuple[LocatedSlice, ...]
+    """Its slices of documents from left to right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ def inspect_step(rebuilt: RebuiltStep, micro_batch: int | None = None) -> Inspec
             rank=rebuilt.rank_of(number),
             store=str(dataset.stores[origin.store].path),
             epoch=origin.epoch,
-            stretches=tuple(stretch_of(origin, piece, documents) for piece in origin.slices),
+            slices=tuple(located(origin, one, documents) for one in origin.slices),
         )
         for number, sample, origin in drawn
     )
@@ -266,9 +266,9 @@ def _uses(
     tokens = dict.fromkeys(documents, 0)
     samples: dict[tuple[int, int], list[int]] = {key: [] for key in documents}
     for _, sample, origin in drawn:
-        for piece in origin.slices:
-            key = origin.store, piece.document
-            tokens[key] += piece.stop - piece.start
+        for one in origin.slices:
+            key = origin.store, one.document
+            tokens[key] += one.stop - one.start
             samples[key] += [sample] if sample not in samples[key][-1:] else []
     return [
         DocumentUse(

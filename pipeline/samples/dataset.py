@@ -12,15 +12,14 @@ import numpy as np
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import hash_json
 from data_prep.token_store import TokenStore
-from pipeline.samples.epochs.index import EpochIndex
 from pipeline.samples.epochs.index_cache import IndexCache, Summary
 from pipeline.samples.epochs.prefetch import EpochPrefetch
 from pipeline.samples.mixture import SCHEDULE_PERIOD, Mixture, Split, StoreShare
 from pipeline.samples.packed import Packed, Special
-from pipeline.samples.parts import Cutter, IndexMaker, MixturePart
+from pipeline.samples.parts import Cutter, IndexMaker, Part
 from pipeline.samples.reader import sentence_positions, write_rows
 from pipeline.samples.reading import PAIR_FORMATS, Format, Relation
-from pipeline.samples.slices import DocumentSlice, slices_of_row
+from pipeline.samples.rows import EpochIndex, Slice, slices_of_row
 from pipeline.samples.text import find_documents, find_source_numbers
 from pipeline.samples.token_sources import TokenSources, find_sources, number_sources
 
@@ -35,7 +34,7 @@ class SampleOrigin:
     store: int
     """Number of the store among `TokenDataset.stores`."""
     epoch: int
-    slices: list[DocumentSlice]
+    slices: list[Slice]
     """Its slices of documents from left to right; of a pair, both segments."""
 
 
@@ -191,7 +190,7 @@ class TokenDataset:
         parts, epochs, indices = self._find(np.asarray(samples, dtype=np.int64))
         rows = np.empty(len(parts), dtype=np.int64)
         for part, epoch, places in _groups(parts, epochs):
-            rows[places] = self._epochs.get(part, epoch).look_up(indices[places]).rows
+            rows[places] = self._epochs.get(part, epoch).look_up(indices[places]).numbers
         return _sample_ids(parts, rows), epochs.astype(np.uint64)
 
     def prepare(self, sample: int) -> None:
@@ -206,8 +205,8 @@ class TokenDataset:
     def origin(self, sample: int) -> SampleOrigin:
         """The documents that a sample is made of."""
         (part,), (epoch,), indices = self._find(np.array([sample]))
-        entries = self._epochs.get(int(part), int(epoch)).look_up(indices)
-        return SampleOrigin(self._parts[part].share, int(epoch), slices_of_row(entries.slices))
+        rows = self._epochs.get(int(part), int(epoch)).look_up(indices)
+        return SampleOrigin(self._parts[part].share, int(epoch), slices_of_row(rows.slices))
 
     def _find(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For each sample, int64: its part of the mixture, the epoch of that part, its place in the epoch."""
@@ -234,7 +233,7 @@ class TokenDataset:
         return Summary(parts, _languages(self.shares) if self._with_langs else None)
 
     @cached_property
-    def _cut(self) -> list[tuple[MixturePart, IndexMaker]]:
+    def _cut(self) -> list[tuple[Part, IndexMaker]]:
         """The parts, cut into rows; not needed while the cache holds the indices that are read."""
         return self._cutter.cut()
 

@@ -57,7 +57,7 @@ class StoreShare:
         return documents
 
 
-class Selection(NamedTuple):
+class PartDocuments(NamedTuple):
     """The documents of one part of the mixture."""
 
     share: int
@@ -70,16 +70,17 @@ class Selection(NamedTuple):
     """The language of all documents; None if languages are not kept apart."""
 
 
-def select_documents(shares: Sequence[StoreShare], held_out: float, split: Split) -> list[Selection]:
+def select_documents(shares: Sequence[StoreShare], held_out: float, split: Split) -> list[PartDocuments]:
     """The documents of every store share, languages together."""
     return [
-        Selection(number, each.documents(held_out, split), each.weight) for number, each in enumerate(shares)
+        PartDocuments(number, each.documents(held_out, split), each.weight)
+        for number, each in enumerate(shares)
     ]
 
 
 def select_by_language(
     shares: Sequence[StoreShare], held_out: float, split: Split, temperature: float | None
-) -> list[Selection]:
+) -> list[PartDocuments]:
     """The documents of every store share, divided by language.
 
     With a temperature T, languages are drawn in proportion to p ** T, where p is a language's share of the tokens as
@@ -87,7 +88,7 @@ def select_by_language(
     language, its stores keep their proportions. Without, every language keeps the share p.
     """
     found = [
-        Selection(whole.share, documents, whole.weight, lang)
+        PartDocuments(whole.share, documents, whole.weight, lang)
         for whole in select_documents(shares, held_out, split)
         for lang, documents in _by_language(shares[whole.share].store, whole.documents)
     ]
@@ -146,16 +147,16 @@ def _by_language(store: TokenStore, documents: np.ndarray) -> list[tuple[str, np
     return [(code, documents[own == lang]) for code, lang in sorted((codes[n], n) for n in _present(own))]
 
 
-def _shares_of_tokens(shares: Sequence[StoreShare], selections: Sequence[Selection]) -> list[float]:
-    """For every selection, its part of the tokens of its store share, times the weight of the share."""
-    tokens = [int(shares[one.share].store.lengths[one.documents].sum()) for one in selections]
+def _shares_of_tokens(shares: Sequence[StoreShare], parts: Sequence[PartDocuments]) -> list[float]:
+    """For every part, its share of the tokens of its store share, times the weight of the share."""
+    tokens = [int(shares[one.share].store.lengths[one.documents].sum()) for one in parts]
     totals = [0] * len(shares)
-    for one, count in zip(selections, tokens, strict=True):
+    for one, count in zip(parts, tokens, strict=True):
         totals[one.share] += count
     total_weight = sum(each.weight for each in shares)
     return [
         shares[one.share].weight / total_weight * count / max(totals[one.share], 1)
-        for one, count in zip(selections, tokens, strict=True)
+        for one, count in zip(parts, tokens, strict=True)
     ]
 
 

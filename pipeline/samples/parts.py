@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.samples.epochs.index import ShuffledRows
 from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.formats import FORMATS
 from pipeline.samples.formats.base import FormatInput, RowFormat
-from pipeline.samples.mixture import Selection, Split, StoreShare, select_by_language, select_documents
+from pipeline.samples.mixture import PartDocuments, Split, StoreShare, select_by_language, select_documents
 from pipeline.samples.reading import Format, Relation
+from pipeline.samples.rows import EpochIndex, ShuffledRows
 
 
 @dataclass(frozen=True, slots=True)
-class MixturePart:
-    """A store share, or its documents in one language: known before the first sample is read."""
+class Part:
+    """A part of the mixture, a store share or its documents in one language: known before the first sample is read."""
 
     share: int
     """Number of the store share."""
@@ -29,7 +29,7 @@ class MixturePart:
     """Rows of each of its epochs."""
 
 
-IndexMaker = Callable[[int], ShuffledRows]
+IndexMaker = Callable[[int], EpochIndex]
 """Makes the index of an epoch of a part."""
 
 
@@ -48,7 +48,7 @@ class Cutter:
     """Whether every part is in one language."""
     language_temperature: float | None
 
-    def cut(self) -> list[tuple[MixturePart, IndexMaker]]:
+    def cut(self) -> list[tuple[Part, IndexMaker]]:
         """Cut every part's documents into rows.
 
         A language that gives no sample is left out of the held-out split; elsewhere that is an error.
@@ -57,10 +57,9 @@ class Cutter:
             ConfigError: as `TokenDataset` does.
         """
         texts = [each.store.arrays() for each in self.shares]
-        found: list[tuple[MixturePart, IndexMaker]] = []
+        found: list[tuple[Part, IndexMaker]] = []
         problems: list[ConfigError] = []
-        for selection in self._selections():
-            share, documents, weight, lang = selection
+        for share, documents, weight, lang in self._documents():
             store = self.shares[share].store
             order = StoreOrder(store.fingerprint, self.seed)
             name = (
@@ -74,13 +73,13 @@ class Cutter:
                     raise
                 problems.append(problem)
                 continue
-            part = MixturePart(share, float(weight), lang, len(documents), rows.num_rows)
+            part = Part(share, float(weight), lang, len(documents), rows.num_rows)
             found.append((part, _index_maker(rows, order)))
         if not found and problems:
             raise problems[0]
         return found
 
-    def _selections(self) -> list[Selection]:
+    def _documents(self) -> list[PartDocuments]:
         if self.by_language:
             return select_by_language(self.shares, self.held_out, self.split, self.language_temperature)
         return select_documents(self.shares, self.held_out, self.split)

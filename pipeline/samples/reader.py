@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from data_prep.token_store import TokenArrays
-from pipeline.samples.slices import Slices
+from pipeline.samples.rows import Slices
 from pipeline.samples.text import count_up_to, sentences_of
 
 _CACHE_LINE_BYTES = 64

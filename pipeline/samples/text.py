@@ -1,4 +1,4 @@
-"""Documents and their sentences in compiled loops, and the sentence at which a piece ends."""
+"""Documents and their sentences in compiled loops, and the sentence at which a slice ends."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def count_up_to(ascending: np.ndarray, value: int) -> int:
 def stop_at_sentence(
     text: TokenArrays, document: int, start: int, space: int, length: int
 ) -> tuple[int, bool]:
-    """Find the end of a piece that opens at token `start` of a document and ends where a sentence ends.
+    """Find the end of a slice that opens at token `start` of a document and ends where a sentence ends.
 
     Args:
         space: positions that are left in the row; `<s>` takes one of them, and `</s>` one where the document ends.

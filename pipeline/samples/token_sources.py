@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from data_prep.token_store import TokenStore
-from pipeline.samples.slices import Slices
+from pipeline.samples.rows import Slices
 from pipeline.samples.text import count_up_to
 
 NO_SOURCE = -1

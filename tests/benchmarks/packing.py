@@ -39,7 +39,7 @@ def run() -> Iterator[Share]:
             relation = "nsp" if format in PAIR_FORMATS else None
             order = StoreOrder("benchmark", 1)
             rows = cut(FormatInput(arrays, everything, LENGTH, order, "the benchmark's text", relation))
-            slices = rows.epoch(0).slices(np.arange(rows.num_rows))
+            slices = rows.epoch(0).look_up(np.arange(rows.num_rows)).slices
             real = (slices.stops - slices.starts).sum() + slices.opened.sum() + slices.closed.sum()
             yield Share(f"packing {corpus}, {format}", real / (rows.num_rows * LENGTH), padded)
 

@@ -19,7 +19,7 @@ from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.formats.base import FormatInput, RowFormat
 from pipeline.samples.reader import sentence_positions, write_rows
 from pipeline.samples.reading import Relation
-from pipeline.samples.slices import DocumentSlice, slices_of_row
+from pipeline.samples.rows import Slice, slices_of_row
 
 BOS, PAD, EOS = 0, 1, 2
 FIRST_ORDINARY = 5
@@ -88,7 +88,7 @@ class Row:
     """One row as it was written."""
 
     ids: list[int]
-    pieces: list[DocumentSlice]
+    pieces: list[Slice]
     begins: list[int]
     """Columns at which pieces begin, the padding's among them."""
     segments: list[int]
@@ -110,16 +110,16 @@ class Row:
 def read_rows(cut: RowFormat, material: FormatInput, epoch: int = 0) -> list[Row]:
     """Every row of an epoch, one at a time."""
     found = cut.epoch(epoch)
-    pairs, place = found.pair_labels is not None, np.array([0])
+    place = np.array([0])
     rows = []
     for number in range(cut.num_rows):
         ids = np.full((1, material.length), 60_000)
-        segments = np.zeros((1, material.length) if pairs else (0, 0), dtype=np.uint8)
-        slices = found.slices(np.array([number]))
+        _, slices, labels = found.look_up(np.array([number]))
+        segments = np.zeros((0, 0) if labels is None else (1, material.length), dtype=np.uint8)
         text = material.text.of(slices.documents)
         begins = write_rows(text, slices, place, (BOS, EOS, PAD), ids, segments)
         sentences = sentence_positions(text, slices, place, material.length)
-        label = None if found.pair_labels is None else int(found.pair_labels[number])
+        label = None if labels is None else int(labels[0])
         rows.append(
             Row(
                 ids[0].tolist(),

@@ -77,7 +77,7 @@ def test_original_is_the_text_and_cells_hold_all_of_it(
         if store != "tiny-words":  # whose decoder does not know pieces of spelled words alone
             assert [squeezed(piece.original) for piece in pieces] == text_of(inputs, sample)
         for piece in pieces:
-            assert piece.stretches
+            assert piece.slices
             if PARTIAL not in "".join(cell.original + cell.read for cell in piece.cells):
                 assert "".join(cell.original for cell in piece.cells) == piece.original
                 assert "".join(cell.read for cell in piece.cells) == piece.read
@@ -153,7 +153,7 @@ def test_pair_says_what_its_segments_are_to_each_other(
     seen = set()
     for sample in range(40):
         (piece,) = inspect_sample(inputs, sample)
-        first, second = piece.stretches
+        first, second = piece.slices
         is_swapped = first.tokens[0] > second.tokens[0]
         is_wrong = first.doc_id != second.doc_id if pairs == "nsp" else is_swapped
         assert piece.relation == names[is_wrong]
@@ -192,10 +192,10 @@ def test_command_shows_a_store_without_its_documents(kind: str, store_of: Callab
     assert "its document is not beside the tokens" in shown.output
     found = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
     assert f"{len(found)} piece" in shown.output
-    assert found[0].keys() == {"stretches", "original", "read", "target", "text", "cells", "relation"}
+    assert found[0].keys() == {"slices", "original", "read", "target", "text", "cells", "relation"}
     words = [word for word in found[0]["original"].split() if word.isalpha() and len(word) > 3]
     assert any(word in shown.output for word in words) or kind.startswith("mbart")
-    assert found[0]["stretches"][0]["doc_id"].startswith("docstrings:")
+    assert found[0]["slices"][0]["doc_id"].startswith("docstrings:")
 
 
 def test_negative_sample_is_refused(store_of: Callable[[str], Path]):

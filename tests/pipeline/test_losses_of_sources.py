@@ -35,7 +35,7 @@ from pipeline.samples.formats import FORMATS
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.reading import PAIR_FORMATS, SINGLE_FORMATS, Format
-from pipeline.samples.slices import slices_of_row
+from pipeline.samples.rows import slices_of_row
 from pipeline.samples.token_sources import NO_SOURCE, TokenSources, find_sources
 from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus
 
@@ -215,15 +215,15 @@ def test_every_position_of_a_row_is_of_its_document(sentences, length: int, form
     corpus = Corpus(sentences)
     cut = FORMATS[format](corpus.material(length, seed=seed))
     numbers = np.arange(cut.num_rows)
-    slices = cut.epoch(0).slices(numbers)
+    slices = cut.epoch(0).look_up(numbers).slices
     own = np.arange(len(sentences), dtype=np.int16) % 3
     found = TokenSources(*find_sources(slices, numbers, length, own[slices.documents])).at(
         np.arange(length * len(numbers))
     )
     expected = np.full((len(numbers), length), NO_SOURCE)
     for row in numbers:
-        for piece in slices_of_row(slices, int(row)):
-            expected[row, piece.row_start : piece.row_stop] = own[piece.document]
+        for one in slices_of_row(slices, int(row)):
+            expected[row, one.row_start : one.row_stop] = own[one.document]
     assert (found == expected.reshape(-1)).all()
 
 

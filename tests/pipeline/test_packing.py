@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.samples.formats.best_fit import best_fit
 from pipeline.samples.formats.contiguous import Contiguous
 from pipeline.samples.formats.full_sentences import FullSentences
-from pipeline.samples.formats.pieces import best_fit_decreasing
+from pipeline.samples.formats.packing import best_fit_decreasing
 from pipeline.samples.formats.sentences import doc_sentences, sentences
 from tests.pipeline.materials import BOS, DOCUMENTS, EOS, FIRST_ORDINARY, LENGTHS, PAD, Corpus, read_rows
 

@@ -182,7 +182,7 @@ def test_micro_batch_chooses_its_part(recorded: Recorded):
     assert [one.sample for one in whole] == list(range(32, 48))
     part = inspect_step(step, 3)
     assert [(one.sample, one.rank) for one in part.samples] == [(sample, 1) for sample in range(44, 48)]
-    read = sum(stop - start for one in part.samples for start, stop in (s.tokens for s in one.stretches))
+    read = sum(stop - start for one in part.samples for start, stop in (s.tokens for s in one.slices))
     assert sum(use.tokens for use in part.documents) == read
 
 
@@ -210,7 +210,7 @@ def test_texts_are_those_of_the_documents_that_are_listed(recorded: Recorded):
     found = inspect_step(step)
     assert [one for one, _ in found.texts()] == list(found.samples)
     for one, pieces in found.texts():
-        assert one.stretches == tuple(stretch for piece in pieces for stretch in piece.stretches)
+        assert one.slices == tuple(each for piece in pieces for each in piece.slices)
         origin = step.dataset.origin(one.sample)
         words = [
             f"w{token}"
@@ -220,7 +220,7 @@ def test_texts_are_those_of_the_documents_that_are_listed(recorded: Recorded):
         shown = " ".join(piece.original for piece in pieces).replace("<s>", " ").replace("</s>", " ")
         assert shown.replace("w", " w").split() == words
     listed = {use.document.doc_id for use in found.documents}
-    assert listed == {stretch.doc_id for one in found.samples for stretch in one.stretches}
+    assert listed == {each.doc_id for one in found.samples for each in one.slices}
 
 
 def test_command_says_the_same_to_people_and_programs(recorded: Recorded):

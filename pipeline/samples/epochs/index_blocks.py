@@ -15,9 +15,8 @@ import numpy as np
 
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.storage import commit, open_artefact
-from pipeline.samples.epochs.index import Entries, EpochIndex
-from pipeline.samples.formats.pieces import index_type
-from pipeline.samples.slices import Slices
+from pipeline.samples.formats.packing import index_type
+from pipeline.samples.rows import EpochIndex, Rows, Slices
 
 KIND = "epoch_index"
 BLOCK = 1 << 16
@@ -50,8 +49,8 @@ class Block(NamedTuple):
         """Bytes on disk, but for the headers."""
         return self.samples.nbytes + self.slices.nbytes
 
-    def look_up(self, places: np.ndarray) -> Entries:
-        """The entries at some int64 places of the block, in any order."""
+    def look_up(self, places: np.ndarray) -> Rows:
+        """The rows at some int64 places of the block, in any order."""
         chosen = self.samples[places].astype(np.int64)
         firsts = np.where(places > 0, self.samples[places - 1, _STOP], 0)
         offsets = np.concatenate([[0], np.cumsum(chosen[:, _STOP] - firsts)])
@@ -59,7 +58,7 @@ class Block(NamedTuple):
         documents, starts, stops, flags = np.ascontiguousarray(self.slices[own].T, dtype=np.int64)
         slices = Slices(offsets, documents, starts, stops, (flags & _OPENED) != 0, (flags & _CLOSED) != 0)
         has_labels = len(chosen) and chosen[0, _LABEL] >= 0
-        return Entries(chosen[:, _ROW].copy(), slices, chosen[:, _LABEL].copy() if has_labels else None)
+        return Rows(chosen[:, _ROW].copy(), slices, chosen[:, _LABEL].copy() if has_labels else None)
 
     @classmethod
     def join(cls, blocks: list[Block]) -> Block:

@@ -29,11 +29,11 @@ from cluster.artefacts.manifest import hash_json, seal, unseal, write_durably
 from cluster.artefacts.storage import is_committed, staging_directory
 from cluster.priority import step_back
 from pipeline.samples.epochs import index_blocks
-from pipeline.samples.epochs.index import Entries, EpochIndex
 from pipeline.samples.epochs.index_blocks import Block, DamagedBlockError
 from pipeline.samples.epochs.prefetch import EpochPrefetch
 from pipeline.samples.noise.kernel_cache import digest_of
-from pipeline.samples.parts import MixturePart
+from pipeline.samples.parts import Part
+from pipeline.samples.rows import EpochIndex, Rows
 
 FROM_TOKENS = 1 << 23
 """The index of a smaller store is made as fast as it is read."""
@@ -55,7 +55,7 @@ _CODE = tuple(
 class Summary(NamedTuple):
     """The facts of a dataset that are needed before its first sample is read."""
 
-    parts: list[MixturePart]
+    parts: list[Part]
     languages: list[str] | None
     """`TokenDataset.languages`; None if languages are not kept apart."""
 
@@ -177,7 +177,7 @@ class DatasetCache:
         if (contents := self._read()) is not None:
             if refusal := contents["refusal"]:
                 raise ConfigError(refusal["problem"], next_step=refusal["next_step"])
-            return Summary([MixturePart(**one) for one in contents["parts"]], contents["languages"])
+            return Summary([Part(**one) for one in contents["parts"]], contents["languages"])
         try:
             found = make()
         except ConfigError as error:
@@ -187,7 +187,7 @@ class DatasetCache:
         return found
 
     def epoch(
-        self, number: int, epoch: int, make: Callable[[], EpochIndex], part: MixturePart, num_documents: int
+        self, number: int, epoch: int, make: Callable[[], EpochIndex], part: Part, num_documents: int
     ) -> EpochIndex:
         """The index of an epoch of part `number`: read from disk, and from memory as soon as a block is missing.
 
@@ -264,8 +264,8 @@ class _CachedIndex:
         if len(self._missing) == len(every):
             self._whole.begin(*self._epoch)
 
-    def look_up(self, places: np.ndarray) -> Entries:
-        """The entries at some int64 places of the epoch, in any order."""
+    def look_up(self, places: np.ndarray) -> Rows:
+        """The rows at some int64 places of the epoch, in any order."""
         numbers = np.unique(places // index_blocks.BLOCK)
         self._current = int(numbers[-1])
         if any(block > self._current for block in tuple(self._missing)):

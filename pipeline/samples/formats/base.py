@@ -10,7 +10,7 @@ import numpy as np
 from data_prep.token_store import TokenArrays
 from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.reading import Relation
-from pipeline.samples.slices import Slices
+from pipeline.samples.rows import EpochIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,6 @@ class FormatInput:
     """Only for formats of pairs."""
 
 
-class Rows(Protocol):
-    """The rows of one epoch, before they are shuffled."""
-
-    @property
-    def pair_labels(self) -> np.ndarray | None:
-        """[num_rows] int64 labels of pairs (see `Packed.pair_labels`); None in formats without pairs."""
-        ...
-
-    def slices(self, rows: np.ndarray) -> Slices:
-        """The slices of documents in the rows with the given int64 numbers."""
-        ...
-
-
 class RowFormat(Protocol):
     """Documents, cut into rows by one format."""
 
@@ -51,6 +38,6 @@ class RowFormat(Protocol):
         """Rows of an epoch, the same in all of them."""
         ...
 
-    def epoch(self, number: int) -> Rows:
-        """The rows of an epoch."""
+    def epoch(self, number: int) -> EpochIndex:
+        """The rows of an epoch, before they are shuffled."""
         ...

@@ -12,20 +12,20 @@ from numba import njit
 
 from data_prep.token_store import TokenArrays
 from pipeline.samples.formats.base import FormatInput
-from pipeline.samples.formats.pieces import PackedPieces, add_whole_or_cut
+from pipeline.samples.formats.packing import PackedFormat, add_whole_or_cut
 
 
-def best_fit(given: FormatInput) -> PackedPieces:
+def best_fit(given: FormatInput) -> PackedFormat:
     """Pack the documents."""
-    return PackedPieces(_cut_documents, given)
+    return PackedFormat(_cut_documents, given)
 
 
 @njit(cache=True, nogil=True)
-def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, pieces: np.ndarray) -> int:
-    """Write the pieces, or only count them; see `PackedPieces`."""
+def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, table: np.ndarray) -> int:
+    """Write the slices, or only count them; see `PackedFormat`."""
     count = 0
     for document in documents:
         size = int(text.lengths[document])
         if size > 0:
-            count = add_whole_or_cut(pieces, count, document, 0, size, length)
+            count = add_whole_or_cut(table, count, document, 0, size, length)
     return count

@@ -28,13 +28,13 @@ from numba import njit
 from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenArrays
 from pipeline.samples.formats.base import FormatInput
+from pipeline.samples.formats.packing import shuffle_groups
 from pipeline.samples.formats.pair_chunks import SPECIAL_TOKENS, Chunks, segment_chunks, sentence_chunks
 from pipeline.samples.formats.pair_labels import arrange, draw_random
-from pipeline.samples.formats.pieces import shuffle_groups
 from pipeline.samples.formats.truncation import removed_from_each, removed_in_front
 from pipeline.samples.noise.kernels import fold, integer
 from pipeline.samples.noise.noise import Noise
-from pipeline.samples.slices import Slices, empty_slices
+from pipeline.samples.rows import Rows, Slices, empty_slices
 from pipeline.samples.text import sentences_of
 
 _ATTEMPTS = 64
@@ -79,9 +79,9 @@ class PairRows:
     pair_labels: np.ndarray
     """[pairs] int64."""
 
-    def slices(self, rows: np.ndarray) -> Slices:
-        """The slices of documents in the rows with the given numbers."""
-        return _slices(rows, self.a, self.b)
+    def look_up(self, places: np.ndarray) -> Rows:
+        """The rows with the given numbers."""
+        return Rows(places, _slices(places, self.a, self.b), self.pair_labels[places])
 
 
 class PairFormat:

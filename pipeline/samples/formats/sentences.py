@@ -14,40 +14,40 @@ from numba import njit
 
 from data_prep.token_store import TokenArrays
 from pipeline.samples.formats.base import FormatInput
-from pipeline.samples.formats.pieces import PackedPieces, add_piece, add_whole_or_cut
+from pipeline.samples.formats.packing import PackedFormat, add_slice, add_whole_or_cut
 from pipeline.samples.text import sentences_of, stop_at_sentence
 
 
-def doc_sentences(given: FormatInput) -> PackedPieces:
-    """Pack pieces of some sentences of one document."""
-    return PackedPieces(_cut_documents, given)
+def doc_sentences(given: FormatInput) -> PackedFormat:
+    """Pack slices of some sentences of one document."""
+    return PackedFormat(_cut_documents, given)
 
 
-def sentences(given: FormatInput) -> PackedPieces:
-    """Pack pieces of one sentence."""
-    return PackedPieces(_cut_sentences, given)
+def sentences(given: FormatInput) -> PackedFormat:
+    """Pack slices of one sentence."""
+    return PackedFormat(_cut_sentences, given)
 
 
 @njit(cache=True, nogil=True)
-def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, pieces: np.ndarray) -> int:
-    """Write the pieces, or only count them; see `PackedPieces`."""
+def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, table: np.ndarray) -> int:
+    """Write the slices, or only count them; see `PackedFormat`."""
     count = 0
     for document in documents:
         start = 0
         while start < text.lengths[document]:
             stop, closed = stop_at_sentence(text, document, start, length, length)
-            count = add_piece(pieces, count, document, start, stop, closed)
+            count = add_slice(table, count, document, start, stop, closed)
             start = stop
     return count
 
 
 @njit(cache=True, nogil=True)
-def _cut_sentences(text: TokenArrays, documents: np.ndarray, length: int, pieces: np.ndarray) -> int:
-    """Write the pieces, or only count them; see `PackedPieces`."""
+def _cut_sentences(text: TokenArrays, documents: np.ndarray, length: int, table: np.ndarray) -> int:
+    """Write the slices, or only count them; see `PackedFormat`."""
     count = 0
     for document in documents:
         starts = sentences_of(text, document)
         for i in range(len(starts)):
             stop = starts[i + 1] if i + 1 < len(starts) else text.lengths[document]
-            count = add_whole_or_cut(pieces, count, document, int(starts[i]), int(stop), length)
+            count = add_whole_or_cut(table, count, document, int(starts[i]), int(stop), length)
     return count

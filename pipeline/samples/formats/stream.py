@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from pipeline.samples.slices import Slices, empty_slices
+from pipeline.samples.rows import Rows, Slices, empty_slices
 
 DOCUMENT, END = 0, 1
 """Columns of `StreamRows.documents`."""
@@ -29,14 +29,9 @@ class StreamRows:
     """[num_rows, 3] int64: first position in the stream, one past the last, and the place among `documents` of the
     one that the row begins in."""
 
-    @property
-    def pair_labels(self) -> None:
-        """None: there are no pairs."""
-        return None
-
-    def slices(self, rows: np.ndarray) -> Slices:
-        """The slices of documents in the rows with the given numbers."""
-        return _slices(self.rows, self.documents, rows)
+    def look_up(self, places: np.ndarray) -> Rows:
+        """The rows with the given numbers."""
+        return Rows(places, _slices(self.rows, self.documents, places))
 
 
 def stream_of(lengths: np.ndarray, documents: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""Slices of documents, which rows of every format consist of."""
+"""Rows, each the positions of one sample, and the slices of documents that they consist of."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
@@ -29,7 +30,7 @@ class Slices(NamedTuple):
     """[slices] bool: whether `</s>` is after the ids."""
 
 
-class DocumentSlice(NamedTuple):
+class Slice(NamedTuple):
     """A slice of a document inside a row; in a pair, one of its two segments."""
 
     document: int
@@ -42,6 +43,38 @@ class DocumentSlice(NamedTuple):
     """Position in the row at which the slice begins, with its `<s>`."""
     row_stop: int
     """One past its last position in the row."""
+
+
+class Rows(NamedTuple):
+    """Some rows of an epoch."""
+
+    numbers: np.ndarray
+    """[rows] int64 numbers of the rows in their epoch, before it is shuffled; a sample's id has them."""
+    slices: Slices
+    """The slices of documents in them."""
+    pair_labels: np.ndarray | None = None
+    """[rows] int64 (see `Packed.pair_labels`); None in formats without pairs."""
+
+
+class EpochIndex(Protocol):
+    """The rows of one epoch of one part of the mixture: as a format cuts them, shuffled, or read from a cache."""
+
+    def look_up(self, places: np.ndarray) -> Rows:
+        """The rows at some int64 places of the epoch, in any order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffledRows:
+    """The rows of an epoch in the order of training."""
+
+    rows: EpochIndex
+    order: np.ndarray
+    """[num_rows] int64: the row at each place."""
+
+    def look_up(self, places: np.ndarray) -> Rows:
+        """The rows at some int64 places of the epoch, in any order."""
+        return self.rows.look_up(self.order[places])
 
 
 @njit(cache=True, nogil=True)
@@ -58,12 +91,12 @@ def empty_slices(offsets: np.ndarray) -> Slices:
     )
 
 
-def slices_of_row(slices: Slices, row: int = 0) -> list[DocumentSlice]:
+def slices_of_row(slices: Slices, row: int = 0) -> list[Slice]:
     """The slices of one of the rows, without its padding."""
     found, column = [], 0
     for number in range(int(slices.offsets[row]), int(slices.offsets[row + 1])):
         start, stop = int(slices.starts[number]), int(slices.stops[number])
         width = stop - start + int(slices.opened[number]) + int(slices.closed[number])
-        found.append(DocumentSlice(int(slices.documents[number]), start, stop, column, column + width))
+        found.append(Slice(int(slices.documents[number]), start, stop, column, column + width))
         column += width
     return found

@@ -1,7 +1,7 @@
-"""Rows packed from pieces of given widths, by best-fit decreasing (Ding et al. 2024, section 3).
+"""Rows packed from slices of given widths, by best-fit decreasing (Ding et al. 2024, section 3).
 
-Widest first, each piece goes into the row in which it leaves the least space. Only widths decide: so rows are
-computed once, as lists of widths, and an epoch only deals the pieces of equal width anew.
+Widest first, each slice goes into the row in which it leaves the least space. Only widths decide: so rows are
+computed once, as lists of widths, and an epoch only deals the slices of equal width anew.
 """
 
 from __future__ import annotations
@@ -16,77 +16,76 @@ from numba import njit
 from data_prep.token_store import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.noise.kernels import fold, integer
-from pipeline.samples.slices import Slices, empty_slices
+from pipeline.samples.rows import Rows, Slices, empty_slices
 
 DOCUMENT, START, STOP, CLOSED = 0, 1, 2, 3
-"""Columns of pieces, which are [pieces, 4] int32: the document, first token, one past the last, whether `</s>` follows.
-A piece is in one cache line, because its columns are read together."""
+"""Columns of slices, which are [slices, 4] int32: the document, first token, one past the last, whether `</s>` follows.
+A slice is in one cache line, because its columns are read together."""
 
 
 @njit(cache=True, nogil=True)
-def add_piece(pieces: np.ndarray, count: int, document: int, start: int, stop: int, closed: bool) -> int:
-    """Write piece number `count`, or only count it where `pieces` is empty; returns the number of the next."""
-    if len(pieces):
-        pieces[count, DOCUMENT] = document
-        pieces[count, START] = start
-        pieces[count, STOP] = stop
-        pieces[count, CLOSED] = closed
+def add_slice(table: np.ndarray, count: int, document: int, start: int, stop: int, closed: bool) -> int:
+    """Write slice number `count`, or only count it where `table` is empty; returns the number of the next."""
+    if len(table):
+        table[count, DOCUMENT] = document
+        table[count, START] = start
+        table[count, STOP] = stop
+        table[count, CLOSED] = closed
     return count + 1
 
 
 @njit(cache=True, nogil=True)
-def add_whole_or_cut(
-    pieces: np.ndarray, count: int, document: int, start: int, stop: int, length: int
-) -> int:
-    """Add the piece `<s> [start, stop) </s>`; if it is longer than a row, as full rows and a rest.
+def add_whole_or_cut(table: np.ndarray, count: int, document: int, start: int, stop: int, length: int) -> int:
+    """Add the slice `<s> [start, stop) </s>`; if it is longer than a row, as full rows and a rest.
 
     Where the ids alone fill the last row, it has no place for `</s>`, which is left out.
     """
     while stop - start + 2 > length:
         cut = min(start + length - 1, stop)
-        count = add_piece(pieces, count, document, start, cut, False)
+        count = add_slice(table, count, document, start, cut, False)
         if cut == stop:
             return count
         start = cut
-    return add_piece(pieces, count, document, start, stop, True)
+    return add_slice(table, count, document, start, stop, True)
 
 
 class Packing(NamedTuple):
-    """Which pieces, ranked from the widest, share a row."""
+    """Which slices, ranked from the widest, share a row."""
 
     offsets: np.ndarray
     """[rows + 1] int64: row `i` holds `ranks[offsets[i] : offsets[i + 1]]`."""
     ranks: np.ndarray
-    """[pieces] int32 or int64."""
+    """[slices] int32 or int64."""
 
 
 def best_fit_decreasing(counts: np.ndarray) -> Packing:
-    """Pack pieces into rows of `len(counts) - 1` positions.
+    """Pack slices into rows of `len(counts) - 1` positions.
 
     Args:
-        counts: [length + 1] int64: how many pieces there are of each width.
+        counts: [length + 1] int64: how many slices there are of each width.
     """
     return Packing(
         *_group(*_rows_of_ranks(counts, np.empty(int(counts.sum()), index_type(int(counts.sum())))))
     )
 
 
-class PackedPieces:
-    """Pieces in rows: always the same widths together, with other pieces of those widths in every epoch."""
+class PackedFormat:
+    """Documents, cut into slices that are packed into rows: always the same widths together, with other slices of those
+    widths in every epoch."""
 
     def __init__(
         self, cut: Callable[[TokenArrays, np.ndarray, int, np.ndarray], int], given: FormatInput
     ) -> None:
-        """Cut the documents into pieces, and pack them.
+        """Cut the documents into slices, and pack them.
 
         Args:
-            cut: a compiled loop over `given`'s text and documents, with the length of a row: writes the pieces to its
+            cut: a compiled loop over `given`'s text and documents, with the length of a row: writes the slices to its
                 last argument (or, if that is empty, only counts them), and returns how many there are.
         """
         text, documents, length, self._order = given.text, given.documents, given.length, given.order
-        self._pieces = pieces = _empty_pieces(cut(text, documents, length, _empty_pieces(0)))
-        cut(text, documents, length, pieces)
-        widths = 1 + pieces[:, STOP] - pieces[:, START] + pieces[:, CLOSED]
+        self._table = table = _empty_table(cut(text, documents, length, _empty_table(0)))
+        cut(text, documents, length, table)
+        widths = 1 + table[:, STOP] - table[:, START] + table[:, CLOSED]
         counts = np.bincount(widths, minlength=length + 1).astype(np.int64)
         self._packing = best_fit_decreasing(counts)
         self._groups = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts[::-1])])
@@ -98,32 +97,27 @@ class PackedPieces:
         """Rows of an epoch, the last ones perhaps partly filled."""
         return len(self._packing.offsets) - 1
 
-    def epoch(self, number: int) -> PieceRows:
-        """Deal the pieces of equal width anew."""
+    def epoch(self, number: int) -> PackedRows:
+        """Deal the slices of equal width anew."""
         dealt = self._by_width.copy()
         shuffle_groups(dealt, self._groups, np.uint64(self._order.noise("pieces", number).state))
-        return PieceRows(self._pieces, self._packing.offsets, dealt[self._packing.ranks])
+        return PackedRows(self._table, self._packing.offsets, dealt[self._packing.ranks])
 
 
 @dataclass(frozen=True, slots=True)
-class PieceRows:
+class PackedRows:
     """The rows of one epoch."""
 
-    pieces: np.ndarray
-    """[pieces, 4] int32."""
+    table: np.ndarray
+    """[slices, 4] int32."""
     offsets: np.ndarray
-    """[num_rows + 1] int64: row `i` holds the pieces `dealt[offsets[i] : offsets[i + 1]]`."""
+    """[num_rows + 1] int64: row `i` holds the slices `dealt[offsets[i] : offsets[i + 1]]`."""
     dealt: np.ndarray
-    """[pieces] int32 or int64 numbers of pieces, row by row."""
+    """[slices] int32 or int64 numbers of slices, row by row."""
 
-    @property
-    def pair_labels(self) -> None:
-        """None: there are no pairs."""
-        return None
-
-    def slices(self, rows: np.ndarray) -> Slices:
-        """The slices of documents in the rows with the given numbers."""
-        return _slices(self.pieces, self.offsets, self.dealt, rows)
+    def look_up(self, places: np.ndarray) -> Rows:
+        """The rows with the given numbers."""
+        return Rows(places, _slices(self.table, self.offsets, self.dealt, places))
 
 
 @njit(cache=True, nogil=True)
@@ -136,7 +130,7 @@ def shuffle_groups(values: np.ndarray, offsets: np.ndarray, state: np.uint64) ->
             values[first + i], values[first + j] = values[first + j], values[first + i]
 
 
-def _empty_pieces(count: int) -> np.ndarray:
+def _empty_table(count: int) -> np.ndarray:
     return np.empty((count, 4), dtype=np.int32)
 
 
@@ -147,9 +141,9 @@ def index_type(count: int) -> type[np.signedinteger]:
 
 @njit(cache=True, nogil=True)
 def _rows_of_ranks(counts: np.ndarray, row_of: np.ndarray) -> tuple[np.ndarray, int]:
-    """Fill in the row of every piece, from the widest, and count the rows.
+    """Fill in the row of every slice, from the widest, and count the rows.
 
-    Rows are kept in one stack per free space. A row that takes one piece of a width is the tightest fit for the next
+    Rows are kept in one stack per free space. A row that takes one slice of a width is the tightest fit for the next
     of that width as well, until it is too full: so each row is filled at once, and the search for the tightest row
     only ever moves up.
     """
@@ -196,26 +190,26 @@ def _group(row_of: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(cache=True, nogil=True)
 def _fill_widest_first(widths: np.ndarray, places: np.ndarray, by_width: np.ndarray) -> None:
-    """Write the numbers of the pieces by falling width; `places` says where each width begins, widest first."""
+    """Write the numbers of the slices by falling width; `places` says where each width begins, widest first."""
     widest = len(places) - 1
-    for piece in range(len(widths)):
-        group = widest - widths[piece]
-        by_width[places[group]] = piece
+    for i in range(len(widths)):
+        group = widest - widths[i]
+        by_width[places[group]] = i
         places[group] += 1
 
 
 @njit(cache=True, nogil=True)
-def _slices(pieces: np.ndarray, bounds: np.ndarray, dealt: np.ndarray, rows: np.ndarray) -> Slices:
+def _slices(table: np.ndarray, bounds: np.ndarray, dealt: np.ndarray, rows: np.ndarray) -> Slices:
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     for i in range(len(rows)):
         offsets[i + 1] = offsets[i] + bounds[rows[i] + 1] - bounds[rows[i]]
     slices = empty_slices(offsets)
     for i in range(len(rows)):
         for k in range(offsets[i + 1] - offsets[i]):
-            piece = pieces[dealt[bounds[rows[i]] + k]]
+            one = table[dealt[bounds[rows[i]] + k]]
             place = offsets[i] + k
-            slices.documents[place] = piece[DOCUMENT]
-            slices.starts[place] = piece[START]
-            slices.stops[place] = piece[STOP]
-            slices.closed[place] = piece[CLOSED]
+            slices.documents[place] = one[DOCUMENT]
+            slices.starts[place] = one[START]
+            slices.stops[place] = one[STOP]
+            slices.closed[place] = one[CLOSED]
     return slices
