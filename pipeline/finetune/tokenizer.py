@@ -125,9 +125,24 @@ def _of_elmo(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat
     return SequenceFormat((), (), ())
 
 
+def _of_encoder_decoder(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
+    """`<s> a </s></s> b </s>` as in RoBERTa (Lewis et al. 2020, section 5.1); T5 begins no text with a special
+    token."""
+    bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
+    if starts_with_padding(network):
+        return SequenceFormat((), (eos,), (eos,))
+    return SequenceFormat((bos,), (eos, eos), (eos,))
+
+
+def starts_with_padding(network: NetworkConfig) -> bool:
+    """Whether a decoder starts with `<pad>`, as in T5 (Raffel et al. 2020), recognised by its relative positions."""
+    return isinstance(network, TransformerConfig) and network.positions == "relative_bias"
+
+
 _FORMATS: Mapping[str, Callable[[NetworkConfig, TextTokenizer], SequenceFormat]] = {
     "encoder": _of_encoder,
     "decoder": _of_decoder,
+    "encoder_decoder": _of_encoder_decoder,
     "elmo": _of_elmo,
 }
 
@@ -163,7 +178,7 @@ def generation_format(
                 next_step="set `language` to a tag that the network was pre-trained with, or to null",
             )
         return GenerationFormat(SequenceFormat((), (), (*eos, tag)), SequenceFormat((), (), eos), tag)
-    if isinstance(network, TransformerConfig) and network.positions == "relative_bias":
+    if starts_with_padding(network):
         return GenerationFormat(
             SequenceFormat((), (), eos), SequenceFormat((), (), eos), tokenizer.special["pad"]
         )

@@ -1,4 +1,4 @@
-"""Evaluation sets of questions and of pairs of sentences on which no task here is trained: WiC, SQuAD 2.0 and XQuAD."""
+"""Evaluation sets of questions and of pairs of sentences on which no task here is trained: WiC and XQuAD."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, NamedText
 from pipeline.finetune.files.lines import read_objects, text_of, wrong_line
-from pipeline.finetune.files.squad import read_squad_texts, squad_evaluation_set
+from pipeline.finetune.files.squad import read_squad_texts
 
 _WIC_TEXTS = re.compile(r"Sentence 1: (.*?)\s*Sentence 2: (.*)", re.DOTALL)
 
@@ -31,7 +31,6 @@ def read_xquad(path: Path) -> Iterator[NamedText]:
 
 
 SETS = (
-    squad_evaluation_set("squad2", "squad/dev-v2.0*.json"),
     EvaluationSet(
         "xquad",
         (Files(("xquad/xquad.*.json",), read_xquad),),

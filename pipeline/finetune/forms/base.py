@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,6 +54,15 @@ class Part:
 ENCODER = Part("encoder.", ("encoder.", "discriminator.encoder."))
 """An encoder; in a checkpoint of a whole ELECTRA, the encoder of the discriminator."""
 
+
+STACK_PARTS: Mapping[str, tuple[Part, ...]] = MappingProxyType(
+    {
+        "encoder": (ENCODER,),
+        "decoder": (Part("decoder."),),
+        "encoder_decoder": (Part("encoder."), Part("decoder.")),
+    }
+)
+"""By kind of network, the parts below a head on its tokens."""
 
 EVALUATION_BATCH_SIZE = 64
 """Rows in one forward pass of an evaluation, unless a row takes several sequences."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from scipy.stats import pearsonr, spearmanr
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Linear correlation in [-1, 1]; 0 where either side is constant, or there are fewer than two numbers."""
-    return 0.0 if _is_constant(labels, predictions) else float(pearsonr(labels, predictions)[0])
+    return _correlation(pearsonr, labels, predictions)
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Correlation of ranks in [-1, 1]; 0 where either side is constant, or there are fewer than two numbers."""
-    return 0.0 if _is_constant(labels, predictions) else float(spearmanr(labels, predictions)[0])
+    return _correlation(spearmanr, labels, predictions)
 
 
-def _is_constant(*sides: np.ndarray) -> bool:
-    return any(np.ptp(side) == 0 for side in sides)
+def _correlation(function: Callable[..., Any], *sides: np.ndarray) -> float:
+    return 0.0 if any(np.ptp(side) == 0 for side in sides) else float(function(*sides)[0])

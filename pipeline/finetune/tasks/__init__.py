@@ -10,10 +10,12 @@ from pipeline.finetune.task import by_kind
 from pipeline.finetune.tasks.cola import ColaConfig
 from pipeline.finetune.tasks.mnli import MnliConfig
 from pipeline.finetune.tasks.mrpc import MrpcConfig
+from pipeline.finetune.tasks.mrqa import MrqaConfig
 from pipeline.finetune.tasks.qnli import QnliConfig
 from pipeline.finetune.tasks.qqp import QqpConfig
 from pipeline.finetune.tasks.rte import RteConfig
 from pipeline.finetune.tasks.squad import SquadConfig
+from pipeline.finetune.tasks.squad2 import Squad2Config
 from pipeline.finetune.tasks.sst2 import Sst2Config
 from pipeline.finetune.tasks.stsb import StsbConfig
 from pipeline.finetune.tasks.wnli import WnliConfig
@@ -30,6 +32,8 @@ TaskChoice = Annotated[
     | RteConfig
     | WnliConfig
     | SquadConfig
+    | Squad2Config
+    | MrqaConfig
     | XsumConfig,
     Field(discriminator="kind"),
 ]

@@ -37,12 +37,17 @@ class SquadConfig(SpanTaskConfig):
         return TaskData.of_files(train, evaluation, [self.train, self.evaluation])
 
 
-def read_questions(path: Path) -> list[Question]:
-    """The questions of one file; those about one passage share its text."""
-    require_file(path, f"train-v1.1.json and dev-v1.1.json of {ORIGIN}", "`train` and `evaluation`")
+def read_questions(path: Path, version: str = "v1.1", *, answerable: bool = True) -> list[Question]:
+    """The questions of one file; those about one passage share its text.
+
+    Args:
+        version: of the official files, for messages.
+        answerable: whether every question must have an answer.
+    """
+    require_file(path, f"train-{version}.json and dev-{version}.json of {ORIGIN}", "`train` and `evaluation`")
     questions = [question for *_, found in read_paragraphs(path) for question in found]
     for question in questions:
-        if not question.answers:
+        if answerable and not question.answers:
             raise wrong_file(
                 f"{path}, question {question.id}: there is no answer, which only SQuAD 2.0 allows"
             )

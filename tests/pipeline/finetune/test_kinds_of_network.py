@@ -21,12 +21,18 @@ from models.elmo.language_model import ElmoLanguageModel
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_classifier import SequenceClassifier
+from models.sequence_to_sequence import SequenceToSequence
 from pipeline.finetune.encoding import encode_examples
 from pipeline.finetune.export import export
 from pipeline.finetune.fit import PUBLISHED
 from pipeline.finetune.forms.base import Part, TaskContext
 from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
-from pipeline.finetune.forms.classification.task import CLASSIFIERS, ClassificationTask, word_reader
+from pipeline.finetune.forms.classification.task import (
+    CLASSIFIERS,
+    ClassificationTask,
+    token_reader,
+    word_reader,
+)
 from pipeline.finetune.run import finetune
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.starting import take_parts
@@ -73,6 +79,27 @@ def test_decoder_learns_from_its_last_token(make_config, tmp_path, tokenizer_pat
     config = make_config(seeds=[1], training={"epochs": 8, "batch_size": 8, "lr": 5e-3, "max_length": 16})
     (score,) = finetune(config, checkpoint, track=recorder)
     assert score.value > 0.95
+
+
+@pytest.mark.parametrize("positions", ["learned", "relative_bias"])
+def test_encoder_decoder_learns_from_the_last_token_of_its_decoder(
+    make_config, tmp_path, tokenizer_path, recorder, positions
+):
+    network = dataclasses.replace(MODEL, network="encoder_decoder", positions=positions)
+    checkpoint = make_checkpoint(tmp_path / "bart", tokenizer_path, network=SequenceToSequence(network))
+    config = make_config(seeds=[1], training={"epochs": 8, "batch_size": 8, "lr": 5e-3, "max_length": 16})
+    (score,) = finetune(config, checkpoint, track=recorder)
+    assert score.value > 0.95
+
+
+def test_decoder_of_t5_starts_with_padding(tokenizer_path):
+    tokenizer = TextTokenizer(tokenizer_path)
+    t5 = dataclasses.replace(MODEL, network="encoder_decoder", positions="relative_bias")
+    examples = [Example("1", "good film", "bad", 0)]
+    encoded = encode_examples(tokenizer, sequence_format(t5, tokenizer), examples, 16)
+    inputs = token_reader(t5, tokenizer)(encoded, np.array([0]))
+    assert inputs["input_ids"].tolist() == [[4, 6, 2, 5, 2]]
+    assert inputs["decoder_input_ids"].tolist() == [[1, 4, 6, 2, 5]]
 
 
 def test_decoder_reads_what_stands_before_the_padding():

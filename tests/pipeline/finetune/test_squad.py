@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
-from models.config import TransformerConfig
+from models.causal_language_model import CausalLanguageModel
+from models.config import ElmoConfig, TransformerConfig
 from models.masked_language_model import MaskedLanguageModel
+from models.sequence_to_sequence import SequenceToSequence
 from models.span_classifier import best_spans, span_loss
 from pipeline.finetune.forms.spans.settings import Answer, Question
 from pipeline.finetune.forms.spans.windows import (
@@ -221,14 +223,28 @@ def test_answers_of_real_questions_are_learnt_by_heart(corpora, tmp_path, make_c
     assert len({found["text"] for found in first["n_best"]}) == len(first["n_best"]) > 1
 
 
-def test_decoder_is_refused_for_spans_before_training(make_config, checkpoint, tmp_path):
+def test_elmo_is_refused_for_spans_before_training(make_config, checkpoint, tmp_path):
     path = tmp_path / "squad.json"
     path.write_text('{"data": []}')
-    decoder = dataclasses.replace(checkpoint, model=dataclasses.replace(MODEL, network="decoder"))
+    elmo = dataclasses.replace(checkpoint, model=ElmoConfig(vocab_size=32))
     with pytest.raises(
-        MismatchError, match=r"squad \(squad\) needs an encoder \(BERT.*, but the network is a decoder"
+        MismatchError, match=r"squad \(squad\) needs an encoder \(BERT.*, but the network is ELMo"
     ):
-        finetune(squad_run(make_config, path), decoder)
+        finetune(squad_run(make_config, path), elmo)
+
+
+@pytest.mark.parametrize(
+    ("network", "whole"), [("decoder", CausalLanguageModel), ("encoder_decoder", SequenceToSequence)]
+)
+def test_answers_are_learnt_by_heart_with_any_kind_of_network(
+    corpora, tmp_path, make_config, recorder, network, whole
+):
+    path = squad_sample(corpora, tmp_path / "squad.json", 8)
+    tokenizer = words_of(path.read_text(encoding="utf-8"), tmp_path / "words.json")
+    config = dataclasses.replace(BERT, network=network, num_segments=0)
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", tokenizer, network=whole(config))
+    (score,) = finetune(squad_run(make_config, path), checkpoint, track=recorder)
+    assert score.metrics["exact_match"] > 0.8
 
 
 def test_window_that_the_question_fills_is_refused(make_config, checkpoint, tmp_path):

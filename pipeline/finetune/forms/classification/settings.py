@@ -34,7 +34,7 @@ class ClassificationTaskConfig(TaskConfig):
     """Settings that tasks of classification share."""
 
     form = "classification"
-    carriers = ("encoder", "decoder", "elmo")
+    carriers = ("encoder", "decoder", "encoder_decoder", "elmo")
     head = "sequence_classification"
 
     regression: ClassVar[bool] = False

@@ -18,12 +18,13 @@ from models.config import ElmoConfig, NetworkConfig
 from models.decoder_classifier import DecoderClassifier
 from models.elmo.classifier import ElmoClassifier
 from models.elmo.sentences import read_sentences
+from models.encoder_decoder_classifier import EncoderDecoderClassifier
 from models.sequence_classifier import SequenceClassifier
 from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.encoding import EncodedExamples, encode_examples
 from pipeline.finetune.forms.base import (
-    ENCODER,
     EVALUATION_BATCH_SIZE,
+    STACK_PARTS,
     Metrics,
     PaddedBatch,
     Part,
@@ -32,7 +33,7 @@ from pipeline.finetune.forms.base import (
     unwrapped,
 )
 from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
-from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
+from pipeline.finetune.tokenizer import TextTokenizer, sequence_format, starts_with_padding
 
 Read = Callable[[EncodedExamples, np.ndarray], dict[str, Tensor]]
 """(examples, int64 numbers of the examples in a batch) to the arguments of a network."""
@@ -52,14 +53,18 @@ class Classifier:
     """(network) to a penalty on its weights, a scalar that is added to the loss of an update."""
 
 
-def token_reader(pad_id: int) -> Read:
-    """Rows of token ids, padded."""
+def token_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
+    """Rows of token ids, padded; where a decoder starts with padding, the ids that it reads, too."""
+    pad_id = tokenizer.pad_id
+    decoder_start = network.network == "encoder_decoder" and starts_with_padding(network)
 
     def read(part: EncodedExamples, rows: np.ndarray) -> dict[str, Tensor]:
         input_ids, present = pad_rows(part.input_ids, rows, pad_id)
         arrays = {"input_ids": input_ids, "attention_mask": present}
         if part.segment_ids is not None:
             arrays["segment_ids"] = pad_rows(part.segment_ids, rows, 0)[0]
+        if decoder_start:
+            arrays["decoder_input_ids"] = np.insert(input_ids[:, :-1], 0, pad_id, axis=1)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     return read
@@ -92,13 +97,12 @@ CLASSIFIERS: Mapping[str, Classifier] = MappingProxyType(
         "encoder": Classifier(
             build=SequenceClassifier,
             # BERT's classifier starts from the pooler of next-sentence prediction, where there was one.
-            parts=(ENCODER, Part("head.dense.", ("pair_head.pooler.",), required=False)),
-            reader=lambda _, tokenizer: token_reader(tokenizer.pad_id),
+            parts=(*STACK_PARTS["encoder"], Part("head.dense.", ("pair_head.pooler.",), required=False)),
+            reader=token_reader,
         ),
-        "decoder": Classifier(
-            build=DecoderClassifier,
-            parts=(Part("decoder."),),
-            reader=lambda _, tokenizer: token_reader(tokenizer.pad_id),
+        "decoder": Classifier(build=DecoderClassifier, parts=STACK_PARTS["decoder"], reader=token_reader),
+        "encoder_decoder": Classifier(
+            build=EncoderDecoderClassifier, parts=STACK_PARTS["encoder_decoder"], reader=token_reader
         ),
         "elmo": Classifier(
             build=ElmoClassifier,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -32,7 +32,14 @@ class Question:
     question: str
     context: str
     answers: tuple[Answer, ...]
-    """Every answer that counts as right; training learns the first."""
+    """Every answer that counts as right; training learns the first. Empty where the context does not answer."""
+    accepted: tuple[str, ...] = ()
+    """The texts that count as right, where they are others than those of `answers`."""
+
+    @property
+    def right(self) -> tuple[str, ...]:
+        """The texts that count as right."""
+        return self.accepted or tuple(answer.text for answer in self.answers)
 
 
 class SpanTaskConfig(TaskConfig):
@@ -48,8 +55,16 @@ class SpanTaskConfig(TaskConfig):
     """Best spans kept of every window, and answers listed for every question."""
 
     form = "spans"
-    carriers = ("encoder",)
+    carriers = ("encoder", "decoder", "encoder_decoder")
     head = "question_answering"
+
+    answerable: ClassVar[bool] = True
+    """Whether every question has an answer; otherwise the first token of a window, `<s>`, stands for having none."""
+
+    def no_answer_threshold(self) -> float | None:
+        """The probability of having no answer above which none is predicted; None takes the best on the evaluation
+        questions."""
+        return None
 
     def check_lengths(
         self, name: str, max_length: int, network: NetworkConfig, tokenizer: TextTokenizer

@@ -4,41 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import orjson
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.span_classifier import SpanClassifier, best_spans, span_loss
 from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.forms.base import (
-    ENCODER,
     EVALUATION_BATCH_SIZE,
+    STACK_PARTS,
     Metrics,
     PaddedBatch,
+    Part,
     TaskContext,
     json_lines,
 )
+from pipeline.finetune.forms.spans.answers import Answered, answer_questions, with_probabilities
 from pipeline.finetune.forms.spans.settings import Question, SpanTaskConfig
-from pipeline.finetune.forms.spans.windows import Windows, encode_questions, text_of
-from pipeline.finetune.metrics import squad
-from pipeline.finetune.tokenizer import sequence_format
-
-ANSWER_METRICS = MappingProxyType({"exact_match": squad.exact_match, "f1": squad.f1})
-"""The metrics that a task of this form can name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A text that may answer a question."""
-
-    text: str
-    score: float
-    """Sum of the scores of begin and end."""
+from pipeline.finetune.forms.spans.windows import Windows, encode_questions
+from pipeline.finetune.metrics.squad import answer_metrics
+from pipeline.finetune.metrics.squad2 import unanswerable_metrics
+from pipeline.finetune.tokenizer import sequence_format, starts_with_padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +43,9 @@ class SpanTask:
     """The questions of `evaluation`."""
     metrics: tuple[str, ...]
     pad_id: int
+    decoder_start: bool
+    """Whether a decoder starts with padding; see `starts_with_padding`."""
 
-    parts = (ENCODER,)
     test = None
     evaluation_batch_size = EVALUATION_BATCH_SIZE
 
@@ -75,8 +66,20 @@ class SpanTask:
             )
             for questions in (data.train, data.evaluation)
         )
-        pad_id = context.tokenizer.pad_id
-        return cls(network, config, train, evaluation, data.evaluation, config.metrics, pad_id)
+        return cls(
+            network=network,
+            config=config,
+            train=train,
+            evaluation=evaluation,
+            questions=data.evaluation,
+            metrics=config.metrics,
+            pad_id=context.tokenizer.pad_id,
+            decoder_start=network.network == "encoder_decoder" and starts_with_padding(network),
+        )
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return STACK_PARTS[self.network.network]
 
     def build(self) -> nn.Module:
         return SpanClassifier(self.network)
@@ -87,6 +90,8 @@ class SpanTask:
         inputs = {"input_ids": input_ids, "attention_mask": present}
         if part.segment_ids is not None:
             inputs["segment_ids"] = pad_rows(part.segment_ids, rows, 0)[0]
+        if self.decoder_start:
+            inputs["decoder_input_ids"] = np.insert(input_ids[:, :-1], 0, self.pad_id, axis=1)
         token = np.arange(input_ids.shape[1]) - part.begin[rows, None] + part.first[rows, None]
         own = part.own[rows, :, None]
         targets = {
@@ -101,32 +106,50 @@ class SpanTask:
         return span_loss(model(**batch.inputs), batch.targets["answer"], batch.inputs["attention_mask"])
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """float32 [batch, n_best, 3]: first and last position in the window, and score, of the best spans."""
+        """float32 [batch, n_best + 1, 3]: first and last position in the window, and score, of the best spans, and last
+        of the first special token, which stands for having no answer."""
         begins, ends = batch.targets["begins"], batch.targets["ends"]
         longest, n_best = self.config.max_answer_length, self.config.n_best
-        return best_spans(model(**batch.inputs), begins, ends, max_length=longest, n_best=n_best)
+        logits = model(**batch.inputs).float()
+        best = best_spans(logits, begins, ends, max_length=longest, n_best=n_best)
+        none = F.pad(logits[:, 0].sum(-1, keepdim=True), (2, 0))
+        return torch.cat([best, none.unsqueeze(1)], 1)
 
     def measure(self, outputs: np.ndarray) -> Metrics:
-        """Exact match and F1 of the best answers."""
-        predictions = [found[0].text for found in self.answers(outputs)]
-        right = [[answer.text for answer in question.answers] for question in self.questions]
-        return {name: ANSWER_METRICS[name](right, predictions) for name in self.metrics}
+        """Exact match and F1 of the best answers; where questions may have none, as SQuAD 2.0 measures them."""
+        right = [question.right for question in self.questions]
+        answered = self.answered(outputs)
+        if self.config.answerable:
+            found = answer_metrics(right, answered.predictions)
+        else:
+            found = unanswerable_metrics(right, answered.predictions, answered.no_answer)
+        return {name: found[name] for name in self.metrics}
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
-        """JSON lines: id, right texts, best text, and the best texts with their scores and probabilities; and one JSON
-        object from ids to texts, which SQuAD's own evaluation reads."""
-        found = self.answers(outputs)
+        """JSON lines: id, right texts, predicted text, and the best texts with their scores and probabilities; and one
+        JSON object from ids to texts, which SQuAD's own evaluation reads. Where questions may have no answer, another
+        one from ids to the probabilities of that."""
+        answered = self.answered(outputs)
+        ids = [question.id for question in self.questions]
         lines = [
             {
                 "id": question.id,
-                "answers": [answer.text for answer in question.answers],
-                "prediction": best[0].text,
-                "n_best": _with_probabilities(best),
+                "answers": list(question.right),
+                "prediction": prediction,
+                "n_best": with_probabilities(best),
             }
-            for question, best in zip(self.questions, found, strict=True)
+            for question, prediction, best in zip(
+                self.questions, answered.predictions, answered.n_best, strict=True
+            )
         ]
-        official = {question.id: best[0].text for question, best in zip(self.questions, found, strict=True)}
-        return {"predictions.jsonl": json_lines(lines), "answers.json": orjson.dumps(official)}
+        files = {
+            "predictions.jsonl": json_lines(lines),
+            "answers.json": orjson.dumps(dict(zip(ids, answered.predictions, strict=True))),
+        }
+        if not self.config.answerable:
+            probabilities = dict(zip(ids, answered.no_answer.tolist(), strict=True))
+            files["na_prob.json"] = orjson.dumps(probabilities)
+        return files
 
     def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
         return {}
@@ -134,41 +157,9 @@ class SpanTask:
     def baselines(self) -> dict[str, Metrics]:
         return {}
 
-    def answers(self, outputs: np.ndarray) -> list[list[Found]]:
-        """Per question the best texts of all its windows, the best first; an empty one where nothing was found."""
-        windows = self.evaluation
-        by_question: list[list[tuple[float, int, int]]] = [[] for _ in self.questions]
-        for window, spans in enumerate(outputs):
-            shift = int(windows.first[window] - windows.begin[window])
-            by_question[windows.question[window]] += [
-                (float(score), int(first) + shift, int(last) + shift)
-                for first, last, score in spans
-                if np.isfinite(score)
-            ]
-        return [
-            self._best_texts(question, windows.offsets[number], spans)
-            for number, (question, spans) in enumerate(zip(self.questions, by_question, strict=True))
-        ]
-
-    def _best_texts(
-        self, question: Question, offsets: np.ndarray, spans: Sequence[tuple[float, int, int]]
-    ) -> list[Found]:
-        best: dict[str, Found] = {}
-        for score, first, last in sorted(spans, key=lambda span: (-span[0], *span[1:])):
-            text = text_of(question.context, offsets, first, last)
-            if text and len(best) < self.config.n_best:
-                best.setdefault(text, Found(text, score))
-        return list(best.values()) or [Found("", 0.0)]
-
-
-def _with_probabilities(found: Sequence[Found]) -> list[dict[str, Any]]:
-    scores = np.array([each.score for each in found])
-    weights = np.exp(scores - scores.max())
-    shares = (weights / weights.sum()).tolist()
-    return [
-        {"text": each.text, "score": each.score, "probability": share}
-        for each, share in zip(found, shares, strict=True)
-    ]
+    def answered(self, outputs: np.ndarray) -> Answered:
+        """Texts from spans."""
+        return answer_questions(self.config, self.questions, self.evaluation, outputs)
 
 
 def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:

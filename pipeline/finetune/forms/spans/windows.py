@@ -35,7 +35,7 @@ class Windows:
     predicted answer begins at one of them."""
     answer: np.ndarray
     """int64 [windows, 2]: positions in the window of the answer's first and last token; 0, the first special token,
-    where the window does not hold all of it."""
+    where the window does not hold all of it, or there is no answer."""
     offsets: tuple[np.ndarray, ...]
     """Per question the characters of its passage's tokens, int64 [tokens, 2]."""
 
@@ -71,7 +71,7 @@ def encode_questions(
         passage, offsets = tokens[question.context]
         head = [*sequences.first, *words[:max_query_length], *sequences.between]
         spans = window_spans(len(passage), max_length - len(head) - len(sequences.last), doc_stride)
-        answer = answer_tokens(offsets, question.answers[0].start, question.answers[0].text)
+        answer = _learnt_answer(question, offsets)
         for (first, size), own in zip(spans, own_tokens(spans).tolist(), strict=True):
             row = np.array([*head, *passage[first : first + size], *sequences.last], dtype=np.int64)
             ids.append(row)
@@ -132,6 +132,11 @@ def answer_tokens(offsets: np.ndarray, start: int, text: str) -> tuple[int, int]
     first = int(np.searchsorted(offsets[:, 1], start, "right"))
     last = int(np.searchsorted(offsets[:, 0], stop, "left")) - 1
     return (first, last) if first <= last else None
+
+
+def _learnt_answer(question: Question, offsets: np.ndarray) -> tuple[int, int] | None:
+    first = next(iter(question.answers), None)
+    return answer_tokens(offsets, first.start, first.text) if first else None
 
 
 def text_of(context: str, offsets: np.ndarray, first: int, last: int) -> str:

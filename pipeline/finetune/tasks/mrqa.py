@@ -1,0 +1,50 @@
+"""MRQA: question answering by spans on data sets in one layout (Fisch et al. 2019): NewsQA, TriviaQA, SearchQA,
+HotpotQA, NaturalQuestions and, out of domain, BioASQ, DROP, DuoRC, RACE, RelationExtraction and TextbookQA.
+
+Scored as SQuAD 1.1. Passages of several parts have the tokens [TLE], [PAR] and [DOC] in them, which are read as text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pipeline.finetune.files.evaluation_set import EvaluationSet, Files
+from pipeline.finetune.files.lines import require_file, wrong_file
+from pipeline.finetune.files.mrqa import ORIGIN, read_mrqa_texts, read_passages
+from pipeline.finetune.forms.spans.settings import Question, SpanTaskConfig
+from pipeline.finetune.task import TaskData
+
+
+class MrqaConfig(SpanTaskConfig):
+    """A data set of the MRQA 2019 shared task."""
+
+    kind: Literal["mrqa"] = "mrqa"
+    train: Path
+    """The file to learn from, such as NewsQA.jsonl.gz of the training sets."""
+    evaluation: Path
+    """The file to score on."""
+
+    metrics = ("f1", "exact_match")
+    evaluation_sets = (
+        EvaluationSet("mrqa", (Files(("mrqa/dev/*.jsonl.gz", "mrqa/*.jsonl.gz"), read_mrqa_texts),), ORIGIN),
+    )
+
+    def load(self) -> TaskData[Question]:
+        """Read both files.
+
+        Raises:
+            MissingInputError: a file is missing.
+            ConfigError: a file is damaged or of another layout, or a question has no answer.
+        """
+        train, evaluation = _read_questions(self.train), _read_questions(self.evaluation)
+        return TaskData.of_files(train, evaluation, [self.train, self.evaluation])
+
+
+def _read_questions(path: Path) -> list[Question]:
+    require_file(path, ORIGIN, "`train` and `evaluation`")
+    questions = [question for *_, found in read_passages(path) for question in found]
+    for question in questions:
+        if not question.answers or not question.accepted:
+            raise wrong_file(f"{path}, question {question.id}: there is no answer")
+    return questions
