@@ -56,14 +56,17 @@ class DecoderReader:
             self._mask = mask = torch.nn.functional.pad(mask, (0, new), value=True)
             mask = mask.repeat_interleave(self._copies, 0)
         hidden = self._model.decoder(
-            input_ids,
-            attention_mask=mask,
-            # What follows the prefix sees all of it anyway.
-            prefix_lengths=None if self._cache.length else self._prefix_lengths,
-            cache=self._cache,
+            input_ids, attention_mask=mask, prefix_lengths=self._prefixes(), cache=self._cache
         )
         scaled = hidden[:, -1] * self._model.logit_scale
         return self._model.head(scaled, self._model.decoder.embeddings.token_weight).float()
+
+    def _prefixes(self) -> Tensor | None:
+        """[texts * copies] lengths of the prefixes; None where they hide and show nothing."""
+        # What follows the prefix sees all of it anyway, unless a window would hide it.
+        if self._prefix_lengths is None or (self._cache.length and self._model.config.local_window is None):
+            return None
+        return self._prefix_lengths.repeat_interleave(self._copies, 0)
 
     def repeat(self, copies: int) -> None:
         self._copies = copies
@@ -77,6 +80,8 @@ class DecoderReader:
         self._cache.select(_rows_of(texts, self._copies))
         if self._mask is not None:
             self._mask = self._mask[texts]
+        if self._prefix_lengths is not None:
+            self._prefix_lengths = self._prefix_lengths[texts]
 
 
 class EncoderDecoderReader:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from models.cache import LayerCache
 from models.causal_language_model import CausalLanguageModel
+from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
 from models.generation.constraints import ban_repeated_ngrams
 from models.generation.generate import generate
+from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 from tests.models.generation_peers import (
@@ -126,6 +128,39 @@ def test_prefix_is_read_both_ways():
         assert sequence[0, 6 - first :].tolist() == logits[0, 5 - first : -1].argmax(-1).tolist()
     one_way = generate(model, ids, mask, replace(BASE, eos_token_id=None))
     assert one_way.sequences.tolist() != generated.sequences.tolist()
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_prefix_is_seen_from_everywhere_although_attention_is_local(num_beams: int):
+    model = CausalLanguageModel(
+        TransformerConfig(
+            vocab_size=VOCAB_SIZE,
+            hidden_size=32,
+            num_layers=3,
+            num_heads=4,
+            intermediate_size=64,
+            max_positions=64,
+            network="decoder",
+            positions="rotary",
+            local_window=3,
+            global_every=3,
+        )
+    )
+    init_weights(model, 1)
+    for parameter in model.parameters():
+        # Small weights score all tokens alike.
+        parameter.data.mul_(4)
+    ids = torch.randint(START + 1, VOCAB_SIZE, (3, 6), generator=torch.Generator().manual_seed(3))
+    mask = torch.arange(6) >= torch.tensor([[0], [2], [5]])
+    config = replace(BASE, eos_token_id=None, num_beams=num_beams)
+    generated = generate(model.eval(), ids, mask, config, read_both_ways=True)
+    for row, first in enumerate((0, 2, 5)):
+        sequence = generated.sequences[row : row + 1, first:]
+        with torch.no_grad():
+            logits = model.logits(sequence, prefix_lengths=torch.tensor([6 - first]))
+        chosen = sequence[0, 6 - first :, None]
+        expected = logits[0, 5 - first : -1].log_softmax(-1).gather(1, chosen).mean()
+        torch.testing.assert_close(generated.scores[row], expected, rtol=1e-4, atol=1e-4)
 
 
 @settings(max_examples=50, deadline=None)
