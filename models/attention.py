@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from models.cache import LayerCache
 from models.config import TransformerConfig
+from models.padding import Unpadded
 from models.positions import Rotation, rotate
 from models.visibility import Varlen, Visible
 
@@ -29,8 +30,11 @@ class Attention(nn.Module):
         """[batch, length, heads * head size] to one tensor [batch, count, length, head size] for each of the counts."""
         return projected.unflatten(-1, (-1, self.head_size)).transpose(1, 2).split(counts, 1)
 
-    def _mix(self, query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
-        """[batch, heads, length, head size] queries, keys and values to [batch, length, hidden].
+    def _mix(
+        self, query: Tensor, key: Tensor, value: Tensor, visible: Visible, places: Unpadded | None = None
+    ) -> Tensor:
+        """[batch, heads, length, head size] queries, keys and values to [batch, length, hidden], or to
+        [1, tokens, hidden] with `places`.
 
         Keys and values may have fewer heads, each for as many neighbouring query heads.
         """
@@ -50,7 +54,8 @@ class Attention(nn.Module):
                 is_causal=visible.causal,
                 scale=self.scale,
             )
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        mixed = mixed.transpose(1, 2).flatten(2)
+        return self.output(mixed if places is None else places.tokens(mixed))
 
 
 class SelfAttention(Attention):
@@ -69,24 +74,29 @@ class SelfAttention(Attention):
         visible: Visible,
         rotation: Rotation | None = None,
         cache: LayerCache | None = None,
+        places: Unpadded | None = None,
     ) -> Tensor:
         """Mix information between tokens.
 
         Args:
-            hidden: [batch, length, hidden].
+            hidden: [batch, length, hidden]; [1, tokens, hidden] with `places`.
             rotation: angles of rotary positions.
             cache: keys and values of the tokens before; keys and values of `hidden` are added to it.
+            places: of the tokens in their rows, where padding is left out.
 
         Returns:
-            [batch, length, hidden].
+            As `hidden`.
         """
         counts = self.num_heads, self.key_value_heads, self.key_value_heads
-        query, key, value = self._heads(self.qkv(hidden), *counts)
+        projected = self.qkv(hidden)
+        if places is not None:
+            projected = places.rows(projected)
+        query, key, value = self._heads(projected, *counts)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         if cache is not None:
             key, value = cache.extend(key, value)
-        return self._mix(query, key, value, visible)
+        return self._mix(query, key, value, visible, places)
 
 
 class CrossAttention(Attention):

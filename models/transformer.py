@@ -16,6 +16,7 @@ from models.config import Activation, TransformerConfig
 from models.dropout import dropout
 from models.layout import Layout
 from models.norms import make_norm
+from models.padding import Unpadded, unpadded
 from models.positions import RelativeBias, Rotation, rotary_angles
 from models.visibility import Visible, see, see_memory
 
@@ -79,17 +80,19 @@ class TransformerLayer(nn.Module):
         visible_memory: Visible | None = None,
         cache: DecoderCache | None = None,
         number: int = 0,
+        places: Unpadded | None = None,
     ) -> Tensor:
-        """[batch, length, hidden] to [batch, length, hidden].
+        """[batch, length, hidden] to [batch, length, hidden]; [1, tokens, hidden] to the same with `places`.
 
         Args:
             visible, rotation: of self-attention.
             memory: [batch, memory length, hidden] that cross-attention reads.
             visible_memory: which of it each position may read.
             cache: of the whole decoder; this layer is its `number`.
+            places: of the tokens in their rows, where padding is left out.
         """
         own = cache.self_attention[number] if cache else None
-        attention = partial(self.attention, visible=visible, rotation=rotation, cache=own)
+        attention = partial(self.attention, visible=visible, rotation=rotation, cache=own, places=places)
         hidden = self._residual(hidden, attention, self.attention_norm, self.attention_dropout)
         if self.cross_attention is not None:
             assert memory is not None
@@ -191,11 +194,16 @@ class Transformer(nn.Module):
             nearby = seen(config.local_window, config.local_rotary_base or config.rotary_base)
         visible_memory = see_memory(layout, memory_layout, varlen=varlen) if memory_layout else None
         recompute = self.gradient_checkpointing and torch.is_grad_enabled() and cache is None
+        places = unpadded(layout.present) if cache is None and memory is None else None
+        if places is not None:
+            hidden = places.tokens(hidden)
         for number, (layer, is_local) in enumerate(zip(self.layers, self.is_local, strict=True)):
-            arguments = (hidden, *(nearby if is_local else everywhere), memory, visible_memory, cache, number)
+            seen_here = nearby if is_local else everywhere
+            arguments = (hidden, *seen_here, memory, visible_memory, cache, number, places)
             # The random state is saved and restored, so dropout is the same in both computations.
             hidden = checkpoint(layer, *arguments, use_reentrant=False) if recompute else layer(*arguments)
-        return dropout(self.final_norm(hidden), self.output_dropout, self.training)
+        hidden = dropout(self.final_norm(hidden), self.output_dropout, self.training)
+        return hidden if places is None else places.rows(hidden)
 
     def _rotation(self, layout: Layout, base: float) -> Rotation | None:
         if self.config.positions != "rotary":

@@ -1,0 +1,192 @@
+"""Fine-tuning a classifier on SST-2, against Hugging Face's Trainer with its default padding and by groups of length.
+
+The same network (BERT's shape, random weights), examples, batch, learning rate and precision (fp32), one process
+with one thread; processor seconds of the updates behind the first ones, without start and evaluation. Every contender
+is a process of its own, in turn. Tokens are those of the texts with their special tokens, never padding.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.benchmarks.compare import Comparison, compare_all, peer_name
+
+BATCH, UPDATES, WARM_UP, ROUNDS = 32, 40, 8, 3
+SHAPE = {"num_layers": 6, "hidden_size": 512, "num_heads": 8, "intermediate_size": 2048, "max_positions": 128}
+EXAMPLES = BATCH * UPDATES
+
+
+def run() -> Iterator[Comparison]:
+    """Tokens per second, where `CLOZE_DATA` has SST-2 and BERT's vocabulary."""
+    corpora = Path(os.environ["CLOZE_DATA"])
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        tokens = _write_inputs(directory, corpora)
+        what = (
+            f"fine-tuning on SST-2, {SHAPE['num_layers']} layers x {SHAPE['hidden_size']}, batches of {BATCH}"
+        )
+        ours = {what: _process("ours", directory)}
+        theirs = {
+            peer_name("transformers", "Trainer"): _process("default", directory),
+            peer_name("transformers", "Trainer, by length"): _process("by_length", directory),
+        }
+        yield from compare_all(ours, theirs, "tokens", tokens, ROUNDS)
+
+
+def _write_inputs(directory: Path, corpora: Path) -> float:
+    """The model and the examples as every contender reads them; mean tokens of an update."""
+    import torch
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertConfig, BertForSequenceClassification
+
+    tokenizer = BertWordPieceTokenizer(str(corpora / "tokenizers/bert-base-uncased/vocab.txt"))
+    lines = (corpora / "glue/SST-2/train.tsv").read_text(encoding="utf-8-sig").splitlines()[: EXAMPLES + 1]
+    folder = directory / "SST-2"
+    folder.mkdir()
+    (folder / "train.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "dev.tsv").write_text("\n".join(lines[:33]) + "\n", encoding="utf-8")
+    torch.manual_seed(0)
+    config = BertConfig(
+        num_hidden_layers=SHAPE["num_layers"],
+        hidden_size=SHAPE["hidden_size"],
+        num_attention_heads=SHAPE["num_heads"],
+        intermediate_size=SHAPE["intermediate_size"],
+        max_position_embeddings=SHAPE["max_positions"],
+    )
+    BertForSequenceClassification(config).save_pretrained(directory / "model")
+    tokenizer.save(str(directory / "model/tokenizer.json"))
+    texts = [line.split("\t")[0] for line in lines[1:]]
+    return sum(len(found.ids) for found in tokenizer.encode_batch(texts)) / UPDATES
+
+
+def _process(contender: str, directory: Path) -> Callable[[], float]:
+    def measure() -> float:
+        command = [sys.executable, "-m", __name__, contender, str(directory)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+        found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        return float(found.stdout.splitlines()[-1])
+
+    return measure
+
+
+def _seconds_of_an_update(ends: list[float]) -> float:
+    """Mean processor seconds of the updates behind the first ones: lengths differ, so a median would choose."""
+    return statistics.fmean(
+        after - before for before, after in zip(ends[WARM_UP:], ends[WARM_UP + 1 :], strict=False)
+    )
+
+
+def ours(directory: Path) -> float:
+    """Our trainer on one epoch."""
+    from accelerate import Accelerator
+
+    from pipeline.checkpoints.references import resolve_model
+    from pipeline.config.loading import Config
+    from pipeline.finetune.config import FinetuneConfig
+    from pipeline.finetune.forms.base import TaskContext
+    from pipeline.finetune.forms.registry import FORMS
+    from pipeline.finetune.starting import initial_network
+    from pipeline.finetune.tokenizer import TextTokenizer
+    from pipeline.finetune.trainer import train
+
+    config = FinetuneConfig.model_validate(
+        {
+            "tasks": {"sst2": {"kind": "sst2", "path": directory / "SST-2"}},
+            "training": {"epochs": 1, "batch_size": BATCH, "max_length": SHAPE["max_positions"]},
+        }
+    )
+    assert isinstance(config, Config)
+    pretrained = resolve_model(str(directory / "model"), directory)
+    task_config, settings = config.tasks["sst2"], config.training
+    context = TaskContext(
+        task_config, task_config.load(), settings, pretrained.model, TextTokenizer(pretrained.tokenizer_path)
+    )
+    task = FORMS[task_config.form](context)
+    model = initial_network(task, 1, pretrained.state_dict())
+    ends: list[float] = []
+    train(
+        Accelerator(cpu=True),
+        model,
+        task,
+        settings,
+        1,
+        lambda _: ends.append(time.process_time()),
+        lambda _: None,
+    )
+    return _seconds_of_an_update(ends)
+
+
+def hugging_face(directory: Path, *, by_length: bool) -> float:
+    """Hugging Face's Trainer on one epoch."""
+    import torch
+    from datasets import Dataset
+    from transformers import (
+        BertForSequenceClassification,
+        DataCollatorWithPadding,
+        PreTrainedTokenizerFast,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            ends.append(time.process_time())
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(directory / "model/tokenizer.json"),
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+    )
+    rows = [line.split("\t") for line in (directory / "SST-2/train.tsv").read_text().splitlines()[1:]]
+    encoded = tokenizer([text for text, _ in rows], truncation=True, max_length=SHAPE["max_positions"])
+    data = Dataset.from_dict({**encoded, "labels": [int(label) for _, label in rows]})
+    arguments = TrainingArguments(
+        output_dir=str(directory / "out"),
+        num_train_epochs=1,
+        per_device_train_batch_size=BATCH,
+        learning_rate=2e-5,
+        weight_decay=0.1,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_steps=10_000,
+        train_sampling_strategy="group_by_length" if by_length else "random",
+    )
+    ends: list[float] = []
+    torch.manual_seed(0)
+    trainer = Trainer(
+        BertForSequenceClassification.from_pretrained(directory / "model"),
+        arguments,
+        train_dataset=data,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        callbacks=[Clock()],
+    )
+    trainer.train()
+    return _seconds_of_an_update(ends)
+
+
+def main() -> None:
+    """One contender; its seconds are the last line."""
+    contender, directory = sys.argv[1], Path(sys.argv[2])
+    print(
+        json.dumps(
+            ours(directory)
+            if contender == "ours"
+            else hugging_face(directory, by_length=contender == "by_length")
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
