@@ -32,144 +32,39 @@ class Gpu:
     """Regular expression that matches the name reported by the driver, in lower case."""
 
 
-def _gpu(
-    name: str,
-    gib: float,
-    *,
-    fp32: float,
-    fp16: float,
-    source: str,
-    pattern: str,
-    bf16: float | None = None,
-) -> Gpu:
-    """A row of the table; memory in GiB, speeds in TFLOP/s."""
-    flops = {"fp32": fp32 * 1e12, "fp16": fp16 * 1e12}
-    if bf16 is not None:
-        flops["bf16"] = bf16 * 1e12
+_HOPPER = "NVIDIA H100 Tensor Core GPU data sheet (dense: half of the figures with sparsity)"
+_AMPERE = "NVIDIA A100 Tensor Core GPU data sheet"
+_ADA = "NVIDIA Ada GPU architecture white paper, appendix A (float32 accumulation)"
+_GA102 = "NVIDIA Ampere GA102 white paper, appendix A (float32 accumulation)"
+
+_ROWS = (
+    # name, GiB, TFLOP/s in fp32 and in half precision, whether it has bf16, pattern, source
+    # The first pattern that matches decides: special cards come before general ones.
+    ("b200", 178.0, 75.0, 2250.0, True, r"\bb200\b", "NVIDIA HGX B200 data sheet (dense)"),
+    ("h200", 139.8, 66.9, 989.4, True, r"\bh200\b", "NVIDIA H200 data sheet (dense)"),
+    ("h100-pcie", 79.1, 51.2, 756.5, True, r"\bh100.*pcie|\bh100 80gb$", _HOPPER),
+    ("h100", 79.1, 66.9, 989.4, True, r"\bh100\b", _HOPPER),
+    ("a100-40gb", 39.4, 19.5, 312.0, True, r"\ba100.*40gb", _AMPERE),
+    ("a100", 79.1, 19.5, 312.0, True, r"\ba100\b", _AMPERE),
+    ("a10", 22.0, 31.2, 125.0, True, r"\ba10\b", "NVIDIA A10 data sheet"),
+    ("a10g", 22.0, 35.0, 70.0, True, r"\ba10g\b", "NVIDIA A10G data sheet"),
+    ("a6000", 47.4, 38.7, 154.8, True, r"\ba6000\b", "NVIDIA RTX A6000 data sheet (dense)"),
+    ("l40s", 44.4, 91.6, 362.0, True, r"\bl40s\b", "NVIDIA L40S data sheet (dense)"),
+    ("l4", 22.0, 30.3, 121.0, True, r"\bl4\b", "NVIDIA L4 data sheet (dense)"),
+    ("rtx4090", 23.6, 82.6, 165.2, True, r"\b(rtx )?4090\b", _ADA),
+    ("rtx3090", 23.6, 35.6, 71.0, True, r"\b(rtx )?3090\b", _GA102),
+    ("t4", 14.6, 8.1, 65.0, False, r"\bt4\b", "NVIDIA T4 data sheet"),
+    ("v100", 31.7, 15.7, 125.0, False, r"\bv100.*32gb", "NVIDIA V100 data sheet"),
+    ("v100-16gb", 15.8, 15.7, 125.0, False, r"\bv100\b", "NVIDIA V100 data sheet"),
+)
+
+
+def _gpu(name: str, gib: float, fp32: float, half: float, has_bf16: bool, pattern: str, source: str) -> Gpu:
+    flops = {"fp32": fp32 * 1e12, "fp16": half * 1e12} | ({"bf16": half * 1e12} if has_bf16 else {})
     return Gpu(name, int(gib * _GIB), flops, source, pattern)
 
 
-_HOPPER = "NVIDIA H100 Tensor Core GPU data sheet (dense: half of the figures with sparsity)"
-_AMPERE = "NVIDIA A100 Tensor Core GPU data sheet"
-_VOLTA = "NVIDIA V100 data sheet"
-
-# The first pattern that matches decides: special cards come before general ones.
-GPUS: Mapping[str, Gpu] = {
-    gpu.name: gpu
-    for gpu in (
-        _gpu(
-            "b200",
-            178.0,
-            fp32=75.0,
-            bf16=2250.0,
-            fp16=2250.0,
-            source="NVIDIA HGX B200 data sheet (dense)",
-            pattern=r"\bb200\b",
-        ),
-        _gpu(
-            "h200",
-            139.8,
-            fp32=66.9,
-            bf16=989.4,
-            fp16=989.4,
-            source="NVIDIA H200 data sheet (dense)",
-            pattern=r"\bh200\b",
-        ),
-        _gpu(
-            "h100-pcie",
-            79.1,
-            fp32=51.2,
-            bf16=756.5,
-            fp16=756.5,
-            source=_HOPPER,
-            pattern=r"\bh100.*pcie|\bh100 80gb$",
-        ),
-        _gpu("h100", 79.1, fp32=66.9, bf16=989.4, fp16=989.4, source=_HOPPER, pattern=r"\bh100\b"),
-        _gpu(
-            "a100-40gb",
-            39.4,
-            fp32=19.5,
-            bf16=312.0,
-            fp16=312.0,
-            source=_AMPERE,
-            pattern=r"\ba100.*40gb",
-        ),
-        _gpu("a100", 79.1, fp32=19.5, bf16=312.0, fp16=312.0, source=_AMPERE, pattern=r"\ba100\b"),
-        _gpu(
-            "a10",
-            22.0,
-            fp32=31.2,
-            bf16=125.0,
-            fp16=125.0,
-            source="NVIDIA A10 data sheet",
-            pattern=r"\ba10\b",
-        ),
-        _gpu(
-            "a10g",
-            22.0,
-            fp32=35.0,
-            bf16=70.0,
-            fp16=70.0,
-            source="NVIDIA A10G data sheet",
-            pattern=r"\ba10g\b",
-        ),
-        _gpu(
-            "a6000",
-            47.4,
-            fp32=38.7,
-            bf16=154.8,
-            fp16=154.8,
-            source="NVIDIA RTX A6000 data sheet (dense)",
-            pattern=r"\ba6000\b",
-        ),
-        _gpu(
-            "l40s",
-            44.4,
-            fp32=91.6,
-            bf16=362.0,
-            fp16=362.0,
-            source="NVIDIA L40S data sheet (dense)",
-            pattern=r"\bl40s\b",
-        ),
-        _gpu(
-            "l4",
-            22.0,
-            fp32=30.3,
-            bf16=121.0,
-            fp16=121.0,
-            source="NVIDIA L4 data sheet (dense)",
-            pattern=r"\bl4\b",
-        ),
-        _gpu(
-            "rtx4090",
-            23.6,
-            fp32=82.6,
-            bf16=165.2,
-            fp16=165.2,
-            source="NVIDIA Ada GPU architecture white paper, appendix A (float32 accumulation)",
-            pattern=r"\b(rtx )?4090\b",
-        ),
-        _gpu(
-            "rtx3090",
-            23.6,
-            fp32=35.6,
-            bf16=71.0,
-            fp16=71.0,
-            source="NVIDIA Ampere GA102 white paper, appendix A (float32 accumulation)",
-            pattern=r"\b(rtx )?3090\b",
-        ),
-        _gpu(
-            "t4",
-            14.6,
-            fp32=8.1,
-            fp16=65.0,
-            source="NVIDIA T4 data sheet",
-            pattern=r"\bt4\b",
-        ),
-        _gpu("v100", 31.7, fp32=15.7, fp16=125.0, source=_VOLTA, pattern=r"\bv100.*32gb"),
-        _gpu("v100-16gb", 15.8, fp32=15.7, fp16=125.0, source=_VOLTA, pattern=r"\bv100\b"),
-    )
-}
+GPUS: Mapping[str, Gpu] = {row[0]: _gpu(*row) for row in _ROWS}
 """By the name that users type."""
 
 CPU = Gpu("cpu", 0, {}, "a CPU's peak depends on its cores, clock and vector units", r"^cpu$")
