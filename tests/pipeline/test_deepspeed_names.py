@@ -16,8 +16,8 @@ from torch import nn
 from cluster.artefacts.errors import ConfigError
 from cluster.train_group import Rank
 from pipeline.engine.deepspeed import version
-from pipeline.engine.deepspeed.private_names import ATTRIBUTES, FILE_KEYS
 from pipeline.engine.factory import open_engine
+from tests.pipeline.deepspeed_names import ATTRIBUTES, FILE_KEYS
 from tests.pipeline.ranks import make_config
 
 ROOT = Path(__file__).parents[2]

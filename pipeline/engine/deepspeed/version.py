@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from cluster.artefacts.errors import ConfigError
 
 SUPPORTED = SpecifierSet(">=0.19.8,<0.20")
-"""As in `pyproject.toml`. A test looks up everything in `private_names.py` in the installed version."""
+"""As in `pyproject.toml`. A test looks up every private name that is used in the installed version."""
 
 
 def require_supported_version() -> None:

@@ -1,6 +1,6 @@
-"""What this package uses of DeepSpeed beyond its documented interface.
+"""The names of DeepSpeed beyond its documented interface that `pipeline/engine/deepspeed` uses.
 
-`tests/pipeline/test_deepspeed_names.py` looks up every name in the installed version: before a newer version is allowed
+`test_deepspeed_names.py` looks up every name in the installed version: before a newer version is allowed
 (`version.py`), it says which are gone. No other module of the project mentions any of them.
 """
 
