@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipeline.pretrain.measuring.profiling import COLLECTIVES, MAX_PROFILED_RANKS, OTHER, StepProfiler
+from pipeline.pretrain.measuring.profiling import MAX_PROFILED_RANKS, StepProfiler
 from pipeline.runs.settings import ProfileConfig
 
 PARTS = ("data", "forward", "backward", "optimizer")
@@ -48,8 +48,10 @@ def train(profiler: StepProfiler, steps: range) -> None:
     profiler.close()
 
 
-def rows_of(directory: Path, name: str) -> list[dict[str, Any]]:
-    return json.loads((directory / f"{name}.parts.json").read_text())
+def calls_in(table: str) -> dict[str, int]:
+    """By part, how often it is counted in torch's table, whose last column is the number of calls."""
+    rows = (line.split() for line in table.splitlines() if line.strip().startswith("cloze.part"))
+    return {row[1]: int(row[-1]) for row in rows}
 
 
 @pytest.fixture(scope="module")
@@ -59,43 +61,23 @@ def profiled(group: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_parts_add_up_to_the_steps(profiled: Path):
-    rows = {row["part"]: row for row in rows_of(profiled, "rank-0-steps-3-5")}
-    assert set(rows) == {*PARTS, OTHER, COLLECTIVES}
-    assert sum(rows[part]["share"] for part in (*PARTS, OTHER)) == pytest.approx(1)
-    assert all(row["wall_s"] > 0 for row in rows.values())
-    assert {part: rows[part]["calls"] for part in PARTS} == dict(zip(PARTS, (2, 4, 4, 2), strict=True))
+def test_the_table_counts_every_part_of_the_profiled_steps_and_names_operators_and_collectives(
+    profiled: Path,
+):
+    table = (profiled / "rank-0-steps-3-5.txt").read_text()
+    assert calls_in(table) == dict(zip(PARTS, (2, 4, 4, 2), strict=True))
+    assert "aten::addmm" in table
+    assert "gloo:all_reduce" in table
 
 
-def test_collectives_are_a_share_of_the_part_that_calls_them(profiled: Path):
-    rows = {row["part"]: row for row in rows_of(profiled, "rank-0-steps-3-5")}
-    assert rows[COLLECTIVES]["calls"] == 2 * 2 * 4
-    assert rows[COLLECTIVES]["wall_s"] < rows["backward"]["wall_s"]
-
-
-def test_the_slowest_operators_are_in_the_table_of_torch(profiled: Path):
-    assert "aten::addmm" in (profiled / "rank-0-steps-3-5.operators.txt").read_text()
-
-
-def test_wall_time_of_a_part_is_that_of_its_marks_in_the_trace(profiled: Path):
+def test_the_trace_has_the_marks_of_the_parts(profiled: Path):
     events = json.loads((profiled / "rank-0-steps-3-5.json").read_text())["traceEvents"]
-    marks = [event["dur"] for event in events if event.get("name") == "cloze.part forward"]
-    assert len(marks) == 4
-    rows = rows_of(profiled, "rank-0-steps-3-5")
-    total_s = sum(row["wall_s"] for row in rows if row["part"] == "forward")
-    assert total_s == pytest.approx(sum(marks) / 1e6, rel=1e-3)
-
-
-def test_text_names_every_part(profiled: Path):
-    text = (profiled / "rank-0-steps-3-5.parts.txt").read_text()
-    assert "steps 3 to 4" in text
-    assert all(part in text for part in (*PARTS, OTHER, COLLECTIVES))
+    assert len([event for event in events if event.get("name") == "cloze.part forward"]) == 4
 
 
 def test_profile_of_steps_that_the_run_does_not_finish_is_written_when_it_ends(group: None, tmp_path: Path):
     train(StepProfiler(ProfileConfig(steps=(1, 50)), tmp_path, 0), range(3))
-    rows = {row["part"]: row["calls"] for row in rows_of(tmp_path, "rank-0-steps-1-3")}
-    assert rows["data"] == 2
+    assert calls_in((tmp_path / "rank-0-steps-1-3.txt").read_text())["data"] == 2
 
 
 def test_run_resumed_behind_the_steps_profiles_nothing(group: None, tmp_path: Path):
