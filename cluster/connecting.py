@@ -25,8 +25,6 @@ ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 TIMEOUT_S = 4.0
 """Longest wait for a connection, and for its answer."""
 _LOOKUP_TIMEOUT_S = 15.0
-_GCS_PORT = 6379
-_RAY_CLIENT_PORT = 10001
 _WANTS_AUTHENTICATION = (401, 403)
 _REFUSED_TOKEN = ("InvalidAuthToken", "Unauthenticated", "AuthenticationError")
 """Words in Ray's log when the cluster's token is missing or wrong."""
@@ -80,22 +78,11 @@ def dashboard_at(address: str) -> str:
     Raises:
         ClusterUnreachableError: nothing answers within seconds, or the answer does not come from a Ray dashboard.
     """
-    if address.startswith(("http://", "https://")):
-        require_dashboard(address)
-        return address.rstrip("/")
-    if address != "auto":
-        host, port = _host_and_port(address, _RAY_CLIENT_PORT if address.startswith("ray://") else _GCS_PORT)
-        if not tcp_answers(host, port):
-            raise unreachable(address, "the connection is refused or times out")
-        if not address.startswith("ray://"):
-            try:
-                require_dashboard(f"http://{host}:{port}")
-                return f"http://{host}:{port}"
-            except ClusterUnreachableError:
-                pass  # Not the dashboard's port: the cluster's own, which knows the dashboard's.
-    url = _ask_cluster_for_dashboard(address)
-    require_dashboard(url)
-    return url
+    if not address.startswith(("http://", "https://")):
+        _require_grpc(address)
+        address = _ask_cluster_for_dashboard(address)
+    require_dashboard(address)
+    return address.rstrip("/")
 
 
 def require_dashboard(url: str) -> None:
@@ -171,13 +158,6 @@ def access_refused(address: str, reason: object) -> ClusterUnreachableError:
 
 def _first_line(reason: object) -> str:
     return (str(reason) or type(reason).__name__).partition("\n")[0]
-
-
-def _host_and_port(address: str, default_port: int) -> tuple[str, int]:
-    try:
-        return host_and_port(address, default_port)
-    except ValueError as error:
-        raise unreachable(address, error) from None
 
 
 def _require_grpc(address: str) -> None:

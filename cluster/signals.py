@@ -24,9 +24,6 @@ from typing import NoReturn
 
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
 """EX_TEMPFAIL of sysexits.h, and the code of shells for Ctrl-C."""
-JOB_VARIABLE = "CLOZE_SUBMISSION_ID"
-"""Environment variable of a cluster's jobs, with the job's submission id."""
-EXIT_LINE = "exit code "
 RUNBOOK = "stop-and-preempt.md"
 _UNWINDING_S = 20.0
 """Schedulers kill 30 s after SIGTERM, by default."""
@@ -151,15 +148,11 @@ def end() -> NoReturn:
         _state.said = True
         # Past Python's buffers, whose locks an interrupted thread may hold.
         with suppress(OSError):
-            os.write(2, f"\n{message(_state.received)}{exit_line(_exit_code())}\n".encode())
+            os.write(2, f"\n{message(_state.received)}\n".encode())
     with suppress(Exception):
         end_children()
     # A normal exit would wait for threads, and crashes some libraries that are interrupted in the middle.
-    os._exit(_exit_code())
-
-
-def _exit_code() -> int:
-    return EXIT_CODES[signal.Signals(_state.received)]
+    os._exit(EXIT_CODES[signal.Signals(_state.received)])
 
 
 def message(number: int) -> str:
@@ -168,11 +161,6 @@ def message(number: int) -> str:
     if number == signal.SIGINT:
         return f"Interrupted; kept: {kept}. To continue: {next_step}"
     return f"Ended by SIGTERM.\nKept: {kept}\nNext: {next_step}\nRunbook: runbooks/{RUNBOOK}"
-
-
-def exit_line(code: int) -> str:
-    """The last line of a job's log, empty outside of jobs: Ray keeps no exit code of a stopped job."""
-    return f"\n{EXIT_LINE}{code}" if JOB_VARIABLE in os.environ else ""
 
 
 def end_children() -> None:

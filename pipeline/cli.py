@@ -43,7 +43,7 @@ def _run() -> int:
         if signals.received():
             raise
         try:
-            print(f"\n{error}{signals.exit_line(error.exit_code)}", file=sys.stderr, flush=True)
+            print(f"\n{error}", file=sys.stderr, flush=True)
         except OSError:
             # A file on the disk that is full: the exit code is still to say what happened.
             sys.stderr = io.StringIO()

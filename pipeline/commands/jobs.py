@@ -81,13 +81,14 @@ def jobs(
 ) -> None:
     """List the jobs of the cluster, newest first."""
     from cluster.jobs import list_jobs
+    from pipeline.runs.submission import VERB_KEY
 
     client = _connect(address)
-    found = [job for job in list_jobs(client) if everyone or "cloze_verb" in (job.metadata or {})]
+    found = [job for job in list_jobs(client) if everyone or VERB_KEY in (job.metadata or {})]
     if as_json:
         print_json([_as_dict(job) for job in found])
         return
-    columns = ("submission id", "verb", "status", "start", "duration", "MLflow run")
+    columns = ("submission id", "verb", "status", "start", "duration")
     print_table(f"jobs of {client.get_address()}", columns, [_as_row(job) for job in found])
     if not found:
         typer.echo("None yet. Start one: cloze submit -- VERB ...")
@@ -127,13 +128,11 @@ def stop(
         typer.echo(f"Stopped the cluster at {stopped.address}." if stopped else "No local cluster runs.")
         return
     from cluster.jobs import stop as stop_job
-    from pipeline.runs.submission import settle_run
 
     ended, by_us = stop_job(_connect(address), job)
     if not by_us:
         typer.echo(f"{job} had ended already: {_status(ended)}.")
         return
-    settle_run(ended)
     typer.echo(f"{job} is stopped ({_status(ended)}). What it committed is kept; its log: cloze logs {job}")
 
 
@@ -161,7 +160,6 @@ def _report(
     from cluster.jobs import find_job, follow_logs
     from cluster.local_cluster import own_cluster_at
     from cluster.signals import goes_on_by
-    from pipeline.runs.submission import settle_run
 
     job = find_job(client, submission_id)
     submitted = {"started": started, "address": client.get_address()}
@@ -180,7 +178,6 @@ def _report(
     follow = f"cloze logs --follow {submission_id}"
     with goes_on_by(follow, kept=f"the job, which goes on; to end it: cloze stop {submission_id}"):
         ended = follow_logs(client, submission_id, _write)
-    settle_run(ended)
     if as_json:
         print_json(_as_dict(ended) | submitted)
     typer.echo(f"{submission_id}: {_status(ended)}", err=True)
@@ -200,7 +197,7 @@ def _variables(given: list[str]) -> dict[str, str]:
     variables = {name: value for name, _, value in pairs}
     if secret := [name for name, value in variables.items() if has_credentials(value)]:
         raise ConfigError(
-            f"--env {', '.join(secret)}: holds credentials, and all who may look at the cluster see a job's"
+            f"--env {', '.join(secret)}: holds credentials, and all users of the cluster see a job's"
             " environment.",
             next_step="set the variable on the cluster's machines",
         )
@@ -219,33 +216,25 @@ def _status(job: JobDetails) -> str:
 
 def _as_row(job: JobDetails) -> tuple[str, ...]:
     shown = _as_dict(job)
-    start = (
-        datetime.fromtimestamp(shown["start_s"]).strftime("%Y-%m-%d %H:%M:%S") if shown["start_s"] else "-"
-    )
-    took = "-" if shown["duration_s"] is None else str(timedelta(seconds=round(shown["duration_s"])))
-    return (
-        shown["submission_id"],
-        shown["verb"] or "-",
-        _status(job),
-        start,
-        took,
-        shown["mlflow_run_id"] or "-",
-    )
+    start, took = "-", "-"
+    if shown["start_s"]:
+        start = datetime.fromtimestamp(shown["start_s"]).strftime("%Y-%m-%d %H:%M:%S")
+        took = str(timedelta(seconds=round(shown["duration_s"])))
+    return shown["submission_id"], shown["verb"] or "-", _status(job), start, took
 
 
 def _as_dict(job: JobDetails) -> dict[str, Any]:
-    metadata = job.metadata or {}
+    from pipeline.runs.submission import VERB_KEY
+
     start_s, end_s = (ms / 1000 if ms else None for ms in (job.start_time, job.end_time))
     return {
         "submission_id": job.submission_id,
-        "verb": metadata.get("cloze_verb"),
+        "verb": (job.metadata or {}).get(VERB_KEY),
         "status": job.status.value,
         "exit_code": job.driver_exit_code,
         "message": job.message or "",
         "start_s": start_s,
         "end_s": end_s,
         "duration_s": None if start_s is None else (end_s or time.time()) - start_s,
-        "mlflow_run_id": metadata.get("mlflow_run_id"),
-        "config_hash": metadata.get("config_hash"),
         "entrypoint": job.entrypoint,
     }

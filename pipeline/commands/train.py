@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.signals import JOB_VARIABLE
 from pipeline.commands.output import ConfigPath, DryRun, Json, Overrides, RunsDir, print_json, print_mapping
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ def pretrain(
     from pipeline.config.loading import load_config
     from pipeline.pretrain.launch import create_run, execute
     from pipeline.runs.config import PretrainConfig
+    from pipeline.runs.submission import JOB_VARIABLE
 
     settings = load_config(PretrainConfig, config, overrides or ())
     if dry_run:

@@ -31,8 +31,6 @@ from pipeline.runs.environment import environment, source_tags
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-RESERVED_RUN_VARIABLE = "CLOZE_MLFLOW_RUN_ID"
-"""Set for submitted jobs: the MLflow run that the submitter reserved, and that the job's first run adopts."""
 CREDENTIALS_HINT = (
     "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (of a database: MLFLOW_TRACKING_URI with its password)"
     " where this runs; a run stores no credentials"
@@ -104,11 +102,10 @@ def start_run(
     tags: Mapping[str, str],
     runs_dir: Path = Path("runs"),
 ) -> TrackedRun:
-    """Create an MLflow run, or adopt the reserved one, and log its resolved configuration.
+    """Create an MLflow run, and log its resolved configuration.
 
     Raises:
-        TrackingUnreachableError: the tracking store does not answer, or lacks the reserved run; nothing was
-            started.
+        TrackingUnreachableError: the tracking store does not answer; nothing was started.
     """
     uri = tracking_uri(runs_dir)
     from mlflow.entities import Param, RunTag
@@ -119,13 +116,9 @@ def start_run(
 
     with _tracking_errors(uri):
         client = connect(uri)
-        # Taken out of the environment: a reserved run is adopted once.
-        reserved = os.environ.pop(RESERVED_RUN_VARIABLE, None)
-        run_id = (
-            _adopt_run(client, uri, reserved, name)
-            if reserved
-            else _create_run(client, uri, experiment, name, runs_dir)
-        )
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        run = client.create_run(_experiment_id(client, uri, experiment, runs_dir), run_name=name)
+        run_id = run.info.run_id
         flat = flatten(config)
         params = [Param(key, str(value)[:_MAX_PARAM_CHARACTERS]) for key, value in flat.items()]
         for first in range(0, len(params), _MAX_PARAMS_PER_BATCH):
@@ -135,56 +128,6 @@ def start_run(
         client.log_dict(run_id, dict(config), "config.json")
         client.log_dict(run_id, environment(), "environment.json")
     return TrackedRun(uri, run_id)
-
-
-def reserve_run(experiment: str, name: str, *, runs_dir: Path) -> TrackedRun:
-    """Create an MLflow run that waits as `SCHEDULED`, so that its id is known before the job that adopts it.
-
-    Raises:
-        TrackingUnreachableError: the tracking store does not answer.
-    """
-    uri = tracking_uri(runs_dir)
-    with _tracking_errors(uri):
-        client = connect(uri)
-        run_id = _create_run(client, uri, experiment, name, runs_dir)
-        client.update_run(run_id, status="SCHEDULED")
-    return TrackedRun(uri, run_id)
-
-
-def end_run(run_id: str, status: str, *, runs_dir: Path, only_from: tuple[str, ...]) -> bool:
-    """Set the last status of a run whose job is gone, if it still has one of `only_from`; returns whether it did.
-
-    Raises:
-        TrackingUnreachableError: the tracking store does not answer, or does not have the run.
-    """
-    uri = tracking_uri(runs_dir)
-    with _tracking_errors(uri):
-        client = connect(uri)
-        if client.get_run(run_id).info.status not in only_from:
-            return False
-        client.set_terminated(run_id, status)
-    return True
-
-
-def _create_run(client: MlflowClient, uri: str, experiment: str, name: str, runs_dir: Path) -> str:
-    runs_dir.mkdir(parents=True, exist_ok=True)
-    run = client.create_run(_experiment_id(client, uri, experiment, runs_dir), run_name=name)
-    return run.info.run_id
-
-
-def _adopt_run(client: MlflowClient, uri: str, run_id: str, name: str) -> str:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.update_run(run_id, status="RUNNING", name=name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        raise TrackingUnreachableError(
-            f"The MLflow run {run_id} that was reserved for this job is not in {uri}.",
-            next_step="let job and submitter see one store: MLFLOW_TRACKING_URI, or a shared runs directory",
-        ) from None
-    return run_id
 
 
 @contextmanager

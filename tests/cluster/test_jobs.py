@@ -11,9 +11,11 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from ray.job_submission import JobSubmissionClient
 
 from cluster import jobs, local_cluster
 from cluster.artefacts.errors import ClusterUnreachableError, ReferenceNotFoundError
@@ -21,14 +23,16 @@ from cluster.connecting import named_address
 from cluster.jobs import connect
 from cluster.local_cluster import resolve_address
 
-ECHO = "import os; print(sorted(os.listdir('.')), os.environ['GREETING'])"
+ECHO = """
+import os
+from pathlib import Path
+print(sorted(map(str, Path().rglob("*"))), os.environ["GREETING"])
+"""
 SLEEP = """
-import time
-try:
-    print("awake", flush=True)
-    time.sleep(3600)
-except KeyboardInterrupt:
-    print("taking leave", flush=True)
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("taking leave"))
+print("awake", flush=True)
+time.sleep(3600)
 """
 
 
@@ -99,8 +103,11 @@ def test_a_cluster_that_refuses_the_token_is_not_reported_as_missing(cluster):
     assert "InvalidAuthToken" not in done.stderr, "Ray's own lines are kept back"
 
 
-def python(program: str, **environment: str) -> jobs.JobRequest:
-    return jobs.JobRequest((sys.executable, "-c", program), {"cloze_verb": "test"}, environment)
+def submit(client: JobSubmissionClient, name: str, program: str, **options: Any) -> bool:
+    shipped: dict[str, Any] = {"root": Path(jobs.__file__).parents[1], "code": ("cluster",)}
+    settings = {"metadata": {"verb": "test"}, "environment": {}, "stop_grace_s": 15}
+    command = (sys.executable, "-c", program)
+    return jobs.submit(client, name, command, **(shipped | settings | options))
 
 
 IN_WORKER = """
@@ -110,14 +117,13 @@ print("worker in", ray.get(ray.remote(lambda: os.getcwd()).remote()))
 """
 
 
-def test_workers_of_a_job_start_where_it_was_submitted_and_run_the_shipped_code(client, tmp_path):
+def test_workers_of_a_job_start_where_it_was_submitted_and_run_the_shipped_code(
+    client, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "__init__.py").write_text("raise ImportError('not the shipped code')")
-    packages = (Path(jobs.__file__).parent,)
-    request = jobs.JobRequest(
-        (sys.executable, "-c", IN_WORKER), {}, {}, packages=packages, start_directory=tmp_path
-    )
-    assert jobs.submit(client, "directory", request)
+    assert submit(client, "directory", IN_WORKER)
     shown: list[str] = []
     assert jobs.follow_logs(client, "directory", shown.append).status == "SUCCEEDED", "".join(shown)
     assert f"worker in {tmp_path}" in "".join(shown)
@@ -144,60 +150,44 @@ def test_local_cluster_refuses_access_without_its_token(cluster, monkeypatch):
         connect(cluster.address)
 
 
-def test_job_runs_with_its_packages_environment_and_metadata(client, tmp_path):
-    package = tmp_path / "package"
-    (package / "__pycache__").mkdir(parents=True)
-    (package / "module.py").write_text("")
-    request = jobs.JobRequest(
-        (sys.executable, "-c", ECHO),
-        {"cloze_verb": "test"},
-        {"GREETING": "good morning"},
-        packages=(package,),
-    )
-    assert jobs.submit(client, "echo", request)
+def test_job_runs_with_its_code_and_nothing_else_its_environment_and_metadata(client, tmp_path):
+    for name in ("package/__pycache__/module.pyc", "package/.env", "package/runs/module.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    for name in (".env", "data.txt", "runs/package/module.py", "other/package/module.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("secret")
+    (tmp_path / "one.toml").write_text("")
+    shipped = {"root": tmp_path, "code": ("package", "one.toml")}
+    assert submit(client, "echo", ECHO, environment={"GREETING": "good morning"}, **shipped)
     shown: list[str] = []
     job = jobs.follow_logs(client, "echo", shown.append)
-    assert (job.status, job.driver_exit_code, (job.metadata or {})["cloze_verb"]) == ("SUCCEEDED", 0, "test")
-    assert "['package'] good morning" in "".join(shown)
-    assert "['package'] good morning" in jobs.read_logs(client, "echo")
+    assert (job.status, job.driver_exit_code) == ("SUCCEEDED", 0)
+    assert (job.metadata or {})["verb"] == "test"
+    files = "['one.toml', 'package', 'package/runs', 'package/runs/module.py'] good morning"
+    assert files in "".join(shown)
+    assert files in jobs.read_logs(client, "echo")
     assert job.start_time is not None
     assert job.end_time is not None
     assert job.end_time > job.start_time
 
 
-def test_running_job_is_submitted_once_stopped_gracefully_and_then_followed_by_attempt_2(client):
-    assert jobs.submit(client, "nap", python(SLEEP))
-    assert not jobs.submit(client, "nap", python(SLEEP))
-    assert [job.submission_id for job in jobs.attempts(client, "nap") if not job.status.is_terminal()] == [
-        "nap"
-    ]
+def test_running_job_is_submitted_once_and_stopped_gracefully(client):
+    assert submit(client, "nap", SLEEP)
+    assert not submit(client, "nap", SLEEP)
     while "awake" not in jobs.read_logs(client, "nap"):
         time.sleep(0.1)
     job, by_us = jobs.stop(client, "nap")
     assert (job.status, by_us) == ("STOPPED", True)
     assert "taking leave" in jobs.read_logs(client, "nap")
     assert jobs.stop(client, "nap")[1] is False
-    assert jobs.next_id("nap", jobs.attempts(client, "nap")) == "nap-2"
 
 
 def test_unknown_job_names_the_nearest(client):
-    assert jobs.submit(client, "cloze-doctor-1234567890", python("pass"))
+    assert submit(client, "cloze-doctor-1234567890", "pass")
     for act in (jobs.read_logs, jobs.stop, jobs.find_job):
         with pytest.raises(ReferenceNotFoundError, match="cloze-doctor-1234567890"):
             act(client, "cloze-doctor-1234567899")
-
-
-def test_attempts_are_counted_past_nine():
-    from ray.job_submission import JobDetails
-
-    def job(name: str) -> JobDetails:
-        return JobDetails.model_validate(
-            {"type": "SUBMISSION", "submission_id": name, "status": "FAILED", "entrypoint": ""}
-        )
-
-    assert jobs.next_id("a-b", []) == "a-b"
-    assert jobs.next_id("a-b", [job("a-b")]) == "a-b-2"
-    assert jobs.next_id("a-b", [job("a-b"), job("a-b-10")]) == "a-b-11"
 
 
 @pytest.mark.parametrize("scheme", ["http://127.0.0.1:{}", "127.0.0.1:{}", "ray://127.0.0.1:{}"])

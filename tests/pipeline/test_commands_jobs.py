@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import typer
-from ray.job_submission import JobDetails
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import (
     ConfigError,
     MissingInputError,
     ReferenceNotFoundError,
-    TrackingUnreachableError,
 )
-from cluster.jobs import JobRequest, submit
 from cluster.jobs import connect as connect_jobs
+from cluster.jobs import submit
 from cluster.local_cluster import find_local_cluster, resolve_address
-from cluster.signals import JOB_VARIABLE
 from pipeline.commands import doctor, jobs, train
 from pipeline.runs import submission
-from pipeline.runs.tracking import connect, start_run, tracking_uri
 
 SLEEPING = """
 import sys, time, typer
@@ -59,7 +56,7 @@ def make_app() -> typer.Typer:
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch):
-    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "MLFLOW_TRACKING_URI", "CLOZE_MLFLOW_RUN_ID"):
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -102,17 +99,18 @@ def test_submitted_verb_outlives_the_command_and_is_listed_with_its_log(cli):
 
 
 def test_same_work_is_not_started_twice_while_it_runs_and_is_attempt_2_after_it_ended(cli):
-    base_id = submission.prepare(make_app(), ["doctor", "--data-dir", "."]).base_id
+    prepared = submission.prepare(make_app(), ["doctor", "--data-dir", "."])
+    base_id = prepared.base_id
     assert find_local_cluster() is not None
     submit(
         connect_jobs(resolve_address(None)),
         base_id,
-        JobRequest(
-            (sys.executable, "-c", SLEEPING),
-            {"cloze_verb": "doctor"},
-            {JOB_VARIABLE: base_id},
-            **submission.prepare(make_app(), ["doctor"]).stopping(),
-        ),
+        (sys.executable, "-c", SLEEPING),
+        root=Path(submission.__file__).parents[2],
+        code=submission.CODE,
+        metadata={submission.VERB_KEY: "doctor"},
+        environment=submission.environment_of(base_id),
+        stop_grace_s=prepared.stop_grace_s,
     )
     while "awake" not in cli("logs", base_id).output:
         time.sleep(0.1)
@@ -120,9 +118,9 @@ def test_same_work_is_not_started_twice_while_it_runs_and_is_attempt_2_after_it_
     answer = json.loads(again.stdout)
     assert (answer["submission_id"], answer["started"]) == (base_id, False)
     assert "Not started again" in cli("submit", "--", "doctor", "--data-dir", ".").output
-    assert "is stopped (STOPPED, exit code 75)" in cli("stop", base_id).output
+    assert "is stopped (STOPPED)" in cli("stop", base_id).output
     assert "Next: cloze doctor --data-dir ." in cli("logs", base_id).output
-    assert "STOPPED, exit code 75" in " ".join(cli("jobs").output.split())
+    assert "STOPPED" in cli("jobs").output
     answer = json.loads(cli("submit", "--json", "--", "doctor", "--data-dir", ".").stdout)
     assert (answer["submission_id"], answer["started"]) == (f"{base_id}-2", True)
 
@@ -151,7 +149,6 @@ def test_submission_id_follows_from_arguments_configuration_and_directory(config
     monkeypatch.chdir(tmp_path / "elsewhere")
     others.append(submission.prepare(app, ["pretrain", str(config), "steps=4"]))
     assert len({one.base_id, *(other.base_id for other in others)}) == 4
-    assert one.metadata("a1b2")["config_hash"] == one.config_hash != others[0].config_hash
 
 
 def test_mistakes_are_reported_before_anything_is_submitted(config):
@@ -167,41 +164,6 @@ def test_mistakes_are_reported_before_anything_is_submitted(config):
     with pytest.raises(ReferenceNotFoundError):
         submission.prepare(app, ["resume", "no-such-run"])
     assert "No such option" in CliRunner().invoke(app, ["submit", "--", "doctor", "--no-such"]).output
-
-
-def test_reserved_run_is_adopted_once_settled_when_its_job_dies_and_missed_when_it_is_not_there(
-    config, tmp_path, monkeypatch
-):
-    plan = submission.prepare(make_app(), ["pretrain", str(config)])
-    run_id = plan.reserve_run()
-    assert run_id is not None
-    client = connect(tracking_uri(tmp_path / "runs"))
-    assert client.get_run(run_id).info.status == "SCHEDULED"
-    environment = submission.environment_of(plan, "cloze-pretrain-1", run_id)
-    assert environment["CLOZE_SUBMISSION_ID"] == "cloze-pretrain-1"
-
-    monkeypatch.setenv("CLOZE_MLFLOW_RUN_ID", environment["CLOZE_MLFLOW_RUN_ID"])
-    settings = {"config": {"steps": 3}, "tags": {"a": "b"}, "runs_dir": tmp_path / "runs"}
-    assert start_run("pretrain", "tiny", **settings).run_id == run_id
-    assert client.get_run(run_id).info.status == "RUNNING"
-    assert client.get_run(run_id).data.params == {"steps": "3"}
-    assert start_run("pretrain", "tiny", **settings).run_id != run_id
-
-    job = JobDetails.model_validate(
-        {"type": "SUBMISSION", "status": "STOPPED", "entrypoint": "", "metadata": plan.metadata(run_id)}
-    )
-    submission.settle_run(job, only_reserved=True)
-    assert client.get_run(run_id).info.status == "RUNNING"
-    submission.settle_run(job)
-    assert client.get_run(run_id).info.status == "KILLED"
-
-    monkeypatch.setenv("CLOZE_MLFLOW_RUN_ID", "0" * 32)
-    with pytest.raises(TrackingUnreachableError, match="was reserved for this job"):
-        start_run("pretrain", "tiny", **settings)
-
-
-def test_what_is_shipped_holds_code_only():
-    assert {path.name for path in submission.code_to_ship()} == set(submission.CODE)
 
 
 def test_what_is_passed_on_is_named_or_refused(monkeypatch):
