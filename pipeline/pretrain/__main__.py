@@ -41,7 +41,6 @@ def _main(directory: str) -> None:
     from pipeline.pretrain.guards.leftovers import end_leftovers
     from pipeline.runs.directory import RunDirectory
     from pipeline.runs.lifecycle import record_launch
-    from pipeline.runs.torchrun_files import note_torchrun, remove_torchrun_directories
 
     if "RANK" not in os.environ:
         os.environ |= _ALONE
@@ -53,9 +52,6 @@ def _main(directory: str) -> None:
                 held.enter_context(run.held("its training"))
                 end_leftovers(run)
                 record_launch(run)
-            if rank.local_rank == 0:
-                remove_torchrun_directories(run)
-                note_torchrun(run)
             _train(run, rank)
     except ClozeError as error:
         if signals.received():

@@ -44,7 +44,6 @@ from pipeline.runs.log.lines import log_size, read_new
 from pipeline.runs.log.sender import want_status
 from pipeline.runs.reconciling import replay
 from pipeline.runs.token_plan import UNBOUNDED_STEPS
-from pipeline.runs.torchrun_files import remove_torchrun_directories
 
 _POLL_S = 0.5
 
@@ -139,7 +138,6 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
     num_cpus = max(os.cpu_count() or 1, size.workers * size.cpus_per_worker)
     with run.refusals():
         end_leftovers(run)
-        remove_torchrun_directories(run)
         record_launch(run)
         want_status(run, "RUNNING")
     try:

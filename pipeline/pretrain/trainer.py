@@ -183,7 +183,11 @@ class Trainer:
         return totals
 
     def _share(self, totals: Totals, following: Step[HostBatch] | None) -> Shared:
-        """Exchange this step's losses, the next batch's predictions and rank 0's signals with the other ranks."""
+        """Exchange this step's losses, the next batch's predictions and rank 0's signals with the other ranks.
+
+        Raises:
+            StorageError: another group has taken the run over; nothing of this step is written.
+        """
         self._beat("exchange")
         batches = [] if following is None else following.micro_batches
         counts = {term: float(sum(batch.data.counts[term] for batch in batches)) for term in self.weights}
@@ -193,7 +197,12 @@ class Trainer:
             is_lost = self.fence is not None and self.fence.is_lost()
             signals = Signals(self._elapsed_s(following), self.stop_file.requested(), saving_fails, is_lost)
         with self.profiler.part("exchange"):
-            return exchange(totals.sums, counts, signals)
+            shared = exchange(totals.sums, counts, signals)
+        if shared.signals.is_lost:
+            if self.fence is not None:
+                self.fence.require()
+            raise endings.taken_over(self.run)
+        return shared
 
     def _elapsed_s(self, following: Step[HostBatch] | None) -> float:
         """Seconds of training before the next update. One that is repeated takes what was logged, because the learning
@@ -301,12 +310,8 @@ class Trainer:
 
         Raises:
             PreemptedError: it was asked to.
-            StorageError: its checkpoints cannot be written, or another group has taken it over.
+            StorageError: its checkpoints cannot be written.
         """
-        if signals.is_lost:
-            if self.fence is not None:
-                self.fence.require()
-            raise endings.taken_over(self.run)
         if signals.saving_fails:
             raise self.checkpoints.failure()
         if not signals.stop or self._is_over():

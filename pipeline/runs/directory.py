@@ -6,18 +6,21 @@ runs/NAME-1a2b3c4d/
     events.jsonl    the run's history: starts, resumptions, repairs and ends (`Event`)
     log.jsonl       every step's metrics and every event at a step (`LogKind`), append-only; the truth
     log.seals       hashes of the log's stretches
-    log.sent        bytes of the log that MLflow has; log.status and log.errors belong to the sending process, too
+    log.sent        bytes of the log that MLflow has, in decimal; `.log.sent.lock` is held by the process that sends
+    log.status      the status that the run is to have in MLflow; absent once MLflow has been told
+    log.errors      output of the sending process; empty when all is well
+    .log.sender     host and process id of the process that sends for the newest attempt
     skipped.json    the data that is left out after loss spikes
     verified.json   which files of its data were hashed, and need not be as long as they are unchanged
     owner.json      the fence: which group of workers the run belongs to
     stop.json       the request to stop (`cluster.stopping`)
     index-cache/    which documents make the samples of this epoch and the next; made anew when it is missing
     checkpoints/    step-00000100/ ... each committed like any artefact
-    heartbeats/     signs of life of every rank: rank-00000, pulse-00000
+    heartbeats/     signs of life of every rank: rank-00000 ...
     stacks/         stacks of ranks that stood still
     profile/        traces and tables of profiled steps
-    torchrun/       which temporary directory each torchrun has
     ray-train/      what Ray Train writes
+    .lock           held by the process that trains or changes the run; `.clock` asks the file system for the time
 
 Nothing here but `RunDirectory.config` imports the configuration's classes: a run of another version of cloze, whose
 configuration does not validate any more, is still listed, shown, compared and traced by its `settings`.
@@ -71,11 +74,43 @@ class RunInfo(BaseModel):
     """The Ray job that started it, if one did."""
 
 
+class _Place:
+    """A file or directory of a run; the text at the top of this file says what each holds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDirectory, owner: type[RunDirectory]) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
     """One run on disk."""
 
     path: Path
+
+    info_file = _Place(RUN_FILE)
+    config_file = _Place(CONFIG_FILE)
+    history = _Place("events.jsonl")
+    log = _Place("log.jsonl")
+    log_seals = _Place("log.seals")
+    log_sent = _Place("log.sent")
+    log_sent_lock = _Place(".log.sent.lock")
+    log_sender = _Place(".log.sender")
+    log_status = _Place("log.status")
+    log_errors = _Place("log.errors")
+    skipped = _Place("skipped.json")
+    verified = _Place("verified.json")
+    owner = _Place("owner.json")
+    lock = _Place(LOCK_NAME)
+    clock = _Place(".clock")
+    checkpoints = _Place("checkpoints")
+    index_cache = _Place("index-cache")
+    profile = _Place("profile")
+    ray_train = _Place("ray-train")
+    heartbeats = _Place("heartbeats")
+    stacks = _Place("stacks")
 
     @property
     def exists(self) -> bool:
@@ -88,123 +123,9 @@ class RunDirectory:
         usual = self.path.resolve().parent == Path("runs").resolve()
         return shlex.quote(self.path.name if usual else str(self.path.resolve()))
 
-    @property
-    def info_file(self) -> Path:
-        """Who the run is in MLflow; see `info`. A directory with this file is a run."""
-        return self.path / RUN_FILE
-
-    @property
-    def config_file(self) -> Path:
-        """The configuration of the attempts to come."""
-        return self.path / CONFIG_FILE
-
-    @property
-    def history(self) -> Path:
-        """The events of the run; see `record_event` and `events`."""
-        return self.path / "events.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """The log of every step; see `pipeline.runs.log`."""
-        return self.path / "log.jsonl"
-
-    @property
-    def log_seals(self) -> Path:
-        """Hashes of the log's stretches."""
-        return self.path / "log.seals"
-
-    @property
-    def log_sent(self) -> Path:
-        """Bytes of the log that MLflow has, in decimal."""
-        return self.path / "log.sent"
-
-    @property
-    def log_sent_lock(self) -> Path:
-        """Held by the process that sends the log."""
-        return self.path / ".log.sent.lock"
-
-    @property
-    def log_sender(self) -> Path:
-        """Host and process id of the process that sends for the newest attempt."""
-        return self.path / ".log.sender"
-
-    @property
-    def log_status(self) -> Path:
-        """The status that the run is to have in MLflow; absent once MLflow has been told."""
-        return self.path / "log.status"
-
-    @property
-    def log_errors(self) -> Path:
-        """Output of the sending process; empty when all is well."""
-        return self.path / "log.errors"
-
-    @property
-    def skipped(self) -> Path:
-        """The data that is left out after loss spikes; see `SkipLedger`."""
-        return self.path / "skipped.json"
-
-    @property
-    def verified(self) -> Path:
-        """Which files of the run's data were verified, and their sizes and times then."""
-        return self.path / "verified.json"
-
-    @property
-    def owner(self) -> Path:
-        """The token of the group that the run belongs to; see `Fence`."""
-        return self.path / "owner.json"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the process that trains or changes the run."""
-        return self.path / LOCK_NAME
-
-    @property
-    def clock(self) -> Path:
-        """Touched to ask the file system for the time."""
-        return self.path / ".clock"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Directory of the run's checkpoints, where they are not kept elsewhere."""
-        return self.path / "checkpoints"
-
-    @property
-    def index_cache(self) -> Path:
-        """Directory of the cached indices of epochs."""
-        return self.path / "index-cache"
-
-    @property
-    def profile(self) -> Path:
-        """Directory of profiles."""
-        return self.path / "profile"
-
-    @property
-    def torchrun(self) -> Path:
-        """Directory of notes on torchrun's temporary directories."""
-        return self.path / "torchrun"
-
-    @property
-    def ray_train(self) -> Path:
-        """Directory of Ray Train."""
-        return self.path / "ray-train"
-
-    @property
-    def heartbeats(self) -> Path:
-        """Directory of the ranks' signs of life."""
-        return self.path / "heartbeats"
-
     def heartbeat(self, rank: int) -> Path:
         """The activity of a rank; see `Heartbeat`."""
         return self.heartbeats / f"rank-{rank:05d}"
-
-    def pulse(self, rank: int) -> Path:
-        """The count of a rank's helper; see `Pulse`."""
-        return self.heartbeats / f"pulse-{rank:05d}"
-
-    @property
-    def stacks(self) -> Path:
-        """Directory of stacks."""
-        return self.path / "stacks"
 
     def stack_file(self, rank: int, host: str, pid: int, suffix: str = ".txt") -> Path:
         """The stacks of a rank's process when it stood still; `.py-spy.txt` is read from outside the process."""

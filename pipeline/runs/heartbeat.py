@@ -1,11 +1,9 @@
 """Signs of life of every rank, and the end of one that gives none.
 
 RUN/heartbeats/rank-00000             what the rank does at the moment: one line of JSON, written over and over
-RUN/heartbeats/pulse-00000            that its process exists: see `pulse.py`
 RUN/stacks/rank-00000-HOST-PID.txt    the stacks of all its threads, when it stood still for too long
 
-A beat is progress, and is late after a time that depends on what the rank does; a pulse is life, and only says whether
-the process may still train.
+A beat is progress, and is late after a time that depends on what the rank does.
 
 Stacks are written while Python does nothing, by a thread of C that needs no interpreter lock (`faulthandler`). A
 stopped or vanished process cannot do even that; `stall_watch.py` sees to it.
@@ -26,7 +24,6 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.pulse import Pulse
 
 ENDED = "ended"
 """Part of a rank that came to its end in good order."""
@@ -98,7 +95,6 @@ class Heartbeat:
             self._stacks_path = run.stack_file(rank, platform.node(), process.pid)
             self._stacks = self._stacks_path.open("w")
             self._write(-1, "starting", timeout_s * FIRST_TIMES_AS_LONG)
-        self._pulse = Pulse(run.pulse(rank), process.pid)
 
     def beat(self, step: int, part: str) -> None:
         """Say that this rank begins `part` of `step`.
@@ -121,7 +117,6 @@ class Heartbeat:
         if self._stacks.closed:
             return
         faulthandler.cancel_dump_traceback_later()
-        self._pulse.close()
         self._put(self._step, ENDED, 0.0)
         os.close(self._file)
         self._stacks.close()

@@ -16,7 +16,6 @@ from pipeline.runs.events import Event
 from pipeline.runs.lifecycle import record_end
 from pipeline.runs.log.sender import send_log, want_status
 from pipeline.runs.state import is_held, state_of
-from pipeline.runs.torchrun_files import remove_torchrun_directories
 
 
 def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
@@ -27,7 +26,6 @@ def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
     """
     # Looking at a run must not fail because a file of it cannot be read or written.
     with suppress(ClozeError, OSError):
-        remove_torchrun_directories(run)
         state, events = state_of(run), run.events()
         if state.name == "lost" and events[-1]["event"] != Event.LOST:
             run.record_event(Event.LOST, message=state.detail)

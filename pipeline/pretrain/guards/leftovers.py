@@ -7,6 +7,7 @@ reached at all loses the run by its fence (`fence.py`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import psutil
@@ -14,15 +15,11 @@ import psutil
 from cluster.artefacts.errors import StorageError
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
-from pipeline.runs.heartbeat import (
-    ENDED,
-    Beat,
-    is_here,
-    process_of,
-    read_heartbeats,
-)
-from pipeline.runs.pulse import find_beating
+from pipeline.runs.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
 
+_OBSERVATION_S = 12.0
+"""Seconds without a beat after which a worker of another machine is taken for gone."""
+_POLL_S = 0.5
 _PATIENCE_S = 10.0
 """Seconds that a worker of this machine has to notice by itself."""
 
@@ -38,7 +35,6 @@ def end_leftovers(run: RunDirectory) -> None:
     _require_silence([beat for beat in beats if not is_here(beat)], run)
     for beat in read_heartbeats(run):
         run.heartbeat(beat.rank).unlink(missing_ok=True)
-        run.pulse(beat.rank).unlink(missing_ok=True)
 
 
 def _end_here(beats: Sequence[Beat], run: RunDirectory) -> None:
@@ -53,11 +49,16 @@ def _end_here(beats: Sequence[Beat], run: RunDirectory) -> None:
 
 
 def _require_silence(beats: Sequence[Beat], run: RunDirectory) -> None:
-    """Refuse while a worker that cannot be looked up here shows that it exists, however long its last step takes."""
-    by_path = {path(beat.rank): beat for beat in beats for path in (run.pulse, run.heartbeat)}
-    if (beating := find_beating(by_path)) is not None:
-        beat = by_path[beating]
-        raise StorageError(
-            f"{run.path} is still being trained by rank {beat.rank}, process {beat.pid} on {beat.host}.",
-            next_step=f"end it: ssh {beat.host} kill {beat.pid}; or wait until Ray has done so",
-        )
+    """Refuse while a worker that cannot be looked up here makes progress; clocks differ, so only changes count.
+
+    One that is in a long step loses the run by its fence, before it writes anything.
+    """
+    before, deadline = {beat.rank: beat for beat in beats}, time.monotonic() + _OBSERVATION_S
+    while before and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        for beat in read_heartbeats(run):
+            if before.get(beat.rank, beat) != beat:
+                raise StorageError(
+                    f"{run.path} is still being trained by rank {beat.rank}, process {beat.pid} on {beat.host}.",
+                    next_step=f"end it: ssh {beat.host} kill {beat.pid}; or wait until Ray has done so",
+                )

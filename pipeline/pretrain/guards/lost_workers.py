@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import signal
 
 from cluster.train_group import errors_by_rank
 from pipeline.pretrain.guards.out_of_memory import was_killed_for_memory
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.heartbeat import Beat, read_heartbeats
-from pipeline.runs.pulse import deadly_signal
 
 _NODE_LOST = re.compile(
     r"NodeDied|NODE_DIED|node (?:has|had)? ?(?:died|been (?:lost|terminated|preempted))", re.IGNORECASE
@@ -32,11 +30,9 @@ def record_lost_workers(run: RunDirectory, failure: Exception, oom_kills: int) -
     # A group that failed before its workers said anything finds the last words of the one before.
     beats = {beat.rank: beat for beat in read_heartbeats(run) if beat.pid not in known}
     told = {rank: str(error) for rank, error in errors_by_rank(failure).items()}
-    killed = {rank: deadly_signal(run.pulse(rank)) for rank in beats}
     named = {int(pid) for pid in _PID.findall(str(failure))}
-    # Ray ends the others with SIGTERM, or they end by themselves; SIGKILL by Ray comes after what it tells of.
     found = {rank for rank, beat in beats.items() if beat.pid in named} | told.keys()
-    first = sorted(found or {rank for rank, number in killed.items() if number} or beats.keys())
+    first = sorted(found or beats.keys())
     workers = []
     for rank in first:
         beat = beats.get(rank)
@@ -46,11 +42,11 @@ def record_lost_workers(run: RunDirectory, failure: Exception, oom_kills: int) -
         if beat is not None and _stood_still(run, beat):
             why = "ended itself, because training stood still; see `stalled`"
         else:
-            why = _why(told.get(rank, str(failure)), killed.get(rank), oom_kills)
+            why = _why(told.get(rank, str(failure)), oom_kills)
         workers.append({"rank": rank, **place, "why": why})
     # What died by itself comes before what only lost its connection to it.
     workers.sort(key=lambda one: (one["why"].startswith("raised"), one["rank"]))
-    run.record_event(Event.WORKERS_LOST, workers=workers, message=_why(str(failure), None, oom_kills))
+    run.record_event(Event.WORKERS_LOST, workers=workers, message=_why(str(failure), oom_kills))
 
 
 def _stood_still(run: RunDirectory, beat: Beat) -> bool:
@@ -59,17 +55,15 @@ def _stood_still(run: RunDirectory, beat: Beat) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _why(told: str, number: int | None, oom_kills: int) -> str:
+def _why(told: str, oom_kills: int) -> str:
     if _NODE_LOST.search(told):
         return "its node was lost"
     if was_killed_for_memory(told):
         return "Ray ended it, because the memory of its machine was nearly full"
-    if number == signal.SIGKILL and oom_kills > 0:
-        return "killed by SIGKILL, and the kernel ended processes for memory meanwhile (dmesg names them)"
-    if number:
-        return f"killed by {signal.Signals(number).name}"
     if _PROCESS_LOST.search(told):
-        memory = "; the kernel ended processes for memory meanwhile" if oom_kills > 0 else ""
+        memory = (
+            "; the kernel ended processes for memory meanwhile (dmesg names them)" if oom_kills > 0 else ""
+        )
         return f"its process was killed or crashed{memory}"
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     return f"raised {lines[-1][:500]}" if lines else "no reason is known"
