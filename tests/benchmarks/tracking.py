@@ -134,13 +134,11 @@ def _sender(directory: Path, *, uri: str, answers: bool) -> Iterator[Logging]:
         RunDirectory(directory), uri=uri if answers else DEAD, run_id=run_id, model_name="benchmark"
     )
     log.write("train", 0, {"started": 0.0})
-    sender.notify()
     # The process has imported MLflow when the first line is sent, or has failed to be.
     time.sleep(START_S)
 
     def log_step(step: int) -> None:
         log.write("train", step, _metrics(step))
-        sender.notify()
 
     yield log_step
     log.close()

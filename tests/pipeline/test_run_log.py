@@ -90,7 +90,6 @@ def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_later(
     )
     for step in range(1, 4):
         log.write("train", step, {"down": float(step)})
-        sender.notify()
     log.close()
     assert "did not take everything" in sender.close()
     assert not RunDirectory(tmp_path).log_sent.exists()
@@ -105,7 +104,6 @@ def test_a_sender_sends_while_the_run_goes_on_and_says_nothing_when_all_is_sent(
     sender = Sender(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="live")
     for step in range(1, 1501):
         log.write("train", step, {"live": float(step), "other": 0.5})
-        sender.notify()
     log.close()
     assert sender.close() == ""
     assert history(tracked, "live") == [(step, float(step)) for step in range(1, 1501)]
@@ -309,8 +307,6 @@ def test_two_that_send_the_same_log_take_turns(tmp_path: Path, tracked: TrackedR
     senders = [Sender(run, uri=tracked.uri, run_id=tracked.run_id, model_name="two") for _ in range(2)]
     for step in range(1, 301):
         log.write("train", step, {"two": float(step)})
-        for sender in senders:
-            sender.notify()
     log.close()
     assert [sender.close() for sender in senders] == ["", ""]
     assert history(tracked, "two") == [(step, float(step)) for step in range(1, 301)]
@@ -337,7 +333,6 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
     log = RunLog(RunDirectory(tmp_path))
     sender = Sender(RunDirectory(tmp_path), uri="http://127.0.0.1:9", run_id="0" * 32, model_name="none")
     log.write("train", 1, {"loss": 1.0})
-    sender.notify()
     log.close()
     assert sender.pid is None
     assert "no-python" in sender.close()

@@ -43,14 +43,10 @@ class Reporter:
         """Add an event at a step to history and log, once: a repeated step does not write it again."""
         if self._log is not None and self._log.event(event, step, details):
             self._run.record_event(Event(event), step=step, **details)
-            self._notify()
 
     def write(self, kind: LogKind, step: int, values: Mapping[str, Any]) -> bool:
         """Log the numbers of a step, once for each kind and step; returns whether it did."""
-        written = self._log is not None and self._log.write(kind, step, values)
-        if written:
-            self._notify()
-        return written
+        return self._log is not None and self._log.write(kind, step, values)
 
     def recorded(self, step: int) -> Mapping[str, Any] | None:
         """The numbers that an earlier attempt logged for a step, which this one repeats; None for a new step."""
@@ -76,7 +72,3 @@ class Reporter:
             # A disk that is full must not hide why the run ended.
             with suppress(StorageError):
                 self._run.record_event(Event.TRACKING_BEHIND, message=unsent)
-
-    def _notify(self) -> None:
-        if self._sender is not None:
-            self._sender.notify()

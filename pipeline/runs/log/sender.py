@@ -50,15 +50,15 @@ EVENT_TAG = "cloze.last_{kind}"
 """Tag of a run: the newest event of a kind, such as `cloze.last_spike`, as JSON."""
 FINAL_STATUSES = ("FINISHED", "FAILED", "KILLED")
 _MAX_METRICS_PER_BATCH = 1000
-_GATHER_S = 1.0
+_POLL_S = 1.0
+"""Seconds between two looks for lines to send."""
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 _LAST_TRIES = 2
 """Tries to send the rest of the log when the run has ended and the store does not answer."""
 _ORPHAN_S = 30
 """Seconds that the process has to send the rest of the log after rank 0 was killed."""
-_NEWS, _GOODBYE = b".", b"!"
-"""Messages of rank 0: there is something to send; this is the end. A pipe that closes without the latter means that
-rank 0 died."""
+_GOODBYE = b"!"
+"""Rank 0's last word. A pipe that closes without it means that rank 0 died."""
 _NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
 
 
@@ -88,27 +88,20 @@ class Sender:
             # No process, no memory, no room: training does without, and `close` tells.
             self._problem = str(error)
             return
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             write_durably(run.log_sender, _owner(self._process.pid))
-        os.set_blocking(self._process.stdin.fileno(), False)
 
     @property
     def pid(self) -> int | None:
         """The process that sends; None when it could not be started."""
         return None if self._process is None else self._process.pid
 
-    def notify(self) -> None:
-        """Say that there is something to send. It goes on its way within about a second, with what comes until then."""
-        self._say(_NEWS)
-
     def close(self, timeout_s: float = 30.0) -> str:
         """Send the rest of the log, for at most `timeout_s`. Returns why entries stay unsent, or an empty string."""
         output = b""
         if self._process is not None:
-            self._say(_GOODBYE)
             try:
-                output, _ = self._process.communicate(timeout=timeout_s)
+                output, _ = self._process.communicate(_GOODBYE, timeout=timeout_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.communicate()
@@ -117,13 +110,6 @@ class Sender:
             return ""
         reason = output.decode(errors="replace").strip() or self._problem or f"see {self._run.log_errors}"
         return f"{self._uri} did not take everything ({reason})"
-
-    def _say(self, word: bytes) -> None:
-        if self._process is None or self._process.stdin is None:
-            return
-        # A full pipe has said it already; a broken one is reported by `close`.
-        with contextlib.suppress(BlockingIOError, BrokenPipeError, ValueError):
-            os.write(self._process.stdin.fileno(), word)
 
 
 def unsent_bytes(run: RunDirectory) -> int:
@@ -319,11 +305,17 @@ def main() -> None:
 
 
 def keep_sending(run: RunDirectory, *, uri: str, run_id: str, model_name: str) -> str:
-    """Send whenever standard input says so, again and again until it works; end when standard input does. Returns why
-    something stays unsent, or an empty string."""
-    failures, heard = 0, _NEWS
-    last_tries = _LAST_TRIES
+    """Send what comes, again and again until it works; end when rank 0 does. Returns why something stays unsent, or an
+    empty string."""
+    failures, last_tries = 0, _LAST_TRIES
+    word: bytes | None = None
     while True:
+        if word is None:
+            word = _last_word(_RETRY_S[min(failures, len(_RETRY_S)) - 1] if failures else _POLL_S)
+            if word == b"" and _is_newest(run):
+                want_status(run, "KILLED")
+        else:
+            time.sleep(_POLL_S)
         reason = ""
         try:
             send_log(run, uri=uri, run_id=run_id, model_name=model_name)
@@ -331,16 +323,20 @@ def keep_sending(run: RunDirectory, *, uri: str, run_id: str, model_name: str) -
         except Exception as error:
             # Whatever it is, the entries stay in the log, and it is tried again.
             failures, reason = failures + 1, told_of(error)
-        if heard == _NEWS:
-            heard = _listen(_RETRY_S[min(failures, len(_RETRY_S)) - 1] if failures else None)
-            if not heard and _is_newest(run):
-                want_status(run, "KILLED")
-            continue
-        last_tries -= 1
-        # No process waits for this one when rank 0 is dead: it tries until its time is over.
-        if not failures or (heard == _GOODBYE and not last_tries):
-            return reason
-        time.sleep(_GATHER_S)
+        if word is not None:
+            last_tries -= 1
+            # No process waits for this one when rank 0 is dead: it tries until its time is over.
+            if not failures or (word == _GOODBYE and not last_tries):
+                return reason
+
+
+def _last_word(timeout_s: float) -> bytes | None:
+    """Rank 0's last word, which is empty when it died; None when it said nothing for so long."""
+    if not select.select([0], [], [], timeout_s)[0]:
+        return None
+    # This process outlives rank 0 by so much at most.
+    signal.alarm(_ORPHAN_S)
+    return os.read(0, len(_GOODBYE))
 
 
 def _is_newest(run: RunDirectory) -> bool:
@@ -351,25 +347,6 @@ def _is_newest(run: RunDirectory) -> bool:
 
 def _owner(pid: int) -> bytes:
     return f"{platform.node()} {pid}".encode()
-
-
-def _listen(retry_s: float | None) -> bytes:
-    """Wait for news, or for the time to try again; gather what follows. Returns `_NEWS`, `_GOODBYE`, or nothing when
-    rank 0 died."""
-    if retry_s is None:
-        select.select([0], [], [])
-        retry_s = _GATHER_S
-    deadline = time.monotonic() + retry_s
-    heard = _NEWS
-    while heard == _NEWS and (left := deadline - time.monotonic()) > 0:
-        readable, _, _ = select.select([0], [], [], left)
-        if readable:
-            words = os.read(0, 1 << 16)
-            heard = _GOODBYE if _GOODBYE in words else words[:1]
-    if heard != _NEWS:
-        # This process outlives rank 0 by so much at most.
-        signal.alarm(_ORPHAN_S)
-    return heard
 
 
 if __name__ == "__main__":
