@@ -127,9 +127,9 @@ class RunDirectory:
         """The activity of a rank; see `Heartbeat`."""
         return self.heartbeats / f"rank-{rank:05d}"
 
-    def stack_file(self, rank: int, host: str, pid: int, suffix: str = ".txt") -> Path:
-        """The stacks of a rank's process when it stood still; `.py-spy.txt` is read from outside the process."""
-        return self.stacks / f"rank-{rank:05d}-{host}-{pid}{suffix}"
+    def stack_file(self, rank: int, host: str, pid: int) -> Path:
+        """The stacks of a rank's process when it stood still."""
+        return self.stacks / f"rank-{rank:05d}-{host}-{pid}.txt"
 
     @property
     def info(self) -> RunInfo:

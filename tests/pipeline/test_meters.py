@@ -180,7 +180,6 @@ def test_what_cannot_even_be_built_has_no_operations_and_no_mfu():
     meters = Meters(refuse, num_devices=1, device=CPU, precision="fp32")
     found = meters.meter(causal_inputs, ROWS, LENGTH).speeds(tokens=1, samples=1, step_s=1.0, data_wait_s=0.0)
     assert found.keys() == {"tokens_per_s", "samples_per_s", "step_s", "data_wait_share"}
-    assert "no such network" in str(meters.description["flops"])
 
 
 def test_speeds_are_those_of_the_whole_group():
@@ -201,7 +200,6 @@ def test_a_processor_has_no_mfu():
     meter = meters.meter(causal_inputs, samples=ROWS, sequence_length=LENGTH)
     assert "mfu" not in meter.speeds(tokens=1, samples=1, step_s=1.0, data_wait_s=0.0)
     assert meter.flops_per_sample == count_flops(causal_lm, causal_inputs()).flops.total / ROWS
-    assert meters.description["flops"] == {str(LENGTH): "counted"}
 
 
 def test_each_sequence_length_has_a_meter_of_its_own_and_is_counted_once():

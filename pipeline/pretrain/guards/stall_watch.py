@@ -7,14 +7,11 @@ the rank that is behind into the run's history, and a little later kills stalled
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -30,7 +27,6 @@ _KILL_DELAY_S = 3.0
 _POLL_SHARE = 0.05
 """Share of the timeout between two looks: so that the naming is not missed."""
 _LONGEST_POLL_S = 15.0
-_PY_SPY_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +119,16 @@ class StallWatch:
         self._run.record_event(Event.STALLED, **stall.event())
 
     def _end(self, beat: Beat) -> None:
-        """SIGKILL for a process of this machine that should have ended itself; its stacks first, where py-spy is."""
+        """SIGKILL for a process of this machine that should have ended itself."""
         process = process_of(beat)
         if process is None:
             return
-        stacks = _dump(self._run.stack_file(beat.rank, beat.host, beat.pid, ".py-spy.txt"), beat.pid)
         try:
             process.kill()
         except psutil.Error as error:
             self._run.record_event(Event.KILL_FAILED, rank=beat.rank, pid=beat.pid, message=str(error))
             return
-        self._run.record_event(Event.KILLED, rank=beat.rank, host=beat.host, pid=beat.pid, stacks=stacks)
+        self._run.record_event(Event.KILLED, rank=beat.rank, host=beat.host, pid=beat.pid)
 
 
 @contextmanager
@@ -154,7 +149,7 @@ def watching(run: RunDirectory) -> Iterator[StallWatch]:
         yield watch
     finally:
         stop.set()
-        thread.join(timeout=2 * _PY_SPY_TIMEOUT_S)
+        thread.join()
 
 
 def _how_far(late: tuple[Beat, float]) -> tuple[bool, int, float]:
@@ -175,16 +170,3 @@ def _state_of(beat: Beat) -> str:
 
 def _key(beat: Beat) -> tuple[int, str, int, float]:
     return beat.rank, beat.host, beat.pid, beat.started_s
-
-
-def _dump(path: Path, pid: int) -> str | None:
-    """The stacks of a process as py-spy reads them from outside; None where it is not installed, or may not."""
-    if shutil.which("py-spy") is None:
-        return None
-    with path.open("wb") as stream:
-        command = ["py-spy", "dump", "--pid", str(pid), "--nonblocking"]
-        try:
-            subprocess.run(command, stdout=stream, stderr=stream, timeout=_PY_SPY_TIMEOUT_S, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return None
-    return str(path)

@@ -111,7 +111,6 @@ class Meters:
         """
         self._build, self._num_devices = build, num_devices
         self.peak_flops = device_peak(device, precision)
-        self._counts: dict[int, Count] = {}
         self._meters: dict[int, Meter] = {}
 
     def meter(
@@ -128,23 +127,10 @@ class Meters:
         """
         if sequence_length not in self._meters:
             count = count_flops(self._build, inputs())
-            self._counts[sequence_length] = count
             self._meters[sequence_length] = Meter(
                 count.flops.total / samples, self._num_devices, self.peak_flops
             )
         return self._meters[sequence_length]
-
-    @property
-    def description(self) -> dict[str, object]:
-        """For the run's history: by sequence length how the operations were counted, and the peak that they are
-        compared with."""
-        return {
-            "flops": {str(length): count.how for length, count in self._counts.items()},
-            "flops_per_sample": {
-                str(length): meter.flops_per_sample for length, meter in self._meters.items()
-            },
-            "peak_flops": self.peak_flops,
-        }
 
 
 def device_peak(device: torch.device, precision: str) -> float | None:
