@@ -36,7 +36,6 @@ def run_checks(places: Places) -> list[Check]:
         ("python", software.check_python),
         ("packages", software.check_packages),
         ("compiler", software.check_compiler),
-        ("compiled operators", software.check_compile_lock),
         ("cpus", hardware.check_cpus),
         ("memory", hardware.check_memory),
         ("gpus", hardware.check_gpus),

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from cluster.checks.check import Check
-from cluster.operators import has_compiler, operator_directory
+from cluster.operators import has_compiler
 
 _MIN_PYTHON = (3, 11)
 
@@ -73,20 +73,6 @@ def check_compiler() -> Check:
     return Check("compiler", "ok", f"{compiler}, {ninja}: DeepSpeed's Adam is compiled when first used")
 
 
-def check_compile_lock() -> Check:
-    """Lock files that a killed compilation left behind, for which the next one may wait without end."""
-    root = operator_directory()
-    locks = [path for path in root.glob("*/lock") if not _held_open(path)]
-    if not locks:
-        return Check("compiled operators", "ok", f"no compilation hangs in {root}")
-    return Check(
-        "compiled operators",
-        "warn",
-        f"left by a compilation that was killed: {', '.join(map(str, locks))}",
-        f"rm {' '.join(map(str, locks))} (unless another machine compiles there right now)",
-    )
-
-
 def _declared_requirements() -> list[Requirement]:
     """From `pyproject.toml` beside the packages (a clone, a submitted job), else from the installed cloze."""
     project = Path(__file__).resolve().parent.parent / "pyproject.toml"
@@ -110,14 +96,3 @@ def _has(package: str) -> bool:
         return bool(metadata.version(package))
     except metadata.PackageNotFoundError:
         return False
-
-
-def _held_open(path: Path) -> bool:
-    """Whether a process of this user holds the file open: torch keeps its lock file open while it compiles."""
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.readlink(link) == str(path.resolve()):
-                return True
-        except OSError:
-            continue
-    return False
