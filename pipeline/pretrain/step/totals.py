@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from models.losses import EACH
+from models.losses import EACH, sums_by_group
 from pipeline.objectives.terms import TOTAL
-from pipeline.pretrain.step.source_totals import SourceTotals
 
 
 class Totals:
@@ -19,10 +18,11 @@ class Totals:
         """
         Args:
             weights: by loss term, its weight in the loss.
-            sources: names of the sources that are told apart.
+            sources: names of the sources that are told apart, in the order of their numbers, by the first term alone.
         """
         self._weights = weights
-        self._sources = SourceTotals(sources, weights, device)
+        self._source_keys = [f"{next(iter(weights))}/loss/{name}" for name in sources]
+        self._by_source = torch.zeros((len(sources), 2), dtype=torch.float64, device=device)
         self._losses = torch.zeros(len(weights), dtype=torch.float64, device=device)
         self._correct = torch.zeros(len(weights), dtype=torch.float64, device=device)
         self._has_correct: list[str] = []
@@ -42,16 +42,17 @@ class Totals:
         self._losses += torch.stack([losses[term].detach() for term in self._weights])
         self._correct += torch.stack([correct.get(term, nothing) for term in self._weights])
         if sources is not None:
-            self._sources.add(correct[EACH], sources)
+            self._by_source += sums_by_group(correct[EACH], sources, len(self._source_keys))
 
     @property
     def sums(self) -> Tensor:
         """[2 x (terms + sources)] float64: losses and right predictions of terms, then losses and predictions of
         sources; to be added up over ranks."""
-        return torch.cat([self._losses, self._correct, self._sources.sums])
+        return torch.cat([self._losses, self._correct, self._by_source.flatten()])
 
     def means(self, sums: Sequence[float], counts: Mapping[str, float]) -> dict[str, float]:
-        """`loss` (the weighted sum), `TERM/loss`, `TERM/accuracy` where it applies, and the first term's by source.
+        """`loss` (the weighted sum), `TERM/loss`, `TERM/accuracy` where it applies, and with the first term
+        `TERM/loss/SOURCE` of every source that something was predicted of.
 
         Args:
             sums: `sums` of all ranks together.
@@ -64,4 +65,6 @@ class Totals:
         found = {TOTAL: sum(weight * means[term] for term, weight in self._weights.items())}
         found |= {f"{term}/loss": mean for term, mean in means.items()}
         found |= {f"{term}/accuracy": correct[term] / max(counts[term], 1.0) for term in self._has_correct}
-        return found | self._sources.means(sums[2 * len(terms) :])
+        by_source = sums[2 * len(terms) :]
+        rows = zip(self._source_keys, by_source[::2], by_source[1::2], strict=True)
+        return found | {key: total / count for key, total, count in rows if count}
