@@ -20,7 +20,7 @@ runs/NAME-1a2b3c4d/
     stacks/         stacks of ranks that stood still
     profile/        traces and tables of profiled steps
     ray-train/      what Ray Train writes
-    .lock           held by the process that trains or changes the run; `.clock` asks the file system for the time
+    .lock           held by the process that trains or changes the run
 
 Nothing here but `RunDirectory.config` imports the configuration's classes: a run of another version of cloze, whose
 configuration does not validate any more, is still listed, shown, compared and traced by its `settings`.
@@ -104,7 +104,6 @@ class RunDirectory:
     verified = _Place("verified.json")
     owner = _Place("owner.json")
     lock = _Place(LOCK_NAME)
-    clock = _Place(".clock")
     checkpoints = _Place("checkpoints")
     index_cache = _Place("index-cache")
     profile = _Place("profile")

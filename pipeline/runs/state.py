@@ -43,12 +43,8 @@ class RunState:
     """More for an operator, such as the error or the activity; may be empty."""
 
 
-def state_of(run: RunDirectory, now_s: float | None = None) -> RunState:
-    """The state of a run.
-
-    Args:
-        now_s: Unix time by the clock of the file system; None asks it.
-    """
+def state_of(run: RunDirectory) -> RunState:
+    """The state of a run."""
     ends = run.events(*_STATIONS)
     if not ends:
         return RunState("created")
@@ -72,22 +68,13 @@ def state_of(run: RunDirectory, now_s: float | None = None) -> RunState:
         if launches and _is_here(launches[-1]):
             return RunState("starting", "its workers are started again, or give their last words")
     beats = [beat for beat in read_heartbeats(run) if beat.rank < int(last["world_size"])]
-    return _by_signs_of_life(run, beats, _clock(run) if now_s is None else now_s)
+    return _by_heartbeats(run, beats)
 
 
-def _clock(run: RunDirectory) -> float:
-    """Unix time by the file system's clock, which also dates the heartbeats: clocks of machines differ."""
-    path = run.clock
+def _silent_s(run: RunDirectory, beat: Beat) -> float:
+    """Seconds since a heartbeat. The timeout is long enough for clocks of machines that differ by seconds."""
     try:
-        path.write_bytes(b"")
-        return path.stat().st_mtime
-    except OSError:
-        return time.time()
-
-
-def _silent_s(run: RunDirectory, beat: Beat, now_s: float) -> float:
-    try:
-        return now_s - run.heartbeat(beat.rank).stat().st_mtime
+        return time.time() - run.heartbeat(beat.rank).stat().st_mtime
     except OSError:
         return 0.0
 
@@ -133,14 +120,14 @@ def _made_last_step(run: RunDirectory) -> bool:
     return num_steps is not None and logged[0] >= num_steps
 
 
-def _by_signs_of_life(run: RunDirectory, beats: list[Beat], now_s: float) -> RunState:
+def _by_heartbeats(run: RunDirectory, beats: list[Beat]) -> RunState:
     """The state of a run that started, and whose end was not recorded."""
     here = [beat for beat in beats if is_here(beat)]
     if here and not any(process_of(beat) for beat in here):
         if all(beat.part == ENDED for beat in beats):
             return RunState("lost", "its workers ended, and no process recorded why")
         return RunState("lost", f"no worker is left on {platform.node()}; {_doing(_oldest(beats))}")
-    late = [beat for beat in beats if beat.part != ENDED and _silent_s(run, beat, now_s) > beat.timeout_s]
+    late = [beat for beat in beats if beat.part != ENDED and _silent_s(run, beat) > beat.timeout_s]
     if late:
         return RunState("stalled", _doing(_oldest(late)))
     return RunState("running", _doing(_oldest(beats)) if beats else "")
