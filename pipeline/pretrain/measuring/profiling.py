@@ -27,7 +27,6 @@ from pipeline.runs.settings import ProfileConfig
 MAX_PROFILED_RANKS = 8
 """Ranks from this number on are not profiled: they do the same work, and a trace has tens of megabytes."""
 _STEP, _PART = "cloze.step", "cloze.part "
-_LISTED_OPERATORS = 100
 _INACTIVE = nullcontext()
 
 
@@ -111,5 +110,5 @@ class StepProfiler:
 def _write(stem: Path, measured: profile) -> None:
     measured.export_chrome_trace(f"{stem}.json")
     longest = "cuda_time_total" if trains_on_cuda() else "cpu_time_total"
-    table = measured.key_averages().table(sort_by=longest, row_limit=_LISTED_OPERATORS)
+    table = measured.key_averages().table(sort_by=longest, row_limit=-1)
     write_durably(stem.with_name(f"{stem.name}.txt"), table.encode())
