@@ -27,8 +27,8 @@ from cluster.artefacts.credentials import has_credentials, without_credentials
 from cluster.artefacts.errors import ConfigError
 from pipeline.commands.verbs import app
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.lifecycle import replay
 from pipeline.runs.log.log import RunLog
-from pipeline.runs.reconciling import replay
 from pipeline.runs.submission import environment_of, prepare
 from tests.pipeline.test_tracking_outages import Server
 from tests.test_command_line import CONFIG, write_config

@@ -31,8 +31,8 @@ def checkpoints(
     from pipeline.checkpoints.retention import best_step
     from pipeline.checkpoints.store import store_of
     from pipeline.runs.directory import find_run
+    from pipeline.runs.lifecycle import reconcile
     from pipeline.runs.log.seals import damage_of_log
-    from pipeline.runs.reconciling import reconcile
 
     run = find_run(reference, runs_dir)
     reconcile(run)

@@ -35,7 +35,7 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
 
     from cluster.artefacts.errors import CorruptArtefactError
     from pipeline.runs.directory import list_runs
-    from pipeline.runs.reconciling import reconcile
+    from pipeline.runs.lifecycle import reconcile
 
     found = list_runs(runs_dir)
     silent: set[str] = set()

@@ -18,7 +18,7 @@ from pipeline.checkpoints.references import resolve_checkpoint
 from pipeline.checkpoints.store import cache_directory
 from pipeline.inspection.run_lineage import checkpoint_facts, created_facts, described, run_facts
 from pipeline.runs.directory import RunDirectory, find_run
-from pipeline.runs.reconciling import reconcile
+from pipeline.runs.lifecycle import reconcile
 from pipeline.runs.stored_settings import StoredSettings
 
 RUN_KIND = "run"

@@ -75,8 +75,7 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     from pipeline.pretrain.guards.out_of_memory import memory_explained
     from pipeline.pretrain.step.collectives import from_rank_zero
     from pipeline.runs.heartbeat import has_made_updates
-    from pipeline.runs.lifecycle import record_end, record_failure
-    from pipeline.runs.reconciling import replay
+    from pipeline.runs.lifecycle import record_end, record_failure, replay
 
     first = rank.rank == 0
     if trains_on_cuda():

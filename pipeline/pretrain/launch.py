@@ -38,11 +38,10 @@ from pipeline.runs.directory import RunDirectory, RunInfo
 from pipeline.runs.events import Event
 from pipeline.runs.heartbeat import has_made_updates, read_heartbeats
 from pipeline.runs.history import last_logged
-from pipeline.runs.lifecycle import record_end, record_failure, record_launch
+from pipeline.runs.lifecycle import record_end, record_failure, record_launch, replay
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import log_size, read_new
 from pipeline.runs.log.sender import want_status
-from pipeline.runs.reconciling import replay
 from pipeline.runs.token_plan import UNBOUNDED_STEPS
 
 _POLL_S = 0.5

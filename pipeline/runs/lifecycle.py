@@ -1,18 +1,23 @@
-"""The launch and the end of an attempt, as its driver records them: in the run's history, and for MLflow."""
+"""The launch and the end of an attempt, in the run's history and in MLflow: as its driver records them, and where the
+driver was killed, as any verb does that looks at the run.
+"""
 
 from __future__ import annotations
 
 import platform
+import sys
 from contextlib import suppress
 
 import psutil
 
-from cluster.artefacts.errors import PreemptedError, StorageError
+from cluster.artefacts.credentials import refused
+from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.heartbeat import this_machine
 from pipeline.runs.history import last_logged
-from pipeline.runs.log.sender import want_status
+from pipeline.runs.log.sender import send_log, want_status
+from pipeline.runs.state import is_held, state_of
 
 
 def record_launch(run: RunDirectory) -> None:
@@ -42,3 +47,44 @@ def record_end(run: RunDirectory) -> None:
     last = last_logged(run)
     run.record_event(Event.FINISHED, step=0 if last is None else last[0])
     want_status(run, "FINISHED")
+
+
+def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
+    """Record a run's end in history and MLflow if its processes could not; False if the tracking store does not answer.
+
+    Args:
+        send: whether to send the log to MLflow now; if not, the next command does.
+    """
+    # Looking at a run must not fail because a file of it cannot be read or written.
+    with suppress(ClozeError, OSError):
+        state, events = state_of(run), run.events()
+        if state.name == "lost" and events[-1]["event"] != Event.LOST:
+            run.record_event(Event.LOST, message=state.detail)
+            want_status(run, "FAILED")
+        elif state.name == "finished" and not is_held(run) and not run.events(Event.FINISHED):
+            record_end(run)
+    with suppress(ClozeError):
+        return not send or replay(run)
+    return True
+
+
+def replay(run: RunDirectory) -> bool:
+    """Send the part of the log that MLflow does not have; False when the tracking store does not answer."""
+    from pipeline.runs.tracking import CREDENTIALS_HINT, told_of
+
+    info = run.info
+    if not info.tracking_uri:
+        return True
+    try:
+        send_log(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
+    except Exception as error:
+        if refused(error):
+            print(
+                f"{info.tracking_uri} does not take the log of {run.path.name}: {CREDENTIALS_HINT}.",
+                file=sys.stderr,
+            )
+        # On a disk that is full, why the run ended matters more.
+        with suppress(StorageError):
+            run.record_event(Event.TRACKING_BEHIND, message=told_of(error)[:2000])
+        return False
+    return True

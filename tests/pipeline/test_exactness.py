@@ -26,8 +26,8 @@ from pipeline.checkpoints.checkpoint import (
 )
 from pipeline.pretrain.launch import create_run, execute
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.lifecycle import replay
 from pipeline.runs.log.lines import read_metrics
-from pipeline.runs.reconciling import replay
 from tests.pipeline.process_group import PATIENCE_S, Group
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train, train_by_torchrun
 

@@ -11,10 +11,9 @@ import pytest
 
 from cluster.artefacts.errors import StorageError
 from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.lifecycle import record_failure
+from pipeline.runs.lifecycle import record_failure, replay
 from pipeline.runs.log.lines import log_size, read_log
 from pipeline.runs.log.log import RunLog
-from pipeline.runs.reconciling import replay
 from tests.pipeline.ranks import make_config
 
 

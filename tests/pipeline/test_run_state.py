@@ -17,8 +17,8 @@ from pipeline.pretrain.guards.lost_workers import record_lost_workers
 from pipeline.pretrain.launch import create_run
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.heartbeat import Heartbeat, read_heartbeats
+from pipeline.runs.lifecycle import reconcile
 from pipeline.runs.log.log import RunLog
-from pipeline.runs.reconciling import reconcile
 from pipeline.runs.state import state_of
 from pipeline.runs.tracking import connect
 from tests.pipeline.ranks import make_config, make_run, train

@@ -18,7 +18,7 @@ from pipeline.finetune.run import finetune
 from pipeline.finetune.workload import scores_directory
 from pipeline.pretrain.launch import create_run
 from pipeline.runs.config import PretrainConfig
-from pipeline.runs.reconciling import replay
+from pipeline.runs.lifecycle import replay
 from pipeline.runs.tracking import connect
 from tests.pipeline.finetune.samples import squad_sample, sst2_sample, xsum_sample
 from tests.pipeline.ranks import train
