@@ -47,7 +47,7 @@ def without_address_variables() -> Iterator[None]:
 
 
 def connect_to_cluster(address: str, **options: Any) -> None:
-    """`ray.init` at an address that the user named. `options` are those of `ray.init`.
+    """`ray.init` at an address that the user named. `options` go to `ray.init`.
 
     Raises:
         ClusterUnreachableError: nothing answers there, the answer does not come from Ray, or the token is refused.

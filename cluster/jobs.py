@@ -104,7 +104,7 @@ def submit(
         stop_grace_s: seconds between STOP_SIGNAL and the kill.
         memory_bytes: reserved for the command itself. A resource that is reserved lets Ray run it off the head node. It
             is memory and no share of a CPU, because that would leave too few CPUs for workers that take all of them.
-        num_gpus: GPUs of the command itself, besides those of the workers it starts.
+        num_gpus: GPUs of the command itself, besides the GPUs of the workers it starts.
     """
     with _answering(client.get_address()):
         try:

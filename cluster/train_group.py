@@ -55,7 +55,7 @@ def require_resources(size: GroupSize) -> None:
     """Refuse a group that is too large for the connected cluster, for which Ray would wait without end.
 
     Raises:
-        ConfigError: names the resources that are needed and those of the cluster.
+        ConfigError: names the resources that are needed, and what the cluster has.
     """
     import ray
 
@@ -187,7 +187,7 @@ def _placement_groups() -> set[str]:
     import ray
     from ray.util import placement_group_table
 
-    # An id ends with that of the job which made the group.
+    # An id ends with the id of the job which made the group.
     job = ray.get_runtime_context().get_job_id()
     return {
         number

@@ -1,6 +1,6 @@
 """Credentials in URIs: removed from everything that is stored, printed, logged or passed on.
 
-Two forms are in use: `scheme://USER:PASSWORD@host/path`, and parameters such as those of a presigned address of S3
+Two forms are in use: `scheme://USER:PASSWORD@host/path`, and parameters such as in a presigned address of S3
 (`?X-Amz-Signature=...`) or an Azure SAS (`?sig=...`). Both can occur anywhere in a message.
 """
 

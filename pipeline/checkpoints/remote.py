@@ -105,13 +105,12 @@ class Remote:
             self.filesystem.put_file(str(file), self._path(name))
 
     @contextmanager
-    def opened(self, name: str) -> Iterator[BinaryIO]:
-        """A file, to be read from its beginning to its end."""
+    def opened(self, name: str, cache: str = "readahead") -> Iterator[BinaryIO]:
+        """A file, to be read from its beginning to its end; `cache` is a name of fsspec's."""
+        path = self._path(name)
         with (
             self._errors(name, "read"),
-            self.filesystem.open(
-                self._path(name), "rb", block_size=_BLOCK_BYTES, cache_type="readahead"
-            ) as stream,
+            self.filesystem.open(path, "rb", block_size=_BLOCK_BYTES, cache_type=cache) as stream,
         ):
             yield stream
 
@@ -140,7 +139,7 @@ class Remote:
     def download(
         self, directory: str, entries: Sequence[FileEntry], target: Path | None
     ) -> list[Damage | None]:
-        """Read files and compare their hashes with those of a manifest.
+        """Read files and compare their hashes with a manifest.
 
         Args:
             target: local directory for the files; those that it holds with the right hash are not read again. None
@@ -169,12 +168,7 @@ class Remote:
         return False
 
     def _blocks(self, name: str) -> Iterator[bytes]:
-        with (
-            self._errors(name, "read"),
-            self.filesystem.open(
-                self._path(name), "rb", block_size=_BLOCK_BYTES, cache_type="none"
-            ) as stream,
-        ):
+        with self.opened(name, "none") as stream:
             while block := stream.read(_BLOCK_BYTES):
                 yield block
 

@@ -185,7 +185,7 @@ class Staging:
             self.remote.remove_directory(self.target.name, MANIFEST_NAME)
 
     def _name(self, path: str) -> str:
-        """The name in the store. Parts are kept apart by save: those of a killed save must never be read."""
+        """The name in the store. Parts are kept apart by save: the parts of a killed save must never be read."""
         inner = path.removeprefix(f"{PARTS_DIRECTORY}/")
         own = path if inner == path else f"{PARTS_DIRECTORY}/{self.key}/{inner}"
         return f"{self.target.name}/{own}"

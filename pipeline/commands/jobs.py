@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
             int, typer.Option(help="MiB of memory reserved for the verb itself, wherever it runs.")
         ] = 512,
         driver_gpus: Annotated[
-            float, typer.Option(help="GPUs for the verb itself, besides those of its workers.")
+            float, typer.Option(help="GPUs for the verb itself, besides the GPUs of its workers.")
         ] = 0,
         python: Annotated[
             str | None,
@@ -74,17 +74,13 @@ def register(app: typer.Typer) -> None:
     app.command()(stop)
 
 
-def jobs(
-    address: Address = None,
-    everyone: Annotated[bool, typer.Option("--all", help="Also jobs that are not cloze's.")] = False,
-    as_json: Json = False,
-) -> None:
-    """List the jobs of the cluster, newest first."""
+def jobs(address: Address = None, as_json: Json = False) -> None:
+    """List cloze's jobs of the cluster, newest first; `ray job list` has all of them."""
     from cluster.jobs import list_jobs
     from pipeline.runs.submission import VERB_KEY
 
     client = _connect(address)
-    found = [job for job in list_jobs(client) if everyone or VERB_KEY in (job.metadata or {})]
+    found = [job for job in list_jobs(client) if VERB_KEY in (job.metadata or {})]
     if as_json:
         print_json([_as_dict(job) for job in found])
         return

@@ -120,7 +120,7 @@ def require_same_optimizer(run: RunDirectory, state: checkpoints.TrainerState, o
         f"{run.path.name} at step {state.step} holds the state of {state.optimizer}; on {platform.node()}"
         f" {optimizer_name} updates the weights, which rounds otherwise.",
         kept="the run and its checkpoints",
-        next_step=f"use machines like those of before, or if you mean it: cloze resume {run.typed} --allow-changed"
+        next_step=f"use machines like the earlier ones, or if you mean it: cloze resume {run.typed} --allow-changed"
         f" {MACHINE}",
     )
 

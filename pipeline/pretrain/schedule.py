@@ -39,7 +39,8 @@ SHAPES: Mapping[str, Shape] = {
     "constant": _constant,
     "wsd": _warmup_stable_decay,
 }
-"""Share of the peak left after `progress` in [0, 1] of the steps behind the warm-up."""
+"""By `schedule.kind`: the learning rate as a share of its peak, from the progress of the decay (0 at the end of the
+warm-up, 1 at the last update)."""
 
 
 class Schedule:
@@ -57,10 +58,10 @@ class Schedule:
         """Learning rate of update number `step` (0 is the first).
 
         Warm-up reaches the peak at step `warmup_steps`; the first update already moves (1 / (warmup_steps + 1)). The
-        last update runs at `final_share` of the peak for the falling shapes.
+        last update runs at `final_share` of the peak, unless the learning rate is constant.
 
         Args:
-            elapsed_s: seconds that the run has trained for; of a run with a time budget.
+            elapsed_s: seconds that the run has trained for; matters for runs with a time budget.
         """
         schedule, peak = self._config.schedule, self._config.optimizer.lr
         if step < self._warmup:
@@ -75,7 +76,7 @@ class Schedule:
         return peak * (schedule.final_share + (1.0 - schedule.final_share) * share)
 
     def _progress(self, step: float) -> float:
-        """Share of the falling part that lies before a step."""
+        """Progress of the decay at a step: 0 at the end of the warm-up, 1 at the last update."""
         if (horizon := self._config.schedule.decay_tokens) is not None:
             passed, first = (self._config.tokens_before(round(place)) for place in (step, self._warmup))
             return (passed - first) / (horizon - first)
@@ -86,7 +87,7 @@ class Schedule:
         return step >= self._config.num_steps or (step > 0 and self._time_share(step, elapsed_s) >= 1.0)
 
     def _time_share(self, step: int, elapsed_s: float) -> float:
-        """Share of the time budget that is spent, no further than the least number of updates allows."""
+        """Share of the time budget that is spent, at most the share of `budget.min_steps` that is made."""
         budget = self._config.budget
         if budget is None or budget.time_s is None:
             return 0.0

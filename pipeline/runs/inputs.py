@@ -226,7 +226,7 @@ def fit_vocabulary(vocabulary: Vocabulary, configured: int | None, place: str) -
         return vocabulary
     if configured < needed:
         raise MismatchError(
-            f"model.vocab_size is {configured}, but the tokens of {place}, with those of the objective, need {needed}.",
+            f"model.vocab_size is {configured}, but the tokens of {place}, with the objective's own, need {needed}.",
             next_step=f"remove model.vocab_size from the configuration, or set it to {needed} or more",
         )
     return vocabulary.enlarged(configured)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PASSED_ON = ("CLOZE_DATA", "MLFLOW_TRACKING_URI")
 """Environment variables that a job gets from its submitter when they are set."""
 CODE = ("pipeline", "data_prep", "models", "cluster", "pyproject.toml")
-"""Shipped with a job, from beside this package."""
+"""Packages and files of this installation that a job gets a copy of."""
 CONTROL_VERBS = frozenset({"submit", "jobs", "logs", "stop"})
 """Verbs that act on jobs and cannot be jobs."""
 CONFIG_KINDS = {
@@ -41,7 +41,7 @@ JOB_VARIABLE = "CLOZE_SUBMISSION_ID"
 VERB_KEY = "cloze_verb"
 """Key of the verb in a job's metadata."""
 _LEAVE_S = 30
-"""Seconds that a stopped verb has, besides those for saving, to end its workers and its tracking."""
+"""Seconds that a stopped verb has to end its workers and its tracking, after it has saved."""
 _ID_DIGITS = 10
 
 
@@ -54,9 +54,9 @@ class Submission:
     arguments: tuple[str, ...]
     """The verb and its arguments, as typed."""
     base_id: str
-    """Submission id of its first job; those of later ones end in `-2`, `-3`, ..."""
+    """Submission id of the verb's first job; the ids of its later jobs end in `-2`, `-3`, ..."""
     stop_grace_s: int
-    """Seconds that it has to end when it is stopped."""
+    """Seconds between the signal that stops it and the kill."""
 
 
 def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
@@ -99,7 +99,7 @@ def submit(
 
     Args:
         python: interpreter on the cluster; None takes `python`, and this one on the local cluster.
-        variables: environment variables of the job, besides those of `environment_of`.
+        variables: environment variables of the job, besides the result of `environment_of`.
         resources: `memory_bytes` and `num_gpus` of `jobs.submit`.
     """
     from cluster import jobs
