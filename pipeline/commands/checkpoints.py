@@ -39,7 +39,7 @@ def checkpoints(
     store = store_of(run)
     steps, best = store.steps(), best_step(store)
     rows, damaged = [], []
-    if verify and (damage := damage_of_log(run, None)):
+    if verify and (damage := damage_of_log(run)):
         damaged.append(f"  {run.log}: {damage}")
     for step in sorted({*steps, *store.lost()}):
         row, damages = _row(store, step, verify)

@@ -3,8 +3,7 @@
     {"start": 0, "end": 41230, "xxh3_128": "..."}
 
 A stretch ends where the log is known to be on the disk itself: before a checkpoint, and at the end of an attempt. Lines
-that a killed run wrote after the last stretch are in none until it is resumed. A long log is only read as a whole on
-demand.
+that a killed run wrote after the last stretch are in none until it is resumed. A second hashes some GB.
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ import xxhash
 
 from pipeline.runs.directory import RunDirectory
 
-CHECKED_BYTES = 1 << 24
-"""Bytes at the end of the log that a resumption checks."""
-_TAIL_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 20
 
 
@@ -44,7 +40,7 @@ class LogSeals:
             size: bytes of the log.
         """
         self._path = run.log_seals
-        last = next(_backwards(self._path), None)
+        last = next(reversed(_stretches(self._path)), None)
         # The log of an earlier version is in no stretch: from here on it is.
         self._start = size if last is None or last.end > size else last.end
         self._end = size
@@ -70,16 +66,11 @@ class LogSeals:
             self._start, self._digest = self._end, xxhash.xxh3_128()
 
 
-def damage_of_log(run: RunDirectory, limit_bytes: int | None = CHECKED_BYTES) -> str:
-    """The damage to the newest stretches of a log, in words; empty without any.
-
-    Args:
-        limit_bytes: check so many bytes at its end, and the rest of the stretch that they begin in; None checks all.
-    """
+def damage_of_log(run: RunDirectory) -> str:
+    """The first damage to a log, in words; empty without any."""
     path = run.log
     size = path.stat().st_size if path.exists() else 0
-    checked = 0
-    for stretch in _backwards(run.log_seals, None if limit_bytes is None else _TAIL_BYTES):
+    for stretch in _stretches(run.log_seals):
         if stretch.end > size:
             return f"it has {size} bytes, and had {stretch.end} when it was sealed"
         digest = xxhash.xxh3_128()
@@ -87,24 +78,15 @@ def damage_of_log(run: RunDirectory, limit_bytes: int | None = CHECKED_BYTES) ->
             digest.update(block)
         if digest.hexdigest() != stretch.xxh3_128:
             return f"bytes {stretch.start} to {stretch.end} were altered since they were written"
-        checked += stretch.end - stretch.start
-        if limit_bytes is not None and checked >= limit_bytes:
-            break
     return ""
 
 
-def _backwards(path: Path, tail_bytes: int | None = _TAIL_BYTES) -> Iterator[Stretch]:
-    """The stretches in the last `tail_bytes` of the file, the newest first."""
-    if not path.exists():
-        return
-    with path.open("rb") as stream:
-        size = stream.seek(0, 2)
-        start = 0 if tail_bytes is None else max(0, size - tail_bytes)
-        stream.seek(start)
-        lines = stream.read(size - start).split(b"\n")
-    for line in reversed(lines[1:]):
+def _stretches(path: Path) -> list[Stretch]:
+    found = []
+    for line in path.read_bytes().splitlines() if path.exists() else []:
         with suppress(ValueError, TypeError):
-            yield Stretch(**orjson.loads(line))
+            found.append(Stretch(**orjson.loads(line)))
+    return found
 
 
 def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
