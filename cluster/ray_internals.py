@@ -1,6 +1,6 @@
 """All uses of Ray's private names: functions that are replaced for the length of a call, each with its reason.
 
-`PRIVATE_NAMES` is checked by a test, which fails with the list of names that an update of Ray removed.
+A test has the list of these names, and fails with those that an update of Ray removed.
 """
 
 from __future__ import annotations
@@ -10,17 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from cluster import signals
-
-PRIVATE_NAMES = {
-    "ray._private.utils.set_sigterm_handler": "replaced in `own_signal_handlers`",
-    "ray._private.ray_constants.ENABLE_RAY_CLUSTER": "replaced in `loopback_only`",
-    "ray._private.worker._global_node": "read in `shut_down`",
-    "ray._private.node.Node.kill_all_processes": "replaced in `shut_down`",
-    "ray.dashboard.utils.get_address_for_submission_client": "called in `dashboard_of`",
-    "ray.train.v2.api.exceptions.TrainingFailedError": "caught in train_group.py",
-    "ray.train.v2.api.exceptions.ControllerError": "distinguished from lost workers in train_group.py",
-}
-"""Private or undocumented names of Ray that cloze touches, and where."""
 
 
 @contextmanager
