@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.storage import commit, open_artefact
 from cluster.checks.check import GIB, Check, Status
 
 _MIN_FREE_GIB: dict[Status, float] = {"fail": 1.0, "warn": 20.0}
@@ -111,12 +113,16 @@ def check_durable_writes(directory: Path) -> Check:
     place = existing_place(directory)
     try:
         with tempfile.TemporaryDirectory(prefix=".cloze-doctor-", dir=place) as scratch:
-            _commit_once(Path(scratch))
-    except OSError as error:
+            staged = Path(scratch) / "staged"
+            staged.mkdir()
+            (staged / "file").write_bytes(b"probe")
+            commit(staged, Path(scratch) / "committed", "probe", config={})
+            open_artefact(Path(scratch) / "committed")
+    except (OSError, ClozeError) as error:
         return Check(
             "durable writes",
             "fail",
-            f"{place}: {error}",
+            f"{place}: {getattr(error, 'problem', error)}",
             "choose a runs directory that is writable: --runs-dir DIR",
         )
     return Check("durable writes", "ok", f"fsync and atomic rename work at {place}")
@@ -126,23 +132,6 @@ def existing_place(directory: Path) -> Path:
     """The directory, or the nearest one above it that exists."""
     path = directory.resolve()
     return next(candidate for candidate in (path, *path.parents) if candidate.is_dir())
-
-
-def _commit_once(scratch: Path) -> None:
-    staged, committed = scratch / "staged", scratch / "committed"
-    staged.mkdir()
-    with (staged / "file").open("wb") as stream:
-        stream.write(b"probe")
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.rename(staged, committed)
-    handle = os.open(scratch, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    if (committed / "file").read_bytes() != b"probe":
-        raise OSError("the file that was read differs from the one that was written")
 
 
 def _cgroup_bytes(name: str) -> int | None:

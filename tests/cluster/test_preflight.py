@@ -99,7 +99,7 @@ def test_directory_that_cannot_commit_fails(tmp_path, monkeypatch):
     def refuse(*_) -> None:
         raise PermissionError("read-only file system")
 
-    monkeypatch.setattr(hardware.os, "rename", refuse)
+    monkeypatch.setattr(hardware.os, "replace", refuse)
     check = hardware.check_durable_writes(tmp_path)
     assert (check.status, list(tmp_path.iterdir())) == ("fail", [])
     assert "read-only" in check.found
