@@ -181,9 +181,9 @@ def commit(
         _fsync(staging)
         if directory.exists() and not is_committed(directory):
             # A directory without a manifest was never an artefact; it may hold files of the user.
-            os.replace(directory, _free_name(directory.with_name(f"{directory.name}.uncommitted")))
+            os.replace(directory, free_name(directory.with_name(f"{directory.name}.uncommitted")))
         elif directory.exists():
-            os.replace(directory, _free_name(directory.with_name(f".{directory.name}.replaced")))
+            os.replace(directory, free_name(directory.with_name(f".{directory.name}.replaced")))
         os.replace(staging, directory)
     # It is committed: errors from here on must not say otherwise.
     with suppress(OSError):
@@ -227,7 +227,7 @@ def quarantine(directory: Path, damage: Damage) -> Path | None:
     if not os.path.lexists(path):
         return None
     place_inside(directory, f"{QUARANTINE_NAME}/{damage.path}")
-    target = _free_name(directory / QUARANTINE_NAME / damage.path)
+    target = free_name(directory / QUARANTINE_NAME / damage.path)
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(path, target)
     return target
@@ -322,7 +322,7 @@ def _errno_of(error: Exception) -> int:
     return int(found[1]) if found else 0
 
 
-def _free_name(path: Path) -> Path:
+def free_name(path: Path) -> Path:
     """`path`, or the first of `path.1`, `path.2`, ... that does not exist."""
     candidate, number = path, 0
     while os.path.lexists(candidate):

@@ -15,7 +15,6 @@ A directory without a manifest is never read: it is damaged, as one is whose byt
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 
 from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
-from cluster.artefacts.storage import Damage, contents_of, is_committed
+from cluster.artefacts.storage import Damage, contents_of, free_name, is_committed
 from models.config import NetworkConfig, stored_fields
 from pipeline.config.networks import NetworkChoice
 from pipeline.objectives.terms import TOTAL
@@ -225,9 +224,4 @@ def _total_alone(loss: float | None) -> dict[str, float]:
 
 def set_aside(checkpoint: Path) -> Path:
     """Rename a damaged checkpoint so that nothing takes it for one; returns the new path."""
-    target, number = checkpoint.with_name(f"{checkpoint.name}.corrupt"), 0
-    while target.exists():
-        number += 1
-        target = checkpoint.with_name(f"{checkpoint.name}.corrupt.{number}")
-    os.replace(checkpoint, target)
-    return target
+    return checkpoint.rename(free_name(checkpoint.with_name(f"{checkpoint.name}.corrupt")))
