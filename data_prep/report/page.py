@@ -13,7 +13,7 @@ from cluster.artefacts.storage import is_committed
 from data_prep.document import Document
 from data_prep.hashing import hash_strings
 from data_prep.layout import DOCUMENTS
-from data_prep.report.plots import found_by_similarity, length_histogram, shares
+from data_prep.report.plots import found_by_similarity, length_histogram
 from data_prep.token_store import TokenStore
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -51,11 +51,7 @@ def _plots(store: TokenStore, facts: Mapping[str, Any]) -> dict[str, str]:
     lengths = {name: store.lengths[numbers == number] for number, name in enumerate(names)}
     near = facts.get("near_duplicates")
     curve = {"Near-duplicates found, by their similarity": found_by_similarity(near)} if near else {}
-    return curve | {
-        "Lengths of documents": length_histogram(lengths),
-        "Tokens by source": shares({name: own["tokens"] for name, own in facts["sources"].items()}),
-        "Tokens by language": shares({name: own["tokens"] for name, own in facts["languages"].items()}),
-    }
+    return curve | {"Lengths of documents": length_histogram(lengths)}
 
 
 def _sampled(store: TokenStore) -> list[Document]:

@@ -18,15 +18,19 @@ BINS_PER_DECADE = 8
 
 def length_histogram(lengths: Mapping[str, np.ndarray]) -> str:
     """Documents by their number of tokens, one line for each name; both axes logarithmic."""
-    longest = max((int(own.max()) for own in lengths.values() if len(own)), default=1)
-    decades = np.log10(max(longest, 10))
-    edges = np.logspace(0, decades, max(2, int(BINS_PER_DECADE * decades)))
+    filled = [own for own in lengths.values() if len(own)]
+    shortest = min((int(own.min()) for own in filled), default=1)
+    longest = max((int(own.max()) for own in filled), default=1)
+    first = np.log10(max(shortest, 1))
+    last = max(np.log10(longest + 1), first + 1)
+    edges = np.logspace(first, last, int(BINS_PER_DECADE * (last - first)) + 1)
 
     def draw(axes: Axes) -> None:
         for name, own in lengths.items():
             counts, _ = np.histogram(np.maximum(own, 1), bins=edges)
             axes.stairs(counts, edges, label=name)
         axes.set(xscale="log", yscale="symlog", xlabel="tokens per document", ylabel="documents")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.legend(fontsize="small")
 
     return _svg(draw)
@@ -49,26 +53,14 @@ def found_by_similarity(near: Mapping[str, Any]) -> str:
     return _svg(draw)
 
 
-def shares(tokens: Mapping[str, int]) -> str:
-    """Tokens by name, the largest first."""
-    ordered = sorted(tokens.items(), key=lambda item: (-item[1], item[0]))
-
-    def draw(axes: Axes) -> None:
-        axes.barh([name for name, _ in ordered], [count for _, count in ordered])
-        axes.invert_yaxis()
-        axes.set(xlabel="tokens")
-
-    return _svg(draw, height=1.2 + 0.3 * len(ordered))
-
-
-def _svg(draw: Callable[[Axes], None], height: float = 3.2) -> str:
+def _svg(draw: Callable[[Axes], None]) -> str:
     """Draw into a new figure, without a window system and without anything that changes from run to run."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with rc_context({"svg.hashsalt": "cloze", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(7.5, height), layout="constrained")
+        figure = Figure(figsize=(7.5, 3.2), layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure.add_subplot())
         text = io.StringIO()
