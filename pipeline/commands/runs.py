@@ -114,17 +114,19 @@ def compare(
 
 def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
     """The tables of a comparison: (title, rows of a label and a cell for each run)."""
-    common = comparison.common
-    plain = [asdict(facts) for facts in comparison.facts]
-    rows = [[key.replace("_", " "), *(own[key] for own in plain)] for key in plain[0] if key != "name"]
+    common, facts = comparison.common, [asdict(own) for own in comparison.facts]
+    held_out = f"held-out {' | '.join(dict.fromkeys(own['metric'] for own in facts))}"
+    labels = {"steps": "of steps", "held_out": held_out, "best_held_out": f"best {held_out}"}
     at = f"at the last {common.axis} of both, {common.place:,.0f}"
-    metrics = " | ".join(dict.fromkeys(facts.metric for facts in comparison.facts))
-    ends = [["loss", *common.loss], [f"held-out {metrics}", *common.held_out]]
     told = {
         "settings that differ": [[key, *pair] for key, pair in comparison.settings.items()],
         "data that differs": [[key, *pair] for key, pair in comparison.data.items()],
-        "where they stand": rows,
-        at: ends,
+        "where they stand": [
+            [labels.get(key, key.replace("_", " ")), *(own[key] for own in facts)]
+            for key in facts[0]
+            if key not in ("name", "metric") and any(own[key] not in ("", None, ()) for own in facts)
+        ],
+        at: [["loss", *common.loss], [held_out, *common.held_out]],
     }
     return [
         (title, [[str(label), *(_cell(value) for value in values)] for label, *values in own])
