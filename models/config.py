@@ -14,7 +14,7 @@ NormKind = Literal["layer", "rms"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Positions = Literal["learned", "sinusoidal", "relative_bias", "rotary"]
 Initializer = Literal["normal", "scaled_residual", "fan_in"]
-ClassificationStyle = Literal["tanh", "gelu", "gelu_norm"]
+ClassificationStyle = Literal["tanh", "gelu", "gelu_norm", "relu"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class TransformerConfig:
     exact GELU."""
     classification_head: ClassificationStyle = "tanh"
     """The layers between the first token and the scores of labels: a dense layer with tanh (BERT, RoBERTa), with GELU
-    (ELECTRA), or with GELU and normalisation (ModernBERT)."""
+    (ELECTRA), with GELU and normalisation (ModernBERT), or with ReLU (DistilBERT)."""
 
     def __post_init__(self) -> None:
         problems = [*self._integer_problems(), *self._number_problems(), *self._choice_problems()]

@@ -118,6 +118,8 @@ CLASSIFICATION_SHAPES: Mapping[ClassificationStyle, ClassificationShape] = {
     "gelu": ClassificationShape(F.gelu, drop_input=True, norm=False),
     # Warner et al. 2024, released code.
     "gelu_norm": ClassificationShape(F.gelu, drop_input=False, norm=True),
+    # Sanh et al. 2019, released code.
+    "relu": ClassificationShape(F.relu, drop_input=False, norm=False),
 }
 
 

@@ -62,6 +62,7 @@ def _sized(base: TransformerConfig, layers: int, hidden: int, heads: int, inner:
 _BERT = TransformerConfig(vocab_size=30522, num_segments=2, norm_eps=1e-12)
 _ROBERTA = TransformerConfig(vocab_size=50265)
 _ELECTRA = replace(_BERT, classification_head="gelu")
+_DISTILBERT = replace(_BERT, num_segments=0, classification_head="relu")
 _SPANBERT = replace(_BERT, vocab_size=28996)
 _T5_V1_1 = replace(_T5, gated=True, activation="gelu_tanh", tie_embeddings=False, scale_logits=False)
 
@@ -76,6 +77,8 @@ PRESETS: Mapping[str, TransformerConfig] = {
     # Liu et al. 2019, appendix B, table 9.
     "roberta-base": _sized(_ROBERTA, 12, 768, 12),
     "roberta-large": _sized(_ROBERTA, 24, 1024, 16),
+    # Sanh et al. 2019, section 2: half of the layers of BERT base.
+    "distilbert-base": _sized(_DISTILBERT, 6, 768, 12),
     # Joshi et al. 2020, section 4.1: BERT's networks, cased vocabulary, one segment in training.
     "spanbert-base": _sized(_SPANBERT, 12, 768, 12),
     "spanbert-large": _sized(_SPANBERT, 24, 1024, 16),

@@ -1,9 +1,11 @@
 """Hugging Face models: the same networks under the tensor names and configurations of `transformers`.
 
-    family       the interface of a family: from_hf, to_hf, obstacles
+    family       what a family says of itself, and the translation that follows from it
     families     all families; choosing one for an import or an export
-    bert, roberta, electra, modernbert, ...   one family each
+    bert, distilbert, roberta, electra, modernbert, ...   one family each: tables
     names        tables of tensor names, fused and transposed layouts
+    config_json  keys of config.json and our fields
+    heads        the heads that networks have
     networks     heads: which network carries one, and how transformers calls it
     parts        the exported part of a pre-training network
     directory    reading and writing model directories

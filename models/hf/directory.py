@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.config import TransformerConfig
-from models.hf.families import Exported, Imported, export_model, import_model
-from models.hf.family import Head, TokenIds
+from models.hf.families import Exported, export_model, import_model
+from models.hf.family import Imported, TokenIds
+from models.hf.heads import Head
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"

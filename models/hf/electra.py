@@ -13,104 +13,66 @@ from torch import Tensor
 
 from models.config import TransformerConfig
 from models.hf import bert_names as bert
-from models.hf.family import Family, Head, HfConfig, Tensors, TokenIds, differences, require_keys
-from models.hf.names import Names, import_tensors, module, to_their_names
-from models.hf.networks import build_on_meta
-
-ARCHITECTURES: Mapping[str, Head] = {
-    "ElectraModel": "encoder",
-    "ElectraForPreTraining": "replaced_token_detection",
-    "ElectraForMaskedLM": "masked_lm",
-    "ElectraForSequenceClassification": "sequence_classification",
-    "ElectraForQuestionAnswering": "question_answering",
-}
-DEFAULTS: Mapping[str, Any] = {
-    **bert.DEFAULTS,
-    "embedding_size": 128,
-    "hidden_size": 256,
-    "num_attention_heads": 4,
-    "intermediate_size": 1024,
-}
-ALWAYS = TransformerConfig(classification_head="gelu")
+from models.hf.config_json import require_keys
+from models.hf.family import Family
+from models.hf.heads import FINE_TUNED, Head, classes
+from models.hf.names import Names, module
 
 
-def obstacles(config: TransformerConfig, head: Head) -> list[str]:
-    """Why a network cannot be written as ELECTRA."""
-    problems = differences(config, head, ALWAYS, bert.CARRIED | {"embedding_size"})
-    if not config.num_segments:
-        problems.append("num_segments is 0, and it always has segments")
-    return problems
-
-
-def to_hf(
-    state_dict: Mapping[str, Tensor], config: TransformerConfig, head: Head, token_ids: TokenIds
-) -> tuple[Tensors, HfConfig]:
-    """Translate a network for `transformers`; see `Family`."""
-    config_dict = {
-        **bert.write_bert_config(config),
-        "model_type": "electra",
-        "embedding_size": config.embedding_width,
-        "pad_token_id": token_ids.pad,
-    }
-    return to_their_names(_table(config, head), state_dict), config_dict
-
-
-def from_hf(
-    tensors: Mapping[str, Tensor], config_dict: Mapping[str, Any]
-) -> tuple[Tensors, TransformerConfig, Head]:
-    """Translate a network of `transformers` into ours; see `Family`. A separate `classifier_dropout` is not kept."""
-    head = ARCHITECTURES[config_dict["architectures"][0]]
-    config = _read_config({**DEFAULTS, **config_dict})
-    prefix = bert.prefix_of("electra", head)
-    used = bert.drop_copies(
-        bert.modern_names(tensors, "electra", head),
-        {"generator_lm_head.weight": f"{prefix}embeddings.word_embeddings.weight"},
-        tied=config.tie_embeddings,
-        unused=bert.buffer_names(prefix),
-    )
-    num_labels = len(used.get("classifier.out_proj.weight", ())) or 1
-    ours = build_on_meta(config, head, num_labels).state_dict()
-    return import_tensors(_table(config, head), ours, used), config, head
-
-
-def _table(config: TransformerConfig, head: Head) -> list[Names]:
-    prefix = bert.prefix_of("electra", head)
+def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
     projected = config.embedding_width != config.hidden_size
-    heads: Mapping[str, list[Names]] = {
+    projection = module("encoder.embeddings.projection", f"{prefix}embeddings_project") if projected else []
+    return [*bert.body(config, prefix, pad), *projection]
+
+
+def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
+    detector = "discriminator_predictions"
+    return {
         "encoder": [],
-        "replaced_token_detection": [
-            *module("head.dense", "discriminator_predictions.dense"),
-            *module("head.output", "discriminator_predictions.dense_prediction"),
-        ],
-        "masked_lm": [
-            *module("head.dense", "generator_predictions.dense"),
-            *module("head.norm", "generator_predictions.LayerNorm"),
-            *bert.vocabulary_names(config, "generator_lm_head", "generator_lm_head.bias"),
-        ],
-        "sequence_classification": [
-            *module("head.dense", "classifier.dense"),
-            *module("head.output", "classifier.out_proj"),
-        ],
-        "question_answering": module("output", "qa_outputs"),
+        "replaced_token_detection": bert.pooled_head(f"{detector}.dense", f"{detector}.dense_prediction"),
+        "masked_lm": bert.prediction_names(
+            config,
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head",
+            "generator_lm_head.bias",
+        ),
+        **bert.label_heads(
+            ("classifier.dense", "classifier.out_proj"), ("sequence_summary.summary", "classifier")
+        ),
     }
-    return [
-        *bert.embedding_names(config, f"{prefix}embeddings."),
-        *(module("encoder.embeddings.projection", f"{prefix}embeddings_project") if projected else []),
-        *bert.layer_names(config, f"{prefix}encoder.layer."),
-        *heads[head],
-    ]
 
 
-def _read_config(values: Mapping[str, Any]) -> TransformerConfig:
-    require_keys(values, bert.REQUIRED)
-    width = values["embedding_size"]
-    return TransformerConfig(
-        **bert.read_bert_config(values),
-        embedding_size=None if width == values["hidden_size"] else width,
-        classification_head=ALWAYS.classification_head,
-    )
+def _read(values: Mapping[str, Any], head: Head, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    if head == "multiple_choice":
+        require_keys(
+            values, {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+        )
+    return {}
 
 
 FAMILY = Family(
-    name="ELECTRA", architectures=ARCHITECTURES, from_hf=from_hf, to_hf=to_hf, obstacles=obstacles
+    name="ELECTRA",
+    model_type="electra",
+    architectures=classes("Electra", "encoder", "replaced_token_detection", "masked_lm", *FINE_TUNED),
+    base="electra.",
+    always=TransformerConfig(classification_head="gelu"),
+    keys={**bert.KEYS, "embedding_size": "embedding_size"},
+    defaults={
+        **bert.DEFAULTS,
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
+    body=_body,
+    heads=_heads,
+    read=_read,
+    write=lambda config, head, token_ids: {"pad_token_id": token_ids.pad},
+    prepare=bert.modern_norms,
+    copies={"generator_lm_head.weight": "{}embeddings.word_embeddings.weight"},
+    problems=lambda config, head: (
+        [] if config.num_segments else ["num_segments is 0, and it always has segments"]
+    ),
+    **bert.SHARED,
 )

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from models.config import TransformerConfig
-from models.hf import bart, bert, electra, gpt2, llama, mbart, modernbert, roberta, t5
-from models.hf.family import Family, Head, HfConfig, Tensors, TokenIds, label_names, require_keys
-from models.hf.networks import build_on_meta, num_labels_of
+from models.hf import bart, bert, distilbert, electra, gpt2, llama, mbart, modernbert, roberta, t5
+from models.hf.config_json import HfConfig, label_names, require_keys
+from models.hf.family import Family, Imported, Tensors, TokenIds
+from models.hf.heads import Head
+from models.hf.networks import LABELLED, build_on_meta, num_labels_of
 from models.hf.parts import exported_part
 from models.weights import check_tensors
 
 FAMILIES: tuple[Family, ...] = (
     bert.FAMILY,
+    distilbert.FAMILY,
     roberta.FAMILY,
     roberta.PRE_LAYER_NORM,
     electra.FAMILY,
@@ -29,17 +32,6 @@ FAMILIES: tuple[Family, ...] = (
     t5.FAMILY,
 )
 """In the order in which an export tries them."""
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A network of `transformers` as one of ours."""
-
-    family: str
-    state_dict: Tensors
-    """float32, under the names of our network."""
-    config: TransformerConfig
-    head: Head
 
 
 @dataclass(frozen=True)
@@ -72,9 +64,8 @@ def import_model(tensors: Mapping[str, Tensor], config_dict: Mapping[str, Any]) 
     require_keys(config_dict, {"quantization_config": None})
     _check_precision(tensors)
     check_values(tensors, "the Hugging Face weights")
-    state_dict, config, head = family.from_hf(tensors, config_dict)
-    full = {name: tensor.float() for name, tensor in state_dict.items()}
-    return Imported(family.name, full, config, head)
+    found = family.from_hf(tensors, config_dict)
+    return replace(found, state_dict={name: tensor.float() for name, tensor in found.state_dict.items()})
 
 
 def export_model(
@@ -116,7 +107,7 @@ def export_model(
     dtype = next(iter(state_dict.values())).dtype
     config_dict["dtype"] = str(dtype).removeprefix("torch.")
     config_dict["architectures"] = [chosen.class_name(head)]
-    if head == "sequence_classification" or labels is not None:
+    if head in LABELLED or labels is not None:
         config_dict |= label_names(num_labels, labels)
     generation = chosen.generation_config(config_dict) if chosen.generation_config else None
     return Exported(chosen.name, tensors, config_dict, head, generation, part.notes)

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
-from models.config import Activation, TransformerConfig
-
-Head = Literal[
-    "encoder",
-    "masked_lm",
-    "pretraining",
-    "replaced_token_detection",
-    "sequence_classification",
-    "question_answering",
-    "causal_lm",
-    "seq2seq_lm",
-]
-"""The head on top of a network; `models.hf.networks` says which network that is and how `transformers` calls it.
-`encoder` is a bare network, `pretraining` BERT's prediction of tokens and of pairs."""
+from models.config import TransformerConfig
+from models.hf.config_json import (
+    ACTIVATION_NAMES,
+    HfConfig,
+    differences,
+    read_activation,
+    read_fields,
+    require_keys,
+    write_fields,
+)
+from models.hf.heads import Head
+from models.hf.names import Names, import_tensors, to_their_names
+from models.hf.networks import build_on_meta, labels_in
 
 Tensors: TypeAlias = dict[str, Tensor]
-HfConfig: TypeAlias = dict[str, Any]
-"""The contents of a config.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +45,71 @@ class TokenIds:
 
 
 @dataclass(frozen=True)
-class Family:
-    """One architecture. Every module of a family has these functions and names itself `FAMILY`.
+class Imported:
+    """A network of `transformers` as one of ours."""
 
-    The functions see checked input: weights are finite floats, `architectures` is one of the family's names.
+    family: str
+    state_dict: Tensors
+    """float32, under the names of our network."""
+    config: TransformerConfig
+    head: Head
+    left_out: tuple[str, ...] = ()
+    """Tensors of other heads that were in the file and are not part of this network, by their names there."""
+
+
+def _as_they_are(tensors: Tensors, values: Mapping[str, Any], prefix: str) -> Tensors:
+    return tensors
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture: tables of its tensors and keys, and functions where a table does not say it.
+
+    Functions see checked input: weights are finite floats, `architectures` is one of the family's names. `prefix` is
+    what the names of a network's tensors begin with, without its head: `base`, or nothing in a bare network.
     """
 
     name: str
     """As people write it: "BERT"."""
+    model_type: str
+    """As config.json has it."""
     architectures: Mapping[str, Head]
     """Class names in config.json that are read; of several with the same head, the first is written."""
-    from_hf: Callable[[Mapping[str, Tensor], Mapping[str, Any]], tuple[Tensors, TransformerConfig, Head]]
-    """(tensors, config.json) to (state dict of our network, its configuration, its head). The number of labels is in
-    the shape of the head's tensors. Raises ValueError: a key asks for a computation that our core lacks; tensors are
-    missing, unexpected or of another shape."""
-    to_hf: Callable[[Mapping[str, Tensor], TransformerConfig, Head, TokenIds], tuple[Tensors, HfConfig]]
-    """(state dict, configuration, head, token ids) to (tensors, config.json). Only called without `obstacles`, with a
-    state dict that fits; tensors may be on the meta device, and the returned ones may share their memory. The class of
-    the network and the names of labels are added to config.json by the caller."""
-    obstacles: Callable[[TransformerConfig, Head], list[str]]
-    """Why a network with this head cannot be written as this family; empty if it can."""
+    base: str
+    """The prefix of a network with a head."""
+    always: TransformerConfig
+    """The fields that config.json has no place for have these values."""
+    keys: Mapping[str, str]
+    """Our fields and their keys."""
+    defaults: Mapping[str, Any]
+    """What `transformers` assumes for keys that a config.json leaves out."""
+    body: Callable[[TransformerConfig, str, int], list[Names]]
+    """(configuration, prefix, padding id) to the tensors of the network without its head."""
+    heads: Callable[[TransformerConfig, str], Mapping[Head, list[Names]]]
+    """(configuration, prefix) to the tensors of every head."""
+    activation_key: str | None = None
+    """The key of the activation, if it has one of its own."""
+    carried: Collection[str] = ()
+    """Further fields that `read` and `write` translate."""
+    required: Mapping[str, Any] = field(default_factory=dict)
+    """Keys that would change the computation, with the only value that is supported."""
+    read: Callable[[Mapping[str, Any], Head, Tensors], Mapping[str, Any]] = lambda values, head, tensors: {}
+    """(config.json with defaults, head, tensors) to fields that differ from what `keys` tell. Raises ValueError: a key
+    asks for a computation that our core lacks."""
+    write: Callable[[TransformerConfig, Head, TokenIds], HfConfig] = lambda config, head, token_ids: {}
+    """(configuration, head, token ids) to keys that differ from what `keys` tell."""
+    prepare: Callable[[Tensors, Mapping[str, Any], str], Tensors] = _as_they_are
+    """(tensors, config.json with defaults, prefix) to the tensors under the names that classes have now."""
+    add: Callable[[Tensors, TransformerConfig, Head, str], Tensors] = lambda tensors, config, head, prefix: {}
+    """(translated tensors, configuration, head, prefix) to those that they have and we do not."""
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """What tied embeddings make equal: the second name and the first, in which `{}` stands for the prefix."""
+    buffers: str = "(?!)"
+    """A regular expression for names of tensors that old files store and classes compute now."""
+    bare: Collection[Head] = ("encoder",)
+    """Heads whose classes have no prefix."""
+    problems: Callable[[TransformerConfig, Head], list[str]] = lambda config, head: []
+    """(configuration, head) to further obstacles."""
     generation_config: Callable[[HfConfig], HfConfig] | None = None
     """config.json to the contents of generation_config.json, for a family that writes text."""
 
@@ -73,136 +117,120 @@ class Family:
         """The class of `transformers` that a head is written for."""
         return next(name for name, known in self.architectures.items() if known == head)
 
+    def obstacles(self, config: TransformerConfig, head: Head) -> list[str]:
+        """Why a network with this head cannot be written as this family; empty if it can."""
+        own = {"activation"} if self.activation_key else set()
+        carried = {*self.keys, *self.carried, *own}
+        return [*differences(config, head, self.always, carried), *self.problems(config, head)]
 
-ACTIVATION_NAMES: dict[Activation, str] = {
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_pytorch_tanh",
-    "relu": "relu",
-    "silu": "silu",
-}
-_IMPORTED_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
+    def to_hf(
+        self, state_dict: Mapping[str, Tensor], config: TransformerConfig, head: Head, token_ids: TokenIds
+    ) -> tuple[Tensors, HfConfig]:
+        """Translate a network for `transformers`.
+
+        Only called without `obstacles`, with a state dict that fits; tensors may be on the meta device. The class of
+        the network and the names of labels are added to config.json by the caller.
+
+        Returns:
+            Tensors, which may share memory with the given ones, and the contents of config.json.
+        """
+        prefix = self._prefix(head)
+        table = [*self.body(config, prefix, token_ids.pad), *self.heads(config, prefix)[head]]
+        tensors = to_their_names(table, state_dict)
+        activation = ACTIVATION_NAMES[config.activation]
+        config_dict = {
+            **write_fields(config, self.keys),
+            **({self.activation_key: activation} if self.activation_key else {}),
+            "model_type": self.model_type,
+            **self.write(config, head, token_ids),
+        }
+        return tensors | self.add(tensors, config, head, prefix), config_dict
+
+    def from_hf(self, tensors: Mapping[str, Tensor], config_dict: Mapping[str, Any]) -> Imported:
+        """Translate a network of `transformers` into ours. A separate dropout of classifiers is not kept.
+
+        Raises:
+            ValueError: a key asks for a computation that our core lacks; tensors are missing, unexpected or of another
+                shape.
+        """
+        head = self.architectures[config_dict["architectures"][0]]
+        values = {**self.defaults, **config_dict}
+        require_keys(values, self.required)
+        prefix = self._prefix(head)
+        stored = {name: tensor for name, tensor in tensors.items() if not re.search(self.buffers, name)}
+        used = self.prepare(self._aligned(stored, prefix), values, prefix)
+        config = self._read_config(values, head, used)
+        used = drop_copies(used, self.copies, prefix, tied=config.tie_embeddings)
+        heads = self.heads(config, prefix)
+        table = [*self.body(config, prefix, values.get("pad_token_id") or 0), *heads[head]]
+        foreign = _their_names(*heads.values()) - _their_names(table)
+        kept = {name: tensor for name, tensor in used.items() if name not in foreign}
+        ours = build_on_meta(config, head, labels_in(table, kept)).state_dict()
+        state_dict = import_tensors(table, ours, kept)
+        return Imported(self.name, state_dict, config, head, tuple(sorted(used.keys() - kept.keys())))
+
+    def _prefix(self, head: Head) -> str:
+        return "" if head in self.bare else self.base
+
+    def _aligned(self, tensors: Tensors, prefix: str) -> Tensors:
+        """The tensors of a bare network under the names that a network with a head has, or the opposite."""
+        if not prefix:
+            return {name.removeprefix(self.base): tensor for name, tensor in tensors.items()}
+        if any(name.startswith(prefix) for name in tensors):
+            return tensors
+        roots = {
+            name.partition(".")[0] for name in (*self.copies, *_their_names(*self._heads_of_any(prefix)))
+        }
+        return {
+            name if name.partition(".")[0] in roots else f"{prefix}{name}": tensor
+            for name, tensor in tensors.items()
+        }
+
+    def _heads_of_any(self, prefix: str) -> list[list[Names]]:
+        return list(self.heads(self.always, prefix).values())
+
+    def _read_config(self, values: Mapping[str, Any], head: Head, tensors: Tensors) -> TransformerConfig:
+        fields = read_fields(values, self.keys)
+        if self.activation_key:
+            fields["activation"] = read_activation(values, self.activation_key)
+        fields |= self.read(values, head, tensors)
+        same = {
+            "num_decoder_layers": fields.get("num_layers"),
+            "num_key_value_heads": fields.get("num_heads"),
+            "attention_head_size": fields["hidden_size"] / fields["num_heads"],
+            "embedding_size": fields["hidden_size"],
+        }
+        # A size that follows from another one is left open.
+        fields |= {name: None for name, size in same.items() if name in fields and fields[name] == size}
+        return replace(self.always, **fields)
 
 
-def read_activation(values: Mapping[str, Any], key: str) -> Activation:
-    """Our name of the activation under a key of config.json.
-
-    Raises:
-        ValueError: our core does not have it.
-    """
-    if values[key] not in _IMPORTED_ACTIVATIONS:
-        raise ValueError(
-            f"{key} = {values[key]!r} is not supported; it may be {', '.join(_IMPORTED_ACTIVATIONS)}"
-        )
-    return _IMPORTED_ACTIVATIONS[values[key]]
-
-
-def require_keys(values: Mapping[str, Any], required: Mapping[str, Any]) -> None:
-    """Refuse a config.json whose keys ask for a computation that our core does not have.
+def drop_copies(tensors: Tensors, copies: Mapping[str, str], prefix: str, *, tied: bool) -> Tensors:
+    """Leave out second names of one tensor. Untied biases stay two, and where a file has only one of them, the other is
+    the same.
 
     Args:
-        values: config.json.
-        required: key to the only value that is supported; absent keys are fine.
+        copies: as in `Family`.
 
     Raises:
-        ValueError: names every other value.
+        ValueError: tied tensors differ.
     """
-    problems = [
-        f"{key} = {values[key]!r} (only {only!r} is supported)"
-        for key, only in required.items()
-        if values.get(key, only) != only
-    ]
-    if problems:
-        raise ValueError("config.json asks for what these networks do not compute: " + "; ".join(problems))
+    kept = dict(tensors)
+    for copy, original in copies.items():
+        original = original.format(prefix)
+        if tied and copy in kept:
+            stored = kept.pop(copy)
+            if not torch.equal(kept.setdefault(original, stored), stored):
+                raise ValueError(
+                    f"config.json ties {copy} to {original}, but their values differ; set tie_word_embeddings to false "
+                    "there if they were trained apart"
+                )
+        elif not tied and copy.endswith("bias"):
+            either = kept.get(copy, kept.get(original))
+            if either is not None:
+                kept |= {copy: either, original: either}
+    return kept
 
 
-def read_fields(values: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    """Fields of our configuration from config.json; `keys` has their key for each of our fields."""
-    if missing := [theirs for theirs in keys.values() if theirs not in values]:
-        raise ValueError(f"config.json has no {', '.join(missing)}")
-    return {ours: values[theirs] for ours, theirs in keys.items()}
-
-
-def write_fields(config: TransformerConfig, keys: Mapping[str, str]) -> HfConfig:
-    """The opposite of `read_fields`."""
-    return {theirs: getattr(config, ours) for ours, theirs in keys.items()}
-
-
-def generation_keys(config_dict: HfConfig, *others: str) -> HfConfig:
-    """The special tokens of config.json, and `others` of its keys, for generation_config.json."""
-    return {key: config_dict[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", *others)}
-
-
-def differences(
-    config: TransformerConfig, head: Head, always: TransformerConfig, carried: Collection[str]
-) -> list[str]:
-    """The fields in which a configuration differs from what a family always has.
-
-    Args:
-        config: of the network to be written.
-        head: its head.
-        always: a configuration of the family.
-        carried: names of fields that the family's config.json has a place for, so that they may differ.
-
-    Returns:
-        One sentence for each field that differs and changes what the network computes in evaluation.
-    """
-    silent = _without_effect(config, head, always) | set(carried)
-    return [
-        f"{field.name} is {value!r}, and it always has {wanted!r}"
-        for field in fields(TransformerConfig)
-        if field.name not in silent
-        and (value := getattr(config, field.name)) != (wanted := getattr(always, field.name))
-    ]
-
-
-def label_names(num_labels: int, names: Sequence[str] | None = None) -> HfConfig:
-    """Keys of config.json that tell `transformers` the labels, by name or as LABEL_0, LABEL_1, ..."""
-    names = names or [f"LABEL_{number}" for number in range(num_labels)]
-    return {
-        "id2label": {str(number): name for number, name in enumerate(names)},
-        "label2id": {name: number for number, name in enumerate(names)},
-    }
-
-
-def _without_effect(config: TransformerConfig, head: Head, always: TransformerConfig) -> set[str]:
-    """Fields that change no output of this network in evaluation."""
-    transformed = "gelu_norm" in (config.classification_head, always.classification_head)
-    effects = {
-        "vocab_size": False,
-        "num_layers": False,
-        "hidden_size": False,
-        "num_heads": False,
-        "intermediate_size": False,
-        "initializer": False,
-        "initializer_std": False,
-        "position_std": False,
-        "dropout": False,
-        "attention_output_dropout": False,
-        "attention_dropout": False,
-        "activation_dropout": False,
-        "output_dropout": False,
-        "num_key_value_heads": config.key_value_heads != config.num_heads,
-        "attention_head_size": config.attention_size != config.hidden_size,
-        "embedding_size": config.embedding_width != config.hidden_size,
-        "num_decoder_layers": config.decoder_layers != config.num_layers,
-        "relative_buckets": config.positions == "relative_bias",
-        "relative_max_distance": config.positions == "relative_bias",
-        "rotary_base": config.positions == "rotary",
-        "local_rotary_base": config.positions == "rotary" and config.local_window is not None,
-        "global_every": config.local_window is not None,
-        "scale_logits": config.network != "encoder",
-        "prediction_activation": head in ("masked_lm", "pretraining"),
-        "classification_head": config.network == "encoder"
-        and (head == "sequence_classification" or (head == "question_answering" and transformed)),
-    }
-    return {name for name, effect in effects.items() if not effect}
+def _their_names(*tables: list[Names]) -> set[str]:
+    return {theirs for table in tables for names in table for theirs in names.theirs}

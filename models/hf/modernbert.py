@@ -5,34 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from models.config import TransformerConfig
-from models.hf import bert_names as bert
-from models.hf.family import (
-    ACTIVATION_NAMES,
-    Family,
-    Head,
-    HfConfig,
-    Tensors,
-    TokenIds,
-    differences,
-    read_activation,
-    read_fields,
-    require_keys,
-    write_fields,
-)
-from models.hf.names import Names, import_tensors, module, to_their_names
-from models.hf.networks import build_on_meta
+from models.hf.config_json import ACTIVATION_NAMES, read_activation, require_keys
+from models.hf.family import Family, TokenIds
+from models.hf.heads import FINE_TUNED, Head, classes
+from models.hf.names import Names, module, parameter
 
-ARCHITECTURES: Mapping[str, Head] = {
-    "ModernBertModel": "encoder",
-    "ModernBertForMaskedLM": "masked_lm",
-    "ModernBertForSequenceClassification": "sequence_classification",
-    "ModernBertForQuestionAnswering": "question_answering",
-}
-LABELLING: tuple[Head, ...] = ("sequence_classification", "question_answering")
-CONFIG_KEYS: Mapping[str, str] = {
+KEYS: Mapping[str, str] = {
     "vocab_size": "vocab_size",
     "num_layers": "num_hidden_layers",
     "hidden_size": "hidden_size",
@@ -80,80 +62,10 @@ ROTARY_BASES: Mapping[str, tuple[str, float]] = {
     "sliding_attention": ("local_rope_theta", 10000.0),
 }
 """Kinds of layers with the key of their rotary base in older files, and its default."""
-ALWAYS = TransformerConfig(
-    positions="rotary", norm="pre", first_norm=False, gated=True, classification_head="gelu_norm"
-)
-CARRIED = {
-    *CONFIG_KEYS,
-    *("activation", "biases", "rotary_base", "local_rotary_base", "local_window", "global_every"),
-    "prediction_activation",
-}
 
 
-def obstacles(config: TransformerConfig, head: Head) -> list[str]:
-    """Why a network cannot be written as ModernBERT."""
-    return differences(config, head, ALWAYS, CARRIED)
-
-
-def to_hf(
-    state_dict: Mapping[str, Tensor], config: TransformerConfig, head: Head, token_ids: TokenIds
-) -> tuple[Tensors, HfConfig]:
-    """Translate a network for `transformers`; see `Family`."""
-    every = config.global_every if config.local_window is not None else 1
-    bases = {
-        "full_attention": config.rotary_base,
-        "sliding_attention": config.local_rotary_base or config.rotary_base,
-    }
-    config_dict = {
-        **write_fields(config, CONFIG_KEYS),
-        **dict.fromkeys(BIAS_KEYS.values(), config.biases),
-        "decoder_bias": True,
-        "model_type": "modernbert",
-        "hidden_activation": ACTIVATION_NAMES[config.activation],
-        "classifier_activation": ACTIVATION_NAMES[config.prediction_activation],
-        "classifier_dropout": config.dropout,
-        "classifier_pooling": "cls",
-        "local_attention": config.local_window or DEFAULTS["local_attention"],
-        "layer_types": _layer_types(config.num_layers, every),
-        "global_attn_every_n_layers": every,
-        "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()
-        },
-        **{key: bases[kind] for kind, (key, _) in ROTARY_BASES.items()},
-        "pad_token_id": token_ids.pad,
-        **dict.fromkeys(("bos_token_id", "cls_token_id"), token_ids.bos),
-        **dict.fromkeys(("eos_token_id", "sep_token_id"), token_ids.eos),
-    }
-    if head in LABELLING:
-        config_dict["classifier_activation"] = "gelu"
-    return to_their_names(_table(config, head), state_dict), config_dict
-
-
-def from_hf(
-    tensors: Mapping[str, Tensor], config_dict: Mapping[str, Any]
-) -> tuple[Tensors, TransformerConfig, Head]:
-    """Translate a network of `transformers` into ours; see `Family`.
-
-    Our networks have all biases or none: where a file has only some, the others are zero. A separate
-    `classifier_dropout` is not kept.
-    """
-    head = ARCHITECTURES[config_dict["architectures"][0]]
-    values = {**DEFAULTS, **config_dict}
-    config = _read_config(values, head)
-    used = bert.drop_copies(
-        bert.modern_names(tensors, "model", head),
-        {"decoder.weight": f"{bert.prefix_of('model', head)}embeddings.tok_embeddings.weight"},
-        tied=config.tie_embeddings,
-        unused=set(),
-    )
-    num_labels = len(used.get("classifier.weight", ())) or 1
-    ours = build_on_meta(config, head, num_labels).state_dict()
-    table = _table(config, head)
-    return import_tensors(table, ours, {**_zero_biases(table, ours, values), **used}), config, head
-
-
-def _table(config: TransformerConfig, head: Head) -> list[Names]:
-    prefix, bias = bert.prefix_of("model", head), config.biases
+def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
+    bias = config.biases
     table = [
         *module("encoder.embeddings.tokens", f"{prefix}embeddings.tok_embeddings", bias=False),
         *module("encoder.embeddings.norm", f"{prefix}embeddings.norm", bias=bias),
@@ -169,48 +81,75 @@ def _table(config: TransformerConfig, head: Head) -> list[Names]:
             *module(f"{our}.feed_forward.up", f"{their}.mlp.Wi", bias=bias),
             *module(f"{our}.feed_forward.down", f"{their}.mlp.Wo", bias=bias),
         ]
-    transform = [
-        *module("head.dense", "head.dense", bias=bias),
-        *module("head.norm", "head.norm", bias=bias),
-    ]
-    heads: Mapping[str, list[Names]] = {
+    return table
+
+
+def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
+    def transform(ours: str) -> list[Names]:
+        return [
+            *module(f"{ours}.dense", "head.dense", bias=config.biases),
+            *module(f"{ours}.norm", "head.norm", bias=config.biases),
+        ]
+
+    projection = parameter("head.decoder.bias", "decoder.bias")
+    if not config.tie_embeddings:
+        projection += module("head.decoder", "decoder")
+    pooled = [*transform("head"), *module("head.output", "classifier")]
+    return {
         "encoder": [],
-        "masked_lm": [*transform, *bert.vocabulary_names(config, "decoder", "decoder.bias")],
-        "sequence_classification": [*transform, *module("head.output", "classifier")],
-        "question_answering": [
-            *module("transform.dense", "head.dense", bias=bias),
-            *module("transform.norm", "head.norm", bias=bias),
-            *module("output", "classifier"),
-        ],
+        "masked_lm": [*transform("head"), *projection],
+        "sequence_classification": pooled,
+        "multiple_choice": pooled,
+        "token_classification": [*transform("transform"), *module("scores", "classifier")],
+        "question_answering": [*transform("transform"), *module("output", "classifier")],
     }
-    return [*table, *heads[head]]
 
 
-def _read_config(values: Mapping[str, Any], head: Head) -> TransformerConfig:
-    require_keys(values, {"is_decoder": False, "rope_scaling": None})
-    if head in LABELLING:
+def _write(config: TransformerConfig, head: Head, token_ids: TokenIds) -> dict[str, Any]:
+    every = config.global_every if config.local_window is not None else 1
+    bases = {
+        "full_attention": config.rotary_base,
+        "sliding_attention": config.local_rotary_base or config.rotary_base,
+    }
+    activation = "gelu" if head in FINE_TUNED else ACTIVATION_NAMES[config.prediction_activation]
+    return {
+        **dict.fromkeys(BIAS_KEYS.values(), config.biases),
+        "decoder_bias": True,
+        "classifier_activation": activation,
+        "classifier_dropout": config.dropout,
+        "classifier_pooling": "cls",
+        "local_attention": config.local_window or DEFAULTS["local_attention"],
+        "layer_types": _layer_types(config.num_layers, every),
+        "global_attn_every_n_layers": every,
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()
+        },
+        **{key: bases[kind] for kind, (key, _) in ROTARY_BASES.items()},
+        "pad_token_id": token_ids.pad,
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), token_ids.bos),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), token_ids.eos),
+    }
+
+
+def _read(values: Mapping[str, Any], head: Head, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    if head in FINE_TUNED:
         require_keys(values, {"classifier_activation": "gelu"})
-    if head == "sequence_classification":
+    if head in ("sequence_classification", "multiple_choice"):
         require_keys(values, {"classifier_pooling": "cls"})
-    layers = values["num_hidden_layers"]
-    kinds = values.get("layer_types") or _layer_types(layers, values.get("global_attn_every_n_layers", 3))
+    layers, every = values["num_hidden_layers"], values.get("global_attn_every_n_layers", 3)
+    kinds = values.get("layer_types") or _layer_types(layers, every)
     rotary = {kind: _rotary_base(values, kind) for kind in ROTARY_BASES}
     is_local = "sliding_attention" in kinds
-    return TransformerConfig(
-        **read_fields(values, CONFIG_KEYS),
-        activation=read_activation(values, "hidden_activation"),
-        prediction_activation=read_activation(values, "classifier_activation")
-        if head == "masked_lm"
-        else "gelu",
-        biases=any(values.get(key, False) for key in BIAS_KEYS.values()),
-        rotary_base=rotary["full_attention"],
-        local_rotary_base=rotary["sliding_attention"] if is_local else None,
-        local_window=values["local_attention"] if is_local else None,
-        global_every=_global_every(kinds, values.get("global_attn_every_n_layers", 3)) if is_local else 3,
-        initializer="scaled_residual",
-        **{name: getattr(ALWAYS, name) for name in ("positions", "norm", "first_norm", "gated")},
-        classification_head=ALWAYS.classification_head,
-    )
+    fields = {
+        "biases": _has_biases(values),
+        "rotary_base": rotary["full_attention"],
+        "local_rotary_base": rotary["sliding_attention"] if is_local else None,
+        "local_window": values["local_attention"] if is_local else None,
+        "global_every": _global_every(kinds, every) if is_local else 3,
+    }
+    if head == "masked_lm":
+        fields["prediction_activation"] = read_activation(values, "classifier_activation")
+    return fields
 
 
 def _layer_types(num_layers: int, global_every: int) -> list[str]:
@@ -240,22 +179,51 @@ def _rotary_base(values: Mapping[str, Any], kind: str) -> float:
     return float(rotary.get("rope_theta", values.get(key, default)))
 
 
-def _zero_biases(table: list[Names], ours: Mapping[str, Tensor], values: Mapping[str, Any]) -> Tensors:
-    """Their biases that a file does not have and our network does."""
-    absent = {ending for ending, key in BIAS_KEYS.items() if not values.get(key, False)}
-    absent |= set() if values["decoder_bias"] else {"decoder.bias"}
-    return {
-        name: ours[names.ours].new_zeros(ours[names.ours].shape, device="cpu")
-        for names in table
-        for name in names.theirs
-        if name.endswith(tuple(absent))
+def _has_biases(values: Mapping[str, Any]) -> bool:
+    return any(values.get(key, False) for key in BIAS_KEYS.values())
+
+
+def _with_all_biases(tensors: dict[str, Tensor], values: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+    """Our networks have all biases or none: where a file has only some, the others are zero."""
+    absent = {
+        ending for ending, key in BIAS_KEYS.items() if _has_biases(values) and not values.get(key, False)
     }
+    weights = tuple(f"{ending.removesuffix('bias')}weight" for ending in absent)
+    zeros = {
+        f"{name.removesuffix('weight')}bias": tensor.new_zeros(len(tensor))
+        for name, tensor in tensors.items()
+        if weights and name.endswith(weights)
+    }
+    if not values["decoder_bias"]:
+        zeros["decoder.bias"] = torch.zeros(values["vocab_size"])
+    return {**zeros, **tensors}
 
 
 FAMILY = Family(
     name="ModernBERT",
-    architectures=ARCHITECTURES,
-    from_hf=from_hf,
-    to_hf=to_hf,
-    obstacles=obstacles,
+    model_type="modernbert",
+    architectures=classes("ModernBert", "encoder", "masked_lm", *FINE_TUNED),
+    base="model.",
+    always=TransformerConfig(
+        positions="rotary",
+        norm="pre",
+        first_norm=False,
+        gated=True,
+        initializer="scaled_residual",
+        classification_head="gelu_norm",
+    ),
+    keys=KEYS,
+    defaults=DEFAULTS,
+    body=_body,
+    heads=_heads,
+    activation_key="hidden_activation",
+    carried={
+        *("biases", "rotary_base", "local_rotary_base", "local_window", "global_every"),
+        "prediction_activation",
+    },
+    required={"is_decoder": False, "rope_scaling": None},
+    read=_read,
+    write=_write,
+    prepare=_with_all_biases,
+    copies={"decoder.weight": "{}embeddings.tok_embeddings.weight"},
 )

@@ -25,11 +25,13 @@ class Names:
     """Whether theirs are [columns, rows]."""
     sizes: tuple[int, ...] = ()
     """Rows in each of theirs; without sizes, all have equally many."""
+    skipped: int = 0
+    """Rows of theirs before our first, which nothing reads and which are written as zeros."""
 
 
-def parameter(ours: str, *theirs: str, transposed: bool = False) -> list[Names]:
-    """One tensor."""
-    return [Names(ours, theirs, transposed)]
+def parameter(ours: str, *theirs: str, skipped: int = 0) -> list[Names]:
+    """One tensor; `skipped` as in `Names`."""
+    return [Names(ours, theirs, skipped=skipped)]
 
 
 def module(
@@ -53,6 +55,8 @@ def to_their_names(table: Iterable[Names], state_dict: Mapping[str, Tensor]) -> 
     renamed = {}
     for names in table:
         tensor = state_dict[names.ours]
+        if names.skipped:
+            tensor = torch.cat([tensor.new_zeros(names.skipped, *tensor.shape[1:]), tensor])
         parts = tensor.split(names.sizes) if names.sizes else tensor.chunk(len(names.theirs))
         for theirs, part in zip(names.theirs, parts, strict=True):
             renamed[theirs] = part.t() if names.transposed else part
@@ -64,7 +68,8 @@ def to_our_names(table: Iterable[Names], tensors: Mapping[str, Tensor]) -> dict[
     renamed = {}
     for names in table:
         parts = [tensors[theirs].t() if names.transposed else tensors[theirs] for theirs in names.theirs]
-        renamed[names.ours] = parts[0] if len(parts) == 1 else torch.cat(parts)
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        renamed[names.ours] = whole[names.skipped :]
     return renamed
 
 
@@ -83,15 +88,3 @@ def import_tensors(
     table = list(table)
     check_tensors(to_their_names(table, expected), tensors, "the Hugging Face state dict")
     return to_our_names(table, tensors)
-
-
-def with_prefix(tensors: Mapping[str, Tensor], prefix: str, *others: str) -> dict[str, Tensor]:
-    """The tensors of a bare model under the names that a model with a head has.
-
-    Args:
-        prefix: put before every name that begins neither with it nor with one of `others`.
-    """
-    return {
-        name if name.startswith((prefix, *others)) else f"{prefix}{name}": tensor
-        for name, tensor in tensors.items()
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -10,15 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from models.causal_language_model import CausalLanguageModel
+from models.choice_classifier import CHOICE_CLASSIFIERS
 from models.config import Network, TransformerConfig
 from models.decoder_classifier import DecoderClassifier
 from models.electra import Discriminator
 from models.encoder import Encoder
-from models.hf.family import Head
+from models.encoder_decoder_classifier import EncoderDecoderClassifier
+from models.hf.heads import Head
+from models.hf.names import Names
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_classifier import SequenceClassifier
 from models.sequence_to_sequence import SequenceToSequence
 from models.span_classifier import SpanClassifier
+from models.token_classifier import TokenClassifier
 
 Outputs: TypeAlias = dict[str, Tensor]
 Model: TypeAlias = Any
@@ -74,22 +78,41 @@ def head_of(state_dict: Mapping[str, Tensor], config: TransformerConfig) -> Head
 
 
 def num_labels_of(state_dict: Mapping[str, Tensor], head: Head) -> int:
-    """Labels that a state dict scores; 1 where the head has none."""
-    if head != "sequence_classification":
+    """Labels that a state dict scores; 1 where the head has none of its own."""
+    if head not in LABELLED:
         return 1
-    return len(state_dict["head.output.weight" if "head.output.weight" in state_dict else "output.weight"])
+    return next(len(state_dict[name]) for name in SCORES if name in state_dict)
+
+
+def labels_in(table: Sequence[Names], tensors: Mapping[str, Tensor]) -> int:
+    """Rows of the scores in tensors of `transformers`; 1 where there are none."""
+    names = next((names.theirs[0] for names in table if names.ours in SCORES), "")
+    return (len(tensors[names]) if names in tensors and tensors[names].dim() else 0) or 1
 
 
 def their_inputs(
-    config: TransformerConfig, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None
+    config: TransformerConfig,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    segment_ids: Tensor | None,
+    head: Head | None = None,
 ) -> dict[str, Tensor]:
-    """What the class of `transformers` takes for the arguments of `Carrier.outputs`."""
+    """What the class of `transformers` takes for the arguments of `Carrier.outputs`; with multiple choice, the rows are
+    the choices of one question."""
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask.long()}
-    return (
-        inputs
-        if segment_ids is None or not config.num_segments
-        else {**inputs, "token_type_ids": segment_ids}
-    )
+    if segment_ids is not None and config.num_segments:
+        inputs["token_type_ids"] = segment_ids
+    if head == "multiple_choice":
+        return {name: tensor.unsqueeze(0) for name, tensor in inputs.items()}
+    return inputs
+
+
+def ended_by(input_ids: Tensor, attention_mask: Tensor, eos: int) -> Tensor:
+    """The text with `</s>` as its last token and nowhere else: where `transformers` looks for the token of an
+    encoder-decoder that speaks for the text, and ours takes the last one. Rows are padded on the right."""
+    others = torch.where(input_ids == eos, eos - 1 if eos else eos + 1, input_ids)
+    last = (attention_mask.long().sum(-1, keepdim=True) - 1).clamp_min(0)
+    return others.scatter(1, last, eos)
 
 
 def _hidden(model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None) -> Outputs:
@@ -115,6 +138,11 @@ def _labels(model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids
     return {"logits": model(input_ids, attention_mask=attention_mask, segment_ids=segment_ids)}
 
 
+def _choices(model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None) -> Outputs:
+    rows = input_ids[None], attention_mask[None], None if segment_ids is None else segment_ids[None]
+    return {"logits": model(*rows)}
+
+
 def _spans(model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None) -> Outputs:
     first, last = model(input_ids, attention_mask=attention_mask, segment_ids=segment_ids).unbind(-1)
     return {"start_logits": first, "end_logits": last}
@@ -138,35 +166,67 @@ def _written_tokens(
     return {"logits": model.logits(input_ids, decoder_input_ids, attention_mask=attention_mask)}
 
 
+def _labels_of_both(
+    model: Model, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor
+) -> Outputs:
+    return {"logits": model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids)}
+
+
+def _spans_of_both(
+    model: Model, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor
+) -> Outputs:
+    first, last = model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids).unbind(-1)
+    return {"start_logits": first, "end_logits": last}
+
+
+def _encoder(config: TransformerConfig, num_labels: int) -> nn.Module:
+    return nn.ModuleDict({"encoder": Encoder(config)})
+
+
+def _without_labels(
+    network: Callable[[TransformerConfig], nn.Module],
+) -> Callable[[TransformerConfig, int], nn.Module]:
+    return lambda config, _: network(config)
+
+
 CARRIERS: Mapping[tuple[Network, Head], Carrier] = {
-    ("encoder", "encoder"): Carrier(
-        "AutoModel", lambda config, _: nn.ModuleDict({"encoder": Encoder(config)}), _hidden
-    ),
-    ("encoder", "masked_lm"): Carrier(
-        "AutoModelForMaskedLM", lambda config, _: MaskedLanguageModel(config), _tokens
-    ),
+    ("encoder", "encoder"): Carrier("AutoModel", _encoder, _hidden),
+    ("encoder", "masked_lm"): Carrier("AutoModelForMaskedLM", _without_labels(MaskedLanguageModel), _tokens),
     ("encoder", "pretraining"): Carrier(
         "AutoModelForPreTraining",
         lambda config, _: MaskedLanguageModel(config, pair="nsp"),
         _tokens_and_pairs,
     ),
+    ("encoder", "replaced_token_detection"): Carrier(
+        "AutoModelForPreTraining", _without_labels(Discriminator), _labels
+    ),
     ("encoder", "sequence_classification"): Carrier(
         "AutoModelForSequenceClassification", SequenceClassifier, _labels
     ),
-    ("encoder", "replaced_token_detection"): Carrier(
-        "AutoModelForPreTraining", lambda config, _: Discriminator(config), _labels
+    ("encoder", "token_classification"): Carrier("AutoModelForTokenClassification", TokenClassifier, _labels),
+    ("encoder", "multiple_choice"): Carrier(
+        "AutoModelForMultipleChoice", _without_labels(CHOICE_CLASSIFIERS["encoder"]), _choices
     ),
     ("encoder", "question_answering"): Carrier(
-        "AutoModelForQuestionAnswering", lambda config, _: SpanClassifier(config), _spans
+        "AutoModelForQuestionAnswering", _without_labels(SpanClassifier), _spans
     ),
     ("decoder", "causal_lm"): Carrier(
-        "AutoModelForCausalLM", lambda config, _: CausalLanguageModel(config), _next_tokens
+        "AutoModelForCausalLM", _without_labels(CausalLanguageModel), _next_tokens
     ),
     ("decoder", "sequence_classification"): Carrier(
         "AutoModelForSequenceClassification", DecoderClassifier, _labels_from_the_left
     ),
+    ("decoder", "token_classification"): Carrier(
+        "AutoModelForTokenClassification", TokenClassifier, _labels_from_the_left
+    ),
     ("encoder_decoder", "seq2seq_lm"): Carrier(
-        "AutoModelForSeq2SeqLM", lambda config, _: SequenceToSequence(config), _written_tokens
+        "AutoModelForSeq2SeqLM", _without_labels(SequenceToSequence), _written_tokens
+    ),
+    ("encoder_decoder", "sequence_classification"): Carrier(
+        "AutoModelForSequenceClassification", EncoderDecoderClassifier, _labels_of_both
+    ),
+    ("encoder_decoder", "question_answering"): Carrier(
+        "AutoModelForQuestionAnswering", _without_labels(SpanClassifier), _spans_of_both
     ),
 }
 
@@ -175,13 +235,23 @@ SIGNS: Mapping[Network, Mapping[str, Head]] = {
         "pair_head.output.weight": "pretraining",
         "head.decoder.bias": "masked_lm",
         "head.output.weight": "sequence_classification",
+        "scores.weight": "token_classification",
         "output.weight": "question_answering",
         "encoder.embeddings.tokens.weight": "encoder",
     },
     "decoder": {
         "output.weight": "sequence_classification",
+        "scores.weight": "token_classification",
         "decoder.embeddings.tokens.weight": "causal_lm",
     },
-    "encoder_decoder": {"decoder.transformer.layers.0.attention.qkv.weight": "seq2seq_lm"},
+    "encoder_decoder": {
+        "head.output.weight": "sequence_classification",
+        "output.weight": "question_answering",
+        "decoder.transformer.layers.0.attention.qkv.weight": "seq2seq_lm",
+    },
 }
 """Tensors by which a head is known; the first that is there decides."""
+LABELLED: tuple[Head, ...] = ("sequence_classification", "token_classification")
+"""Heads with as many scores as there are labels."""
+SCORES = ("head.output.weight", "output.weight", "scores.weight")
+"""Weights of the layers that score labels, in all networks."""

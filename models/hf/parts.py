@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from models.config import TransformerConfig
-from models.hf.family import Head, Tensors
+from models.hf.family import Tensors
+from models.hf.heads import Head
 from models.hf.networks import head_of
 
 BOUNDARY = "boundary_head."
@@ -35,8 +36,8 @@ def exported_part(
     Args:
         state_dict: of any network.
         config: its configuration; of the discriminator, for ELECTRA.
-        head: the head that it has; None finds out. A `Discriminator` alone looks like a classifier with one label, so
-            it must be said.
+        head: the head that it has; None finds out. A `Discriminator` and a network of multiple choice look like a
+            classifier with one label, so they must be said.
     """
     if any(name.startswith(DISCRIMINATOR) for name in state_dict):
         note = "the generator is left out; it is a network of its own there"

@@ -7,171 +7,119 @@ even where there is one segment: a constant that is folded into the positions on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from models.config import Norm, TransformerConfig
+from models.config import TransformerConfig
 from models.hf import bert_names as bert
-from models.hf.family import Family, Head, HfConfig, Tensors, TokenIds, differences, require_keys
-from models.hf.names import Names, module, to_our_names, to_their_names
-from models.hf.networks import build_on_meta
-from models.weights import check_tensors
+from models.hf.family import Family, TokenIds
+from models.hf.heads import FINE_TUNED, Head, classes
+from models.hf.names import Names, module
 
-
-@dataclass(frozen=True)
-class Variant:
-    """Names that differ between the two architectures."""
-
-    norm: Norm
-    model_type: str
-    class_prefix: str
-    base: str
-    """Beginning of tensor names."""
-    attention_norm: str
-    feed_forward_norm: str
-
-
-POST = Variant(
-    norm="post",
-    model_type="roberta",
-    class_prefix="Roberta",
-    base="roberta",
-    attention_norm="attention.output.LayerNorm",
-    feed_forward_norm="output.LayerNorm",
-)
-PRE = Variant(
-    norm="pre",
-    model_type="roberta-prelayernorm",
-    class_prefix="RobertaPreLayerNorm",
-    base="roberta_prelayernorm",
-    attention_norm="attention.LayerNorm",
-    feed_forward_norm="intermediate.LayerNorm",
-)
-HEADS: Mapping[str, Head] = {
-    "Model": "encoder",
-    "ForMaskedLM": "masked_lm",
-    "ForSequenceClassification": "sequence_classification",
-    "ForQuestionAnswering": "question_answering",
+PRE_NORM_LAYER = {
+    **bert.LAYER,
+    "attention_norm": ("attention.LayerNorm",),
+    "feed_forward_norm": ("intermediate.LayerNorm",),
 }
-DEFAULTS: Mapping[str, Any] = {**bert.DEFAULTS, "pad_token_id": 1}
+SEGMENTS = "embeddings.token_type_embeddings.weight"
 
 
-def obstacles(variant: Variant, config: TransformerConfig, head: Head) -> list[str]:
-    """Why a network cannot be written as this family."""
-    return differences(config, head, TransformerConfig(norm=variant.norm), bert.CARRIED)
+def _body(
+    layer: Mapping[str, tuple[str, ...]], config: TransformerConfig, prefix: str, pad: int
+) -> list[Names]:
+    final_norm = module("encoder.transformer.final_norm", f"{prefix}LayerNorm")
+    return [
+        *bert.embedding_names(config, prefix, skipped=pad + 1),
+        *bert.layer_names(config, f"{prefix}encoder.layer.", layer),
+        *(final_norm if config.norm == "pre" else []),
+    ]
 
 
-def to_hf(
-    variant: Variant,
-    state_dict: Mapping[str, Tensor],
-    config: TransformerConfig,
-    head: Head,
-    token_ids: TokenIds,
-) -> tuple[Tensors, HfConfig]:
-    """Translate a network for `transformers`; see `Family`."""
-    tensors = to_their_names(_table(variant, config, head), state_dict)
-    embeddings = f"{bert.prefix_of(variant.base, head)}embeddings."
-    positions = state_dict["encoder.embeddings.positions.weight"]
-    unused = positions.new_zeros(token_ids.pad + 1, config.hidden_size)
-    tensors[f"{embeddings}position_embeddings.weight"] = torch.cat([unused, positions])
-    if not config.num_segments:
-        segment = positions.new_zeros(1, config.hidden_size)
-        tensors[f"{embeddings}token_type_embeddings.weight"] = segment
-    config_dict = {
-        **bert.write_bert_config(config),
-        "model_type": variant.model_type,
+def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
+    return {
+        "encoder": [],
+        "masked_lm": bert.prediction_names(
+            config, "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"
+        ),
+        **bert.label_heads(
+            ("classifier.dense", "classifier.out_proj"), (f"{prefix}pooler.dense", "classifier")
+        ),
+    }
+
+
+def _read(values: Mapping[str, Any], head: Head, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    pad, segments = values["pad_token_id"], values["type_vocab_size"]
+    if not isinstance(pad, int) or pad < 0:
+        raise ValueError(f"pad_token_id = {pad!r} in config.json, but positions are counted from it")
+    return {
+        "max_positions": values["max_position_embeddings"] - pad - 1,
+        "num_segments": 0 if segments == 1 else segments,
+    }
+
+
+def _write(config: TransformerConfig, head: Head, token_ids: TokenIds) -> dict[str, Any]:
+    return {
         "max_position_embeddings": config.max_positions + token_ids.pad + 1,
         "type_vocab_size": max(config.num_segments, 1),
         **token_ids.keys,
     }
-    return tensors, config_dict
 
 
-def from_hf(
-    variant: Variant, tensors: Mapping[str, Tensor], config_dict: Mapping[str, Any]
-) -> tuple[Tensors, TransformerConfig, Head]:
-    """Translate a network of `transformers` into ours; see `Family`.
+def _fold_segment(tensors: dict[str, Tensor], values: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+    """Add the embedding of the only segment to the positions.
 
-    A pooler, which published files have and their classes do not use, is left out. A separate `classifier_dropout` is
-    not kept: the classification head drops out like the rest of the network.
+    Raises:
+        ValueError: it is missing or not one row.
     """
-    head = _family(variant).architectures[config_dict["architectures"][0]]
-    values = {**DEFAULTS, **config_dict}
-    config, pad = _read_config(variant, values)
-    prefix = bert.prefix_of(variant.base, head)
-    used = bert.drop_copies(
-        bert.modern_names(tensors, variant.base, head),
-        {
-            "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
-            "lm_head.decoder.bias": "lm_head.bias",
-        },
-        tied=config.tie_embeddings,
-        unused=bert.unused_names(prefix),
-    )
-    num_labels = len(used.get("classifier.out_proj.weight", ())) or 1
-    ours = build_on_meta(config, head, num_labels).state_dict()
-    expected, _ = to_hf(variant, ours, config, head, TokenIds(pad=pad))
-    check_tensors(expected, used, "the Hugging Face state dict")
-
-    positions = used[f"{prefix}embeddings.position_embeddings.weight"][pad + 1 :]
-    if not config.num_segments:
-        positions = positions.float() + used[f"{prefix}embeddings.token_type_embeddings.weight"].float()
-    imported = to_our_names(_table(variant, config, head), used)
-    return {**imported, "encoder.embeddings.positions.weight": positions}, config, head
+    used = bert.modern_norms(tensors, values, prefix)
+    positions = f"{prefix}embeddings.position_embeddings.weight"
+    if values["type_vocab_size"] == 1 and positions in used:
+        segment = used.pop(f"{prefix}{SEGMENTS}", None)
+        if segment is None or segment.shape != (1, *used[positions].shape[1:]):
+            found = None if segment is None else list(segment.shape)
+            raise ValueError(f"{prefix}{SEGMENTS} must be one row, as type_vocab_size says, not {found}")
+        used[positions] = used[positions].float() + segment.float()
+    return used
 
 
-def _table(variant: Variant, config: TransformerConfig, head: Head) -> list[Names]:
-    """Names of everything but positions, and the segment that only they have."""
-    prefix = bert.prefix_of(variant.base, head)
-    norms = {"attention_norm": variant.attention_norm, "feed_forward_norm": variant.feed_forward_norm}
-    heads = {
-        "encoder": [],
-        "masked_lm": [
-            *module("head.dense", "lm_head.dense"),
-            *module("head.norm", "lm_head.layer_norm"),
-            *bert.vocabulary_names(config, "lm_head.decoder", "lm_head.bias"),
-        ],
-        "sequence_classification": [
-            *module("head.dense", "classifier.dense"),
-            *module("head.output", "classifier.out_proj"),
-        ],
-        "question_answering": module("output", "qa_outputs"),
-    }
-    return [
-        *bert.embedding_names(config, f"{prefix}embeddings.", positions=False),
-        *bert.layer_names(config, f"{prefix}encoder.layer.", **norms),
-        *(module("encoder.transformer.final_norm", f"{prefix}LayerNorm") if variant is PRE else []),
-        *heads[head],
-    ]
+def _add_segment(
+    tensors: dict[str, Tensor], config: TransformerConfig, head: Head, prefix: str
+) -> dict[str, Tensor]:
+    positions = tensors[f"{prefix}embeddings.position_embeddings.weight"]
+    return {} if config.num_segments else {f"{prefix}{SEGMENTS}": positions.new_zeros(1, positions.shape[1])}
 
 
-def _read_config(variant: Variant, values: Mapping[str, Any]) -> tuple[TransformerConfig, int]:
-    """Our configuration, and the padding id."""
-    require_keys(values, bert.REQUIRED)
-    pad = values["pad_token_id"]
-    if not isinstance(pad, int) or pad < 0:
-        raise ValueError(f"pad_token_id = {pad!r} in config.json, but positions are counted from it")
-    fields = bert.read_bert_config(values)
-    fields["max_positions"] -= pad + 1
-    if fields["num_segments"] == 1:
-        fields["num_segments"] = 0
-    return TransformerConfig(**fields, norm=variant.norm), pad
-
-
-def _family(variant: Variant) -> Family:
-    names = {POST: "RoBERTa", PRE: "RoBERTa-PreLayerNorm"}
-    return Family(
-        name=names[variant],
-        architectures={f"{variant.class_prefix}{suffix}": head for suffix, head in HEADS.items()},
-        from_hf=partial(from_hf, variant),
-        to_hf=partial(to_hf, variant),
-        obstacles=partial(obstacles, variant),
-    )
-
-
-FAMILY = _family(POST)
-PRE_LAYER_NORM = _family(PRE)
+_family = partial(
+    Family,
+    keys=bert.KEYS,
+    defaults={**bert.DEFAULTS, "pad_token_id": 1},
+    heads=_heads,
+    read=_read,
+    write=_write,
+    prepare=_fold_segment,
+    add=_add_segment,
+    copies={
+        "lm_head.decoder.weight": "{}embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    **bert.SHARED,
+)
+_HEADS: tuple[Head, ...] = ("encoder", "masked_lm", *FINE_TUNED)
+FAMILY = _family(
+    name="RoBERTa",
+    model_type="roberta",
+    architectures=classes("Roberta", *_HEADS),
+    base="roberta.",
+    always=TransformerConfig(),
+    body=partial(_body, bert.LAYER),
+)
+PRE_LAYER_NORM = _family(
+    name="RoBERTa-PreLayerNorm",
+    model_type="roberta-prelayernorm",
+    architectures=classes("RobertaPreLayerNorm", *_HEADS),
+    base="roberta_prelayernorm.",
+    always=TransformerConfig(norm="pre"),
+    body=partial(_body, PRE_NORM_LAYER),
+)

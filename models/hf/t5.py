@@ -13,23 +13,14 @@ import torch
 from torch import Tensor
 
 from models.config import Activation, TransformerConfig
-from models.hf.family import (
-    Family,
-    Head,
-    HfConfig,
-    Tensors,
-    TokenIds,
-    differences,
-    generation_keys,
-    read_fields,
-    require_keys,
-    write_fields,
-)
-from models.hf.names import Names, import_tensors, module, parameter, to_their_names
-from models.hf.networks import build_on_meta
+from models.hf.bert_names import pooled_head
+from models.hf.config_json import HfConfig, generation_keys
+from models.hf.family import Family, TokenIds
+from models.hf.heads import Head
+from models.hf.names import Names, module, parameter
 from models.hf.shared_embedding import STACKS, with_shared_embedding
 
-CONFIG_KEYS: Mapping[str, str] = {
+KEYS: Mapping[str, str] = {
     "vocab_size": "vocab_size",
     "num_layers": "num_layers",
     "num_decoder_layers": "num_decoder_layers",
@@ -41,14 +32,8 @@ CONFIG_KEYS: Mapping[str, str] = {
     "relative_buckets": "relative_attention_num_buckets",
     "relative_max_distance": "relative_attention_max_distance",
     "dropout": "dropout_rate",
-    "attention_dropout": "attention_dropout",
-    "activation_dropout": "activation_dropout",
-    "output_dropout": "output_dropout",
     "norm_eps": "layer_norm_epsilon",
-    "scale_logits": "scale_decoder_outputs",
 }
-"""Our fields and their keys. `transformers` keeps the keys of positions and of separate dropouts, but reads only
-`dropout_rate`."""
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 32128,
     "d_model": 512,
@@ -64,22 +49,8 @@ DEFAULTS: Mapping[str, Any] = {
     "layer_norm_epsilon": 1e-6,
     "feed_forward_proj": "relu",
 }
-"""What `transformers` assumes for keys that a config.json leaves out."""
-COMMON: Mapping[str, Any] = {
-    "network": "encoder_decoder",
-    "norm": "pre",
-    "norm_kind": "rms",
-    "biases": False,
-    "embedding_norm": False,
-    "positions": "relative_bias",
-    "scale_attention": False,
-    "initializer": "fan_in",
-}
-"""Fields with one value in all versions."""
-CARRIED = {
-    *CONFIG_KEYS,
-    *("activation", "gated", "tie_embeddings"),
-}
+DROPOUTS = ("attention_dropout", "activation_dropout", "output_dropout")
+"""Fields and keys that `transformers` keeps, but does not read: it drops out everywhere with `dropout_rate`."""
 FEED_FORWARDS: Mapping[str, tuple[Activation, bool]] = {
     "relu": ("relu", False),
     "gated-gelu": ("gelu_tanh", True),
@@ -98,64 +69,20 @@ FEED_FORWARDS: Mapping[str, tuple[Activation, bool]] = {
 `gated-gelu` means the tanh approximation (v1.1), `gelu` the exact one."""
 
 
-def obstacles(config: TransformerConfig, head: Head) -> list[str]:
-    """Why a network cannot be written as T5."""
-    return differences(config, head, TransformerConfig(**COMMON), CARRIED)
-
-
-def to_hf(
-    state_dict: Mapping[str, Tensor], config: TransformerConfig, head: Head, token_ids: TokenIds
-) -> tuple[Tensors, HfConfig]:
-    """Translate a network for `transformers`; see `Family`."""
-    feed_forward = (config.activation, config.gated)
-    config_dict = {
-        **write_fields(config, CONFIG_KEYS),
-        "model_type": "t5",
-        "is_encoder_decoder": True,
-        "num_decoder_layers": config.decoder_layers,
-        "d_kv": config.head_size,
-        "feed_forward_proj": next(name for name, kind in FEED_FORWARDS.items() if kind == feed_forward),
-        "tie_word_embeddings": config.tie_embeddings,
-        **token_ids.keys,
-        "decoder_start_token_id": token_ids.pad,
-    }
-    return to_their_names(_table(config), state_dict), config_dict
-
-
-def from_hf(
-    tensors: Mapping[str, Tensor], config_dict: Mapping[str, Any]
-) -> tuple[Tensors, TransformerConfig, Head]:
-    """Translate a network of `transformers` into ours; see `Family`.
-
-    A bare T5Model is read with a language-modelling head, which needs no weights of its own with tied embeddings.
-    """
-    head = FAMILY.architectures[config_dict["architectures"][0]]
-    used = with_shared_embedding(tensors, "", separate=False)
-    # Published files have this tensor; there is no position bias between decoder and encoder.
-    used.pop("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", None)
-    shared, projection = used.get("shared.weight"), used.get("lm_head.weight")
-    tied = projection is None or shared is None or torch.equal(shared, projection)
-    if tied and projection is not None:
-        used.setdefault("shared.weight", used.pop("lm_head.weight"))
-    config = _read_config({**DEFAULTS, **config_dict}, tied=tied)
-    ours = build_on_meta(config, head).state_dict()
-    return import_tensors(_table(config), ours, used), config, head
-
-
-def _table(config: TransformerConfig) -> list[Names]:
-    table = parameter("encoder.embeddings.tokens.weight", "shared.weight")
+def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
+    table = parameter("encoder.embeddings.tokens.weight", f"{prefix}shared.weight")
     for stack, num_layers in zip(STACKS, (config.num_layers, config.decoder_layers), strict=True):
         for number in range(num_layers):
-            table += _layer(config, stack, number)
-        bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+            table += _layer(config, prefix, stack, number)
+        bias = f"{prefix}{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         table += parameter(f"{stack}.transformer.relative_bias.weight", bias)
-        table += module(f"{stack}.transformer.final_norm", f"{stack}.final_layer_norm", bias=False)
-    return table if config.tie_embeddings else table + parameter("head.weight", "lm_head.weight")
+        table += module(f"{stack}.transformer.final_norm", f"{prefix}{stack}.final_layer_norm", bias=False)
+    return table
 
 
-def _layer(config: TransformerConfig, stack: str, number: int) -> list[Names]:
+def _layer(config: TransformerConfig, prefix: str, stack: str, number: int) -> list[Names]:
     """One layer: self-attention, in the decoder cross-attention, feed-forward, numbered in this order."""
-    our, their = f"{stack}.transformer.layers.{number}", f"{stack}.block.{number}.layer"
+    our, their = f"{stack}.transformer.layers.{number}", f"{prefix}{stack}.block.{number}.layer"
     blocks = [(f"{our}.attention", "SelfAttention", {"qkv": "qkv", "output": "o"})]
     if stack == "decoder":
         parts = {"query": "q", "key_value": "kv", "output": "o"}
@@ -171,38 +98,86 @@ def _layer(config: TransformerConfig, stack: str, number: int) -> list[Names]:
     return table
 
 
-def _read_config(values: Mapping[str, Any], *, tied: bool) -> TransformerConfig:
-    require_keys(values, {"is_encoder_decoder": True})
+def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
+    return {
+        "seq2seq_lm": [] if config.tie_embeddings else parameter("head.weight", "lm_head.weight"),
+        "sequence_classification": pooled_head("classification_head.dense", "classification_head.out_proj"),
+        "question_answering": module("output", "qa_outputs"),
+    }
+
+
+def _prepare(tensors: dict[str, Tensor], values: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+    used = with_shared_embedding(tensors, prefix, separate=False)
+    shared, projection = f"{prefix}shared.weight", used.get("lm_head.weight")
+    if projection is not None and (shared not in used or torch.equal(used[shared], projection)):
+        used.setdefault(shared, used.pop("lm_head.weight"))
+    return used
+
+
+def _read(values: Mapping[str, Any], head: Head, tensors: dict[str, Tensor]) -> dict[str, Any]:
     if values["feed_forward_proj"] not in FEED_FORWARDS:
         known = ", ".join(FEED_FORWARDS)
         raise ValueError(
             f"feed_forward_proj = {values['feed_forward_proj']!r} is not supported; it may be {known}"
         )
-    inferred = {
-        "attention_dropout": values["dropout_rate"],
-        "activation_dropout": values["dropout_rate"],
-        "output_dropout": values["dropout_rate"],
-        "scale_decoder_outputs": values.get("tie_word_embeddings") is not False,
-    }
-    fields = read_fields({**inferred, **values}, CONFIG_KEYS)
-    if fields["num_decoder_layers"] == fields["num_layers"]:
-        fields["num_decoder_layers"] = None
-    if fields["attention_head_size"] * fields["num_heads"] == fields["hidden_size"]:
-        fields["attention_head_size"] = None
     activation, gated = FEED_FORWARDS[values["feed_forward_proj"]]
-    return TransformerConfig(**COMMON, **fields, activation=activation, gated=gated, tie_embeddings=tied)
+    is_v1_0 = values.get("tie_word_embeddings") is not False
+    return {
+        **{name: values.get(name, values["dropout_rate"]) for name in DROPOUTS},
+        "scale_logits": values.get("scale_decoder_outputs", is_v1_0),
+        "activation": activation,
+        "gated": gated,
+        "tie_embeddings": "lm_head.weight" not in tensors if head == "seq2seq_lm" else is_v1_0,
+    }
+
+
+def _write(config: TransformerConfig, head: Head, token_ids: TokenIds) -> HfConfig:
+    feed_forward = (config.activation, config.gated)
+    return {
+        **{name: getattr(config, name) for name in DROPOUTS},
+        "scale_decoder_outputs": config.scale_logits,
+        "is_encoder_decoder": True,
+        "feed_forward_proj": next(name for name, kind in FEED_FORWARDS.items() if kind == feed_forward),
+        "tie_word_embeddings": config.tie_embeddings,
+        **token_ids.keys,
+        "decoder_start_token_id": token_ids.pad,
+    }
 
 
 FAMILY = Family(
     name="T5",
+    model_type="t5",
+    # A bare T5Model is read with a language-modelling head, which needs no weights of its own with tied embeddings.
     architectures={
         "T5ForConditionalGeneration": "seq2seq_lm",
         "T5WithLMHeadModel": "seq2seq_lm",
         "T5Model": "seq2seq_lm",
+        "T5ForSequenceClassification": "sequence_classification",
+        "T5ForQuestionAnswering": "question_answering",
     },
-    from_hf=from_hf,
-    to_hf=to_hf,
-    obstacles=obstacles,
+    base="transformer.",
+    always=TransformerConfig(
+        network="encoder_decoder",
+        norm="pre",
+        norm_kind="rms",
+        biases=False,
+        embedding_norm=False,
+        positions="relative_bias",
+        scale_attention=False,
+        initializer="fan_in",
+    ),
+    keys=KEYS,
+    defaults=DEFAULTS,
+    body=_body,
+    heads=_heads,
+    carried={*DROPOUTS, "activation", "gated", "scale_logits", "tie_embeddings"},
+    required={"is_encoder_decoder": True},
+    read=_read,
+    write=_write,
+    prepare=_prepare,
+    # Published files have this tensor; there is no position bias between decoder and encoder.
+    buffers=r"EncDecAttention\.relative_attention_bias\.weight$",
+    bare=("seq2seq_lm", "question_answering"),
     # Its decoder starts with padding.
     generation_config=lambda config_dict: generation_keys(config_dict, "decoder_start_token_id"),
 )

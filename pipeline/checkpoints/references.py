@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from models.config import NetworkConfig
-    from models.hf.family import Head
+    from models.hf.heads import Head
 
 Weights = Literal["model", "ema"]
 """The weights as training left them, or their moving average."""

@@ -32,7 +32,7 @@ from pipeline.checkpoints.references import PretrainedModel, Weights, resolve_mo
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.hf.family import Head
+    from models.hf.heads import Head
 
 KIND = "export"
 ELMO = "ELMo"

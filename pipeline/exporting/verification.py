@@ -11,8 +11,8 @@ from torch import Tensor
 
 from cluster.artefacts.errors import ExportError
 from models.config import TransformerConfig
-from models.hf.family import Head
-from models.hf.networks import carrier_of, num_labels_of, their_inputs
+from models.hf.heads import Head
+from models.hf.networks import carrier_of, ended_by, num_labels_of, their_inputs
 from pipeline.samples.noise.noise import Noise
 
 if TYPE_CHECKING:
@@ -63,13 +63,15 @@ def verify_export(
         )
     ids, mask = _random_text(config, theirs.config.pad_token_id or 0)
     if config.network == "encoder_decoder":
+        if head == "sequence_classification" and theirs.config.eos_token_id is not None:
+            ids = ended_by(ids, mask, theirs.config.eos_token_id)
         decoder_ids = ids.flip(0)
         expected = theirs(input_ids=ids, attention_mask=mask.long(), decoder_input_ids=decoder_ids)
         found = carrier.outputs(ours, ids, mask, decoder_ids)
         compared = torch.ones_like(mask)
     else:
         segments = torch.arange(ids.shape[1]).expand_as(ids) % max(config.num_segments, 1)
-        expected = theirs(**their_inputs(config, ids, mask, segments))
+        expected = theirs(**their_inputs(config, ids, mask, segments, head))
         found = carrier.outputs(ours, ids, mask, segments)
         compared = mask
     difference = max(_difference(found[name], expected[name], compared) for name in found)

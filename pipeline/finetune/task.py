@@ -19,7 +19,7 @@ from pipeline.finetune.files.evaluation_set import EvaluationSet
 from pipeline.finetune.settings import TrainingOverrides
 
 if TYPE_CHECKING:
-    from models.hf.family import Head
+    from models.hf.heads import Head
     from pipeline.checkpoints.references import PretrainedModel
     from pipeline.finetune.tokenizer import TextTokenizer
 

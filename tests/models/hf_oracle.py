@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.hf.families import Exported, Imported, import_model
-from models.hf.family import Head, TokenIds
+from models.hf.family import TokenIds
+from models.hf.heads import Head
 from models.hf.networks import carrier_of, num_labels_of, their_inputs
 from models.initialization import init_weights
 
@@ -110,7 +111,7 @@ def assert_same_outputs(
         arguments: what else their network takes.
     """
     found = carrier_of(config, head).outputs(ours, batch.input_ids, batch.attention_mask, batch.segment_ids)
-    inputs = their_inputs(config, batch.input_ids, batch.attention_mask, batch.segment_ids)
+    inputs = their_inputs(config, batch.input_ids, batch.attention_mask, batch.segment_ids, head)
     expected = theirs(**inputs, **arguments)
     for name, scores in found.items():
         other = expected[name]
@@ -136,7 +137,7 @@ def shake(model: nn.Module, seed: int) -> None:
         parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
 
 
-READ_FROM_THE_FIRST_TOKEN = ("pretraining", "sequence_classification")
+READ_FROM_THE_FIRST_TOKEN = ("pretraining", "sequence_classification", "multiple_choice")
 """Heads for which rows are padded on the right."""
 
 

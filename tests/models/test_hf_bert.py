@@ -54,16 +54,16 @@ def their_configs(draw) -> transformers.BertConfig:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.data(), st.sampled_from(sorted(bert.ARCHITECTURES)), their_configs())
+@given(st.data(), st.sampled_from(sorted(bert.FAMILY.architectures)), their_configs())
 def test_imported_network_computes_what_transformers_computes(data, name, config):
     theirs = getattr(transformers, name)(config)
     longest = config.max_position_embeddings
     imported = assert_import_agrees(data, theirs, pad=config.pad_token_id, longest=longest, **COLUMNS)
-    assert imported.head == bert.ARCHITECTURES[name]
+    assert imported.head == bert.FAMILY.architectures[name]
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.data(), st.sampled_from(sorted(bert.ARCHITECTURES.values())), our_configs())
+@given(st.data(), st.sampled_from(sorted(bert.FAMILY.architectures.values())), our_configs())
 def test_exported_network_computes_the_same_in_transformers_and_comes_back(data, head, config):
     assert_export_agrees(data, config, head, "BERT", longest=config.max_positions, **COLUMNS)
 

@@ -70,16 +70,16 @@ def their_configs(draw) -> transformers.ElectraConfig:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.data(), st.sampled_from(sorted(electra.ARCHITECTURES)), their_configs())
+@given(st.data(), st.sampled_from(sorted(electra.FAMILY.architectures)), their_configs())
 def test_imported_network_computes_what_transformers_computes(data, name, config):
     theirs = getattr(transformers, name)(config)
     longest = config.max_position_embeddings
     imported = assert_import_agrees(data, theirs, pad=config.pad_token_id, longest=longest, **COLUMNS)
-    assert imported.head == electra.ARCHITECTURES[name]
+    assert imported.head == electra.FAMILY.architectures[name]
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.data(), st.sampled_from(sorted(electra.ARCHITECTURES.values())), our_configs())
+@given(st.data(), st.sampled_from(sorted(electra.FAMILY.architectures.values())), our_configs())
 def test_exported_network_computes_the_same_in_transformers_and_comes_back(data, head, config):
     assert_export_agrees(data, config, head, "ELECTRA", longest=config.max_positions, **COLUMNS)
 

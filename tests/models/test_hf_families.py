@@ -7,8 +7,9 @@ import torch
 
 from models.config import TransformerConfig
 from models.hf import names
+from models.hf.config_json import differences
 from models.hf.families import FAMILIES, export_model, import_model
-from models.hf.family import TokenIds, differences
+from models.hf.family import TokenIds
 from models.hf.networks import CARRIERS, build_on_meta
 from models.hf.parts import exported_part
 from models.masked_language_model import MaskedLanguageModel
@@ -26,6 +27,7 @@ def exported(small_config):
 WRITTEN_AS = {
     "bert-base": "BERT",
     "spanbert-large": "BERT",
+    "distilbert-base": "DistilBERT",
     "roberta-large": "RoBERTa",
     "electra-small": "ELECTRA",
     "modernbert-base": "ModernBERT",
@@ -33,7 +35,16 @@ WRITTEN_AS = {
 
 
 @pytest.mark.parametrize(("preset", "family"), WRITTEN_AS.items())
-@pytest.mark.parametrize("head", ["masked_lm", "question_answering", "sequence_classification"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "masked_lm",
+        "question_answering",
+        "sequence_classification",
+        "token_classification",
+        "multiple_choice",
+    ],
+)
 def test_published_sizes_are_written_as_the_family_that_published_them(preset, family, head):
     config = PRESETS[preset]
     assert {each.name: each.obstacles(config, head) for each in FAMILIES}[family] == []

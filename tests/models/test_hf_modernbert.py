@@ -76,15 +76,15 @@ def their_configs(draw) -> transformers.ModernBertConfig:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.data(), st.sampled_from(sorted(modernbert.ARCHITECTURES)), their_configs())
+@given(st.data(), st.sampled_from(sorted(modernbert.FAMILY.architectures)), their_configs())
 def test_imported_network_computes_what_transformers_computes(data, name, config):
     theirs = getattr(transformers, name)(config)
     imported = assert_import_agrees(data, theirs, pad=config.pad_token_id, longest=LONGEST)
-    assert imported.head == modernbert.ARCHITECTURES[name]
+    assert imported.head == modernbert.FAMILY.architectures[name]
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.data(), st.sampled_from(sorted(modernbert.ARCHITECTURES.values())), our_configs())
+@given(st.data(), st.sampled_from(sorted(modernbert.FAMILY.architectures.values())), our_configs())
 def test_exported_network_computes_the_same_in_transformers_and_comes_back(data, head, config):
     assert_export_agrees(data, config, head, "ModernBERT", longest=LONGEST)
 

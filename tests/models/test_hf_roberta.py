@@ -69,7 +69,7 @@ def test_imported_network_computes_what_transformers_computes(data, name, fields
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.data(), st.sampled_from(sorted(roberta.HEADS.values())), our_configs())
+@given(st.data(), st.sampled_from(sorted(roberta.FAMILY.architectures.values())), our_configs())
 def test_exported_network_computes_the_same_in_transformers_and_comes_back(data, head, config):
     family = FAMILIES[config.norm].name
     assert_export_agrees(data, config, head, family, longest=config.max_positions)

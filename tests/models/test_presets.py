@@ -23,6 +23,7 @@ MILLIONS = {
     "bert-large": 335,
     "roberta-base": 125,
     "roberta-large": 355,
+    "distilbert-base": 67,
     "spanbert-base": 108.3,
     "spanbert-large": 333.6,
     "electra-small": 13.5,
