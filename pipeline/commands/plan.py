@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -81,29 +82,13 @@ def _show(plan: Plan) -> None:
 
 def _show_memory(option: Option) -> None:
     memory, host = option.memory, option.host
-    parts = {
-        "weights": memory.weights,
-        "master weights": memory.master_weights,
-        "optimizer state": memory.optimizer_state,
-        "average of weights": memory.average,
-        "gradients and buckets": memory.gradients,
-        "activations": memory.activations,
-        "inputs": memory.inputs,
-        "process or context": memory.context,
-        "fragmentation": memory.fragmentation,
-        "in all": memory.total,
-    }
-    rows = [(name, _gib(size)) for name, size in parts.items() if size]
-    print_table(f"memory of a device, at its peak ({memory.moment}), {option.name}", (), rows)
-    parts = {
-        "processes": host.processes,
-        "offloaded": host.offloaded,
-        "copies for checkpoints": host.checkpoint_copies,
-        "at the start": host.start,
-        "at most": host.total,
-    }
-    rows = [(name, _gib(size)) for name, size in parts.items() if size]
-    print_table("memory of a node", (), rows)
+    title = f"memory of a device, at its peak ({memory.moment}), {option.name}"
+    _print_sizes(title, memory.parts | {"in all": memory.total})
+    _print_sizes("memory of a node", asdict(host) | {"at most": host.total})
+
+
+def _print_sizes(title: str, parts: Mapping[str, int]) -> None:
+    print_table(title, (), [(name.replace("_", " "), _gib(size)) for name, size in parts.items() if size])
 
 
 def _row(option: Option) -> Sequence[Any]:

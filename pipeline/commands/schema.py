@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,19 +21,12 @@ def schema(
     json_schema: Annotated[
         bool, typer.Option("--json-schema", help="Print a JSON Schema for editors.")
     ] = False,
-    write: Annotated[
-        Path | None,
-        typer.Option(file_okay=False, help="Write all pages and JSON Schemas into this directory."),
-    ] = None,
 ) -> None:
     """Print every setting with its type, default, unit and meaning."""
     from cluster.artefacts.errors import ConfigError
     from pipeline.config import reference as config_reference
     from pipeline.config.problems import nearest
 
-    if write is not None:
-        write_reference(write)
-        return
     if kind is None:
         rows = [[name, (config_reference.reference(name)[0]).meaning] for name in config_reference.KINDS]
         print_table("kinds of YAML files; `cloze schema KIND` prints the settings of one", ("kind", ""), rows)
@@ -63,18 +55,3 @@ def schema(
         rows = [[each.name, each.type, each.default, each.meaning] for each in section.settings]
         title = f"{name}.{section.key}".rstrip(".") + f": {section.meaning}"
         print_table(title, ("setting", "type", "default", "meaning"), rows)
-
-
-def write_reference(directory: Path) -> None:
-    """Write `KIND.md` and `KIND.schema.json` for every kind of YAML file."""
-    import orjson
-
-    from cluster.artefacts.storage import storage_errors
-    from pipeline.config.reference import KINDS, json_schema, render_markdown
-
-    with storage_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        for kind in KINDS:
-            (directory / f"{kind}.md").write_text(render_markdown(kind), encoding="utf-8")
-            data = orjson.dumps(json_schema(kind), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
-            (directory / f"{kind}.schema.json").write_bytes(data + b"\n")

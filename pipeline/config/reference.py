@@ -77,27 +77,6 @@ def reference(kind: str) -> list[Section]:
     return sections + [_section(key, definitions[name], definitions, keys) for name, key in keys.items()]
 
 
-def render_markdown(kind: str) -> str:
-    """The reference of a kind as one Markdown page."""
-    intro = (
-        "Written by `cloze schema --write` from the types and docstrings of the code.\n"
-        f"An editor that knows YAML checks files against [{kind}.schema.json]({kind}.schema.json).\n"
-        f"`{BASE_KEY}` names files that are merged first, and `a.b=c` on the command line wins over all of them;\n"
-        "elements of lists are named by their index: `sources.0.lang=it`.\n"
-    )
-    parts = [f"# Settings of `{kind}` files\n\n{intro}"]
-    for section in reference(kind):
-        title = f"## `{section.key}`\n\n{section.meaning}\n\n" if section.key else f"{section.meaning}\n\n"
-        rows = [
-            f"| `{each.name}` | {_cell(each.type)} | {_cell(each.default)} | {_cell(each.meaning)} |"
-            for each in section.settings
-        ]
-        parts.append(
-            title + "\n".join(["| setting | type | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
-        )
-    return "\n".join(parts)
-
-
 def _schema(kind: str) -> dict[str, Any]:
     module, name = KINDS[kind]
     return TypeAdapter(getattr(import_module(module), name)).json_schema()
@@ -260,7 +239,3 @@ def _yaml(value: Any) -> str:
 def _one_line(text: str) -> str:
     """A docstring without its line breaks, and without what programs alone want to know."""
     return " ".join(text.partition("\n\nRaises:")[0].split())
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -43,7 +43,7 @@ def checkpoint_facts(directory: Path, manifest: Manifest, runs_dir: Path) -> dic
         "hours": state.elapsed_s / 3600 or None,
         "held_out": state.held_out,
         "ema": _ema(state, manifest),
-        **_learned_from(state.identity, state.step),
+        **_learned_from(state.identity),
         "left_out": state.skipped_data,
         "allowed_changes": state.allowed_changes,
         "saved_by": {
@@ -72,7 +72,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
         "detail": state.detail,
         "step": step,
         "tokens": settings.token_plan.tokens_before(step),
-        **_learned_from(settings.plain, step),
+        **_learned_from(settings.plain),
         "left_out": [entry.model_dump(mode="json") for entry in SkipLedger(run).entries],
         **_history(run, None),
     }
@@ -122,48 +122,23 @@ def _ema(state: TrainerState, manifest: Manifest) -> dict[str, Any] | None:
     return {"decay": (state.identity.get("ema") or {}).get("decay"), "file": EMA_FILE}
 
 
-def _learned_from(identity: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Objective, mixture and phases up to a step; of identities of other versions, what they have."""
+def _learned_from(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that weights depend on first; of identities of other versions, what they have."""
     data, batch = identity.get("data") or {}, identity.get("batch") or {}
-    objective = identity.get("objective") or {}
     found = {
-        "objective": objective.get("kind"),
-        "teacher": objective.get("teacher"),
+        "objective": identity.get("objective"),
         "seed": identity.get("seed"),
         "precision": identity.get("precision"),
         "mixture": [_compact(store) for store in data.get("stores", ())],
-        "phases": list(_phases(batch, step)),
-        "batch_sizes": list(_batch_sizes(batch, step)),
+        "batch": _compact({name: value for name, value in batch.items() if name not in ("phases", "warmup")}),
+        "warmup": [_compact(stage) for stage in batch.get("warmup") or ()],
+        "phases": [_compact(phase) for phase in batch.get("phases") or ()],
     }
-    return {name: value for name, value in found.items() if value not in (None, [])}
+    return {name: value for name, value in found.items() if value not in (None, [], {})}
 
 
 def _compact(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _phases(batch: Mapping[str, Any], step: int) -> Iterator[dict[str, Any]]:
-    """Stretches of the run with their sequence lengths and weights; steps are numbered from 1."""
-    first, length = 1, batch.get("sequence_length")
-    for phase in batch.get("phases") or ():
-        if first > step:
-            return
-        own = {"from_step": first, "tokens_per_sample": phase.get("sequence_length") or length}
-        yield own | _compact({"weights": phase.get("weights")})
-        first += phase["steps"]
-    if first <= step and length is not None:
-        yield {"from_step": first, "tokens_per_sample": length}
-
-
-def _batch_sizes(batch: Mapping[str, Any], step: int) -> Iterator[dict[str, Any]]:
-    first = 1
-    for stage in batch.get("warmup") or ():
-        if first > step:
-            return
-        yield {"from_step": first, "samples": stage["samples"]}
-        first += stage["steps"]
-    if first <= step and "samples" in batch:
-        yield {"from_step": first, "samples": batch["samples"]}
 
 
 def _run_of(directory: Path, name: str, run_id: str, runs_dir: Path) -> RunDirectory | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pipeline.engine.gpus import find_gpu
-from pipeline.plan.choices import Machines, cheapest, chosen_option, memory_of, options
+from pipeline.plan.choices import Machines, chosen_option, options
+from pipeline.plan.findings import memory_findings
 from pipeline.plan.network import make_network
 from pipeline.runs.config import PretrainConfig
 
@@ -37,18 +38,8 @@ def _advice(config: PretrainConfig, device_bytes: int | None) -> str:
         lines.append(
             "By this estimate it fits: look for other processes on the device, or unusually long texts."
         )
-    if chosen.micro_batch_size is not None and not chosen.fits:
-        lines.append(f"batch.micro_batch_size={chosen.micro_batch_size} is the largest that fits as it is.")
-    best = cheapest(options(config, network, machines))
-    if best is not None and not chosen.fits:
-        lines.append(f"With the same micro-batch, {best.name} fits: {' '.join(best.settings)}")
-    compute = config.compute.model_copy(update={"gradient_checkpointing": True})
-    recomputed = memory_of(config.model_copy(update={"compute": compute}), network, machines)
-    if not chosen.fits and not config.compute.gradient_checkpointing:
-        verb = "fits" if machines.fits(recomputed) else "is not enough"
-        lines.append(
-            f"compute.gradient_checkpointing=true takes {recomputed.total / _GIB:.1f} GiB, which {verb}."
-        )
+    else:
+        lines += memory_findings(config, machines, chosen, options(config, network, machines))
     return "\n".join(lines)
 
 

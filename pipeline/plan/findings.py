@@ -92,7 +92,7 @@ def findings(
         others: what else could be chosen.
     """
     yield from _batch(config, machines)
-    yield from _memory(config, machines, chosen, list(others))
+    yield from memory_findings(config, machines, chosen, list(others))
     yield from _disk(disk)
     yield from _data(stores)
     yield from _budget(config, duration)
@@ -110,9 +110,10 @@ def _batch(config: PretrainConfig, machines: Machines) -> Iterator[str]:
             yield f"{key} {size} {must_be_multiple(size, step, factors)}"
 
 
-def _memory(
+def memory_findings(
     config: PretrainConfig, machines: Machines, chosen: Option, others: list[Option]
 ) -> Iterator[str]:
+    """The sentences about memory."""
     best = cheapest(others)
     size = config.batch.micro_batch_size
     if chosen.fits is False:

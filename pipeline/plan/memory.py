@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from pipeline.plan.network import Network
@@ -54,17 +54,12 @@ class DeviceMemory:
     @property
     def total(self) -> int:
         """All that must fit."""
-        return (
-            self.weights
-            + self.master_weights
-            + self.optimizer_state
-            + self.average
-            + self.gradients
-            + self.activations
-            + self.inputs
-            + self.context
-            + self.fragmentation
-        )
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by what they are, as the fields name it."""
+        return {name: size for name, size in asdict(self).items() if name != "moment"}
 
 
 def device_memory(config: PretrainConfig, network: Network, sharding: Sharding, trace: Trace) -> DeviceMemory:

@@ -6,8 +6,8 @@ Weights have the run's precision; master weights, moments and the average are fl
 - Stage 0 in float32 has no copies. In half precision flat master weights lie beside the weights, and an update
   flattens all gradients into float32.
 - Stages 1 and 2 keep flat weights and a float32 shard, also of float32 weights. Gradients go through a bucket that
-  exists from a step's first gradient to its last. Stage 1 keeps whole gradients until then; stage 2 keeps those of
-  the parameters that its shard touches, whole. An update flattens them, and copies them into float32.
+  exists from a step's first gradient to its last. Stage 1 keeps whole gradients until then; stage 2 keeps whole
+  gradients of the parameters that its shard touches. An update flattens them, and copies them into float32.
 - Stage 3 keeps shards of weights, of master weights and of gradients, and its bucket, all the time. Once it knows the
   order of the layers, weights that were gathered stay until the backward pass has used them for the last time, up to
   10^9 elements (`stage3_max_live_parameters`); on one rank they are no copies. They arrive in flat buffers for several
@@ -19,7 +19,7 @@ Weights have the run's precision; master weights, moments and the average are fl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -53,14 +53,7 @@ class Shards:
     @property
     def device(self) -> int:
         """All on the device."""
-        return (
-            self.weights
-            + self.master_weights
-            + self.optimizer_state
-            + self.average
-            + self.gradients
-            + self.buffers
-        )
+        return sum(asdict(self).values()) - self.host
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,11 +151,9 @@ def run(tmp_path: Path, store: Path) -> RunDirectory:
 def test_checkpoint_says_how_training_went_until_it(run: RunDirectory):
     node = trace("changed@8", run.path.parent)
     facts = node.facts
-    assert facts["phases"] == [
-        {"from_step": 1, "tokens_per_sample": 16, "weights": [1.0]},
-        {"from_step": 6, "tokens_per_sample": 32},
-    ]
-    assert facts["batch_sizes"] == [{"from_step": 1, "samples": 8}, {"from_step": 3, "samples": 16}]
+    assert facts["phases"] == [{"steps": 5, "sequence_length": 16, "weights": [1.0]}]
+    assert facts["warmup"] == [{"steps": 2, "samples": 8}]
+    assert (facts["batch"]["samples"], facts["batch"]["sequence_length"]) == (16, 32)
     assert facts["mixture"] == [{"weight": 1.0}]
     assert facts["ema"] == {"decay": 0.99, "file": "ema.safetensors"}
     assert facts["left_out"] == [3]
@@ -170,14 +168,6 @@ def test_checkpoint_says_how_training_went_until_it(run: RunDirectory):
     assert [own["event"] for own in facts["events"]] == ["spike", "changed"]
     assert [child.kind for child in node.inputs] == ["tokens"]
     assert not node.inputs[0].problem
-
-
-def test_phases_that_a_checkpoint_did_not_reach_are_not_its_own(run: RunDirectory):
-    config = run.config()
-    save_as_trainer(run, config, 2, [])
-    facts = trace("changed@2", run.path.parent).facts
-    assert [own["from_step"] for own in facts["phases"]] == [1]
-    assert [own["samples"] for own in facts["batch_sizes"]] == [8]
 
 
 def test_checkpoint_that_was_copied_away_keeps_its_own_facts(run: RunDirectory, tmp_path: Path):

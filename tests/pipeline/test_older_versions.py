@@ -75,7 +75,11 @@ def test_an_older_run_is_compared_with_one_of_today(older: RunDirectory, tmp_pat
 
 def test_an_older_run_and_its_checkpoints_are_traced(older: RunDirectory, store: Path):
     node = trace("older", older.path.parent)
-    assert (node.facts["step"], node.facts["objective"], node.facts["state"]) == (3, "word2vec", "failed")
+    assert (node.facts["step"], node.facts["objective"]["kind"], node.facts["state"]) == (
+        3,
+        "word2vec",
+        "failed",
+    )
     assert [one.kind for one in node.inputs] == ["tokens"]
     entry = InputEntry(kind="tokens", uri=str(store), fingerprint=read_manifest(store).fingerprint)
     write_files(store_of(older), state_at(3, run_id=older.info.run_id), inputs=[entry])
