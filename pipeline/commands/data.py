@@ -14,20 +14,23 @@ from pipeline.commands.output import (
     Address,
     ConfigPath,
     DryRun,
+    Html,
     Json,
     Overrides,
+    Replace,
     Workers,
     print_json,
     print_mapping,
     print_table,
+    require_place,
     warn_of_damage,
+    write_page,
 )
 
 data_app = typer.Typer(help="Make, check and look at token stores.", no_args_is_help=True)
 data_app.command()(download)
 data_app.command()(inspect)
 
-Replace = Annotated[bool, typer.Option("--replace", help="Replace artefacts of other settings.")]
 Store = Annotated[Path, typer.Argument(help="Directory of a preparation (its `out`) or of one artefact.")]
 
 
@@ -115,33 +118,22 @@ def rejects(store: Store, as_json: Json = False) -> None:
 @data_app.command()
 def stats(
     store: Store,
-    html: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Also write one self-contained page to this file.")
-    ] = None,
+    html: Html = None,
     as_json: Json = False,
 ) -> None:
     """Documents, tokens, sentences and lengths of a token store: as a whole, per source and per language."""
-    from cluster.artefacts.errors import MissingInputError
     from data_prep.stats import describe_store
     from data_prep.token_store import TokenStore
 
-    if html is not None and not html.parent.is_dir():
-        raise MissingInputError(
-            f"There is no directory {html.parent} to write {html.name} into.",
-            next_step=f"`mkdir -p {html.parent}`, or name another file",
-        )
+    require_place(html)
     opened = TokenStore.open(store, verify=False)
     warn_of_damage([opened])
     found = describe_store(opened)
     if html is not None:
-        from cluster.artefacts.storage import storage_errors
         from data_prep.report.page import render_report
 
-        with storage_errors(html):
-            html.write_text(render_report(opened, found), encoding="utf-8")
+        write_page(html, render_report(opened, found))
     if as_json:
         print_json(found)
-        return
-    print_stats(found)
-    if html is not None:
-        typer.echo(f"\nwritten: {html}")
+    else:
+        print_stats(found)

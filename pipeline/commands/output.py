@@ -27,6 +27,10 @@ Workers = Annotated[
         min=1, help="Shards to work on at a time; else one for every CPU of the cluster.", show_default=False
     ),
 ]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace artefacts of other settings.")]
+Html = Annotated[
+    Path | None, typer.Option(dir_okay=False, help="Also write one self-contained page to this file.")
+]
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Directory that holds the runs.")]
 
 
@@ -55,6 +59,26 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 def print_mapping(title: str, values: Mapping[str, Any]) -> None:
     """Print names and values as a two-column table."""
     print_table(title, (), [(name, shown(value)) for name, value in values.items()])
+
+
+def require_place(html: Path | None) -> None:
+    """Refuse a page that could not be written, before the work for it is done."""
+    from cluster.artefacts.errors import MissingInputError
+
+    if html is not None and not html.absolute().parent.is_dir():
+        raise MissingInputError(
+            f"There is no directory {html.parent} to write {html.name} into.",
+            next_step=f"`mkdir -p {html.parent}`, or name another file",
+        )
+
+
+def write_page(html: Path, text: str) -> None:
+    """Write a page, and say so on stderr."""
+    from cluster.artefacts.storage import storage_errors
+
+    with storage_errors(html):
+        html.write_text(text, encoding="utf-8")
+    print(f"written: {html}", file=sys.stderr)
 
 
 def warn_of_damage(stores: Iterable[TokenStore]) -> None:

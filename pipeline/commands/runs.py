@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.commands.output import Json, RunsDir, print_json, print_table, shown
+from pipeline.commands.output import (
+    Html,
+    Json,
+    RunsDir,
+    print_json,
+    print_table,
+    require_place,
+    shown,
+    write_page,
+)
 
 if TYPE_CHECKING:
     from pipeline.inspection.comparison import RunComparison
@@ -70,35 +79,25 @@ def compare(
             help="Where losses are compared: a step may read more tokens in one run than in the other."
         ),
     ] = "step",
-    html: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Also write one self-contained page.")
-    ] = None,
+    html: Html = None,
     runs_dir: Annotated[
         Path | None, typer.Option(help="Directory that holds the runs.", show_default="runs")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare two runs, in whatever state they are: settings, data, speeds, losses where both have been."""
-    from cluster.artefacts.errors import MissingInputError
     from pipeline.inspection.comparison import compare as compare_runs
     from pipeline.inspection.comparison_page import curves_in_mlflow, page
     from pipeline.runs.directory import find_run
 
-    if html is not None and not html.absolute().parent.is_dir():
-        raise MissingInputError(
-            f"There is no directory {html.parent} to write {html.name} into.",
-            next_step=f"`mkdir -p {html.parent}`, or name another file",
-        )
+    require_place(html)
     place = runs_dir or context.obj
     runs = find_run(left, place), find_run(right, place)
     comparison = compare_runs(*runs, by)
     names, tables = [facts.name for facts in comparison.facts], _tables(comparison)
     curves = curves_in_mlflow(*(run.info for run in runs))
     if html is not None:
-        from cluster.artefacts.storage import storage_errors
-
-        with storage_errors(html):
-            html.write_text(page(names, tables, curves), encoding="utf-8")
+        write_page(html, page(names, tables, curves))
     if as_json:
         print_json(comparison.as_dict())
         return
@@ -108,8 +107,6 @@ def compare(
         else:
             typer.echo(f"{title}: none\n")
     typer.echo(f"curves: {curves}")
-    if html is not None:
-        typer.echo(f"\nwritten: {html}")
 
 
 def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:

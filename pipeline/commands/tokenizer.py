@@ -13,6 +13,7 @@ from pipeline.commands.output import (
     ConfigPath,
     Json,
     Overrides,
+    Replace,
     Workers,
     print_json,
     print_mapping,
@@ -21,7 +22,6 @@ from pipeline.commands.output import (
 
 tokenizer_app = typer.Typer(help="Train, try and compare tokenizers.", no_args_is_help=True)
 
-Replace = Annotated[bool, typer.Option("--replace", help="Replace artefacts of other settings.")]
 _ACCEPTED = (
     "a tokenizer.json, a SentencePiece .model, a vocab.txt, or a directory (such as a token store) with one of them"
     " or with GPT-2's encoder.json and vocab.bpe"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -70,22 +70,13 @@ def corrupt(packed: Packed, noise: Noise, settings: BartDenoising, vocabulary: V
 
     Encoder and decoder have as many columns as the rows that are read: no noise makes a text longer.
     """
-    text_noise = TextNoise(
-        permuted_share=settings.permute_sentences,
-        infilling_rate=settings.infilling_rate,
-        masking_rate=settings.masking_rate,
-        deletion_rate=settings.deletion_rate,
-        rotation_probability=settings.rotation_probability,
-        span_lengths=poisson_table(settings.infilling_mean),
-        mask=vocabulary["mask"],
-        kinds=token_kinds(vocabulary, settings.whole_words),
-    )
-    tags = np.full(len(packed.input_ids), -1, dtype=np.int64)
+    noises = {
+        "masking_rate": settings.masking_rate,
+        "deletion_rate": settings.deletion_rate,
+        "rotation_probability": settings.rotation_probability,
+    }
     states = noise.at("bart_denoising", packed.epochs, packed.sample_ids).bits()
-    pairs = corrupt_pieces(packed, states, text_noise, vocabulary, tags, keep_bos=True)
-    batch, length = packed.input_ids.shape
-    batch_of_rows = assemble_rows(pairs, batch, (length, length), vocabulary["pad"], vocabulary["eos"])
-    return replace(batch_of_rows, sources=packed.sources_at(pairs.origins))
+    return corrupt_texts(packed, states, settings, vocabulary, tags=None, **noises)
 
 
 @lru_cache(maxsize=4)
@@ -98,35 +89,51 @@ def token_kinds(vocabulary: Vocabulary, whole_words: bool) -> np.ndarray:
     return np.where(is_text, np.where(starts_word, STARTS_WORD, INSIDE_WORD), SPECIAL).astype(np.uint8)
 
 
-def corrupt_pieces(
+def corrupt_texts(
     packed: Packed,
     states: np.ndarray,
-    text_noise: TextNoise,
+    settings: Any,
     vocabulary: Vocabulary,
-    tags: np.ndarray,
     *,
-    keep_bos: bool,
-) -> TextPairs:
-    """Every piece of a micro-batch, corrupted and as it was.
+    tags: np.ndarray | None,
+    masking_rate: float = 0.0,
+    deletion_rate: float = 0.0,
+    rotation_probability: float = 0.0,
+) -> Batch:
+    """A micro-batch whose encoder reads every piece corrupted, and whose decoder writes it as it was.
 
     Args:
         states: [batch] uint64 noise of each row.
-        tags: [batch] int64 token that ends every text of a row on both sides; -1 for none.
+        settings: with `permute_sentences`, `infilling_rate`, `infilling_mean` and `whole_words`.
+        tags: [batch] int64 token that ends every text of a row on both sides and starts the decoder, and for which
+            `<s>` is left out; None for `</s>` as the start, and no tags.
     """
     starts = packed.sentence_starts
-    if starts is None and text_noise.permuted_share > 0:
+    if starts is None and settings.permute_sentences > 0:
         raise ValueError("sentences cannot be permuted: the samples were read without sentence_starts")
-    frame = Frame(vocabulary["bos"], vocabulary["eos"], vocabulary["pad"], keep_bos)
-    sentences = np.zeros(0, dtype=np.int32) if starts is None else starts
-    return TextPairs(
+    text_noise = TextNoise(
+        permuted_share=settings.permute_sentences,
+        infilling_rate=settings.infilling_rate,
+        masking_rate=masking_rate,
+        deletion_rate=deletion_rate,
+        rotation_probability=rotation_probability,
+        span_lengths=poisson_table(settings.infilling_mean),
+        mask=vocabulary["mask"],
+        kinds=token_kinds(vocabulary, settings.whole_words),
+    )
+    batch, length = packed.input_ids.shape
+    pairs = TextPairs(
         *denoising_pairs(
             packed.input_ids,
             packed.cu_seqlens,
-            sentences,
+            np.zeros(0, dtype=np.int32) if starts is None else starts,
             states,
             text_noise,
-            frame,
-            tags,
+            Frame(vocabulary["bos"], vocabulary["eos"], vocabulary["pad"], keep_bos=tags is None),
+            np.full(batch, -1, dtype=np.int64) if tags is None else tags,
             packed.sources is not None,
         )
     )
+    decoder_starts = vocabulary["eos"] if tags is None else tags[pairs.rows]
+    rows = assemble_rows(pairs, batch, (length, length), vocabulary["pad"], decoder_starts)
+    return replace(rows, sources=packed.sources_at(pairs.origins))

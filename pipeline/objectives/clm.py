@@ -44,16 +44,22 @@ def corrupt(packed: Packed, noise: Noise, settings: CausalLM, vocabulary: Vocabu
     has_next = np.append(ids[1:] != vocabulary["pad"], False)
     has_next[packed.cu_seqlens[1:] - 1] = False
     predicted = np.flatnonzero(has_next)
-    return Batch(
-        inputs={
-            "input_ids": packed.input_ids.astype(np.int64),
-            "predicted_positions": predicted,
-            "targets": ids[predicted + 1].astype(np.int64),
-            **boundaries(packed),
-        },
-        counts={"clm": len(predicted)},
-        sources=packed.sources_at(predicted, ahead=1),
-    )
+    return predict_next(packed, predicted, boundaries(packed))
+
+
+def predict_next(packed: Packed, predicted: np.ndarray, more: Mapping[str, np.ndarray]) -> Batch:
+    """The batch in which the tokens at some ascending places of the flattened rows predict the next ones.
+
+    Args:
+        more: arguments of the network besides.
+    """
+    targets = packed.input_ids.reshape(-1)[predicted + 1].astype(np.int64)
+    inputs = {
+        "input_ids": packed.input_ids.astype(np.int64),
+        "predicted_positions": predicted,
+        "targets": targets,
+    }
+    return Batch({**inputs, **more}, {"clm": len(predicted)}, packed.sources_at(predicted, ahead=1))
 
 
 def terms(settings: Any) -> Mapping[str, Term]:

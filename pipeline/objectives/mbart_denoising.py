@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -16,11 +15,8 @@ from pydantic import Field
 
 from pipeline.config.loading import Config
 from pipeline.objectives import encoder_decoder
-from pipeline.objectives.bart_denoising import corrupt_pieces, token_kinds
+from pipeline.objectives.bart_denoising import corrupt_texts
 from pipeline.objectives.base import Batch
-from pipeline.objectives.encoder_decoder import assemble_rows
-from pipeline.objectives.kernels.sampling import poisson_table
-from pipeline.objectives.kernels.text_noise import TextNoise
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
@@ -76,22 +72,8 @@ def corrupt(packed: Packed, noise: Noise, settings: MBartDenoising, vocabulary: 
 
     Encoder and decoder have as many columns as the rows that are read: the tag takes the place of `<s>`.
     """
-    text_noise = TextNoise(
-        permuted_share=settings.permute_sentences,
-        infilling_rate=settings.infilling_rate,
-        masking_rate=0.0,
-        deletion_rate=0.0,
-        rotation_probability=0.0,
-        span_lengths=poisson_table(settings.infilling_mean),
-        mask=vocabulary["mask"],
-        kinds=token_kinds(vocabulary, settings.whole_words),
-    )
-    tags = _row_tags(packed, vocabulary)
     states = noise.at("mbart_denoising", packed.epochs, packed.sample_ids).bits()
-    pairs = corrupt_pieces(packed, states, text_noise, vocabulary, tags, keep_bos=False)
-    batch, length = packed.input_ids.shape
-    batch_of_rows = assemble_rows(pairs, batch, (length, length), vocabulary["pad"], tags[pairs.rows])
-    return replace(batch_of_rows, sources=packed.sources_at(pairs.origins))
+    return corrupt_texts(packed, states, settings, vocabulary, tags=_row_tags(packed, vocabulary))
 
 
 def _row_tags(packed: Packed, vocabulary: Vocabulary) -> np.ndarray:

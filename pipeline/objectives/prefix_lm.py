@@ -38,25 +38,14 @@ def corrupt(packed: Packed, noise: Noise, settings: PrefixLM, vocabulary: Vocabu
     pads_before = np.concatenate(([0], np.cumsum(is_pad)))
     lengths = stops - starts - (pads_before[stops] - pads_before[starts])
     prefix_lengths = np.minimum(lengths, 1) + _below(np.maximum(lengths - 1, 1), starts, packed, noise)
-    is_predicted = np.zeros(len(ids), dtype=bool)
     # Marks at the last token of every prefix and before the last of the text, then everything in between.
     has_rest = lengths > 1
     change = np.zeros(len(ids) + 1, dtype=np.int8)
     change[(starts + prefix_lengths - 1)[has_rest]] += 1
     change[(starts + lengths - 1)[has_rest]] -= 1
-    is_predicted = np.cumsum(change[:-1]) > 0
-    predicted = np.flatnonzero(is_predicted)
-    return Batch(
-        inputs={
-            "input_ids": packed.input_ids.astype(np.int64),
-            "predicted_positions": predicted,
-            "targets": ids[predicted + 1].astype(np.int64),
-            "cu_seqlens": packed.cu_seqlens,
-            "prefix_lengths": prefix_lengths.astype(np.int32),
-        },
-        counts={"clm": len(predicted)},
-        sources=packed.sources_at(predicted, ahead=1),
-    )
+    predicted = np.flatnonzero(np.cumsum(change[:-1]) > 0)
+    more = {"cu_seqlens": packed.cu_seqlens, "prefix_lengths": prefix_lengths.astype(np.int32)}
+    return clm.predict_next(packed, predicted, more)
 
 
 def _below(limits: np.ndarray, starts: np.ndarray, packed: Packed, noise: Noise) -> np.ndarray:
