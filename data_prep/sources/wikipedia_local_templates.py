@@ -70,23 +70,10 @@ def _date_in_french(values: Values, page: Page) -> str:
     return spelled_date(year, month, day if day != "1" else "1er", "fr")
 
 
-_ABBREVIATIONS = (
-    "M.",
-    "Mme",
-    "Mlle",
-    "Mgr",
-    "MM.",
-    "Mmes",
-    "Me",
-    "Dr",
-    "Pr",
-    "St",
-    "Ste",
-    "p.",
-    "pp.",
-    "vol.",
+_ABBREVIATIONS = re.findall(
+    r"\S+",
+    "M. Mme Mlle Mgr MM. Mmes Me Dr Pr St Ste p. pp. vol. chap. t. col. éd. fasc. ill. trad. art. Cie Vve Mr fl.",
 )
-_ABBREVIATIONS += ("chap.", "t.", "col.", "éd.", "fasc.", "ill.", "trad.", "art.", "Cie", "Vve", "Mr", "fl.")
 
 _FRENCH: Mapping[str, Show] = {
     **table(_centuries(), "s, s-, sp, sp-, s2, s2-, s mini, s mini-"),

@@ -178,96 +178,24 @@ def track_gauge(values: Values, lang: str) -> str:
     return f"{write_number(found.group(1), lang)} {found.group(2)}" if found else code
 
 
-def percentage(values: Values, lang: str) -> str:
-    """`{{percentage|1|3}}` is 33%."""
-    try:
-        part, whole, places = (float(values.get(key) or 0) for key in "123")
-        return f"{100 * part / whole:.{min(9, max(0, int(places)))}f}%"
-    except (ValueError, ZeroDivisionError, OverflowError):
-        return ""
-
-
 # -- money ------------------------------------------------------------------------------------------------------------
 
 _SIGNS: Mapping[str, str] = MappingProxyType(
     {
-        "usd": "US$",
-        "us$": "US$",
-        "aud": "A$",
-        "a$": "A$",
-        "au$": "A$",
-        "cad": "CA$",
-        "can$": "CA$",
-        "c$": "CA$",
-        "nzd": "NZ$",
-        "nz$": "NZ$",
-        "hkd": "HK$",
-        "hk$": "HK$",
-        "sgd": "S$",
-        "twd": "NT$",
-        "nt$": "NT$",
-        "gbp": "£",
-        "£": "£",
-        "pound sterling": "£",
-        "eur": "€",
-        "euro": "€",
-        "€": "€",
-        "euros": "€",
-        "inr": "₹",
-        "indian rupee": "₹",
-        "₹": "₹",
-        "jpy": "¥",
-        "yen": "¥",
-        "¥": "¥",
-        "jp¥": "¥",
-        "cny": "CN¥",
-        "rmb": "CN¥",
-        "cn¥": "CN¥",
-        "krw": "₩",
-        "won": "₩",
-        "₩": "₩",
-        "rub": "₽",
-        "ruble": "₽",
-        "chf": "CHF ",
-        "sek": "SEK ",
-        "nok": "NOK ",
-        "dkk": "DKK ",
-        "php": "₱",
-        "₱": "₱",
-        "philippine peso": "₱",
-        "ils": "₪",
-        "nis": "₪",
-        "thb": "฿",
-        "turkish lira": "₺",
-        "brl": "R$",
-        "r$": "R$",
-        "mxn": "MX$",
-        "zar": "R",
-        "pkr": "Rs. ",
-        "npr": "Rs. ",
-        "lkr": "Rs. ",
-        "bdt": "৳",
-        "myr": "RM",
-        "rm": "RM",
-        "idr": "Rp ",
-        "vnd": "₫",
-        "uah": "₴",
-        "ngn": "₦",
-        "naira": "₦",
-        "pln": "zł ",
-        "huf": "Ft ",
-        "czk": "Kč ",
-        "dem": "DM ",
-        "frf": "₣",
-        "itl": "₤",
-        "ars": "AR$",
-        "clp": "CLP$",
-        "cop": "COP$",
-        "bitcoin": "₿",
-        "btc": "₿",
+        code.strip(): sign.replace("_", " ")
+        for sign, codes in re.findall(
+            r"(\S+)=([^,]+)",
+            """US$=usd/us$, A$=aud/a$/au$, CA$=cad/can$/c$, NZ$=nzd/nz$, HK$=hkd/hk$, S$=sgd, NT$=twd/nt$,
+            £=gbp/£/pound sterling, €=eur/euro/€/euros, ₹=inr/indian rupee/₹, ¥=jpy/yen/¥/jp¥, CN¥=cny/rmb/cn¥,
+            ₩=krw/won/₩, ₽=rub/ruble, CHF_=chf, SEK_=sek, NOK_=nok, DKK_=dkk, ₱=php/₱/philippine peso, ₪=ils/nis,
+            ฿=thb, ₺=turkish lira, R$=brl/r$, MX$=mxn, R=zar, Rs._=pkr/npr/lkr, ৳=bdt, RM=myr/rm, Rp_=idr, ₫=vnd,
+            ₴=uah, ₦=ngn/naira, zł_=pln, Ft_=huf, Kč_=czk, DM_=dem, ₣=frf, ₤=itl, AR$=ars, CLP$=clp, COP$=cop,
+            ₿=bitcoin/btc""",
+        )
+        for code in codes.split("/")
     }
 )
-"""Prefixes of an amount, by template and by code."""
+"""Prefixes of an amount, by template and by code; an underscore is a space."""
 MONEY = frozenset(_SIGNS)
 _SIGN_BEHIND = frozenset(
     {"fr", "de", "it", "es", "pl", "ru", "uk", "bg", "cs", "sk", "sv", "fi", "hu", "ro", "ca"}
@@ -290,12 +218,7 @@ def currency(values: Values, lang: str) -> str:
 
 def rupees(values: Values, lang: str) -> str:
     """`{{INRConvert|5|c}}` reads "₹5 crore"."""
-    words = {
-        "c": " crore",
-        "l": " lakh",
-        "k": " thousand",
-        "m": " million",
-        "b": " billion",
-        "t": " trillion",
-    }
+    words = dict(
+        zip("clkmbt", (" crore", " lakh", " thousand", " million", " billion", " trillion"), strict=True)
+    )
     return money(values, lang, "inr") + words.get(values.get("2", ""), "")

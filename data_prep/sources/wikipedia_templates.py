@@ -17,10 +17,10 @@ from data_prep.sources.wikipedia_numbers import (
     MONEY,
     Values,
     currency,
+    format_number,
     height,
     money,
     ordinal,
-    percentage,
     quantity,
     rupees,
     superscript,
@@ -29,7 +29,6 @@ from data_prep.sources.wikipedia_numbers import (
     write_number,
 )
 from data_prep.sources.wikipedia_page import Page, magic_word
-from data_prep.sources.wikipedia_parser_functions import FUNCTIONS
 from data_prep.sources.wikipedia_template_forms import (
     Show,
     age,
@@ -53,6 +52,8 @@ from data_prep.sources.wikipedia_template_forms import (
 _NAMESPACE = re.compile(r"^(?:template|vorlage|modèle|plantilla|predefinição|шаблон|sjabloon|szablon) ?: ?")
 _LANGUAGE = re.compile(r"lang-[\w-]+|link-[a-z-]+")
 """`{{lang-la|urbs}}` in most wikis, `{{link-en|福|Foo}}` in the Chinese one."""
+_FUNCTIONS = {name: in_language(format_number) for name in ("formatnum", "formatnombre")}
+"""Parser functions that articles use, by name; the first parameter stands behind the colon."""
 _CONVERSION = re.compile(r"(ft|mi|km|m|cm|in|lb|kg|acre|ha|sqmi|sqkm|nmi|mm|yd) to [a-z]+")
 _VULGAR_FRACTIONS = {unicodedata.normalize("NFKC", each): each for each in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 
@@ -71,7 +72,7 @@ def shown_by(name: str, page: Page) -> Callable[[Values], str] | None:
     if (word := magic_word(name.strip(), page)) is not None:
         return lambda values: word
     function, colon, argument = name.strip().partition(":")
-    call = FUNCTIONS.get(function.lower()) if colon else None
+    call = _FUNCTIONS.get(function.lower()) if colon else None
     return None if call is None else lambda values: call(_with_argument(argument, values), page)
 
 
@@ -178,37 +179,30 @@ def _music(values: Values, page: Page) -> str:
     return {"flat": "♭", "b": "♭", "sharp": "♯", "#": "♯", "natural": "♮"}.get(values.get("1", ""), "")
 
 
+_SHIP_PREFIXES = (
+    "uss hms ss rms hmas hmcs ms mv ins sms usns uscgc hnlms hdms hmnzs ps gts rfa tss hmt usat css"
+)
+_SIGNS = dict(
+    re.findall(r"(\S+)=(\S+)", """okina=ʻ ayin=ʿ hamza=ʾ (={ )=} pi=π phi=φ hbar=ħ eqm=⇌ -'=' -"=\"""")
+)
+"""Signs by the names of their templates."""
+
 _TEMPLATES: Mapping[str, Show] = {
     **table(
         first,
-        "nowrap, nobr, nobold, small, smaller, big, larger, abbr, tooltip, abbrlink, bold, italic",
+        """
+        nowrap, nobr, nobold, small, smaller, big, larger, abbr, tooltip, abbrlink, bold, italic, comment,
+        vanchor, visible anchor, sc, smallcaps, sup, sub, em, strong, code, mvar, math, var, mono, tt, kbd,
+        samp, codett, key, button, underline, overline, strikethrough, bigmath, noitalic, flag, flagcountry,
+        flagu, ill, interlanguage link, not a typo, notatypo, proper name, anchor text, center, centre,
+        midsize, unicode, iast, pie, citation, nobreak, flag link, birth-date, start-date, death-date,
+        end-date, birth year and age, death year and age, nastaliq, nq, hebrew, arabic, greek, polytonic,
+        cuneiform, tamil, nihongo foot, ruby-ja, sortdate, no wrap, nowraplinks, 仮リンク, ruby, as written, ens,
+        las, frs, grcs, rus, its, ess, ars, jas, pls, nls, pts, czs, hus, sws, fas, hes, trs, refnec,
+        référence nécessaire, citation nécessaire, exp, cita requerida, le, 要出典範囲, 要検証範囲, нет аи 2,
+        число, num, обл.
+        """,
     ),
-    **table(
-        first, "comment, vanchor, visible anchor, sc, smallcaps, sup, sub, em, strong, code, mvar, math, var"
-    ),
-    **table(
-        first,
-        "mono, tt, kbd, samp, codett, key, button, underline, overline, strikethrough, bigmath, noitalic",
-    ),
-    **table(
-        first,
-        "flag, flagcountry, flagu, ill, interlanguage link, not a typo, notatypo, proper name, anchor text",
-    ),
-    **table(
-        first,
-        "center, centre, midsize, unicode, iast, pie, citation, nobreak, flag link, birth-date, start-date",
-    ),
-    **table(
-        first,
-        "death-date, end-date, birth year and age, death year and age, nastaliq, nq, hebrew, arabic, greek",
-    ),
-    **table(first, "polytonic, cuneiform, tamil, nihongo foot, ruby-ja, sortdate, no wrap, nowraplinks"),
-    **table(first, "仮リンク, ruby, as written"),
-    **table(
-        first, "ens, las, frs, grcs, rus, its, ess, ars, jas, pls, nls, pts, czs, hus, sws, fas, hes, trs"
-    ),
-    **table(first, "refnec, référence nécessaire, citation nécessaire, exp, cita requerida, le"),
-    **table(first, "要出典範囲, 要検証範囲, нет аи 2, число, num, обл."),
     **table(
         second, "lang, langue, langx, rtl-lang, script, legend, lang2, wikt-lang, audio, hover title, h:title"
     ),
@@ -248,10 +242,9 @@ _TEMPLATES: Mapping[str, Show] = {
     ),
     **table(in_language(ordinal), "ordinal"),
     **table(in_language(height), "height, höhe"),
-    **table(in_language(percentage), "percentage, pct, percent"),
-    **table(in_language(track_gauge), "railgauge, track gauge, rail gauge"),
     **table(in_language(currency), "currency"),
     **table(in_language(rupees), "inrconvert, inr convert"),
+    **table(in_language(track_gauge), "railgauge, track gauge, rail gauge"),
     **table(_fraction, "frac, sfrac, fraction, fract"),
     **table(
         _date, "birth date, death date, start date, end date, dts, birth date and age, death date and age"
@@ -297,56 +290,11 @@ _TEMPLATES: Mapping[str, Show] = {
     **table(constant("..."), "..., ellipsis"),
     **table(constant(" / "), "\\, slash"),
     **{
-        sign: constant(text)
-        for sign, text in {
-            "'": "'",
-            "'s": "'s",
-            "' \"": "' \"",
-            "'\"": "'\"",
-            "\"'": "\"'",
-            "\" '": "\" '",
-            "-'": "'",
-            '-"': '"',
-            "okina": "ʻ",
-            "ayin": "ʿ",
-            "hamza": "ʾ",
-            "=": "=",
-            "*": "*",
-            "(": "{",
-            ")": "}",
-            "pi": "π",
-            "phi": "φ",
-            "hbar": "ħ",
-            "eqm": "⇌",
-            "1er": "1er",
-            "e.g.": "e.g.",
-            "i.e.": "i.e.",
-            "viz.": "viz.",
-            "cf.": "cf.",
-        }.items()
+        sign: constant(sign)
+        for sign in ("'", "'s", "' \"", "'\"", "\"'", "\" '", "=", "*", "1er", "e.g.", "i.e.", "viz.", "cf.")
     },
-    **{
-        name: prefixed(name.upper())
-        for name in (
-            *(
-                "uss",
-                "hms",
-                "ss",
-                "rms",
-                "hmas",
-                "hmcs",
-                "ms",
-                "mv",
-                "ins",
-                "sms",
-                "usns",
-                "uscgc",
-                "hnlms",
-                "hdms",
-            ),
-            *("hmnzs", "ps", "gts", "rfa", "tss", "hmt", "usat", "css"),
-        )
-    },
+    **{name: constant(sign) for name, sign in _SIGNS.items()},
+    **{name: prefixed(name.upper()) for name in _SHIP_PREFIXES.split()},
     **table(prefixed("HSwMS"), "hswms"),
     "as of": _as_of,
     "asof": _as_of,
