@@ -17,7 +17,6 @@ import platform
 import time
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 
 import orjson
 import psutil
@@ -61,7 +60,7 @@ class Beat(BaseModel):
 
 
 class Heartbeat:
-    """The heartbeat of this process; close it, or use it as a context, to cancel its alarm."""
+    """The heartbeat of this process; close it to cancel its alarm."""
 
     def __init__(self, run: RunDirectory, rank: int, timeout_s: float) -> None:
         """Start with the alarm set for the time that a first step may take.
@@ -122,14 +121,6 @@ class Heartbeat:
         self._stacks.close()
         if self._stacks_path.stat().st_size == 0:
             self._stacks_path.unlink()
-
-    def __enter__(self) -> Heartbeat:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _write(self, step: int, part: str, timeout_s: float) -> None:
         now = time.monotonic()

@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_last_word_of_the_history_counts(run: RunDirectory):
 
 def test_run_whose_worker_beats_is_running_until_a_beat_is_late(run: RunDirectory):
     run.record_event("started", step=0, world_size=1)
-    with Heartbeat(run, 0, 900.0) as heartbeat:
+    with closing(Heartbeat(run, 0, 900.0)) as heartbeat:
         heartbeat.beat(3, "data")
         heartbeat.beat(4, "data")
         found = state_of(run)
@@ -78,7 +79,7 @@ def test_run_whose_worker_beats_is_running_until_a_beat_is_late(run: RunDirector
 
 def test_heartbeat_of_a_rank_that_the_attempt_does_not_have_is_passed_over(run: RunDirectory):
     run.record_event("started", step=0, world_size=1)
-    with Heartbeat(run, 0, 900.0):
+    with closing(Heartbeat(run, 0, 900.0)):
         beaten(run, "killed", rank=3)
         assert state_of(run).name == "running"
 

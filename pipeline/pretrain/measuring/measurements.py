@@ -45,8 +45,7 @@ class Measurements:
         self._device = device
         self._busy_s: list[float] = []
         """Seconds of data and forward passes, without waiting for other ranks, by step since the last comparison."""
-        self._meter: Meter | None = None
-        self._no_meter = Meter(flops_per_sample=0.0, num_devices=rank.world_size, peak_flops=None)
+        self._meter = Meter(flops_per_sample=0.0, num_devices=rank.world_size, peak_flops=None)
         self._is_first = True
         self._machine = MachineMetrics(run.path, self._device) if rank.local_rank == 0 else None
         self._meters = Meters(
@@ -74,10 +73,9 @@ class Measurements:
     def _speeds(self, step: Step[HostBatch], time: StepTime) -> dict[str, float]:
         length = self._config.sequence_length_at(step.data_step)
         samples = self._config.batch_plan.samples_at(step.data_step)
-        speeds = (self._meter or self._no_meter).speeds(
+        return self._meter.speeds(
             tokens=samples * length, samples=samples, step_s=time.whole_s, data_wait_s=time.waiting_s
         )
-        return speeds if self._meter else {name: speeds[name] for name in speeds if "flops" not in name}
 
     def prepare(self, step: Step[HostBatch]) -> None:
         """Count the operations of a step like this one, before its time is taken. The first step of an attempt is not

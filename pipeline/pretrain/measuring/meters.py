@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,46 +18,23 @@ from pipeline.plan.flops import Flops
 from pipeline.plan.trace import Device, Place, trace, without_storage
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Model FLOPs of a micro-batch, forward and backward."""
-
-    flops: Flops
-    how: str
-    """`counted`, or why a formula had to take the place of counting."""
-
-
-def count_flops(build: Callable[[], nn.Module], inputs: Mapping[str, np.ndarray]) -> Count:
-    """Model FLOPs of a micro-batch.
+def count_flops(build: Callable[[], nn.Module], inputs: Mapping[str, np.ndarray]) -> Flops:
+    """Model FLOPs of a micro-batch, forward and backward; 0 where the network cannot be traced.
 
     Args:
         build: makes the network; called where tensors have no storage, so that no size is too large.
         inputs: the arguments of its forward pass, as the objective makes them.
-
-    Returns:
-        The count of a trace. Where a network cannot run without numbers at all, 6 operations for each parameter and
-        token (Kaplan et al. 2020, section 2.1), embeddings left out; 0 where it cannot even be built.
     """
-    why, estimate = "", 0
     # Code for accelerators runs on `meta`, which knows nothing of autocast; code that reads numbers runs on the other.
     places: tuple[tuple[Device, Place], ...] = (("cuda", "meta"), ("cpu", "cpu"))
     for device, place in places:
-        try:
+        # Networks read and refuse what they like; a figure for the log must not end a run.
+        with suppress(Exception):
             with without_storage(place):
                 # What it read from files, such as a teacher's weights, comes along.
                 model = build().to("meta") if place == "meta" else build()
-            estimate = _by_formula(model, inputs)
-            return Count(trace(model.train(), inputs, device, place).flops, "counted")
-        except Exception as error:
-            # Networks read and refuse what they like; a figure for the log must not end a run.
-            why = f"{why}; {type(error).__name__}: {error}".lstrip("; ")
-    return Count(Flops(products=estimate), f"6 per parameter and token, because: {why}")
-
-
-def _by_formula(model: nn.Module, inputs: Mapping[str, np.ndarray]) -> int:
-    embeddings = {id(each.weight) for each in model.modules() if isinstance(each, nn.Embedding)}
-    parameters = sum(each.numel() for each in model.parameters() if id(each) not in embeddings)
-    return 6 * parameters * max(array.size for array in inputs.values() if array.ndim == 2)
+            return trace(model.train(), inputs, device, place).flops
+    return Flops()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +104,8 @@ class Meters:
             samples: of the micro-batch.
         """
         if sequence_length not in self._meters:
-            count = count_flops(self._build, inputs())
-            self._meters[sequence_length] = Meter(
-                count.flops.total / samples, self._num_devices, self.peak_flops
-            )
+            flops = count_flops(self._build, inputs()).total
+            self._meters[sequence_length] = Meter(flops / samples, self._num_devices, self.peak_flops)
         return self._meters[sequence_length]
 
 
