@@ -1,7 +1,7 @@
 """The names of DeepSpeed beyond its documented interface that `pipeline/engine/deepspeed` uses.
 
 `test_deepspeed_names.py` looks up every name in the installed version: before a newer version is allowed
-(`version.py`), it says which are gone. No other module of the project mentions any of them.
+(`factory.py`), it says which are gone. No other module of the project mentions any of them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch import nn
 
 from cluster.artefacts.errors import ConfigError
 from cluster.train_group import Rank
-from pipeline.engine.deepspeed import version
+from pipeline.engine import factory
 from pipeline.engine.factory import open_engine
 from tests.pipeline.deepspeed_names import ATTRIBUTES, FILE_KEYS
 from tests.pipeline.ranks import make_config
@@ -69,14 +69,14 @@ def test_no_other_module_names_what_is_inside_deepspeed():
 def test_the_version_is_bounded_alike_for_installers_and_at_the_start():
     lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (declared,) = (one for one in map(Requirement, lines) if one.name == "deepspeed")
-    assert declared.specifier == version.SUPPORTED
+    assert declared.specifier == factory.SUPPORTED
 
 
 @pytest.mark.parametrize("installed", ["0.19.7", "0.20.0", "1.0"])
 def test_another_version_is_refused_at_the_start_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str
 ):
-    monkeypatch.setattr(version, "version", lambda name: installed)
+    monkeypatch.setattr(factory, "version", lambda name: installed)
     with pytest.raises(ConfigError) as caught:
         open_engine(nn.Linear(2, 2), make_config(tmp_path, tmp_path), Rank(0, 1, 0, 1))
     assert f"DeepSpeed {installed} is installed" in caught.value.problem

@@ -99,9 +99,11 @@ def test_memory_that_runs_out_is_told_with_what_would_fit(ask_for_much, config: 
 
 
 def test_other_errors_are_not_taken_for_it(config: PretrainConfig):
-    assert explain_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), config) is None
-    assert explain_out_of_memory(ValueError("out of memory"), config) is None
-    assert explain_killed_worker("Worker unexpectedly exits", 0, config) is None
+    assert (
+        explain_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), config, str) is None
+    )
+    assert explain_out_of_memory(ValueError("out of memory"), config, str) is None
+    assert explain_killed_worker("Worker unexpectedly exits", 0, config, str) is None
 
 
 def test_an_estimate_that_fails_hides_nothing(config: PretrainConfig):

@@ -28,13 +28,13 @@ _DEFAULT_ADVICE = (
 
 
 def explain_out_of_memory(
-    error: BaseException, config: PretrainConfig, estimate: Callable[[], str] | None = None
+    error: BaseException, config: PretrainConfig, estimate: Callable[[], str]
 ) -> OutOfMemoryError | None:
     """The OutOfMemoryError for an error of a worker; None for an error of another cause.
 
     Args:
         error: as torch, NumPy, the system or Ray raised it.
-        estimate: advises a configuration that fits; called only when needed. None gives general advice.
+        estimate: advises a configuration that fits; called only when needed.
     """
     if not _is_memory(error):
         return None
@@ -43,7 +43,7 @@ def explain_out_of_memory(
 
 
 def explain_killed_worker(
-    failure: str, oom_kills: int, config: PretrainConfig, estimate: Callable[[], str] | None = None
+    failure: str, oom_kills: int, config: PretrainConfig, estimate: Callable[[], str]
 ) -> OutOfMemoryError | None:
     """The OutOfMemoryError for workers that kept being killed; None without a sign of memory pressure.
 
@@ -113,9 +113,9 @@ def _has_made_updates(run: RunDirectory, rank: int) -> bool:
     return any(beat.rank == rank and beat.num_steps > 0 for beat in read_heartbeats(run))
 
 
-def _error(problem: str, config: PretrainConfig, estimate: Callable[[], str] | None) -> OutOfMemoryError:
+def _error(problem: str, config: PretrainConfig, estimate: Callable[[], str]) -> OutOfMemoryError:
     try:
-        advice = estimate() if estimate is not None else _DEFAULT_ADVICE
+        advice = estimate()
     except Exception as error:
         # An estimate that fails must not hide the error that it was made for.
         advice = f"{_DEFAULT_ADVICE} ({type(error).__name__}: {error})"

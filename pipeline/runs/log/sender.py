@@ -159,11 +159,10 @@ class _Sending:
             self._set_status(status)
         for entry, behind in entries_from(self._run, self._done):
             if entry["kind"] in METRIC_PREFIXES:
-                metrics = _metrics_of(entry)
-                if len(self._pending) + len(metrics) > _MAX_METRICS_PER_BATCH:
-                    self._flush()
-                self._pending.extend(metrics)
+                self._pending.extend(_metrics_of(entry))
                 self._done = behind
+                if len(self._pending) >= _MAX_METRICS_PER_BATCH:
+                    self._flush()
             else:
                 self._flush()
                 _ACTIONS.get(entry["kind"], _tell)(self._client, self._run_id, self._model_name, entry)
@@ -174,11 +173,10 @@ class _Sending:
             self._set_status(status)
 
     def _flush(self) -> None:
-        if self._pending:
-            for first in range(0, len(self._pending), _MAX_METRICS_PER_BATCH):
-                batch = self._pending[first : first + _MAX_METRICS_PER_BATCH]
-                self._client.log_batch(self._run_id, metrics=batch)
-            self._pending.clear()
+        for first in range(0, len(self._pending), _MAX_METRICS_PER_BATCH):
+            batch = self._pending[first : first + _MAX_METRICS_PER_BATCH]
+            self._client.log_batch(self._run_id, metrics=batch)
+        self._pending.clear()
         self._remember()
 
     def _remember(self) -> None:
