@@ -13,7 +13,7 @@ from types import MappingProxyType
 from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputError
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from pipeline.config.problems import nearest
-from pipeline.finetune.evaluation_sets import annotated, pairs
+from pipeline.finetune.evaluation_sets import translated
 from pipeline.finetune.files.evaluation_set import EvaluationSet, ReadTexts
 from pipeline.finetune.tasks import TASKS
 
@@ -21,8 +21,7 @@ SETS: Mapping[str, EvaluationSet] = MappingProxyType(
     {
         found.name: found
         for found in (
-            *pairs.SETS,
-            *annotated.SETS,
+            *translated.SETS,
             *(each for task in TASKS.values() for each in task.evaluation_sets),
         )
     }
@@ -32,7 +31,10 @@ SETS: Mapping[str, EvaluationSet] = MappingProxyType(
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "glue": ("cola", "sst2", "mrpc", "stsb", "rte", "wnli", "qnli", "qqp", "mnli", "ax"),
+        "superglue": ("boolq", "cb", "copa", "multirc", "record", "superglue_rte", "wic"),
         "squad": ("squad1", "squad2"),
+        "conll_ner": ("wnut17",),
+        "conllu_pos": ("ud-english-ewt",),
     }
 )
 """Names for several sets together."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,17 @@ class Files:
     read: ReadTexts
     optional: bool = False
     """Whether the set is complete without them, such as test files whose labels are secret."""
+
+
+def texts_of(read: Callable[[Path], Iterable[tuple[str, Sequence[str]]]]) -> ReadTexts:
+    """Turns a reader of examples, a name with its texts each, into one of single texts, each text of an example
+    once."""
+
+    def read_texts(path: Path) -> Iterator[NamedText]:
+        for name, texts in read(path):
+            yield from ((name, text) for text in dict.fromkeys(texts))
+
+    return read_texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pipeline.finetune.forms.base import PreparedTask, TaskContext
+from pipeline.finetune.forms.choices.task import ChoicesTask
 from pipeline.finetune.forms.classification.task import ClassificationTask
 from pipeline.finetune.forms.generation.task import GenerationTask
 from pipeline.finetune.forms.spans.task import SpanTask
+from pipeline.finetune.forms.tags.task import TagsTask
 
 FORMS: Mapping[str, Callable[[TaskContext], PreparedTask]] = {
     "classification": ClassificationTask.prepare,
     "spans": SpanTask.prepare,
+    "tags": TagsTask.prepare,
+    "choices": ChoicesTask.prepare,
     "generation": GenerationTask.prepare,
 }
 """Functions that encode the examples of a task for a network, by form."""

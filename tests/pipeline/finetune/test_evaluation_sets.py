@@ -187,7 +187,7 @@ def test_a_file_that_is_something_else_is_named_with_its_line(tmp_path, task, fi
 
 @pytest.mark.corpora
 def test_real_files_give_the_published_numbers_of_examples(corpora):
-    absent = {"mrqa"}
+    absent = {"mrqa", "swag", "race", "snli", *GROUPS["superglue"]} - {"wic"}
     config = DecontaminationConfig(tasks=tuple(name for name in SETS if name not in absent), data=corpora)
     examples: dict[str, set[str]] = {}
     questions = 0

@@ -25,6 +25,11 @@ class Example:
     group: str = ""
     """The evaluation set, or the question, that the example belongs to, where the metrics of a task ask for it."""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """One text or two."""
+        return (self.text_a,) if self.text_b is None else (self.text_a, self.text_b)
+
 
 UNLABELLED = -1
 """The label of an example of a test set."""

@@ -1,0 +1,153 @@
+"""Multiple choice: every choice is read with its question, and the best scored one is taken (Devlin et al. 2019,
+section 4.4; Radford et al. 2018, section 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.choice_classifier import CHOICE_CLASSIFIERS
+from models.config import TransformerConfig
+from pipeline.finetune.encoding import EncodedExamples, encode_examples
+from pipeline.finetune.forms.base import (
+    EVALUATION_BATCH_SIZE,
+    Metrics,
+    PaddedBatch,
+    Part,
+    TaskContext,
+    json_lines,
+)
+from pipeline.finetune.forms.choices.settings import Choices, ChoicesTaskConfig
+from pipeline.finetune.forms.classification.settings import Example
+from pipeline.finetune.forms.classification.task import CLASSIFIERS, Read, token_reader
+from pipeline.finetune.tokenizer import SequenceFormat, TextTokenizer, sequence_format
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChoices:
+    """Questions with their choices."""
+
+    texts: EncodedExamples
+    """All choices of all questions, in order, each with its question; labels without a meaning."""
+    first: np.ndarray
+    """int64 [questions + 1]: choices of question `i` are the texts from `first[i]` up to `first[i + 1]` (exclusive)."""
+    labels: np.ndarray
+    """int64 [questions]: the number of the right choice."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [questions]: tokens of the longest choice of each."""
+        return np.maximum.reduceat(self.texts.lengths, self.first[:-1])
+
+    @property
+    def predictions(self) -> np.ndarray:
+        """int64 [questions]: one choice each."""
+        return np.ones(len(self), dtype=np.int64)
+
+    @property
+    def most_choices(self) -> int:
+        """Choices of the question that has most."""
+        return int(np.diff(self.first).max())
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicesTask:
+    """A task of multiple choice with its encoded examples."""
+
+    network: TransformerConfig
+    config: ChoicesTaskConfig
+    train: EncodedChoices
+    evaluation: EncodedChoices
+    examples: Sequence[Choices]
+    """The examples of `evaluation`."""
+    read: Read
+
+    test = None
+
+    @classmethod
+    def prepare(cls, context: TaskContext) -> ChoicesTask:
+        """Encode every choice with its question."""
+        network, tokenizer = context.network, context.tokenizer
+        assert isinstance(network, TransformerConfig), "a workload checks which networks carry this form"
+        sequences = sequence_format(network, tokenizer)
+        train, evaluation = (
+            encode_choices(tokenizer, sequences, examples, context.settings.max_length)
+            for examples in (context.data.train, context.data.evaluation)
+        )
+        read = token_reader(network, tokenizer)
+        return cls(network, context.config, train, evaluation, context.data.evaluation, read)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        # The tensors have the names of a classifier with one label.
+        return CLASSIFIERS[self.network.network].parts
+
+    @property
+    def evaluation_batch_size(self) -> int:
+        """Fewer rows, because each has several sequences."""
+        return max(1, EVALUATION_BATCH_SIZE // self.evaluation.most_choices)
+
+    def build(self) -> nn.Module:
+        return CHOICE_CLASSIFIERS[self.network.network](self.network)
+
+    def batch(self, part: EncodedChoices, rows: np.ndarray) -> PaddedBatch:
+        """[batch, choices, length] texts; where a question has fewer choices than others, its first one is repeated."""
+        width = part.most_choices
+        first, count = part.first[rows], np.diff(part.first)[rows]
+        present = np.arange(width) < count[:, None]
+        texts = first[:, None] + np.where(present, np.arange(width), 0)
+        inputs = self.read(part.texts, texts.flatten())
+        shaped = {name: tensor.view(len(rows), width, -1) for name, tensor in inputs.items()}
+        targets = {"labels": torch.from_numpy(part.labels[rows]), "present": torch.from_numpy(present)}
+        return PaddedBatch(shaped, targets)
+
+    def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        """Cross-entropy of the right choices."""
+        return F.cross_entropy(self.outputs(model, batch), batch.targets["labels"], reduction="sum")
+
+    def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        """float32 [batch, most choices] scores; -inf where a question has fewer choices."""
+        return model(**batch.inputs).float().masked_fill(~batch.targets["present"], float("-inf"))
+
+    def measure(self, outputs: np.ndarray) -> Metrics:
+        """The task's metrics."""
+        return self.config.measure(self.examples, outputs)
+
+    def files(self, outputs: np.ndarray) -> dict[str, bytes]:
+        """JSON lines: id, numbers of the right and of the chosen choice, and the score of each choice."""
+        lines = [
+            {
+                "id": example.id,
+                "label": example.label,
+                "prediction": int(scores.argmax()),
+                "scores": scores[: len(example.pairs)].tolist(),
+            }
+            for example, scores in zip(self.examples, outputs, strict=True)
+        ]
+        return {"predictions.jsonl": json_lines(lines)}
+
+    def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
+        return {}
+
+    def baselines(self) -> dict[str, Metrics]:
+        return {}
+
+
+def encode_choices(
+    tokenizer: TextTokenizer, sequences: SequenceFormat, examples: Sequence[Choices], max_length: int
+) -> EncodedChoices:
+    """Encode; no choice gets more than `max_length` tokens with its question, special tokens included."""
+    texts = [Example(each.id, *pair, 0) for each in examples for pair in each.pairs]
+    return EncodedChoices(
+        texts=encode_examples(tokenizer, sequences, texts, max_length),
+        first=np.cumsum([0, *(len(each.pairs) for each in examples)], dtype=np.int64),
+        labels=np.array([each.label for each in examples], dtype=np.int64),
+    )

@@ -1,0 +1,72 @@
+"""Parts of speech in CoNLL-U: which of 17 universal classes is the word? (Nivre et al. 2020;
+universaldependencies.org).
+
+12,544 training and 2,001 development sentences in UD English EWT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pipeline.finetune.files.annotated import read_conllu, read_parts_of_speech
+from pipeline.finetune.files.evaluation_set import EvaluationSet, Files
+from pipeline.finetune.files.lines import require_file, wrong_line
+from pipeline.finetune.forms.tags.settings import TaggedSentence, TagsTaskConfig
+from pipeline.finetune.task import TaskData
+
+LABELS = (
+    *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT"),
+    *("SCONJ", "SYM", "VERB", "X"),
+)
+ORIGIN = "UD English EWT (github.com/UniversalDependencies/UD_English-EWT)"
+
+
+class ConlluPosConfig(TagsTaskConfig):
+    """Part-of-speech tagging of a treebank of Universal Dependencies, in any language."""
+
+    kind: Literal["conllu_pos"] = "conllu_pos"
+    train: Path
+    """The .conllu file to learn from."""
+    evaluation: Path
+    """The .conllu file to score on."""
+
+    metrics = ("accuracy",)
+    evaluation_sets = (
+        EvaluationSet(
+            "ud-english-ewt",
+            (
+                Files(("ud-english-ewt/en_ewt-ud-dev.conllu",), read_conllu),
+                Files(("ud-english-ewt/en_ewt-ud-test.conllu",), read_conllu),
+            ),
+            ORIGIN,
+        ),
+    )
+
+    @property
+    def outside(self) -> str | None:
+        """`X`, the class of words that have none."""
+        return "X"
+
+    def load(self) -> TaskData[TaggedSentence]:
+        """Read both files.
+
+        Raises:
+            MissingInputError: a file is missing.
+            ConfigError: a line does not have ten columns, or an unknown class.
+        """
+        train, evaluation = ([*_sentences(path)] for path in (self.train, self.evaluation))
+        return TaskData.of_files(train, evaluation, [self.train, self.evaluation], LABELS)
+
+
+def _sentences(path: Path) -> Iterator[TaggedSentence]:
+    require_file(path, f"a treebank such as {ORIGIN}", "`train` and `evaluation`")
+    for found in read_parts_of_speech(path):
+        for name, word, tag in found:
+            if tag not in LABELS:
+                raise wrong_line(
+                    path, name, f"the class of {word!r} is {tag!r}, not one of {', '.join(LABELS)}"
+                )
+        names, words, tags = zip(*found, strict=True)
+        yield TaggedSentence(names[0], words, tags)

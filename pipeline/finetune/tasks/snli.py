@@ -1,0 +1,49 @@
+"""SNLI: does the hypothesis follow from the caption of an image, contradict it, or neither? (Bowman et al. 2015).
+
+549,367 training, 9,842 development and 9,824 test pairs with a label; pairs without one are left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, texts_of
+from pipeline.finetune.files.inference import LABELS, read_inference
+from pipeline.finetune.files.lines import require_file
+from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
+from pipeline.finetune.task import TaskData
+
+ORIGIN = "snli_1.0.zip (nlp.stanford.edu/projects/snli)"
+_READ_TEXTS = texts_of(lambda path: ((each.id, each.texts) for each in read_inference(path)))
+
+
+class SnliConfig(ClassificationTaskConfig):
+    """Stanford Natural Language Inference."""
+
+    kind: Literal["snli"] = "snli"
+    path: Path
+    """The unpacked folder `snli_1.0`, with snli_1.0_train.jsonl and snli_1.0_dev.jsonl."""
+    split: Literal["dev", "test"] = "dev"
+    """The part to score on."""
+
+    metrics = ("accuracy",)
+    evaluation_sets = (
+        EvaluationSet(
+            "snli",
+            tuple(Files((f"snli/snli_1.0_{split}.jsonl",), _READ_TEXTS) for split in ("dev", "test")),
+            ORIGIN,
+        ),
+    )
+
+    def load(self) -> TaskData[Example]:
+        """Read both files.
+
+        Raises:
+            MissingInputError: a file is missing.
+            ConfigError: a line is not as the release has it; file and line are named.
+        """
+        names = [f"snli_1.0_{split}.jsonl" for split in ("train", self.split)]
+        paths = [require_file(self.path / name, ORIGIN, "`path`") for name in names]
+        train, evaluation = ([*read_inference(path)] for path in paths)
+        return TaskData.of_files(train, evaluation, paths, LABELS)
