@@ -109,18 +109,12 @@ def resolve_address(given: str | None) -> str:
 
 
 def find_local_cluster() -> LocalCluster | None:
-    """The local cluster if it runs; the state file of a dead one is removed.
+    """The local cluster if it runs.
 
     Raises:
         ClusterUnreachableError: its process runs, but it does not answer.
     """
-    found = _read_state()
-    if found is None:
-        return None
-    if not found.alive:
-        # Its logs stay: they say why it died.
-        _log.warning("The earlier local cluster is gone; its logs: %s", found.temp_dir)
-        state_file().unlink(missing_ok=True)
+    if (found := _read_state()) is None:
         return None
     try:
         require_dashboard(found.address)
@@ -135,7 +129,7 @@ def find_local_cluster() -> LocalCluster | None:
 def own_cluster_at(address: str) -> LocalCluster | None:
     """The local cluster if this is its address, else None."""
     found = _read_state()
-    return found if found and found.address == address.rstrip("/") and found.alive else None
+    return found if found and found.address == address.rstrip("/") else None
 
 
 def start_local_cluster(num_cpus: int | None = None) -> LocalCluster:
@@ -155,8 +149,6 @@ def stop_local_cluster() -> LocalCluster | None:
     """Stop the local cluster with everything that runs on it; returns it, or None when there was none."""
     with _one_at_a_time():
         found = _read_state()
-        if found is not None and not found.alive:
-            found = None
         if found is not None:
             _terminate(psutil.Process(found.pid))
             temp_dir = Path(found.temp_dir)
@@ -256,12 +248,19 @@ def _terminate(holder: psutil.Process) -> None:
 
 
 def _read_state() -> LocalCluster | None:
+    """The cluster that runs, whether it answers or not; the state file of a dead one is removed."""
     try:
-        return LocalCluster(**orjson.loads(state_file().read_bytes()))
+        found = LocalCluster(**orjson.loads(state_file().read_bytes()))
     except FileNotFoundError:
         return None
     except (orjson.JSONDecodeError, TypeError, OSError) as error:
         raise ClozeError(f"{state_file()} cannot be read: {error}", next_step=f"rm {state_file()}") from None
+    if found.alive:
+        return found
+    # Its logs stay: they say why it died.
+    _log.warning("The earlier local cluster is gone; its logs: %s", found.temp_dir)
+    state_file().unlink(missing_ok=True)
+    return None
 
 
 @contextmanager

@@ -112,11 +112,6 @@ class Snapshot:
         for stream in streams.values():
             stream.synchronize()
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory that the copies take."""
-        return sum(buffer.numel() for buffer, _ in self._taken)
-
     def release(self) -> None:
         """Return the memory to the pool; the copies must not be used any more."""
         for buffer, pinned in self._taken:

@@ -71,12 +71,12 @@ def _ours(directory: Path, stage: int) -> Callable[[], float]:
 
     def measure() -> float:
         from pipeline.pretrain.launch import create_run
-        from pipeline.runs.log.lines import read_log
+        from pipeline.runs.log.lines import read_new
 
         run = create_run(_config(directory, stage))
         command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
         subprocess.run(command, env=_environment(), check=True, capture_output=True)
-        entries = [entry for entry in read_log(run) if entry["kind"] == "train"]
+        entries = [entry for entry in read_new(run)[0] if entry["kind"] == "train"]
         waits = [entry["data"]["data_wait_share"] for entry in entries[WARM_UP:]]
         print(f"share of waiting for data: median {statistics.median(waits):.4f}", flush=True)
         return _median_step([entry["time_ms"] / 1000 for entry in entries])

@@ -19,7 +19,7 @@ from pipeline.runs.directory import RunDirectory
 from pipeline.runs.environment import environment, source_tags
 from pipeline.runs.inputs import open_inputs
 from pipeline.runs.log import lines as log_lines
-from pipeline.runs.log.lines import entries_backwards, log_size, read_log, read_metrics, read_new
+from pipeline.runs.log.lines import entries_backwards, log_size, read_metrics, read_new
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.log.reporter import Reporter
 from pipeline.runs.log.sender import Sender, send_log, want_status
@@ -62,11 +62,11 @@ def test_a_line_torn_by_a_kill_is_dropped_and_written_anew(tmp_path: Path):
     log.close()
     with RunDirectory(tmp_path).log.open("ab") as stream:
         stream.write(b'{"kind":"train","step":2,"da')
-    assert len(read_log(RunDirectory(tmp_path))) == 1
+    assert len(read_new(RunDirectory(tmp_path))[0]) == 1
     resumed = RunLog(RunDirectory(tmp_path))
     assert resumed.write("train", 2, {"loss": 2.0})
     resumed.close()
-    assert [entry["step"] for entry in read_log(RunDirectory(tmp_path))] == [1, 2]
+    assert [entry["step"] for entry in read_new(RunDirectory(tmp_path))[0]] == [1, 2]
 
 
 def test_sending_twice_logs_once(tmp_path: Path, tracked: TrackedRun):
@@ -138,7 +138,7 @@ def test_what_was_evaluated_is_one_point_of_the_run_and_a_metric_of_its_checkpoi
     send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="evaluated")
     client = connect(tracked.uri)
     points = client.get_metric_history(tracked.run_id, "held_out_loss")
-    (evaluation,) = [entry for entry in read_log(RunDirectory(tmp_path)) if entry["kind"] == "held_out"]
+    (evaluation,) = [entry for entry in read_new(RunDirectory(tmp_path))[0] if entry["kind"] == "held_out"]
     assert [(point.value, point.timestamp) for point in points if point.step == 10].count(
         (1.5, evaluation["time_ms"])
     ) == 1
@@ -220,7 +220,7 @@ def test_an_event_is_in_the_log_once_however_often_the_run_repeats_its_step(tmp_
     assert not resumed.event("spike", 3, {"data_step": 2, "loss": 9.0})
     assert resumed.write("train", 3, {"loss": 1.0})
     resumed.close()
-    assert [entry["kind"] for entry in read_log(RunDirectory(tmp_path))] == [
+    assert [entry["kind"] for entry in read_new(RunDirectory(tmp_path))[0]] == [
         *["train"] * 2,
         "checkpoint",
         *["spike"] * 2,
@@ -298,7 +298,7 @@ def test_a_log_reads_the_same_in_both_directions(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_lines, "_BLOCK_BYTES", block)
         backwards = list(entries_backwards(RunDirectory(directory)))
-    assert backwards[::-1] == read_log(RunDirectory(directory))
+    assert backwards[::-1] == read_new(RunDirectory(directory))[0]
 
 
 def test_two_that_send_the_same_log_take_turns(tmp_path: Path, tracked: TrackedRun):

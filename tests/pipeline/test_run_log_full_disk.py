@@ -12,7 +12,7 @@ import pytest
 from cluster.artefacts.errors import StorageError
 from pipeline.runs.directory import RunDirectory, RunInfo
 from pipeline.runs.lifecycle import record_failure, replay
-from pipeline.runs.log.lines import log_size, read_log
+from pipeline.runs.log.lines import log_size, read_new
 from pipeline.runs.log.log import RunLog
 from tests.pipeline.ranks import make_config
 
@@ -34,14 +34,14 @@ def test_a_full_disk_is_a_typed_error_that_leaves_a_whole_log_to_go_on_from(tmp_
         any(not log.write("train", step, {"loss": 1.0}) for step in range(1, 1001))
     assert "last checkpoint" in caught.value.kept
     assert "cloze resume" in caught.value.next_step
-    steps = [entry["step"] for entry in read_log(RunDirectory(tmp_path))]
+    steps = [entry["step"] for entry in read_new(RunDirectory(tmp_path))[0]]
     assert log_size(RunDirectory(tmp_path)) == sum(
         len(line) for line in RunDirectory(tmp_path).log.open("rb")
     )
     assert RunDirectory(tmp_path).log.read_bytes().endswith(b"\n")
     assert log.write("train", steps[-1] + 1, {"loss": 2.0}), "there is room again"
     log.close()
-    assert [entry["step"] for entry in read_log(RunDirectory(tmp_path))] == list(range(1, steps[-1] + 2))
+    assert [entry["step"] for entry in read_new(RunDirectory(tmp_path))[0]] == list(range(1, steps[-1] + 2))
 
 
 def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(

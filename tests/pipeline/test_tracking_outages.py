@@ -21,7 +21,7 @@ import pytest
 
 from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
 from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.log.lines import read_log, read_metrics
+from pipeline.runs.log.lines import read_metrics, read_new
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.log.sender import Sender, send_log, want_status
 from pipeline.runs.model_versions import find_version, logged_models
@@ -152,7 +152,7 @@ def test_a_run_goes_on_through_every_outage_and_everything_arrives_once(
     want_status(RunDirectory(tmp_path), "FINISHED")
     send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="outages")
 
-    log = read_log(RunDirectory(tmp_path))
+    log = read_new(RunDirectory(tmp_path))[0]
     rows = server.metric_rows(tracked.run_id)
     for name in ("loss", "lr"):
         assert rows[name] == [(e["step"], e["data"][name]) for e in log if e["kind"] == "train"], name

@@ -16,7 +16,6 @@ _NODE_LOST = re.compile(
 _PROCESS_LOST = re.compile(
     r"ActorDied|ActorUnavailable|actor died|WorkerCrashed|unexpected(?:ly)? (?:system|exits)"
 )
-_PID = re.compile(r"\bpid[=:\s]+(\d+)", re.IGNORECASE)
 
 
 def record_lost_workers(run: RunDirectory, failure: Exception, oom_kills: int) -> None:
@@ -30,11 +29,8 @@ def record_lost_workers(run: RunDirectory, failure: Exception, oom_kills: int) -
     # A group that failed before its workers said anything finds the last words of the one before.
     beats = {beat.rank: beat for beat in read_heartbeats(run) if beat.pid not in known}
     told = {rank: str(error) for rank, error in errors_by_rank(failure).items()}
-    named = {int(pid) for pid in _PID.findall(str(failure))}
-    found = {rank for rank, beat in beats.items() if beat.pid in named} | told.keys()
-    first = sorted(found or beats.keys())
     workers = []
-    for rank in first:
+    for rank in sorted(told or beats):
         beat = beats.get(rank)
         place = (
             {} if beat is None else {"host": beat.host, "pid": beat.pid, "step": beat.step, "part": beat.part}

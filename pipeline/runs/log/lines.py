@@ -85,12 +85,7 @@ def entries_backwards(run: RunDirectory) -> Iterator[dict[str, Any]]:
             yield entry
 
 
-def read_log(run: RunDirectory) -> list[dict[str, Any]]:
-    """Every whole entry of a run's log, in order."""
-    return [entry for entry, _ in entries_from(run)]
-
-
-def read_new(run: RunDirectory, offset: int) -> tuple[list[dict[str, Any]], int]:
+def read_new(run: RunDirectory, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
     """The whole entries from byte `offset` on, and the offset behind them."""
     found = []
     for entry, behind in entries_from(run, offset):
