@@ -26,8 +26,7 @@ from pipeline.objectives.kernels.masking import (
     choose_spans,
     choose_tokens,
     empty_positions,
-    read_at,
-    replacement_states,
+    hide_tokens,
     write_positions,
 )
 from pipeline.objectives.terms import Term
@@ -163,7 +162,9 @@ def mask_tokens(
     for row in range(len(input_ids)):
         chosen = choose_tokens(input_ids[row], states[row], masking)
         found = write_positions(chosen, row * length, positions, found)
-    return _hide(input_ids, positions[:found], states, masking)
+    positions = positions[:found]
+    corrupted, targets = hide_tokens(input_ids, positions, positions, states, masking)
+    return corrupted, positions, targets
 
 
 @njit(cache=True, nogil=True)
@@ -178,22 +179,6 @@ def mask_spans(
     for row in range(len(input_ids)):
         chosen = choose_spans(input_ids[row], anywhere, states[row], masking, spans)
         found = write_positions(chosen, row * length, positions, found)
-    return _hide(input_ids, positions[:found], states, masking)
-
-
-@njit(cache=True, nogil=True)
-def _hide(
-    input_ids: np.ndarray, positions: np.ndarray, states: np.ndarray, masking: Masking
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Replace each token by itself; results as in `mask_tokens`."""
-    length = input_ids.shape[1]
-    corrupted = input_ids.astype(np.int64)
-    targets = np.empty(len(positions), dtype=np.int64)
-    last_row, replacements = -1, replacement_states(np.uint64(0))
-    for number in range(len(positions)):
-        row, column = positions[number] // length, positions[number] % length
-        if row != last_row:
-            last_row, replacements = row, replacement_states(states[row])
-        targets[number] = corrupted[row, column]
-        corrupted[row, column] = read_at(targets[number], column, column, replacements, masking)
+    positions = positions[:found]
+    corrupted, targets = hide_tokens(input_ids, positions, positions, states, masking)
     return corrupted, positions, targets

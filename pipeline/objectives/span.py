@@ -26,8 +26,7 @@ from pipeline.objectives.kernels.masking import (
     Spans,
     choose_spans,
     empty_positions,
-    read_at,
-    replacement_states,
+    hide_tokens,
     write_positions,
 )
 from pipeline.objectives.mlm import cumulative, masking_of
@@ -165,24 +164,5 @@ def hide_spans(
     for number in range(found - 1, -1, -1):
         goes_on = number + 1 < found and positions[number + 1] == positions[number] + 1
         right[number] = right[number + 1] if goes_on else positions[number] + 1
-    corrupted, targets = _replace(input_ids, positions, left, states, masking)
+    corrupted, targets = hide_tokens(input_ids, positions, left, states, masking)
     return corrupted, positions, targets, left, right, positions - left - 1
-
-
-@njit(cache=True, nogil=True)
-def _replace(
-    input_ids: np.ndarray, positions: np.ndarray, left: np.ndarray, states: np.ndarray, masking: Masking
-) -> tuple[np.ndarray, np.ndarray]:
-    """The ids that the network reads [batch, length], all tokens of a span replaced alike, and the original tokens
-    [predicted]; int64."""
-    length = input_ids.shape[1]
-    corrupted = input_ids.astype(np.int64)
-    targets = np.empty_like(positions)
-    for number in range(len(positions)):
-        row, column = positions[number] // length, positions[number] % length
-        targets[number] = corrupted[row, column]
-        replacements = replacement_states(np.uint64(states[row]))
-        corrupted[row, column] = read_at(
-            targets[number], left[number] % length, column, replacements, masking
-        )
-    return corrupted, targets

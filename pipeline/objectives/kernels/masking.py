@@ -222,13 +222,32 @@ def write_positions(chosen: np.ndarray, begin: int, positions: np.ndarray, found
 
 
 @njit(cache=True, nogil=True)
-def replacement_states(state: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """The states that `read_at` draws from in a row: kinds of replacement, and random tokens."""
-    return fold(state, _SHARE), fold(state, _TOKEN)
+def hide_tokens(
+    input_ids: np.ndarray, positions: np.ndarray, anchors: np.ndarray, states: np.ndarray, masking: Masking
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ids that the network reads [batch, length], and the original tokens [predicted]; int64.
+
+    Args:
+        positions: [predicted] ascending positions in the flattened batch.
+        anchors: [predicted] a position of the same row; those that share one are replaced alike.
+        states: [batch] uint64 noise of each row.
+    """
+    length = input_ids.shape[1]
+    corrupted = input_ids.astype(np.int64)
+    targets = np.empty(len(positions), dtype=np.int64)
+    last_row, replacements = -1, (np.uint64(0), np.uint64(0))
+    for number in range(len(positions)):
+        row, column = positions[number] // length, positions[number] % length
+        if row != last_row:
+            last_row, replacements = row, (fold(states[row], _SHARE), fold(states[row], _TOKEN))
+        targets[number] = corrupted[row, column]
+        place = anchors[number] % length
+        corrupted[row, column] = _read_at(targets[number], place, column, replacements, masking)
+    return corrupted, targets
 
 
 @njit(cache=True, nogil=True)
-def read_at(
+def _read_at(
     token: int, place: int, drawn_at: int, states: tuple[np.uint64, np.uint64], masking: Masking
 ) -> int:
     """The token that the network reads where `token` is predicted: the mask, a random token, or `token`.
@@ -236,7 +255,7 @@ def read_at(
     Args:
         place: column that decides which of the three; shared by tokens that are replaced alike.
         drawn_at: column that decides which random token.
-        states: `replacement_states` of the row.
+        states: from which kinds of replacement, and random tokens, are drawn in the row.
     """
     kinds, tokens = states
     share = uniform(draw(kinds, place))
