@@ -166,6 +166,8 @@ def _use_row(use: DocumentUse) -> list[Any]:
 
 def _step_as_dict(found: InspectedStep) -> dict[str, Any]:
     """What decided about the batch."""
+    from pipeline.inspection.run_lineage import attempt_facts
+
     rebuilt = found.rebuilt
     config, first = rebuilt.config, rebuilt.inputs.phases[rebuilt.phase][0]
     phase = config.phases[rebuilt.phase]
@@ -187,16 +189,7 @@ def _step_as_dict(found: InspectedStep) -> dict[str, Any]:
         "num_samples": config.batch_plan.samples_at(rebuilt.data_step),
         "num_micro_batches": rebuilt.num_micro_batches,
         "world_size": rebuilt.world_size,
-        "attempts": [
-            {
-                "number": attempt.number,
-                "from_step": attempt.first_step + 1,
-                "time": attempt.time,
-                "world_size": attempt.world_size,
-                "config": attempt.config_file,
-            }
-            for attempt in rebuilt.attempts
-        ],
+        "attempts": list(attempt_facts(rebuilt.attempts)),
     }
 
 

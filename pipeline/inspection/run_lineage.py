@@ -169,10 +169,11 @@ def _history(run: RunDirectory, step: int | None) -> dict[str, Any]:
         for event in events
         if event["event"] in _CHANGES and (step is None or int(event.get("step", 0)) <= step)
     ]
-    return {"attempts": list(_attempts(attempts)), "events": told}
+    return {"attempts": list(attempt_facts(attempts)), "events": told}
 
 
-def _attempts(attempts: Sequence[Attempt]) -> Iterator[dict[str, Any]]:
+def attempt_facts(attempts: Sequence[Attempt]) -> Iterator[dict[str, Any]]:
+    """Of each attempt, the steps, workers, code and configuration, as JSON-like data."""
     for attempt in attempts:
         event = attempt.event
         hosts = sorted({str(worker.get("host")) for worker in event.get("workers", ())})
