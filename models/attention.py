@@ -25,6 +25,8 @@ class Attention(nn.Module):
         self.dropout = config.attention_dropout
         self.scale = None if config.scale_attention else 1.0
         self.output = nn.Linear(config.attention_size, config.hidden_size, bias=config.biases)
+        self.prefix: nn.Module | None = None
+        """Puts learned keys and values before those of the text; see `models.peft.prefix`."""
 
     def _heads(self, projected: Tensor, *counts: int) -> tuple[Tensor, ...]:
         """[batch, length, heads * head size] to one tensor [batch, count, length, head size] for each of the counts."""
@@ -38,6 +40,8 @@ class Attention(nn.Module):
 
         Keys and values may have fewer heads, each for as many neighbouring query heads.
         """
+        if self.prefix is not None:
+            key, value, visible = self.prefix(key, value, visible)
         if self.key_value_heads != self.num_heads:
             # Repeated, because not every kernel that reads a mask takes fewer heads of keys.
             shared_by = self.num_heads // self.key_value_heads

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor, nn
 
 from models.cache import DecoderCache
@@ -26,6 +28,8 @@ class Decoder(nn.Module):
         self.cross = config.network == "encoder_decoder"
         self.embeddings = Embeddings(config, own_tokens=not self.cross)
         self.transformer = Transformer(config, config.decoder_layers, causal=True, cross=self.cross)
+        self.first_position = 0
+        """Position of the first token; a learned prefix may take the positions before it."""
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for reading token after token."""
@@ -61,12 +65,15 @@ class Decoder(nn.Module):
         Raises:
             ValueError: a shape does not fit, both masks are given, or a sequence exceeds `max_positions`.
         """
+        limit = position_limit(self.config)
         layout = make_layout(
             input_ids,
             cu_seqlens,
             attention_mask,
-            max_positions=position_limit(self.config),
+            max_positions=None if limit is None else limit - self.first_position,
             past=None if cache is None else cache.length,
         )
+        if self.first_position:
+            layout = replace(layout, position_ids=layout.position_ids + self.first_position)
         embedded = self.embeddings(input_ids, layout.position_ids, token_weight=token_weight)
         return self.transformer(embedded, layout, prefix_lengths, memory, memory_layout, cache)

@@ -44,7 +44,7 @@ def init_weights(model: nn.Module, seed: int) -> None:
             full = f"{path}.{name}" if path else name
             if parameter.is_meta:
                 raise ValueError(f"{full} is on the meta device; call model.to_empty(device=...) first")
-            generator = _generator(seed, full)
+            generator = named_generator(seed, full)
             if full in given:
                 assert given[full].shape == parameter.shape, full
                 parameter.copy_(given[full])
@@ -110,6 +110,7 @@ SCALES: Mapping[Initializer, Scale] = {
 """The standard deviations that papers chose."""
 
 
-def _generator(seed: int, name: str) -> torch.Generator:
+def named_generator(seed: int, name: str) -> torch.Generator:
+    """The generator of one parameter, in host memory."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator(device="cpu").manual_seed(int.from_bytes(digest[:8], "little"))

@@ -70,6 +70,12 @@ class TransformerLayer(nn.Module):
         self.dropout = config.dropout
         own = config.attention_output_dropout
         self.attention_dropout = config.dropout if own is None else own
+        # Adapters take a block's input and output and return another output; see `models.peft.adapters`.
+        self.attention_adapter: nn.Module | None = None
+        self.cross_attention_adapter: nn.Module | None = None
+        self.feed_forward_adapter: nn.Module | None = None
+        self.output_adapter: nn.Module | None = None
+        """After the whole layer."""
 
     def forward(
         self,
@@ -93,27 +99,41 @@ class TransformerLayer(nn.Module):
         """
         own = cache.self_attention[number] if cache else None
         attention = partial(self.attention, visible=visible, rotation=rotation, cache=own, places=places)
-        hidden = self._residual(hidden, attention, self.attention_norm, self.attention_dropout)
+        hidden = self._residual(
+            hidden, attention, self.attention_norm, self.attention_dropout, self.attention_adapter
+        )
         if self.cross_attention is not None:
             assert memory is not None
             assert visible_memory is not None
             assert self.cross_attention_norm is not None
             other = cache.cross_attention[number] if cache else None
             read = partial(self.cross_attention, memory=memory, visible=visible_memory, cache=other)
-            hidden = self._residual(hidden, read, self.cross_attention_norm, self.attention_dropout)
-        return self._residual(hidden, self.feed_forward, self.feed_forward_norm, self.dropout)
+            hidden = self._residual(
+                hidden, read, self.cross_attention_norm, self.attention_dropout, self.cross_attention_adapter
+            )
+        hidden = self._residual(
+            hidden, self.feed_forward, self.feed_forward_norm, self.dropout, self.feed_forward_adapter
+        )
+        return hidden if self.output_adapter is None else self.output_adapter(hidden, hidden)
 
     def _residual(
-        self, hidden: Tensor, block: Callable[[Tensor], Tensor], norm: nn.Module, probability: float
+        self,
+        hidden: Tensor,
+        block: Callable[[Tensor], Tensor],
+        norm: nn.Module,
+        probability: float,
+        adapter: nn.Module | None,
     ) -> Tensor:
         """One sub-layer with its residual sum.
 
         Post-norm is LayerNorm(x + f(x)) (Vaswani et al. 2017, section 3.1); pre-norm is x + f(LayerNorm(x))
         (Xiong et al. 2020, section 3).
         """
-        if self.pre_norm:
-            return hidden + dropout(block(norm(hidden)), probability, self.training)
-        return norm(hidden + dropout(block(hidden), probability, self.training))
+        inputs = norm(hidden) if self.pre_norm else hidden
+        output = dropout(block(inputs), probability, self.training)
+        if adapter is not None:
+            output = adapter(inputs, output)
+        return hidden + output if self.pre_norm else norm(hidden + output)
 
 
 class Transformer(nn.Module):
@@ -147,6 +167,9 @@ class Transformer(nn.Module):
         self.is_local = [
             config.local_window is not None and number % config.global_every != 0 for number in range(count)
         ]
+        self.prefix: nn.Module | None = None
+        self.memory_prefix: nn.Module | None = None
+        """What layers compute their prefixes from; see `models.peft.prefix`."""
         self.varlen = False
         """Leave packed pieces to the variable-length kernel; see `models.backends`."""
         self.gradient_checkpointing = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,9 @@ def generate(
             if decoder_input_ids is not None:
                 raise ValueError("decoder_input_ids belong to an encoder_decoder; give prompts as input_ids")
             prompts = input_ids
-            constraints = _constraints(config, model.config, prompts.shape[1])
+            # A learned prefix takes the first positions.
+            left = model.config.max_positions - model.decoder.first_position
+            constraints = _constraints(config, replace(model.config, max_positions=left), prompts.shape[1])
             padding = None if mask is None else _left_padding(mask)
             both_ways = _prompt_lengths(input_ids, padding) if read_both_ways else None
             reader = DecoderReader(model, mask, both_ways)

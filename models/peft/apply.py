@@ -1,0 +1,239 @@
+"""Adding a method of parameter-efficient fine-tuning to a network; what of it is trained, saved, loaded and merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.config import TransformerConfig
+from models.decoder import Decoder
+from models.encoder import Encoder
+from models.heads import MaskedLanguageModelHead, VocabularyProjection
+from models.initialization import named_generator
+from models.peft.adapters import add_adapters
+from models.peft.lora import LoraLinear, add_lora, projections
+from models.peft.prefix import add_prefix, layers_of
+from models.peft.settings import (
+    AdapterSettings,
+    BitFitSettings,
+    LoraSettings,
+    MamSettings,
+    PeftSettings,
+    PrefixSettings,
+)
+from models.transformer import Transformer, TransformerLayer
+from models.weights import check_tensors
+
+PRETRAINED = (Encoder, Decoder, VocabularyProjection, MaskedLanguageModelHead)
+"""Modules whose weights come from pre-training; everything else in a network is a head, which is always trained."""
+
+
+def apply_peft(model: nn.Module, settings: PeftSettings, seed: int) -> nn.Module:
+    """Freeze a network but for its head, and add what is trained instead. The network is changed in place.
+
+    Names of its own tensors stay as they are, so weights can be loaded before or after. All methods but prefixes leave
+    what it computes as it was.
+
+    Args:
+        model: a network of ours on any device; on the meta device the new tensors have no memory either.
+        settings: the method.
+        seed: decides the initial weights, each with the name of its parameter, as in `init_weights`.
+
+    Returns:
+        The network.
+
+    Raises:
+        ValueError: it has no stack of Transformer layers, has such a method already, has no biases (BitFit), lacks a
+            target (LoRA), or the prefix leaves no positions for a text.
+    """
+    if not any(isinstance(module, Transformer) for module in model.modules()):
+        raise ValueError(
+            "parameter-efficient fine-tuning needs a network of Transformer layers; ELMo has none"
+        )
+    if hasattr(model, "peft_settings"):
+        raise ValueError("the network has a method of parameter-efficient fine-tuning already")
+    before = {name for name, _ in model.named_parameters()}
+    parts = settings.parts if isinstance(settings, MamSettings) else (settings,)
+    for part in parts:
+        _CHECKS[type(part)](model, part)
+    _freeze(model)
+    # Without memory first: default weights would be drawn from a global generator, only to be replaced.
+    with torch.device("meta"):
+        for part in parts:
+            _ADD[type(part)](model, part)
+    model.peft_settings = settings  # pyright: ignore[reportArgumentType]
+    _initialize(model, before, seed)
+    return model
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name: what was added, and the head."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def trained_share(model: nn.Module) -> float:
+    """Trained parameters as a share of the pre-trained ones; without the head, as papers count. Works on the meta
+    device."""
+    heads = {name for name, _ in _head_parameters(model)}
+    added = trained_parameters(model).keys() - heads
+    numbers = {name: parameter.numel() for name, parameter in model.named_parameters() if name not in heads}
+    own = sum(number for name, number in numbers.items() if not _is_new(name))
+    return sum(numbers[name] for name in added) / own
+
+
+def peft_state(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of `trained_parameters`: a checkpoint beside the network that was started from."""
+    return {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
+
+
+@torch.no_grad()
+def load_peft(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy the tensors of `peft_state` into a network to which the same method was applied. Nothing is copied unless
+    everything fits.
+
+    Raises:
+        ValueError: tensors are missing, unexpected or of another shape; they are named.
+    """
+    trained = trained_parameters(model)
+    check_tensors(trained, tensors, "the state of parameter-efficient fine-tuning")
+    for name, parameter in trained.items():
+        parameter.copy_(tensors[name])
+
+
+def merge(model: nn.Module) -> nn.Module:
+    """Add the updates of LoRA to the weights, so that the network is as fast and has the tensors that it had before.
+
+    The network is changed in place. All its parameters are trained afterwards.
+
+    Raises:
+        ValueError: another method was applied, which is no change of weights.
+    """
+    settings = getattr(model, "peft_settings", None)
+    if not isinstance(settings, LoraSettings | BitFitSettings):
+        kind = settings.kind if settings is not None else "none"
+        raise ValueError(
+            f"only lora and bitfit change weights and can be merged into them; the method is {kind}"
+        )
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, LoraLinear):
+                setattr(module, name, child.merged())
+    del model.peft_settings
+    return model.requires_grad_(True)
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[TransformerLayer, TransformerConfig]]:
+    for stack in model.modules():
+        if isinstance(stack, Transformer):
+            yield from ((layer, stack.config) for layer in layers_of(stack))
+
+
+def _freeze(model: nn.Module) -> None:
+    model.requires_grad_(False)
+    for _, parameter in _head_parameters(model):
+        parameter.requires_grad_(True)
+
+
+def _head_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    inside = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, PRETRAINED)
+        for parameter in module.parameters()
+    }
+    return ((name, one) for name, one in model.named_parameters() if id(one) not in inside)
+
+
+def _check_lora(model: nn.Module, settings: LoraSettings) -> None:
+    for layer, config in _layers(model):
+        known = projections(config, cross=layer.cross_attention is not None).values()
+        if missing := set(settings.targets) - {name for rows in known for name in rows}:
+            raise ValueError(f"targets: the network has no projection {', '.join(sorted(missing))}")
+
+
+def _check_prefix(model: nn.Module, settings: PrefixSettings) -> None:
+    for module in _decoders_alone(model):
+        if settings.length >= module.config.max_positions:
+            raise ValueError(
+                f"a prefix of {settings.length} leaves no positions for a text; the network has "
+                f"{module.config.max_positions}"
+            )
+
+
+def _check_bitfit(model: nn.Module, settings: BitFitSettings) -> None:
+    if not _biases(model):
+        raise ValueError("bitfit trains biases, and this network has none; take another method")
+
+
+def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
+    for layer, config in _layers(model):
+        add_lora(layer, config, settings)
+
+
+def _add_adapters(model: nn.Module, settings: AdapterSettings) -> None:
+    for layer, config in _layers(model):
+        if settings.placement == "houlsby" and settings.train_norms:
+            for norm in (layer.attention_norm, layer.cross_attention_norm, layer.feed_forward_norm):
+                if norm is not None:
+                    norm.requires_grad_(True)
+        add_adapters(layer, config, settings)
+
+
+def _add_prefix(model: nn.Module, settings: PrefixSettings) -> None:
+    for stack in [module for module in model.modules() if isinstance(module, Transformer)]:
+        add_prefix(stack, stack.config, settings)
+    for decoder in _decoders_alone(model):
+        decoder.first_position = settings.length
+
+
+def _add_bitfit(model: nn.Module, settings: BitFitSettings) -> None:
+    for parameter in _biases(model):
+        parameter.requires_grad_(True)
+
+
+def _decoders_alone(model: nn.Module) -> list[Decoder]:
+    return [module for module in model.modules() if isinstance(module, Decoder) and not module.cross]
+
+
+def _biases(model: nn.Module) -> list[nn.Parameter]:
+    """Of linear layers and norms in all stacks."""
+    stacks = [module for module in model.modules() if isinstance(module, Encoder | Decoder)]
+    named = (pair for stack in stacks for pair in stack.named_parameters())
+    return [parameter for name, parameter in named if name.rpartition(".")[2] == "bias"]
+
+
+def _is_new(name: str) -> bool:
+    return bool({"lora", "prefix", "memory_prefix"} & set(name.split("."))) or "_adapter." in name
+
+
+@torch.no_grad()
+def _initialize(model: nn.Module, before: set[str], seed: int) -> None:
+    """Draw what was added, on the device and in the precision of the rest."""
+    like = next(iter(model.parameters()))
+    for path, module in model.named_modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            full = f"{path}.{name}" if path else name
+            if full in before:
+                continue
+            draw: Any = module.draw
+            placed = torch.empty(parameter.shape, device=like.device, dtype=like.dtype)
+            if not placed.is_meta:
+                placed.copy_(draw(name, parameter.shape, named_generator(seed, full)))
+            setattr(module, name, nn.Parameter(placed))
+
+
+_CHECKS: Mapping[type, Callable[[nn.Module, Any], None]] = {
+    LoraSettings: _check_lora,
+    AdapterSettings: lambda model, settings: None,
+    PrefixSettings: _check_prefix,
+    BitFitSettings: _check_bitfit,
+}
+_ADD: Mapping[type, Callable[[nn.Module, Any], None]] = {
+    LoraSettings: _add_lora,
+    AdapterSettings: _add_adapters,
+    PrefixSettings: _add_prefix,
+    BitFitSettings: _add_bitfit,
+}

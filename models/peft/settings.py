@@ -1,0 +1,170 @@
+"""What is trained instead of all weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+from models.config import Activation
+
+Target = Literal["query", "key", "value", "output", "gate", "up", "down"]
+Placement = Literal["houlsby", "pfeiffer", "parallel"]
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """W x + (alpha / rank) B A x with A and B trained (Hu et al. 2022, section 4.1).
+
+    Raises:
+        ValueError: a value is outside what its docstring allows.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    kind: Literal["lora"] = "lora"
+    """LoRA."""
+    rank: int = 8
+    """Rows of A; at least 1."""
+    alpha: float = 16.0
+    """The update is scaled by alpha / rank; > 0."""
+    dropout: float = 0.0
+    """Probability, in [0, 1), of dropping inputs of A."""
+    targets: tuple[Target, ...] = ("query", "value")
+    """Projections that are updated, in all attentions of all stacks: `query`, `key`, `value` and `output` of attention;
+    `up`, `down` and, in a gated feed-forward block, `gate`."""
+
+    def __post_init__(self) -> None:
+        _require(self.rank >= 1, f"rank must be at least 1, not {self.rank}")
+        _require(self.alpha > 0, f"alpha must be above 0, not {self.alpha}")
+        _require(0 <= self.dropout < 1, f"dropout must be a probability in [0, 1), not {self.dropout}")
+        wrong = [name for name in self.targets if name not in get_args(Target)]
+        _require(
+            not wrong and len(self.targets) > 0,
+            f"targets must be some of {', '.join(get_args(Target))}, not {list(self.targets)}",
+        )
+
+    @property
+    def scale(self) -> float:
+        """What the update is multiplied with."""
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
+class AdapterSettings:
+    """h + s W_up f(W_down x), a bottleneck in every layer.
+
+    Raises:
+        ValueError: a value is outside what its docstring allows.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    kind: Literal["adapters"] = "adapters"
+    """Bottleneck adapters."""
+    placement: Placement = "houlsby"
+    """`houlsby`: behind each attention and feed-forward block, before the residual sum (Houlsby et al. 2019, section
+    2.1); `pfeiffer`: after the feed-forward block with its residual sum and normalisation (Pfeiffer et al. 2021);
+    `parallel`: beside the feed-forward block, reading its input (He et al. 2022, section 3.3)."""
+    size: int = 64
+    """Width of the bottleneck; at least 1."""
+    activation: Activation = "gelu"
+    """Non-linearity of the bottleneck (Houlsby et al.: GELU; He et al.: ReLU)."""
+    scale: float = 1.0
+    """What the change is multiplied with; > 0 (He et al. 2022: 4 beside the feed-forward block)."""
+    dropout: float = 0.0
+    """Probability, in [0, 1), of dropping the change."""
+    train_norms: bool = True
+    """With `houlsby`: whether the normalisations of the layers are trained, too, as in the paper."""
+
+    def __post_init__(self) -> None:
+        _require(self.size >= 1, f"size must be at least 1, not {self.size}")
+        _require(self.scale > 0, f"scale must be above 0, not {self.scale}")
+        _require(0 <= self.dropout < 1, f"dropout must be a probability in [0, 1), not {self.dropout}")
+
+
+@dataclass(frozen=True)
+class PrefixSettings:
+    """Keys and values of a learned prefix in every attention (Li and Liang 2021, section 4).
+
+    Raises:
+        ValueError: a value is outside what its docstring allows.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    kind: Literal["prefix"] = "prefix"
+    """Prefix tuning."""
+    length: int = 20
+    """Positions of the prefix; at least 1. In a decoder alone they count as positions before the text, as in the
+    released code, so that texts may have that many tokens less."""
+    bottleneck: int | None = None
+    """Width of the network that computes the prefix while it is trained (section 4.3; 512 or 800 there); None trains
+    keys and values themselves."""
+
+    def __post_init__(self) -> None:
+        _require(self.length >= 1, f"length must be at least 1, not {self.length}")
+        _require(
+            self.bottleneck is None or self.bottleneck >= 1,
+            f"bottleneck must be at least 1 or None, not {self.bottleneck}",
+        )
+
+
+@dataclass(frozen=True)
+class BitFitSettings:
+    """The biases alone are trained (Ben Zaken et al. 2022, section 3)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    kind: Literal["bitfit"] = "bitfit"
+    """BitFit."""
+
+
+@dataclass(frozen=True)
+class MamSettings:
+    """A short prefix in attention and a wide scaled adapter beside the feed-forward block: the mix-and-match adapter
+    (He et al. 2022, section 4.6).
+
+    Raises:
+        ValueError: a value is outside what its docstring allows.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    kind: Literal["mam"] = "mam"
+    """The mix-and-match adapter."""
+    prefix_length: int = 30
+    """As `length` of prefix tuning."""
+    bottleneck: int | None = None
+    """As in prefix tuning."""
+    size: int = 512
+    """As in adapters."""
+    scale: float = 4.0
+    """As in adapters."""
+    dropout: float = 0.0
+    """As in adapters."""
+
+    def __post_init__(self) -> None:
+        # Their settings check the values.
+        _ = self.parts
+
+    @property
+    def parts(self) -> tuple[PrefixSettings, AdapterSettings]:
+        """The two methods that it joins."""
+        return (
+            PrefixSettings(length=self.prefix_length, bottleneck=self.bottleneck),
+            AdapterSettings(
+                placement="parallel",
+                size=self.size,
+                activation="relu",
+                scale=self.scale,
+                dropout=self.dropout,
+            ),
+        )
+
+
+PeftSettings: TypeAlias = LoraSettings | AdapterSettings | PrefixSettings | BitFitSettings | MamSettings
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
