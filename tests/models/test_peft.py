@@ -27,6 +27,7 @@ from models.peft.apply import (
     trained_parameters,
     trained_share,
 )
+from models.peft.prefix import layers_of
 from models.peft.settings import (
     AdapterSettings,
     BitFitSettings,
