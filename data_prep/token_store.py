@@ -134,12 +134,6 @@ class TokenStore:
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
-    def copy_tokens(self, document: int, start: int, out: np.ndarray) -> None:
-        """Copy `len(out)` ids of a document, from token `start` on, into `out` (any integer type)."""
-        first = self._arrays.token_starts[document] + start
-        assert 0 <= start <= self.lengths[document] - len(out), "beyond the document"
-        out[:] = self._arrays.ids[first : first + len(out)]
-
     def tokens(self, document: int) -> np.ndarray:
         """[lengths[document]] uint16 or uint32: a read-only view of the document's ids."""
         first = self._arrays.token_starts[document]
@@ -197,7 +191,7 @@ class TokenStore:
 
     @cached_property
     def _arrays(self) -> TokenArrays:
-        """Where the documents lie. Every array is written once: memory costs more than what is computed here."""
+        """Where the documents lie. Every array is written once: memory costs more than the computation."""
         ids, words, first_id, first_word = self._memory
         places = [np.empty(self.num_documents, dtype=np.int64) for _ in range(4)]
         for number, file in enumerate(self._files):

@@ -33,7 +33,7 @@ UNSPACED = "".join(rf"\p{{{name}}}" for name in UNSPACED_SCRIPTS) + "\u3006\u303
 _APOSTROPHES = "\u02bb-\u02bd"
 """Letters to Unicode, which people type as they type others: Ukrainian, Hawaiian."""
 _IGNORED = r"[\p{Default_Ignorable_Code_Point}\p{Cf}\p{Me}[\p{M}--\p{ccc=0}]]"
-"""Changes nothing in the word that it is in: what is invisible, accents and points. Marks that do not change places
+"""Changes nothing in the word that it is in: invisible characters, accents and points. Marks that do not change places
 with others, such as vowel signs, are letters."""
 _ALONE = rf"[[{UNSPACED}]&&[\p{{L}}\p{{Nl}}]--{_IGNORED}]"
 """A word by itself, with the marks behind it."""
@@ -171,7 +171,7 @@ class _Folding:
 def _folding(all_digits_alike: bool) -> _Folding:
     # Lone surrogates are no characters; U+FFFF keeps the numbering.
     every = "".join(chr(n) if not 0xD800 <= n < 0xE000 else "\uffff" for n in range(_LETTERS))
-    # By kind: 1 joins others, 2 stands alone, 3 goes on with what stands alone, 4 makes a syllable with what is before.
+    # By kind: 1 joins others, 2 stands alone, 3 goes on with what stands alone, 4 makes a syllable with the one before.
     entries = np.zeros(_INVISIBLE.stop + 1, dtype=np.uint32)
     entries[_INVISIBLE] = _IGNORED_ENTRY
     for kind, pattern in enumerate((_JOINING, _ALONE, _ALONE_MARK, _JAMO), start=1):

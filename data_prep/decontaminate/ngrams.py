@@ -1,7 +1,7 @@
 """The n-grams of the evaluation texts, and finding them in other texts.
 
 A text of at least `ngram` words gives every run of that many words. A shorter one of at least `min_words` is one
-n-gram as a whole. So all n-grams have at least `min_words` words, and one hash per word of the corpus, that of the
+n-gram as a whole. So all n-grams have at least `min_words` words, and one hash per word of the corpus, over the
 `min_words` words from it on, tells whether any n-gram can begin there.
 """
 

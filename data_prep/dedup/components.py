@@ -5,7 +5,7 @@ Edges lie on disk, and a task holds the nodes of one range of document numbers. 
 - large-star: every node u connects its larger neighbours to the smallest node m of its neighbourhood and itself;
 - small-star: every node u connects itself and its smaller neighbours to the smallest of them.
 
-Neither changes what is connected. When both change nothing, every component is a star around its smallest node:
+Neither changes which nodes are connected. When both change nothing, every component is a star around its smallest node:
 the document that comes first in the corpus. That takes O(log^2 n) rounds (theorem 1 there), in practice few.
 
 A task goes over its edges twice: first for the smallest neighbour of each of its nodes, then to write new edges. It

@@ -14,7 +14,7 @@ from data_prep.words import split_joined
 def shingle(texts: pa.StringArray, ngram: int) -> Ragged:
     """The uint64 hashes of the n-grams of words of every text.
 
-    Words are those of `words.py`, with all digits alike. A text with fewer than `ngram` words has
+    Words are as in `words.py`, with all digits alike. A text with fewer than `ngram` words has
     one n-gram of all of them; one without words has none.
     """
     words = hash_words(texts)

@@ -26,8 +26,8 @@ class Survivors:
     repeats: tuple[Path, ...] = ()
     """Directories with the documents that repeat an earlier one, equal or nearly so."""
     selection: Path | None = None
-    """What is left of those without `repeats` once repeated paragraphs are removed; None where that is not asked
-    for."""
+    """The rows and texts without `repeats` that are left once repeated paragraphs are removed; None where that is
+    not asked for."""
 
     def load(self) -> Selection:
         """The rows and texts that are left."""

@@ -4,8 +4,8 @@ The appendix leaves room for interpretation; the counts here are:
 
 - A line, paragraph or n-gram is a duplicate from its second occurrence on. Blank lines are none; paragraphs lie
   between blank lines.
-- The characters of lines and paragraphs are shares of all characters in lines; those of n-grams are the characters
-  of their words as shares of those of all words. A character in overlapping duplicates counts once.
+- The characters of lines and paragraphs are shares of all characters in lines; n-grams count the characters of
+  their words, as shares of the characters of all words. A character in overlapping duplicates counts once.
 - The top n-gram is the most frequent, and of those the longest; one that occurs once is no repetition.
 """
 

@@ -79,8 +79,8 @@ class LanguageConfig(FilterConfig):
     Latin letters as each other; `id` and `ms` as each other; Sorani and Southern Kurdish as `ku`; Latgalian as `lv`;
     Southern Uzbek as `uz`; Biblical Hebrew as `he`."""
     candidates: tuple[str, ...] = ()
-    """Languages that py3langid chooses from; empty for all that it knows. What is in none of them gets the most
-    similar, so name also what is to be dropped."""
+    """Languages that py3langid chooses from; empty for all that it knows. Text in none of them gets the most
+    similar, so name also languages that are to be dropped."""
     sample_characters: int = Field(default=1000, ge=100)
     """Longer texts are judged by four excerpts of this many characters together, from the beginning to the end."""
     set_lang: bool = True

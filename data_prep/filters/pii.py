@@ -68,7 +68,7 @@ class PiiConfig(FilterConfig):
     public_ips_only: bool = True
     """Leave private, local, documentation and other reserved addresses alone: they identify no person."""
     phones: bool = True
-    """Telephone numbers with their extensions: with `+` and country code everywhere, otherwise those of
+    """Telephone numbers with their extensions: with `+` and country code everywhere, otherwise national numbers of
     `phone_regions`."""
     phone_regions: tuple[str, ...] = ("US", "GB")
     """ISO 3166 codes of the countries whose numbers are recognised as written inside the country. Without separators,

@@ -21,6 +21,7 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.filters import AnyFilter
+from data_prep.sources.streams import storage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,11 @@ class LeftOut:
     """How often, by name."""
 
 
+def list_paths(config: Any) -> list[SourceFile]:
+    """The `list_files` of sources whose setting `paths` names their files."""
+    return expand_patterns(config.paths)
+
+
 def whole_file(config: Any, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
     """The `split` of a format that can only be read from its beginning."""
     return [FilePart(file)]
@@ -73,6 +79,12 @@ def even_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FileP
     count = max(1, round(size_bytes / part_bytes))
     bounds = [size_bytes * number // count for number in range(count)]
     return [FilePart(file, start, end) for start, end in itertools.zip_longest(bounds, bounds[1:])]
+
+
+def plain_parts(config: Any, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    """The `split` of formats whose plain files can be cut at any byte; compressed ones are read as a whole."""
+    is_plain = storage_of(file.path) == "plain"
+    return even_parts(file, size_bytes, part_bytes) if is_plain else [FilePart(file)]
 
 
 class SourceConfig(BaseModel):

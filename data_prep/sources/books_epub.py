@@ -12,7 +12,7 @@ from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns, whole_file
+from data_prep.sources.base import FilePart, Skipped, list_paths, whole_file
 from data_prep.sources.books import BooksConfig, book, primary_language
 from data_prep.sources.chapters import CHAPTER_BREAK, join_chapters
 from data_prep.sources.encodings import AUTO, DecodingError, decode_text
@@ -59,12 +59,7 @@ class BooksEpubConfig(BooksConfig):
     kind: Literal["books_epub"] = "books_epub"
 
 
-def list_files(config: BooksEpubConfig) -> list[SourceFile]:
-    """All books, sorted by name. MissingInputError when a pattern matches nothing."""
-    return expand_patterns(config.paths)
-
-
-split = whole_file
+list_files, split = list_paths, whole_file
 
 
 def read(config: BooksEpubConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:

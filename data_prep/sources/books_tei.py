@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns, whole_file
+from data_prep.sources.base import FilePart, Skipped, list_paths, whole_file
 from data_prep.sources.books import BooksConfig, book, primary_language, read_whole
 from data_prep.sources.markup import BookBuilder, Roles, XmlError, local_name, names, parse_xml
 
@@ -66,12 +66,7 @@ class BooksTeiConfig(BooksConfig):
     kind: Literal["books_tei"] = "books_tei"
 
 
-def list_files(config: BooksTeiConfig) -> list[SourceFile]:
-    """All books, sorted by name. MissingInputError when a pattern matches nothing."""
-    return expand_patterns(config.paths)
-
-
-split = whole_file
+list_files, split = list_paths, whole_file
 
 
 def read(config: BooksTeiConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:

@@ -10,7 +10,7 @@ from pydantic import field_validator
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns, whole_file
+from data_prep.sources.base import FilePart, Skipped, list_paths, whole_file
 from data_prep.sources.books import BooksConfig, book, read_whole
 from data_prep.sources.chapters import split_chapters
 from data_prep.sources.encodings import AUTO, DecodingError, decode_text, known_encoding
@@ -36,12 +36,7 @@ class BooksTextConfig(BooksConfig):
     _known_encoding = field_validator("encoding")(known_encoding)
 
 
-def list_files(config: BooksTextConfig) -> list[SourceFile]:
-    """All books, sorted by name. MissingInputError when a pattern matches nothing."""
-    return expand_patterns(config.paths)
-
-
-split = whole_file
+list_files, split = list_paths, whole_file
 
 
 def read(config: BooksTextConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:

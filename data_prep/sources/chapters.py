@@ -10,20 +10,15 @@ CHAPTER_BREAK = "\n\n\n"
 MAX_HEADING_CHARACTERS = 120
 
 
-def chapters(text: str) -> list[str]:
-    """The chapters of a book's text as the sources of books write it; a text without marks is one chapter."""
-    return [chapter for chapter in text.split(CHAPTER_BREAK) if chapter]
-
-
 def join_chapters(parts: Iterable[Sequence[str]]) -> str:
-    """The text of a book whose chapters are lists of paragraphs; the reverse of `chapters`."""
+    """The text of a book whose chapters are lists of paragraphs."""
     return CHAPTER_BREAK.join("\n\n".join(part) for part in parts if part)
 
 
 def split_chapters(paragraphs: Sequence[str]) -> list[list[str]]:
     """Cut the paragraphs of a book before each heading that opens a chapter, a part or a preface.
 
-    Headings that follow one another (a part's and its first chapter's, or those of a table of contents) stay
+    Headings that follow one another (a part's and its first chapter's, or in a table of contents) stay
     together. Numbers that stand alone are headings where no chapter is called so, and only where they count up.
     """
     headings = _headings(paragraphs)

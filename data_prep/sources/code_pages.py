@@ -19,7 +19,7 @@ LEAST_SHARE = 0.95
 _TYPOS = 1e-4
 """Of all bytes of a text, so many may be wrong whatever the others are."""
 _SURE_SHARE = 0.98
-"""So many must, before another group of languages is taken to be that of a text."""
+"""So many must, before another group of languages is taken for the languages of a text."""
 _USUAL = ("cp1252", "iso8859-15")
 _LEAST_BETTER = 0.01
 _FEW, _FEW_LETTERS = 4, 0.02

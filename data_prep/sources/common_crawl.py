@@ -37,8 +37,8 @@ class CommonCrawlConfig(SourceConfig):
     paths: tuple[str, ...] = Field(min_length=1)
     """WARC or WET files, plain, .gz or .zst: local glob patterns or fsspec URIs."""
     extraction: Literal["main", "all"] = "main"
-    """What is taken of a page: its article without headline (which is in the title), byline, captions, teasers and
-    comments, and of other pages what is left without navigation; or all that a page shows."""
+    """The part of a page that is taken: its article without headline (which is in the title), byline, captions, teasers
+    and comments, and of other pages all but navigation; or all that a page shows."""
     max_record_bytes: int = Field(default=16 << 20, gt=0)
     """A longer record (bytes, decompressed) is rejected if it is a page, and never held in memory."""
     max_page_bytes: int = Field(default=5 << 20, gt=0)

@@ -14,7 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -52,21 +52,6 @@ class CompressedStream:
     """Byte in the compressed file."""
     chunks: Iterator[bytes | Gap]
     """Its decompressed bytes; a Gap comes last. To be read before the next stream is asked for."""
-
-
-class _Decompressor(Protocol):
-    """The interface of `bz2.BZ2Decompressor`, which `_Gzip` and `_Zstd` share."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def needs_input(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
 
 
 class _Gzip:
@@ -138,7 +123,8 @@ class Compression:
     """First bytes of its files."""
     stream_start: re.Pattern[bytes]
     """First bytes of its streams, precise enough to find them anywhere in a file."""
-    new: Callable[[], _Decompressor]
+    new: Callable[[], Any]
+    """Makes a decompressor with the interface of `bz2.BZ2Decompressor`."""
 
 
 _LONGEST_START = 10
@@ -202,7 +188,7 @@ def _decompress(source: _Source, compression: Compression) -> Iterator[bytes | G
     source.push_back(stream.unused_data)
 
 
-def _one_stream(stream: _Decompressor, source: _Source) -> Iterator[bytes]:
+def _one_stream(stream: Any, source: _Source) -> Iterator[bytes]:
     """Output of one compressed stream, a block at a time once its checksum has been seen.
 
     bzip2 verifies a block after handing out its bytes. Only when the decompressor asks for more input is

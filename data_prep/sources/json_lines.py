@@ -12,10 +12,9 @@ from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceFile, even_parts, expand_patterns
+from data_prep.sources.base import FilePart, Skipped, list_paths, plain_parts
 from data_prep.sources.lines import BadLine, read_lines
 from data_prep.sources.records import RecordsConfig, document_of
-from data_prep.sources.streams import storage_of
 
 MAX_LINE_BYTES = 64 << 20
 
@@ -30,16 +29,7 @@ class JsonLinesConfig(RecordsConfig):
     """A longer line is rejected, and never held in memory."""
 
 
-def list_files(config: JsonLinesConfig) -> list[SourceFile]:
-    """All files, sorted by name. MissingInputError when a pattern matches nothing."""
-    return expand_patterns(config.paths)
-
-
-def split(config: RecordsConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-    """Plain files are cut at any byte; compressed ones are read as a whole."""
-    if storage_of(file.path) != "plain":
-        return [FilePart(file)]
-    return even_parts(file, size_bytes, part_bytes)
+list_files, split = list_paths, plain_parts
 
 
 def read(config: JsonLinesConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:

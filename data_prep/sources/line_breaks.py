@@ -36,7 +36,7 @@ _LEAST_OF_ALL = 0.05
 """Of all lines, so many at least have a sentence that goes on."""
 _FULL = 0.85
 _MOST_PAUSES, _USUAL_PAUSES = 0.4, 1.0
-"""Of the lines that end within a sentence fewer end with a comma or dash: those of verse do so, whatever they begin
+"""Of the lines that end within a sentence fewer end with a comma or dash: lines of verse do so, whatever they begin
 with. As many are taken to in `_USUAL_WEIGHT` lines of prose."""
 _LEAST_WIDTH = 16
 """Narrower lines (characters) are verse or lists, whatever they begin with."""
@@ -118,7 +118,7 @@ def width_of(lengths: np.ndarray) -> int:
 
 
 def come_from_wrapping(breaks: Breaks, chosen: np.ndarray) -> bool:
-    """Whether the chosen breaks, a [lines - 1] bool array, are mostly those of a wrapped text."""
+    """Whether the chosen breaks, a [lines - 1] bool array, come mostly from wrapping."""
     goes_on = chosen & breaks.goes_on
     full = chosen & (breaks.reach > _FULL * (width := width_of(breaks.length[chosen])))
     count, num_full, num_both = (int(np.count_nonzero(each)) for each in (goes_on, full, goes_on & full))

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceFile, expand_patterns
+from data_prep.sources.base import FilePart, Skipped, SourceFile, list_paths
 from data_prep.sources.records import RecordsConfig, document_of
 from data_prep.sources.streams import open_file
 
@@ -31,9 +31,7 @@ class ParquetConfig(RecordsConfig):
     """Parquet files: local glob patterns or fsspec URIs."""
 
 
-def list_files(config: ParquetConfig) -> list[SourceFile]:
-    """All files, sorted by name. MissingInputError when a pattern matches nothing."""
-    return expand_patterns(config.paths)
+list_files = list_paths
 
 
 def split(config: RecordsConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:

@@ -92,7 +92,7 @@ def _package_files(package: str) -> dict[str, str]:
     if not files:
         raise MissingInputError(
             f"The package {package!r} is not installed here with Python source.",
-            next_step="install it, or correct `packages`; names are those of imports, such as `sklearn`",
+            next_step="install it, or correct `packages`; names are as in imports, such as `sklearn`",
         )
     return files
 

@@ -17,7 +17,6 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import zstandard
 
@@ -115,7 +114,9 @@ def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | 
     yield from gaps
 
 
-def _read_form(form: _Form, window: Window, start: int, end: int | None) -> Iterator[RawRecord | Flaw]:
+def _read_form(
+    form: _Plain | _Compressed, window: Window, start: int, end: int | None
+) -> Iterator[RawRecord | Flaw]:
     if start == 0 and (problem := _problem_of_head(form.first_bytes(window, 0))):
         yield Flaw(0, problem)
     position = form.find(window, window.base)
@@ -141,42 +142,27 @@ class _Unit:
     """Where it ends; None when that is not known, because it is damaged or too long."""
 
 
-class _Form(Protocol):
-    """How the records of a file lie in it."""
-
-    longest: int
-    """Most bytes of the stored file from the beginning of a whole record to its end."""
-
-    def find(self, window: Window, start: int) -> int | None:
-        """The first offset from `start` on at which a record seems to begin."""
-        ...
-
-    def first_bytes(self, window: Window, position: int) -> bytes:
-        """The first decompressed bytes from an offset on, as many as a beginning has; none where there is damage."""
-        ...
-
-    def read(self, window: Window, position: int) -> _Unit:
-        """The record, or the damage, at an offset that `find` returned."""
-        ...
-
-
 class _Plain:
     """Records one after the other, each as long as it says."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.longest = max_bytes + 1
+        """Most bytes of the stored file from the beginning of a whole record to its end."""
 
     def find(self, window: Window, start: int) -> int | None:
+        """The first offset from `start` on at which a record seems to begin."""
         if start == 0 and _BEGINNING.match(window.get(0, _LONGEST_BEGINNING)):
             return 0
         found = window.search(_LINE_OF_BEGINNING, max(start - 1, window.base), _LONGEST_BEGINNING)
         return None if found is None else found + 1
 
     def first_bytes(self, window: Window, position: int) -> bytes:
+        """The first decompressed bytes from an offset on, as many as a beginning has; none where there is damage."""
         return window.get(position, _LONGEST_BEGINNING)
 
     def read(self, window: Window, position: int) -> _Unit:
+        """The record, or the damage, at an offset that `find` returned."""
         head = window.get(position, HEADER_BYTES)
         sizes = _sizes(head)
         if sizes is None:
@@ -199,7 +185,7 @@ class _Plain:
 
 
 class _Compressed:
-    """Every record a gzip member or zstd frame of its own."""
+    """Every record a gzip member or zstd frame of its own. Methods are like those that `_Plain` has."""
 
     def __init__(self, compression: Compression, max_bytes: int) -> None:
         self._compression = compression
@@ -284,7 +270,7 @@ def _record(data: bytes, header_bytes: int, start: int, stream_start: int | None
     return RawRecord(data[:header_bytes], data[header_bytes:], start, start + len(data), stream_start)
 
 
-def _form_of(window: Window, max_bytes: int) -> _Form | None:
+def _form_of(window: Window, max_bytes: int) -> _Plain | _Compressed | None:
     """How the records of a file lie in it, by its first bytes; None when it is compressed as a whole."""
     compression = compression_of(window.get(0, _LONGEST_BEGINNING))
     if compression is None:

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, even_parts, expand_patterns
+from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, list_paths, plain_parts
 from data_prep.sources.elements import Between, Element, Flaw, cut_elements
-from data_prep.sources.streams import read_chunks, storage_of
+from data_prep.sources.streams import read_chunks
 from data_prep.sources.text import clean_text
 from data_prep.sources.wikitext import strip_tags
 
@@ -37,18 +37,7 @@ class WikipediaExtractedConfig(SourceConfig):
     """A longer block (bytes) is rejected, and never held in memory."""
 
 
-def list_files(config: WikipediaExtractedConfig) -> list[SourceFile]:
-    """All files, sorted by name. MissingInputError when a pattern matches nothing."""
-    return expand_patterns(config.paths)
-
-
-def split(
-    config: WikipediaExtractedConfig, file: SourceFile, size_bytes: int, part_bytes: int
-) -> list[FilePart]:
-    """Plain files at any byte; compressed ones have to be read from their beginning."""
-    if storage_of(file.path) == "plain":
-        return even_parts(file, size_bytes, part_bytes)
-    return [FilePart(file)]
+list_files, split = list_paths, plain_parts
 
 
 def read(config: WikipediaExtractedConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:

@@ -15,13 +15,13 @@ from pydantic import Field
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.archived_files import is_archive, read_archive
-from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, even_parts, expand_patterns
+from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, list_paths, plain_parts
 from data_prep.sources.books import primary_language
 from data_prep.sources.html_text import PageError
 from data_prep.sources.json_lines import MAX_LINE_BYTES, parse_json
 from data_prep.sources.lines import BadLine, read_lines, split_lines
 from data_prep.sources.records import MISSING, NO_TEXT, value_at
-from data_prep.sources.streams import Gap, storage_of
+from data_prep.sources.streams import Gap
 from data_prep.sources.text import clean_text
 from data_prep.sources.wikipedia_page_html import article_text, is_disambiguation_page
 
@@ -49,16 +49,12 @@ class WikipediaHtmlConfig(SourceConfig):
     """A page with more elements inside each other is rejected; browsers stop there, too."""
 
 
-def list_files(config: WikipediaHtmlConfig) -> list[SourceFile]:
-    """All files, sorted by name. MissingInputError when a pattern matches nothing."""
-    return expand_patterns(config.paths)
+list_files = list_paths
 
 
 def split(config: WikipediaHtmlConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
     """Plain files are cut at any byte; archives and compressed files are read as a whole."""
-    if storage_of(file.path) != "plain" or is_archive(file.path):
-        return [FilePart(file)]
-    return even_parts(file, size_bytes, part_bytes)
+    return [FilePart(file)] if is_archive(file.path) else plain_parts(config, file, size_bytes, part_bytes)
 
 
 def read(config: WikipediaHtmlConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:

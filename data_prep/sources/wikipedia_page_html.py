@@ -1,6 +1,6 @@
 """The running text of a Wikipedia article's HTML, as Parsoid and the older parser of MediaWiki write it.
 
-What is left out is what the wikitext source leaves out: tables and infoboxes, navigation boxes, references and their
+The same is left out as from wikitext: tables and infoboxes, navigation boxes, references and their
 marks, pictures with their captions, notes above the text that point elsewhere. What templates show in sentences stays.
 """
 

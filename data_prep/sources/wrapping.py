@@ -137,7 +137,7 @@ def _is_torn(texts: list[str], breaks: Breaks) -> np.ndarray:
 
 
 def _kept_paragraphs(lines: Lines, breaks: Breaks) -> Iterator[str]:
-    """Every line a paragraph; but where blank lines separate paragraphs, others within them are those of verse or
+    """Every line a paragraph; but where blank lines separate paragraphs, others within them belong to verse or
     lists, or of prose in a narrower column."""
     texts, blank = lines.texts, lines.blanks[1:] > 0
     if not _is_poem(texts, blank) and np.count_nonzero(blank) < _MOSTLY * np.count_nonzero(~blank):
@@ -177,7 +177,7 @@ def _blocks(texts: list[str], ends: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _is_verse(texts: list[str], breaks: Breaks, is_ended: np.ndarray, start: int, end: int) -> bool:
-    """Whether most lines of a paragraph were ended on purpose, as those of verse, lists and signatures are."""
+    """Whether most lines of a paragraph were ended on purpose, as in verse, lists and signatures."""
     num_ended = np.count_nonzero(is_ended[start : end - 1])
     if end - start < _LEAST_VERSE or 2 * num_ended < end - start:
         return False

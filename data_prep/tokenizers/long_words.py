@@ -13,7 +13,7 @@ LETTERS_OR_DIGITS = (r"\p{L}", r"\p{N}", r"\s", r"[^\s\p{L}\p{N}]")
 NO_PUNCTUATION = (r"[^\s\p{P}]",)
 """BERT's words are runs of this."""
 NO_SPACE = (r"[!-~]", r"\s", r"(?![!-~])\p{L}", r"(?![!-~\s])\P{L}")
-"""SentencePiece's words are what is between spaces. In scripts without spaces that may be a paragraph, which it bears:
+"""SentencePiece's words lie between spaces. In scripts without spaces a word may be a paragraph, which it bears:
 letters beyond ASCII are runs for themselves."""
 PARTS = 16
 """Parts of a long word that are trained on; more of them would teach nothing but this word."""
@@ -51,7 +51,7 @@ def _long_runs(text: str, kinds: np.ndarray, max_characters: int) -> Iterator[tu
 
 @cache
 def _kinds(runs: tuple[str, ...]) -> np.ndarray:
-    """[code points] uint8: the number of each one's kind, counted from 1; 0 for those of none."""
+    """[code points] uint8: the number of each one's kind, counted from 1; 0 for characters of none."""
     # Lone surrogates are no characters; U+FFFF keeps the numbering.
     every = "".join(chr(n) if not 0xD800 <= n < 0xE000 else "\uffff" for n in range(0x110000))
     kinds = np.zeros(len(every), dtype=np.uint8)

@@ -171,7 +171,7 @@ def _model(proto: Any) -> Any:
 
 
 def _merges(proto: Any) -> list[tuple[str, str]]:
-    """All pairs of pieces that make a piece, those of the best scored piece first: SentencePiece merges what makes
+    """All pairs of pieces that make a piece, pairs of the best scored piece first: SentencePiece merges what makes
     the piece with the highest score, whatever its parts are."""
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
     ranked = sorted(scores, key=lambda name: -scores[name])

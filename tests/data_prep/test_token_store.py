@@ -102,13 +102,6 @@ def test_every_document_comes_back_from_any_layout_of_shards_and_batches(
         assert store.lang(document) == row.lang
 
 
-def test_copy_tokens_fills_the_given_array_from_the_given_position(path):
-    store = TokenStore.open(path)
-    for out in (np.zeros(5, np.uint32), np.zeros(5, np.int64), np.zeros((2, 5), np.uint16)[1]):
-        store.copy_tokens(39 + 16, 7, out)
-        assert out.tolist() == [7, 8, 9, 10, 11]
-
-
 def test_tokens_are_views_of_the_mapped_file_and_cannot_be_written(path):
     tokens = TokenStore.open(path).tokens(30)
     assert tokens.dtype == np.uint16

@@ -18,7 +18,7 @@ SMALL_PART = 32
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 """The only IPv6 addresses given out so far (RFC 4291, section 2.4; IANA); `a::b` of program text is none."""
 
-# Found by what is rare in text, and matched from the beginning.
+# Found by signs that are rare in text, and matched from the beginning.
 _V4_MIDDLE = regex.compile(r"\.\d{1,3}\.\d{1,3}\.\d", regex.ASCII)
 _V4 = regex.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d|-\d)", regex.ASCII)
 _V6_MIDDLE = regex.compile(r":[0-9A-Fa-f]{0,4}:")

@@ -3,7 +3,7 @@
 With `+` (or `00`) and a country code a number is recognised in any grouping that its country's numbering plan allows.
 As written inside a country it must be valid there, and show that it is one: by the country's grouping, by the trunk
 prefix 0 before the area code, or by a word such as "Tel." before it. Ten digits in a row, or thousands set apart
-(`612 345 678`), are a number like any other without such a word. Plans and formats are those of libphonenumber.
+(`612 345 678`), are a number like any other without such a word. Plans and formats come from libphonenumber.
 """
 
 from __future__ import annotations
