@@ -2,6 +2,11 @@
 
 lines            lines of text and JSON objects, and the errors of missing and of wrong files
 tables           tab-separated columns: GLUE
+rows             rows with named columns: CSV, JSON lines, Parquet, data sets that `datasets` saved
+inference        JSON lines of SNLI and MultiNLI
+annotated        sentences whose words carry labels: CoNLL, CoNLL-U, trees of sentiment
+tag_schemes      how tags mark entities: BIO, BIOES, IOB1
 squad            SQuAD's JSON
+mrqa             MRQA's gzipped JSON lines
 evaluation_set   which files hold the texts that a task evaluates on
 """

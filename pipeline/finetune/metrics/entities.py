@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.finetune.files.tag_schemes import OUTSIDE, prefix_of, type_of
+
 Entity = tuple[str, int, int]
 """Type, number of the first word, and number of the word behind the last."""
-OUTSIDE = "O"
-"""The tag of a word outside of all entities."""
 
 
 def entity_metrics(right: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -57,16 +57,6 @@ def entities(tags: Sequence[str]) -> list[Entity]:
             begun = number
         before = tag
     return found
-
-
-def prefix_of(tag: str) -> str:
-    """`B` of `B-PER`."""
-    return tag.partition("-")[0]
-
-
-def type_of(tag: str) -> str:
-    """`PER` of `B-PER`; empty for `O`."""
-    return tag.partition("-")[2]
 
 
 def _ends_between(before: str, tag: str) -> bool:

@@ -1,4 +1,4 @@
-"""The kinds of tasks on published data, one per file."""
+"""The kinds of tasks on published data, one per file, and on one's own rows (`rows/`)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ from pipeline.finetune.tasks.qnli import QnliConfig
 from pipeline.finetune.tasks.qqp import QqpConfig
 from pipeline.finetune.tasks.race import RaceConfig
 from pipeline.finetune.tasks.record import RecordConfig
+from pipeline.finetune.tasks.rows.choices import RowsChoicesConfig
+from pipeline.finetune.tasks.rows.classification import RowsClassificationConfig
+from pipeline.finetune.tasks.rows.generation import RowsGenerationConfig
+from pipeline.finetune.tasks.rows.regression import RowsRegressionConfig
+from pipeline.finetune.tasks.rows.spans import RowsSpansConfig
+from pipeline.finetune.tasks.rows.tags import RowsTagsConfig
 from pipeline.finetune.tasks.rte import RteConfig
 from pipeline.finetune.tasks.snli import SnliConfig
 from pipeline.finetune.tasks.squad import SquadConfig
@@ -60,8 +66,14 @@ TaskChoice = Annotated[
     | ConlluPosConfig
     | SwagConfig
     | RaceConfig
-    | XsumConfig,
+    | XsumConfig
+    | RowsClassificationConfig
+    | RowsRegressionConfig
+    | RowsSpansConfig
+    | RowsTagsConfig
+    | RowsChoicesConfig
+    | RowsGenerationConfig,
     Field(discriminator="kind"),
 ]
-"""Settings of any task on published data."""
+"""Settings of any task."""
 TASKS = by_kind(TaskChoice)

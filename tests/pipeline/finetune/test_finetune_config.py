@@ -41,8 +41,8 @@ def test_task_overrides_only_the_training_settings_it_names():
 
 
 def test_unknown_task_is_answered_with_the_nearest_name():
-    with pytest.raises(ConfigError, match="did you mean cola"):
-        validate(FinetuneConfig, {"tasks": {"a": {"kind": "cloa", "path": "x"}}}, "here")
+    with pytest.raises(ConfigError, match="did you mean mrpc"):
+        validate(FinetuneConfig, {"tasks": {"a": {"kind": "mrcp", "path": "x"}}}, "here")
 
 
 def test_unknown_setting_of_a_task_is_answered_with_the_nearest_name():

@@ -1,0 +1,88 @@
+"""The files and the columns of one's own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cluster.artefacts.errors import ConfigError
+from pipeline.finetune.files.lines import require_file
+from pipeline.finetune.files.rows import READERS, Row, read_rows
+from pipeline.finetune.task import TaskConfig
+
+
+class RowsTaskConfig(TaskConfig):
+    """Settings that tasks on one's own rows share."""
+
+    train: Path
+    """The file to learn from: .csv, .tsv (no quoting), .jsonl, .json (an object per line) or .parquet."""
+    evaluation: Path
+    """The file to score on, likewise."""
+
+    evaluation_sets = ()
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    """Stream the rows of a file.
+
+    Raises:
+        MissingInputError: it is missing.
+        ConfigError: it cannot be read; the line is named.
+    """
+    return read_rows(require_file(path, f"a file of rows ({', '.join(READERS)})", "`train` and `evaluation`"))
+
+
+def value_of(row: Row, role: str, column: str) -> Any:
+    """The value of a column; `role` is the setting that names it.
+
+    Raises:
+        ConfigError: there is no such column, or the row has no value there.
+    """
+    if column not in row.values:
+        near = ", ".join(f"`{name}`" for name in row.values)
+        raise wrong_row(
+            row, f"there is no column `{column}`; there are {near}", f"set columns.{role} to one of them"
+        )
+    if row.values[column] is None:
+        raise wrong_row(row, f"the column `{column}` is empty", "fill it, or leave the row out")
+    return row.values[column]
+
+
+def text_in(row: Row, role: str, column: str) -> str:
+    """The text of a column; numbers are written as they are.
+
+    Raises:
+        ConfigError: there is no such column, or its value is no text.
+    """
+    value = value_of(row, role, column)
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        remedy = f"set columns.{role} to a column of texts"
+        raise wrong_row(row, f"the column `{column}` holds {value!r}, no text", remedy)
+    return str(value)
+
+
+def list_in(row: Row, role: str, column: str) -> list[str]:
+    """The texts of a column that holds a list, or texts separated by white space.
+
+    Raises:
+        ConfigError: there is no such column, or its value is neither.
+    """
+    value = value_of(row, role, column)
+    if isinstance(value, str):
+        return value.split()
+    if not isinstance(value, list) or not all(isinstance(each, str | int) for each in value):
+        remedy = f"set columns.{role} to a column of lists, or of words with spaces between them"
+        raise wrong_row(row, f"the column `{column}` holds {value!r}, no list of texts", remedy)
+    return [str(each) for each in value]
+
+
+def name_of(row: Row, column: str | None) -> str:
+    """The name of an example: its column, or file and line."""
+    return row.name if column is None else text_in(row, "id", column)
+
+
+def wrong_row(row: Row, problem: str, next_step: str) -> ConfigError:
+    """The error for a row; file and line (or number of the row) are named."""
+    line = row.name.rpartition("-")[2]
+    return ConfigError(f"{row.path}, line {line}: {problem}.", next_step=next_step)

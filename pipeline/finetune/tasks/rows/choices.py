@@ -1,0 +1,80 @@
+"""One's own rows with a question and texts to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pipeline.config.loading import Config
+from pipeline.finetune.files.rows import Row
+from pipeline.finetune.forms.choices.settings import Choices, ChoicesTaskConfig
+from pipeline.finetune.task import TaskData
+from pipeline.finetune.tasks.rows.base import RowsTaskConfig, name_of, rows_of, text_in, value_of, wrong_row
+
+
+class ChoiceColumns(Config):
+    """Names of the columns."""
+
+    question: str = "question"
+    """The question, or the beginning that the choices go on from."""
+    choices: str | tuple[str, ...] = "choices"
+    """The column that holds a list of choices; or a list of columns, one for each choice."""
+    label: str = "label"
+    """The number of the right choice from 0, its letter from A, or its text."""
+    context: str | None = None
+    """A passage that the question is about; null where there is none."""
+    id: str | None = None
+    """Names of examples in the predictions; null takes file and line."""
+
+
+class RowsChoicesConfig(RowsTaskConfig, ChoicesTaskConfig):
+    """Multiple choice on one's own questions."""
+
+    kind: Literal["rows_choices"] = "rows_choices"
+    columns: ChoiceColumns = ChoiceColumns()
+    """Names of the columns."""
+
+    metrics = ("accuracy",)
+
+    def load(self) -> TaskData[Choices]:
+        """Read both files.
+
+        Raises:
+            MissingInputError: a file is missing.
+            ConfigError: a file cannot be read, a column is missing, or a label is no choice.
+        """
+        train, evaluation = ([*self._examples(path)] for path in (self.train, self.evaluation))
+        return TaskData.of_files(train, evaluation, [self.train, self.evaluation])
+
+    def _examples(self, path: Path) -> Iterator[Choices]:
+        columns = self.columns
+        for row in rows_of(path):
+            question = text_in(row, "question", columns.question)
+            choices = _choices_in(row, columns.choices)
+            if columns.context is None:
+                pairs = tuple((question, choice) for choice in choices)
+            else:
+                context = text_in(row, "context", columns.context)
+                pairs = tuple((context, f"{question} {choice}") for choice in choices)
+            yield Choices(name_of(row, columns.id), pairs, _label_in(row, columns.label, choices))
+
+
+def _choices_in(row: Row, columns: str | tuple[str, ...]) -> list[str]:
+    if isinstance(columns, tuple):
+        return [text_in(row, "choices", column) for column in columns]
+    found = value_of(row, "choices", columns)
+    if not isinstance(found, list) or len(found) < 2 or not all(isinstance(each, str) for each in found):
+        remedy = "set columns.choices to a column of lists, or to a list of columns"
+        raise wrong_row(row, f"the column `{columns}` holds {found!r}, no list of two or more texts", remedy)
+    return found
+
+
+def _label_in(row: Row, column: str, choices: list[str]) -> int:
+    label = text_in(row, "label", column).strip()
+    letters = [chr(ord("A") + number) for number in range(len(choices))]
+    for names in (choices, letters, [str(number) for number in range(len(choices))]):
+        if label in names:
+            return names.index(label)
+    last = f"from 0 to {len(choices) - 1}, from A to {letters[-1]}, or the text of a choice"
+    raise wrong_row(row, f"the label in column `{column}` is {label!r}", f"give a label {last}")

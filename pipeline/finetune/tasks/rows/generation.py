@@ -1,0 +1,49 @@
+"""One's own rows with a text for a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pipeline.config.loading import Config
+from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
+from pipeline.finetune.task import TaskData
+from pipeline.finetune.tasks.rows.base import RowsTaskConfig, name_of, rows_of, text_in
+
+
+class PairColumns(Config):
+    """Names of the columns."""
+
+    source: str = "source"
+    """The text to read."""
+    target: str = "target"
+    """The text to write."""
+    id: str | None = None
+    """Names of pairs in the predictions; null takes file and line."""
+
+
+class RowsGenerationConfig(RowsTaskConfig, GenerationTaskConfig):
+    """Generation of a text for each of one's own texts."""
+
+    kind: Literal["rows_generation"] = "rows_generation"
+    columns: PairColumns = PairColumns()
+    """Names of the columns."""
+
+    metrics = ("rouge1", "rouge2", "rouge_l")
+
+    def load(self) -> TaskData[TextPair]:
+        """Read both files.
+
+        Raises:
+            MissingInputError: a file is missing.
+            ConfigError: a file cannot be read, or a column is missing.
+        """
+        train, evaluation = ([*self._pairs(path)] for path in (self.train, self.evaluation))
+        return TaskData.of_files(train, evaluation, [self.train, self.evaluation])
+
+    def _pairs(self, path: Path) -> Iterator[TextPair]:
+        columns = self.columns
+        for row in rows_of(path):
+            source, target = text_in(row, "source", columns.source), text_in(row, "target", columns.target)
+            yield TextPair(name_of(row, columns.id), source.strip(), target.strip())
