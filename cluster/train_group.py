@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import signals
-from cluster.artefacts.errors import ClozeError, ConfigError, WorkersLostError, error_as_json, error_from_json
-from cluster.artefacts.manifest import write_durably
-
-_VERDICT_NAME = "verdict.json"
-"""Holds the ClozeError that ended a group."""
+from cluster.artefacts.errors import ClozeError, ConfigError, WorkersLostError
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ def run_group(
         storage: directory that all machines share.
         next_step: the command that continues, for the error's message.
         environment: variables for all workers that may hold secrets; Ray's dashboard does not show them.
-        on_failure: called with Ray Train's error of every group that failed; see `errors_by_rank`.
+        on_failure: called with Ray Train's error of every group that failed without a ClozeError; see `errors_by_rank`.
 
     Raises:
         ConfigError: the cluster is too small.
@@ -104,17 +100,13 @@ def run_group(
         WorkersLostError: workers kept dying.
     """
     require_resources(size)
-    verdict = storage.resolve() / _VERDICT_NAME
-    verdict.unlink(missing_ok=True)
     for restarts_left in reversed(range(max_failures + 1)):
-        failure = _run_once(function, argument, size, name, verdict, environment or {})
-        if verdict.exists():
-            raise error_from_json(verdict.read_bytes())
+        failure = _run_once(function, argument, size, name, storage.resolve(), environment or {})
         if failure is None:
             return
-        on_failure(failure)
         if raised := [error for error in errors_by_rank(failure).values() if isinstance(error, ClozeError)]:
             raise raised[0]
+        on_failure(failure)
         if not restarts_left or not _may_pass(failure):
             raise WorkersLostError(
                 f"The workers failed and {max_failures - restarts_left} restarts did not help: {failure}",
@@ -128,7 +120,7 @@ def _run_once(
     argument: Mapping[str, Any],
     size: GroupSize,
     name: str,
-    verdict: Path,
+    storage: Path,
     environment: Mapping[str, str],
 ) -> Exception | None:
     """Start the group once; returns Ray Train's error if it failed.
@@ -141,14 +133,12 @@ def _run_once(
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    storage = verdict.parent
     trainer = TorchTrainer(
         _worker_main,
         train_loop_config={
             "function": function,
             "argument": dict(argument),
             "threads": size.cpus_per_worker,
-            "verdict": str(verdict),
             # By reference: Ray's dashboard shows the arguments of a group.
             "environment": [ray.put(dict(environment))],
         },
@@ -224,7 +214,6 @@ def _worker_main(loop: Mapping[str, Any]) -> None:
     import ray.train
 
     os.environ |= ray.get(loop["environment"][0])
-    verdict = Path(loop["verdict"])
     context = ray.train.get_context()
     rank = Rank(
         rank=context.get_world_rank(),
@@ -235,15 +224,9 @@ def _worker_main(loop: Mapping[str, Any]) -> None:
     try:
         loop["function"](loop["argument"], rank)
     except ClozeError as error:
-        # Written as the verdict, it ends the group even if restarts are left, and the driver raises it.
-        try:
-            verdict.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(verdict, error_as_json(error))
-        except OSError:
-            # The disk may be full; then Ray Train carries the error to the driver.
-            raise error from None
-        if not error.everywhere and rank.world_size > 1:
-            # The others may wait for this rank without end: on an error, Ray Train stops them.
+        # On an error Ray Train stops all workers. Of one that all ranks raise it hears from rank 0 alone, which ends
+        # last: it sends the rest of the log.
+        if not error.everywhere or rank.rank == 0:
             raise
 
 

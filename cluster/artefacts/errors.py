@@ -6,10 +6,8 @@ All of them survive pickling, because Ray carries them between processes; so the
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
-
-import orjson
 
 from cluster.artefacts.credentials import message_without_credentials
 
@@ -221,23 +219,3 @@ def exit_codes() -> dict[int, type[ClozeError]]:
         found[cls.exit_code] = cls
         pending.extend(cls.__subclasses__())
     return dict(sorted(found.items()))
-
-
-def error_as_json(error: ClozeError) -> bytes:
-    """An error as JSON, for a disk that others can write to: unlike a pickle, reading it runs no code."""
-    fields = {name: getattr(error, name) for name in ("exit_code", "problem", "kept", "next_step")}
-    problems = [asdict(one) for one in error.problems] if isinstance(error, ConfigError) else []
-    return orjson.dumps({**fields, "problems": problems})
-
-
-def error_from_json(data: bytes) -> ClozeError:
-    """The error that `error_as_json` wrote, or a plain ClozeError where the JSON cannot be read."""
-    try:
-        found = orjson.loads(data)
-        cls = exit_codes().get(found["exit_code"], ClozeError)
-        error = cls(str(found["problem"]), kept=str(found["kept"]), next_step=str(found["next_step"]))
-        if isinstance(error, ConfigError):
-            error.problems = tuple(ConfigProblem(**one) for one in found["problems"])
-    except (ValueError, LookupError, TypeError):
-        return ClozeError("A worker ended with an error, and its record of that cannot be read.")
-    return error

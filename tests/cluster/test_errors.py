@@ -9,8 +9,6 @@ from cluster.artefacts.errors import (
     ClozeError,
     ConfigError,
     ConfigProblem,
-    error_as_json,
-    error_from_json,
     exit_codes,
 )
 
@@ -24,27 +22,22 @@ def all_errors() -> list[type[ClozeError]]:
 
 
 @pytest.mark.parametrize("cls", all_errors(), ids=lambda cls: cls.__name__)
-def test_every_error_survives_pickling_and_json_with_all_it_says(cls):
+def test_every_error_survives_pickling_with_all_it_says(cls):
     error = cls("it broke", kept="the rest", next_step="type this")
-    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), error_from_json(error_as_json(error))):
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is cls
         assert (again.problem, again.kept, again.next_step) == ("it broke", "the rest", "type this")
         assert str(again) == str(error)
 
 
-def test_config_problems_survive_pickling_and_json():
+def test_config_problems_survive_pickling():
     error = ConfigError(
         "1 problem", problems=(ConfigProblem("a.b", "3", "must be 4"),), next_step="change it"
     )
-    for again in (pickle.loads(pickle.dumps(error)), error_from_json(error_as_json(error))):
-        assert isinstance(again, ConfigError)
-        assert again.problems == error.problems
-        assert str(again).splitlines() == ["1 problem", "  a.b = 3: must be 4", "Next: change it"]
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"exit_code": [1]}', b'{"exit_code": 10}', b"\x80\x04."])
-def test_what_is_no_error_on_disk_is_one_that_says_so(data: bytes):
-    assert "cannot be read" in error_from_json(data).problem
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, ConfigError)
+    assert again.problems == error.problems
+    assert str(again).splitlines() == ["1 problem", "  a.b = 3: must be 4", "Next: change it"]
 
 
 def test_exit_codes_are_distinct():

@@ -75,6 +75,15 @@ def stopped_everywhere(argument: Mapping[str, Any], rank: Rank) -> None:
     raise PreemptedError("asked to stop")
 
 
+def stopped_while_rank_zero_has_more_to_do(argument: Mapping[str, Any], rank: Rank) -> None:
+    import time
+
+    if rank.rank == 0:
+        time.sleep(5)
+        note_start(argument)
+    raise PreemptedError(f"asked to stop rank {rank.rank}")
+
+
 def die_in_worker(starts: str) -> None:
     if os.environ.get("OMP_WAIT_POLICY") == "PASSIVE":  # the driver's and the controller's is not
         note_start({"starts": starts})
@@ -114,6 +123,12 @@ def test_what_all_ranks_say_ends_the_group_and_costs_no_restart(
 ):
     with pytest.raises(error, match=r"asked to stop|no room"):
         run(function, tmp_path, workers=1, max_failures=2)
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_what_all_ranks_say_lets_rank_zero_come_to_its_end(tmp_path: Path):
+    with pytest.raises(PreemptedError, match="rank 0"):
+        run(stopped_while_rank_zero_has_more_to_do, tmp_path, workers=2, max_failures=2)
     assert (tmp_path / "starts").read_text() == "x"
 
 
