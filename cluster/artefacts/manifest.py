@@ -6,6 +6,7 @@ nothing that varies between two correct runs (places, times, hosts, worker count
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -26,7 +27,6 @@ from cluster.artefacts.errors import CorruptArtefactError, MismatchError
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
-_HASH_BLOCK_BYTES = 1 << 22
 _CHECKSUM = "checksum"
 
 
@@ -101,14 +101,10 @@ def hash_json(value: Any) -> str:
 
 
 def hash_file(path: Path) -> tuple[str, int]:
-    """xxh3_128 hex digest and size in bytes of a local file, read in blocks."""
-    digest = xxhash.xxh3_128()
-    size_bytes = 0
+    """xxh3_128 hex digest and size in bytes of a local file."""
     with path.open("rb") as stream:
-        while block := stream.read(_HASH_BLOCK_BYTES):
-            digest.update(block)
-            size_bytes += len(block)
-    return digest.hexdigest(), size_bytes
+        digest = hashlib.file_digest(stream, xxhash.xxh3_128)
+        return digest.hexdigest(), stream.tell()
 
 
 def seal(contents: Mapping[str, Any]) -> dict[str, Any]:
