@@ -51,7 +51,7 @@ class RunCheckpoints:
             fence: the fence of this group, on rank 0; no checkpoint is published once another group owns the run.
         """
         self._run, self._config, self._rank = run, config, rank
-        self._store, self._inputs, self._reporter = store, inputs, reporter
+        self._store, self._inputs, self._reporter, self._fence = store, inputs, reporter, fence
         self._allowed_changes = [
             {"step": event["step"], "differences": event["differences"]}
             for event in run.events(Event.CHANGED)
@@ -123,6 +123,8 @@ class RunCheckpoints:
         if not from_rank_zero(
             self._rank.rank == 0 and (step == self._committed or step in self._store.steps())
         ):
+            if self._fence is not None:
+                self._fence.require()
             raise self.failure()
 
     def failure(self) -> StorageError:

@@ -129,7 +129,7 @@ def test_in_the_first_update_it_is_final_and_later_it_costs_a_restart(run: RunDi
 
 def test_killed_workers_are_explained_by_what_the_kernel_counts(config: PretrainConfig):
     assert count_oom_kills() >= 0
-    error = explain_killed_worker("Worker unexpectedly exits", 2, config)
+    error = explain_killed_worker("Worker unexpectedly exits", 2, config, str)
     assert error is not None
     assert "2 processes" in error.problem
 
