@@ -14,6 +14,7 @@
     features             hidden states of all layers, and heads on frozen features
     elmo                 ELMo: characters, biLSTM, scalar mix
     generation, cache    greedy, beam search, sampling; keys and values already computed
+    peft                 LoRA, adapters, prefix tuning, BitFit and their union
     initialization       weights as a pure function of (seed, parameter name)
     weights              counting, checking and transferring parameters
     hf                   reading and writing Hugging Face models

@@ -1,0 +1,143 @@
+"""What was trained here, loaded by `peft` onto the exported network of `transformers`, computes the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import peft
+import pytest
+import torch
+from torch import nn
+
+from models.config import TransformerConfig
+from models.hf.directory import save_hf_directory
+from models.hf.heads import Head
+from models.hf.networks import carrier_of, ended_by, their_inputs
+from models.initialization import init_weights
+from models.peft.apply import apply_peft, trained_parameters
+from models.peft.hf import save_peft_directory, to_peft
+from models.peft.settings import AdapterSettings, LoraSettings, PeftSettings, PrefixSettings
+from tests.models.hf_oracle import random_network
+from tests.models.hf_parity import TOKENS, padding, some_tokens
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 61,
+    "num_layers": 2,
+    "hidden_size": 16,
+    "num_heads": 4,
+    "intermediate_size": 40,
+    "max_positions": 24,
+}
+RMS: dict[str, Any] = {"norm": "pre", "norm_kind": "rms", "biases": False, "embedding_norm": False}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "BERT": {"num_segments": 2},
+    "DistilBERT": {"norm_eps": 1e-12, "classification_head": "relu"},
+    "RoBERTa": {},
+    "ELECTRA": {"num_segments": 2, "classification_head": "gelu"},
+    "ModernBERT": {
+        "positions": "rotary",
+        "norm": "pre",
+        "first_norm": False,
+        "biases": False,
+        "gated": True,
+        "classification_head": "gelu_norm",
+    },
+    "GPT-2": {"network": "decoder", "norm": "pre", "embedding_norm": False},
+    "LLaMA": {
+        **RMS,
+        "network": "decoder",
+        "positions": "rotary",
+        "gated": True,
+        "num_key_value_heads": 2,
+        "dropout": 0.0,
+    },
+    "BART": {"network": "encoder_decoder"},
+    "T5": {**RMS, "network": "encoder_decoder", "positions": "relative_bias", "scale_attention": False},
+}
+HEADS: dict[str, tuple[Head, ...]] = {
+    "encoder": ("sequence_classification", "token_classification", "question_answering", "masked_lm"),
+    "decoder": ("sequence_classification", "token_classification", "causal_lm"),
+    "encoder_decoder": ("sequence_classification", "question_answering", "seq2seq_lm"),
+}
+CASES = [(family, head) for family in FAMILIES for head in HEADS[FAMILIES[family].get("network", "encoder")]]
+
+
+@torch.no_grad()
+def trained(model: nn.Module, settings: PeftSettings) -> nn.Module:
+    """As if it had been trained: what is trained is moved off its initial value."""
+    apply_peft(model, settings, 1)
+    generator = torch.Generator().manual_seed(4)
+    for parameter in trained_parameters(model).values():
+        parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    return model.eval()
+
+
+def on_export(directory, base: nn.Module, model: nn.Module, config, head: Head, family: str) -> Any:
+    """The network of `peft` that has the base from one directory and what was trained from another."""
+    import transformers
+
+    save_hf_directory(directory / "base", base.state_dict(), config, TOKENS, head=head, family=family)
+    save_peft_directory(
+        directory / "trained", to_peft(model, head, family, str(directory / "base"), TOKENS.pad)
+    )
+    auto_class = getattr(transformers, carrier_of(config, head).auto_class)
+    theirs = auto_class.from_pretrained(directory / "base")
+    return peft.PeftModel.from_pretrained(theirs, directory / "trained").eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("targets", [("query", "value"), ("query", "key", "value", "output", "up", "down")])
+@pytest.mark.parametrize(("family", "head"), CASES)
+def test_lora_and_its_head_compute_the_same_on_the_network_they_started_from(tmp_path, family, head, targets):
+    config = TransformerConfig(**{**FAMILIES[family], **SIZES})
+    base = random_network(config, head, 1, 3)
+    model = random_network(config, head, 1, 3)
+    init_weights(model, 1)
+    model.load_state_dict(base.state_dict())
+    model = trained(model, LoraSettings(rank=3, alpha=5.0, targets=targets))
+    theirs = on_export(tmp_path, base, model, config, head, family)
+    mask = padding([14, 9, 2], 14)
+    ids = ended_by(some_tokens(3, 14, 1), mask, TOKENS.eos or 0).where(mask, TOKENS.pad)
+    if config.network == "encoder_decoder":
+        others = some_tokens(3, 14, 2)
+        found = carrier_of(config, head).outputs(model, ids, mask, others)
+        expected = theirs(input_ids=ids, attention_mask=mask.long(), decoder_input_ids=others)
+    else:
+        found = carrier_of(config, head).outputs(model, ids, mask, None)
+        expected = theirs(**their_inputs(config, ids, mask, None, head))
+    for name, scores in found.items():
+        other = expected[name]
+        if scores.shape[:2] == mask.shape:
+            scores, other = scores[mask], other[mask]
+        torch.testing.assert_close(scores, other, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bottleneck", [None, 7])
+@pytest.mark.parametrize("family", ["GPT-2", "LLaMA"])
+def test_prefix_computes_the_same_before_the_network_it_started_from(tmp_path, family, bottleneck):
+    config = TransformerConfig(**{**FAMILIES[family], **SIZES})
+    base = random_network(config, "causal_lm", 1)
+    model: Any = random_network(config, "causal_lm", 1)
+    model.load_state_dict(base.state_dict())
+    trained(model, PrefixSettings(length=5, bottleneck=bottleneck))
+    theirs = on_export(tmp_path, base, model, config, "causal_lm", family)
+    ids = some_tokens(2, 9, 1)
+    expected = theirs(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    torch.testing.assert_close(model.logits(ids), expected, atol=1e-4, rtol=0)
+
+
+def test_methods_and_families_that_peft_has_not_are_refused():
+    config = TransformerConfig(**SIZES)
+    model = random_network(config, "sequence_classification", 1, 2)
+    with pytest.raises(ValueError, match="peft has no none"):
+        to_peft(model, "sequence_classification", "RoBERTa")
+    apply_peft(model, AdapterSettings(), 1)
+    with pytest.raises(ValueError, match="peft has no adapters as it is here"):
+        to_peft(model, "sequence_classification", "RoBERTa")
+    with pytest.raises(ValueError, match="no family 'XLNet'"):
+        to_peft(model, "sequence_classification", "XLNet")
+    other = random_network(config, "sequence_classification", 1, 2)
+    apply_peft(other, PrefixSettings(), 1)
+    with pytest.raises(ValueError, match="for causal_lm only, not for sequence_classification"):
+        to_peft(other, "sequence_classification", "RoBERTa")
