@@ -130,7 +130,9 @@ def _show_step(
     if as_json:
         print_json(facts | _contents_as_dict(found, texts))
         return
-    typer.echo(f"{rebuilt.run.path.name}, step {rebuilt.step}")
+    spike = rebuilt.spike
+    fate = "" if spike is None else f": its loss of {shown(spike.loss)} was a spike, and its data is left out"
+    typer.echo(f"{rebuilt.run.path.name}, step {rebuilt.step}{fate}")
     for line in described(facts):
         typer.echo(f"  {line}")
     columns = ("document", "title", "source", "uri", "bytes", "tokens", "samples")
@@ -189,7 +191,10 @@ def _step_as_dict(found: InspectedStep) -> dict[str, Any]:
         "num_samples": config.batch_plan.samples_at(rebuilt.data_step),
         "num_micro_batches": rebuilt.num_micro_batches,
         "world_size": rebuilt.world_size,
-        "attempts": list(attempt_facts(rebuilt.attempts)),
+        "attempts": [
+            {name: value for name, value in own.items() if name != "environment"}
+            for own in attempt_facts(rebuilt.attempts)
+        ],
     }
 
 

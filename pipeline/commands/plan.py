@@ -84,7 +84,8 @@ def _show_memory(option: Option) -> None:
     memory, host = option.memory, option.host
     title = f"memory of a device, at its peak ({memory.moment}), {option.name}"
     _print_sizes(title, memory.parts | {"in all": memory.total})
-    _print_sizes("memory of a node", asdict(host) | {"at most": host.total})
+    parts = asdict(host)
+    _print_sizes("memory of a node", parts | {"at the start": parts.pop("start"), "at most": host.total})
 
 
 def _print_sizes(title: str, parts: Mapping[str, int]) -> None:

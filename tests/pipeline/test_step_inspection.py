@@ -167,7 +167,7 @@ def test_global_batch_that_was_left_out_can_still_be_looked_at(tmp_path: Path, s
         again = rebuild_data_step(run, rebuild_step(run, step).data_step)
         assert (again.step, again.spike) == (step, None)
     arguments = ["data", "inspect", "--run", str(run.path), "--data-step", "4"]
-    assert "left out: at_update 4, data_step 4, loss 9" in invoke(*arguments)
+    assert "its loss of 9 was a spike" in invoke(*arguments)
     assert json.loads(invoke(*arguments, "--json"))["left_out"]["loss"] == 9.0
 
 
