@@ -158,7 +158,10 @@ class GenerationFormat:
 
 
 def generation_format(
-    network: NetworkConfig, tokenizer: TextTokenizer, language: str | None
+    network: NetworkConfig,
+    tokenizer: TextTokenizer,
+    language: str | None,
+    written_language: str | None = None,
 ) -> GenerationFormat:
     """The special tokens around source and target of an encoder-decoder.
 
@@ -166,20 +169,29 @@ def generation_format(
     `<pad>` for T5 (Raffel et al. 2020), recognised by its relative positions; with a language, `a </s> [tag]` and
     the tag as the start (Liu et al. 2020, section 2.1).
 
+    Args:
+        language: tag of the sources; None for networks without language tags.
+        written_language: tag of the targets; None takes the one of the sources.
+
     Raises:
         MismatchError: the vocabulary has no such language tag.
     """
     bos, eos = (tokenizer.special["bos"],), (tokenizer.special["eos"],)
     if language is not None:
-        tag = tokenizer.id_of(language)
-        if tag is None:
-            raise MismatchError(
-                f"The tokenizer {tokenizer.path} has no language tag {language}.",
-                next_step="set `language` to a tag that the network was pre-trained with, or to null",
-            )
-        return GenerationFormat(SequenceFormat((), (), (*eos, tag)), SequenceFormat((), (), eos), tag)
+        read, written = (_tag_id(tokenizer, name) for name in (language, written_language or language))
+        return GenerationFormat(SequenceFormat((), (), (*eos, read)), SequenceFormat((), (), eos), written)
     if starts_with_padding(network):
         return GenerationFormat(
             SequenceFormat((), (), eos), SequenceFormat((), (), eos), tokenizer.special["pad"]
         )
     return GenerationFormat(SequenceFormat(bos, (), eos), SequenceFormat(bos, (), eos), eos[0])
+
+
+def _tag_id(tokenizer: TextTokenizer, language: str) -> int:
+    tag = tokenizer.id_of(language)
+    if tag is None:
+        raise MismatchError(
+            f"The tokenizer {tokenizer.path} has no language tag {language}.",
+            next_step="set `language` to a tag that the network was pre-trained with, or to null",
+        )
+    return tag

@@ -9,6 +9,7 @@ from pydantic import Field
 from pipeline.finetune.task import by_kind
 from pipeline.finetune.tasks.boolq import BoolqConfig
 from pipeline.finetune.tasks.cb import CbConfig
+from pipeline.finetune.tasks.cnn_dailymail import CnnDailymailConfig
 from pipeline.finetune.tasks.cola import ColaConfig
 from pipeline.finetune.tasks.conll_ner import ConllNerConfig
 from pipeline.finetune.tasks.conllu_pos import ConlluPosConfig
@@ -36,6 +37,7 @@ from pipeline.finetune.tasks.sst5 import Sst5Config
 from pipeline.finetune.tasks.stsb import StsbConfig
 from pipeline.finetune.tasks.superglue_rte import SuperglueRteConfig
 from pipeline.finetune.tasks.swag import SwagConfig
+from pipeline.finetune.tasks.translation import TranslationConfig
 from pipeline.finetune.tasks.wic import WicConfig
 from pipeline.finetune.tasks.wnli import WnliConfig
 from pipeline.finetune.tasks.xsum import XsumConfig
@@ -67,6 +69,8 @@ TaskChoice = Annotated[
     | SwagConfig
     | RaceConfig
     | XsumConfig
+    | CnnDailymailConfig
+    | TranslationConfig
     | RowsClassificationConfig
     | RowsRegressionConfig
     | RowsSpansConfig

@@ -17,6 +17,11 @@ from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, Te
 from pipeline.finetune.task import TaskData
 from pipeline.samples.noise.noise import Noise
 
+PAGE_NOTES = {
+    "Media playback is not supported on this device",
+    "Media playback is unsupported on your device",
+}
+"""Lines of the BBC's pages that stand before the first sentence of many documents."""
 ORIGIN = "XSum's documents as JSON lines with id, document and summary"
 
 
@@ -47,6 +52,7 @@ class XsumConfig(GenerationTaskConfig):
     train_share: float = Field(default=0.9, gt=0, lt=1)
     """Without `train`: the share of the documents to learn from, drawn by a hash of their ids."""
 
+    num_lead = 1
     metrics = ("rouge1", "rouge2", "rouge_l")
     evaluation_sets = (EvaluationSet("xsum", (Files(("xsum/test*.jsonl",), _read_texts),), ORIGIN),)
 
@@ -65,6 +71,10 @@ class XsumConfig(GenerationTaskConfig):
             is_learnt = float(Noise.of("xsum-split", pair.id).uniform()) < self.train_share
             sides[not is_learnt].append(pair)
         return TaskData.of_files(*sides, [self.path])
+
+    def lead(self, source: str) -> str:
+        """The document without the notes of its web page, which are no sentences of it."""
+        return "\n".join(line for line in source.split("\n") if line.strip() not in PAGE_NOTES)
 
     def _pairs(self, path: Path) -> list[TextPair]:
         """The documents and summaries of a file, without white space around them."""

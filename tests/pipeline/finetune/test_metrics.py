@@ -16,6 +16,7 @@ from pipeline.finetune.metrics import measure
 from pipeline.finetune.metrics.glue import LEADERBOARD, glue_average
 from pipeline.finetune.metrics.rouge import ROUGE_NAMES
 from pipeline.finetune.metrics.squad2 import UNANSWERABLE_METRICS
+from pipeline.finetune.metrics.translation import TRANSLATION_METRICS
 
 RANDOM = np.random.Generator(np.random.Philox(key=1))
 
@@ -64,7 +65,7 @@ def measured_by(task) -> set[str]:
     if task.form == "spans":
         return {"exact_match", "f1"} if task.answerable else set(UNANSWERABLE_METRICS)
     if task.form == "generation":
-        return set(ROUGE_NAMES)
+        return {*ROUGE_NAMES, *TRANSLATION_METRICS}
     if task.form == "tags":
         return set(config.measure([TaggedSentence("1", ("a",), ("O",))], [["O"]]))
     if task.form == "choices":

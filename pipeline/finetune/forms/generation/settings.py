@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -41,9 +42,34 @@ class GenerationTaskConfig(TaskConfig):
     language: str | None = None
     """Language tag such as `en_XX`, for networks that were pre-trained with language tags (mBART)."""
 
+    num_lead: ClassVar[int | None] = None
+    """Sentences at the beginning of a source that are the baseline of summaries; None where there is no such
+    baseline."""
+
     form = "generation"
     carriers = ("encoder_decoder",)
     head = "seq2seq_lm"
+
+    def measure(self, pairs: Sequence[TextPair], texts: Sequence[str]) -> dict[str, float]:
+        """ROUGE of generated texts, one for each pair."""
+        # Neither numpy's nor rouge-score's imports are needed to read a configuration.
+        from pipeline.finetune.metrics.rouge import rouge
+
+        found = rouge([pair.target for pair in pairs], texts)
+        return {name: found[name] for name in self.metrics}
+
+    def signatures(self) -> dict[str, str]:
+        """By metric, how its package computed it, where that must be reported; empty otherwise."""
+        return {}
+
+    def lead(self, source: str) -> str:
+        """The text of a source whose first sentences are the baseline."""
+        return source
+
+    @property
+    def written_language(self) -> str | None:
+        """The language tag of the targets, where `language` is the one of the sources."""
+        return self.language
 
     @model_validator(mode="after")
     def _lengths(self) -> GenerationTaskConfig:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import orjson
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from pipeline.finetune.forms.base import (
     unwrapped,
 )
 from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
-from pipeline.finetune.metrics.rouge import rouge
+from pipeline.finetune.metrics.rouge import sentences
 from pipeline.finetune.tokenizer import GenerationFormat, SequenceFormat, TextTokenizer, generation_format
 
 
@@ -64,7 +65,6 @@ class GenerationTask:
     evaluation: EncodedPairs
     pairs: Sequence[TextPair]
     """The pairs of `evaluation`."""
-    metrics: tuple[str, ...]
     format: GenerationFormat
     tokenizer: TextTokenizer
 
@@ -80,7 +80,7 @@ class GenerationTask:
         """
         data, config, network, tokenizer = context.data, context.config, context.network, context.tokenizer
         assert isinstance(network, TransformerConfig), "a workload checks which networks carry this form"
-        layout = generation_format(network, tokenizer, config.language)
+        layout = generation_format(network, tokenizer, config.language, config.written_language)
 
         def encode(pairs: Sequence[TextPair]) -> EncodedPairs:
             sources = [pair.source for pair in pairs]
@@ -96,7 +96,6 @@ class GenerationTask:
             train=encode(data.train),
             evaluation=encode(data.evaluation),
             pairs=data.evaluation,
-            metrics=config.metrics,
             format=layout,
             tokenizer=tokenizer,
         )
@@ -152,25 +151,31 @@ class GenerationTask:
         return F.pad(written, (0, config.max_target_length - written.shape[1]), value=self.tokenizer.pad_id)
 
     def measure(self, outputs: np.ndarray) -> Metrics:
-        """ROUGE of the generated texts."""
-        found = rouge([pair.target for pair in self.pairs], self.texts(outputs))
-        return {name: found[name] for name in self.metrics}
+        """The task's metrics of the generated texts."""
+        return self.config.measure(self.pairs, self.texts(outputs))
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
-        """JSON lines: id, the reference and the generated text."""
+        """JSON lines: id, the reference and the generated text; and one JSON object of the metrics' signatures, where
+        they have some."""
         lines = [
             {"id": pair.id, "reference": pair.target, "prediction": text}
             for pair, text in zip(self.pairs, self.texts(outputs), strict=True)
         ]
-        return {"predictions.jsonl": json_lines(lines)}
+        files = {"predictions.jsonl": json_lines(lines)}
+        signatures = self.config.signatures()
+        return files | ({"signatures.json": orjson.dumps(signatures)} if signatures else {})
 
     def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
         return {}
 
     def baselines(self) -> dict[str, Metrics]:
-        """Lead-1: the first sentence of each text (Narayan et al. 2018, section 5)."""
-        found = rouge([pair.target for pair in self.pairs], first_sentences([p.source for p in self.pairs]))
-        return {"lead-1": {name: found[name] for name in self.metrics}}
+        """For summaries, the first sentences of each source: Lead-1 of XSum (Narayan et al. 2018, section 5), Lead-3 of
+        CNN/DailyMail (See et al. 2017, section 5)."""
+        count = self.config.num_lead
+        if count is None:
+            return {}
+        found = first_sentences([self.config.lead(pair.source) for pair in self.pairs], count)
+        return {f"lead-{count}": self.config.measure(self.pairs, found)}
 
     def texts(self, outputs: np.ndarray) -> list[str]:
         """The generated texts: the tokens before the first `eos`, decoded."""
@@ -183,15 +188,9 @@ class GenerationTask:
         return self.tokenizer.texts(rows)
 
 
-def first_sentences(texts: Sequence[str]) -> list[str]:
-    """The first sentence of each text."""
-    import pyarrow as pa
-
-    from data_prep.sentences import cut_sentences
-
-    cuts = cut_sentences(pa.array(texts, pa.string()), pa.array(["en"] * len(texts)), "blingfire")
-    ends = [int(cuts[number][0]) if len(cuts[number]) else None for number in range(len(texts))]
-    return [text.encode()[:end].decode().strip() for text, end in zip(texts, ends, strict=True)]
+def first_sentences(texts: Sequence[str], count: int = 1) -> list[str]:
+    """The first sentences of each text, a line each."""
+    return ["\n".join(found[:count]) for found in sentences(texts)]
 
 
 def _encode(
