@@ -72,7 +72,7 @@ def hidden_states(model: Any, **inputs: Tensor | None) -> Tensor:
     stack = model.encoder if model.config.network == "encoder" else model.decoder
     with _recorded(stack.transformer) as states:
         output = read_text(model, **inputs)  # pyright: ignore[reportArgumentType]
-    return torch.stack([*states[:-1], output])
+    return torch.stack([*states, output])
 
 
 class FeatureExtractor(nn.Module):
@@ -206,22 +206,12 @@ def _check_layers(settings: FeatureSettings, count: int) -> None:
 
 @contextmanager
 def _recorded(transformer: Transformer) -> Iterator[list[Tensor]]:
-    """The embeddings and the output of every layer, of each forward pass within."""
-    states: list[Tensor] = []
-
-    def keep_input(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        states.append(arguments[0])
-
-    def keep_output(_: nn.Module, __: Any, output: Tensor) -> None:
-        states.append(output)
-
-    hooks = [layer.register_forward_hook(keep_output) for layer in transformer.layers]
-    hooks.append(transformer.layers[0].register_forward_pre_hook(keep_input))
+    """What each layer reads in a forward pass within: the embeddings, and the output of every layer but the last."""
+    transformer.layer_inputs = []
     try:
-        yield states
+        yield transformer.layer_inputs
     finally:
-        for hook in hooks:
-            hook.remove()
+        transformer.layer_inputs = None
 
 
 def _given(tensor: Tensor | None) -> Tensor:

@@ -170,6 +170,8 @@ class Transformer(nn.Module):
         self.prefix: nn.Module | None = None
         self.memory_prefix: nn.Module | None = None
         """What layers compute their prefixes from; see `models.peft.prefix`."""
+        self.layer_inputs: list[Tensor] | None = None
+        """Collects what each layer reads, [batch, length, hidden], where it is a list; see `models.features`."""
         self.varlen = False
         """Leave packed pieces to the variable-length kernel; see `models.backends`."""
         self.gradient_checkpointing = False
@@ -221,6 +223,8 @@ class Transformer(nn.Module):
         if places is not None:
             hidden = places.tokens(hidden)
         for number, (layer, is_local) in enumerate(zip(self.layers, self.is_local, strict=True)):
+            if self.layer_inputs is not None:
+                self.layer_inputs.append(hidden if places is None else places.rows(hidden))
             seen_here = nearby if is_local else everywhere
             arguments = (hidden, *seen_here, memory, visible_memory, cache, number, places)
             # The random state is saved and restored, so dropout is the same in both computations.

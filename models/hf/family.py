@@ -156,6 +156,7 @@ class Family:
         head = self.architectures[config_dict["architectures"][0]]
         values = {**self.defaults, **config_dict}
         require_keys(values, self.required)
+        self._check_depth(values, len(tensors))
         prefix = self._prefix(head)
         stored = {name: tensor for name, tensor in tensors.items() if not re.search(self.buffers, name)}
         used = self.prepare(self._aligned(stored, prefix), values, prefix)
@@ -168,6 +169,13 @@ class Family:
         ours = build_on_meta(config, head, labels_in(table, kept)).state_dict()
         state_dict = import_tensors(table, ours, kept)
         return Imported(self.name, state_dict, config, head, tuple(sorted(used.keys() - kept.keys())))
+
+    def _check_depth(self, values: Mapping[str, Any], num_tensors: int) -> None:
+        """Refuse more layers than the weights can be of, before tables are made of them."""
+        for name in ("num_layers", "num_decoder_layers"):
+            key = self.keys.get(name, "")
+            if isinstance(values.get(key), int) and values[key] > num_tensors:
+                raise ValueError(f"{key} = {values[key]} in config.json, but there are {num_tensors} tensors")
 
     def _prefix(self, head: Head) -> str:
         return "" if head in self.bare else self.base
@@ -197,7 +205,7 @@ class Family:
         same = {
             "num_decoder_layers": fields.get("num_layers"),
             "num_key_value_heads": fields.get("num_heads"),
-            "attention_head_size": fields["hidden_size"] / fields["num_heads"],
+            "attention_head_size": fields["hidden_size"] / (fields["num_heads"] or 1),
             "embedding_size": fields["hidden_size"],
         }
         # A size that follows from another one is left open.

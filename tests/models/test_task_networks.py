@@ -124,8 +124,12 @@ def test_hidden_states_are_those_of_transformers(built, kind):
         base = getattr(theirs, theirs.base_model_prefix)
         expected = base(input_ids=ids, output_hidden_states=True, **arguments)
         found = hidden_states(model, input_ids=ids)
+        padded = hidden_states(
+            model, input_ids=torch.nn.functional.pad(ids, (0, 5)), attention_mask=padding([6, 6], 11)
+        )
     states = expected["decoder_hidden_states" if kind == "encoder_decoder" else "hidden_states"]
     torch.testing.assert_close(found, torch.stack(states), atol=1e-5, rtol=0)
+    torch.testing.assert_close(padded[:, :, :6], found, atol=1e-5, rtol=0)
 
 
 PRETRAINED = {"decoder": CausalLanguageModel, "encoder_decoder": SequenceToSequence}
