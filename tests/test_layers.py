@@ -26,6 +26,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"demo"}),
     frozenset({"preparation"}),
     frozenset({"pretrain"}),
+    frozenset({"prompting", "probing"}),
     frozenset({"finetune"}),
     frozenset({"plan", "inspection", "exporting"}),
     frozenset({"checkpoints"}),

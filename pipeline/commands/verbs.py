@@ -13,6 +13,7 @@ from pipeline.commands import (
     export,
     jobs,
     plan,
+    prompt,
     runs,
     schema,
     tokenizer,
@@ -28,5 +29,5 @@ app = typer.Typer(
 )
 app.add_typer(data.data_app, name="data")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
-for module in (demo, plan, train, evaluate, export, runs, checkpoints, jobs, doctor, schema):
+for module in (demo, plan, train, evaluate, prompt, export, runs, checkpoints, jobs, doctor, schema):
     module.register(app)

@@ -116,7 +116,7 @@ def export(
         ExportError, StorageError: as `write_export`.
     """
     with explained(reference):
-        source = _pretrained(resolve_model(reference, runs_dir, weights), part)
+        source = network_of(resolve_model(reference, runs_dir, weights), part)
     return write_export(source, directory, family=family, verify=verify)
 
 
@@ -178,8 +178,16 @@ def _staged(directory: Path, key: str) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _pretrained(model: PretrainedModel, part: str | None) -> Source:
-    """The network to export from the model that an objective trains."""
+def network_of(model: PretrainedModel, part: str | None = None) -> Source:
+    """The network with one head in the model that an objective trains: parts that serve only training are left out.
+
+    Args:
+        part: `generator` or `discriminator` of an ELECTRA; None takes the discriminator.
+
+    Raises:
+        MismatchError: the model has no such part.
+        ValueError: its head is not known.
+    """
     text = model.tokenizer_path.read_text(encoding="utf-8")
     entry = InputEntry(kind=CHECKPOINT_KIND, uri=model.reference, fingerprint=model.fingerprint)
     state_dict, config = model.state_dict(), model.model

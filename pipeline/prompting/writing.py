@@ -1,0 +1,130 @@
+"""Continuations by decoders, and answers by encoder-decoders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from cluster.artefacts.errors import ConfigError, MismatchError
+from models.generation.config import GenerationConfig
+from models.generation.generate import generate
+from pipeline.finetune.tokenizer import generation_format
+from pipeline.prompting.networks import LanguageModel
+from pipeline.prompting.texts import require_length
+
+GENERATION_FILES = ("generation_config.json", "config.json")
+"""The files of a Hugging Face directory that tell its special tokens of generation; the first that does counts."""
+DEFAULT_NEW_TOKENS = 50
+_TOKEN_SETTINGS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "eos_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A text that a network wrote."""
+
+    text: str
+    """What was written, without the prompt."""
+    score: float
+    """Log-probability of the written tokens in nats, divided by their number ** `length_penalty`."""
+    tokens: tuple[int, ...]
+    """Ids of the written tokens, the end token included."""
+
+
+def write(
+    network: LanguageModel, text: str, settings: GenerationConfig, *, language: str | None = None
+) -> list[Written]:
+    """Continue a text with a decoder, or answer it with an encoder-decoder.
+
+    A checkpoint of cloze reads a text as in its pre-training, a decoder with `<s>` before it; a Hugging Face directory
+    as its tokenizer.json says.
+
+    Args:
+        settings: how to search or sample; its special tokens are filled in here. Without `max_new_tokens`, 50 tokens
+            are written, or as many as the network has positions for.
+        language: language tag of an mBART.
+
+    Returns:
+        `num_return_sequences` texts.
+
+    Raises:
+        MismatchError: the network fills masks instead, the text is too long, or the vocabulary lacks the language tag.
+        ConfigError: a decoder is given no text to continue.
+    """
+    if network.kind == "masked":
+        raise MismatchError(
+            f"{network.reference} is a masked language model, which does not write.",
+            next_step="let it fill masks: cloze fill",
+        )
+    is_decoder = network.kind == "left_to_right"
+    ids, tokens = (_prompt if is_decoder else _source)(network, text, language)
+    if not ids:
+        raise ConfigError(
+            "There is no text to continue.", next_step="give one word at least: cloze generate TEXT"
+        )
+    require_length(len(ids) + is_decoder, network.max_length, "shorten the text")
+    room = network.max_length - (len(ids) if is_decoder else 1)
+    limit = settings.max_new_tokens or min(DEFAULT_NEW_TOKENS, room)
+    if limit > room:
+        raise MismatchError(
+            f"{limit} new tokens do not fit behind a text of {len(ids)}: the network takes {network.max_length}.",
+            next_step=f"--max-new-tokens {room}, or shorten the text",
+        )
+    config = replace(settings, max_new_tokens=limit, pad_token_id=network.tokenizer.special["pad"], **tokens)
+    try:
+        found = generate(
+            network.model,
+            torch.tensor([ids], device=network.device),
+            None,
+            config,
+            read_both_ways=network.reads_both_ways,
+        )
+    except ValueError as error:
+        raise MismatchError(
+            f"{network.reference} cannot write: {error}",
+            next_step="change the settings that the message names",
+        ) from None
+    rows = zip(found.continuations(), found.scores.tolist(), strict=True)
+    before = ids if is_decoder else []
+    return [Written(network.tokenizer.decode_behind(before, row), score, tuple(row)) for row, score in rows]
+
+
+def _prompt(network: LanguageModel, text: str, language: str | None) -> tuple[list[int], dict[str, Any]]:
+    """Ids that a decoder continues, and the token that ends its text."""
+    tokenizer = network.tokenizer
+    own = network.directory is None
+    first = [tokenizer.special["bos"]] if own else tokenizer.around()[0]
+    tokens = {"eos_token_id": tokenizer.special["eos"]} | _stored_tokens(network)
+    return [*first, *tokenizer.encode(text).ids], {"eos_token_id": tokens["eos_token_id"]}
+
+
+def _source(network: LanguageModel, text: str, language: str | None) -> tuple[list[int], dict[str, Any]]:
+    """Ids that an encoder reads, and the special tokens of its decoder."""
+    tokenizer = network.tokenizer
+    layout = generation_format(network.config, tokenizer.plain, language)
+    ids = [*layout.source.first, *tokenizer.encode(text).ids, *layout.source.last]
+    forced = layout.target.first[0] if network.directory is None and layout.target.first else None
+    tokens = {
+        "decoder_start_token_id": layout.start,
+        "eos_token_id": tokenizer.special["eos"],
+        "forced_bos_token_id": forced,
+    }
+    return ids, tokens | ({} if language else _stored_tokens(network))
+
+
+def _stored_tokens(network: LanguageModel) -> Mapping[str, int]:
+    """The special tokens that the files of a Hugging Face directory name."""
+    if network.directory is None:
+        return {}
+    for name in GENERATION_FILES:
+        try:
+            content = json.loads((network.directory / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        found = {key: content[key] for key in _TOKEN_SETTINGS if isinstance(content.get(key), int)}
+        if found:
+            return found
+    return {}
