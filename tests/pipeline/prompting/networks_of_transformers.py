@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -24,12 +25,17 @@ SENTENCES = [
     "they play in the park; the play was long",
     "she plays a play about two players",
 ]
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 
 
 def wordpiece(directory: Path) -> transformers.PreTrainedTokenizerFast:
     """A vocabulary as BERT's."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer: Any = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
@@ -50,7 +56,7 @@ def byte_level(
     directory: Path, *, sentinels: int = 0, bert_like: bool = True
 ) -> transformers.PreTrainedTokenizerFast:
     """A vocabulary as RoBERTa's and BART's, or as GPT-2's."""
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer: Any = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<s>", "<pad>", "</s>", "<unk>", *(f"<extra_id_{n}>" for n in range(sentinels))]
@@ -106,7 +112,9 @@ def gpt2(directory: Path) -> Path:
 def bart(directory: Path) -> Path:
     """An encoder-decoder that writes whole texts."""
     vocab_size = len(byte_level(directory))
-    stacks = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in _STACK.items()}
+    stacks: dict[str, Any] = {
+        f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in _STACK.items()
+    }
     config = transformers.BartConfig(vocab_size=vocab_size, max_position_embeddings=64, d_model=16, **stacks)
     return _save(transformers.BartForConditionalGeneration(_drawn(config)), directory)
 
@@ -128,15 +136,15 @@ def t5(directory: Path) -> Path:
     return _save(transformers.T5ForConditionalGeneration(_drawn(config)), directory)
 
 
-_STACK = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
+_STACK: dict[str, Any] = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
 
 
-def _drawn(config):
+def _drawn(config: Any) -> Any:
     torch.manual_seed(3)
     return config
 
 
-def _save(model: transformers.PreTrainedModel, directory: Path) -> Path:
+def _save(model: Any, directory: Path) -> Path:
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in {id(each): each for each in model.parameters()}.values():
@@ -151,7 +159,7 @@ def _saved(
     tokenizer: Tokenizer, names: dict[str, str], directory: Path
 ) -> transformers.PreTrainedTokenizerFast:
     directory.mkdir(parents=True, exist_ok=True)
-    tokens = {f"{role}_token": name for role, name in names.items()}
+    tokens: dict[str, Any] = {f"{role}_token": name for role, name in names.items()}
     saved = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens)
     saved.save_pretrained(directory)
     return saved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import transformers
@@ -23,7 +24,7 @@ NOWHERE = Path("no-runs")
 def test_predictions_equal_the_pipeline_of_transformers(make, tmp_path: Path):
     directory = make(tmp_path / "model")
     network = load_language_model(str(directory), NOWHERE)
-    pipe = transformers.pipeline("fill-mask", model=str(directory), tokenizer=str(directory))
+    pipe: Any = transformers.pipeline("fill-mask", model=str(directory), tokenizer=str(directory))
     expected = pipe(TEXT.format(network.tokenizer.mask), top_k=7)
     found = fill(network, TEXT.format("[MASK]"), 7)
     assert [each.token for each in found.masks[0]] == [each["token"] for each in expected]
@@ -36,7 +37,7 @@ def test_predictions_equal_the_pipeline_of_transformers(make, tmp_path: Path):
 def test_several_masks_equal_the_pipeline_of_transformers(make, tmp_path: Path):
     directory = make(tmp_path / "model")
     network = load_language_model(str(directory), NOWHERE)
-    pipe = transformers.pipeline("fill-mask", model=str(directory), tokenizer=str(directory))
+    pipe: Any = transformers.pipeline("fill-mask", model=str(directory), tokenizer=str(directory))
     text = "they {0} in the {0}"
     expected = pipe(text.format(network.tokenizer.mask), top_k=3)
     found = fill(network, text.format("<mask>"), 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def test_texts_equal_those_of_transformers(make, num_beams: int, tmp_path: Path)
         transformers.AutoModelForSeq2SeqLM if make is not theirs.gpt2 else transformers.AutoModelForCausalLM
     )
     tokenizer, model = transformers.AutoTokenizer.from_pretrained(directory), auto.from_pretrained(directory)
-    inputs = tokenizer(PROMPT, return_tensors="pt")
+    inputs: Any = tokenizer(PROMPT, return_tensors="pt")
     if make is theirs.t5:
         # The tokenizer of T5 begins no text with a special token.
         inputs = {name: tensor[:, 1:] for name, tensor in inputs.items()}
