@@ -64,7 +64,10 @@ def import_model(tensors: Mapping[str, Tensor], config_dict: Mapping[str, Any]) 
     require_keys(config_dict, {"quantization_config": None})
     _check_precision(tensors)
     check_values(tensors, "the Hugging Face weights")
-    found = family.from_hf(tensors, config_dict)
+    try:
+        found = family.from_hf(tensors, config_dict)
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        raise ValueError(f"config.json has a value of a kind that has no meaning there: {error}") from error
     return replace(found, state_dict={name: tensor.float() for name, tensor in found.state_dict.items()})
 
 
@@ -146,11 +149,11 @@ def _check_precision(tensors: Mapping[str, Tensor]) -> None:
 def _family_of(config_dict: Mapping[str, Any]) -> Family:
     architectures = config_dict.get("architectures") or []
     for family in FAMILIES:
-        if len(architectures) == 1 and architectures[0] in family.architectures:
+        if architectures in ([name] for name in family.architectures):
             return family
     known = ", ".join(name for family in FAMILIES for name in family.architectures)
     raise ValueError(
-        f"cannot read a Hugging Face model with architectures {list(architectures)} "
+        f"cannot read a Hugging Face model with architectures {architectures} "
         f"(model_type {config_dict.get('model_type')!r}); supported: {known}"
     )
 

@@ -171,6 +171,26 @@ def test_unknown_architecture_is_refused_with_those_that_are_known(exported, arc
         import_model(state, config | {"architectures": architectures})
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("hidden_size", "wide", "has a value of a kind that has no meaning there"),
+        ("hidden_act", ["gelu"], "has a value of a kind that has no meaning there"),
+        (
+            "num_hidden_layers",
+            10**9,
+            r"num_hidden_layers = 1000000000 in config.json, but there are \d+ tensors",
+        ),
+        ("architectures", 7, "architectures 7"),
+        ("architectures", [["BertModel"]], "architectures"),
+    ],
+)
+def test_values_without_meaning_are_refused(exported, key, value, message):
+    state, config = exported
+    with pytest.raises(ValueError, match=message):
+        import_model(state, config | {key: value})
+
+
 def test_config_without_a_vocabulary_size_is_refused(exported):
     state, config = exported
     with pytest.raises(ValueError, match=r"config\.json has no vocab_size"):
