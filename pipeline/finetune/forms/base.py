@@ -162,6 +162,16 @@ class PreparedTask(Protocol):
         ...
 
 
+EXCERPT_CHARACTERS = 1000
+"""The longest text that a line of predictions repeats."""
+
+
+def excerpt(text: str, around: int = 0) -> str:
+    """At most EXCERPT_CHARACTERS of a text; of a longer one the part with the character number `around`."""
+    first = max(0, min(around - EXCERPT_CHARACTERS // 2, len(text) - EXCERPT_CHARACTERS))
+    return text[first : first + EXCERPT_CHARACTERS]
+
+
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     """One JSON object per line."""
     return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)

@@ -299,3 +299,4 @@ def test_questions_with_fewer_choices_are_scored_as_by_themselves(tokenizer_path
     ]
     lines = [json.loads(line) for line in task.files(together.numpy())["predictions.jsonl"].splitlines()]
     assert [len(line["scores"]) for line in lines] == [2, 3]
+    assert [len(line["choices"]) for line in lines] == [2, 3]

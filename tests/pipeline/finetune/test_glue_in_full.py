@@ -141,7 +141,8 @@ def test_loss_of_a_regression_is_the_squared_error(tmp_path, tokenizer_path):
     expected = ((predicted[:, 0] - np.array([0, 1, 2, 3])) ** 2).sum()
     assert float(task.loss(model, batch).detach()) == pytest.approx(expected, rel=1e-5)
     lines = [json.loads(line) for line in task.files(np.full((10, 1), 2.5))["predictions.jsonl"].splitlines()]
-    assert lines[1] == {"id": "dev-3", "label": 1.0, "prediction": 2.5}
+    texts = {"text": task.examples[1].text_a, "text_b": task.examples[1].text_b}
+    assert lines[1] == {"id": "dev-3", "label": 1.0, "prediction": 2.5} | texts
     assert task.test is not None
     assert len(task.test) == 1
     assert task.submission(np.array([[5.2]])) == {"STS-B.tsv": b"index\tprediction\n0\t5.000\n"}

@@ -219,6 +219,8 @@ def test_answers_of_real_questions_are_learnt_by_heart(corpora, tmp_path, make_c
     lines = (directory / "predictions-squad-pretrained-1.jsonl").read_bytes().splitlines()
     first = orjson.loads(lines[0])
     assert first["prediction"] == first["n_best"][0]["text"] == official[first["id"]]
+    assert first["question"] == questions[0].question
+    assert first["context"] == questions[0].context
     assert sum(found["probability"] for found in first["n_best"]) == pytest.approx(1)
     assert len({found["text"] for found in first["n_best"]}) == len(first["n_best"]) > 1
 

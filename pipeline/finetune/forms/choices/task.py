@@ -20,6 +20,7 @@ from pipeline.finetune.forms.base import (
     PaddedBatch,
     Part,
     TaskContext,
+    excerpt,
     json_lines,
 )
 from pipeline.finetune.forms.choices.settings import Choices, ChoicesTaskConfig
@@ -122,13 +123,16 @@ class ChoicesTask:
         return self.config.measure(self.examples, outputs)
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
-        """JSON lines: id, numbers of the right and of the chosen choice, and the score of each choice."""
+        """JSON lines: id, numbers of the right and of the chosen choice, the score of each choice, and excerpts of the
+        texts."""
         lines = [
             {
                 "id": example.id,
                 "label": example.label,
                 "prediction": int(scores.argmax()),
                 "scores": scores[: len(example.pairs)].tolist(),
+                "text": excerpt(example.pairs[0][0]),
+                "choices": [excerpt(second) for _, second in example.pairs],
             }
             for example, scores in zip(self.examples, outputs, strict=True)
         ]

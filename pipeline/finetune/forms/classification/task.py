@@ -29,6 +29,7 @@ from pipeline.finetune.forms.base import (
     PaddedBatch,
     Part,
     TaskContext,
+    excerpt,
     json_lines,
     unwrapped,
 )
@@ -187,7 +188,7 @@ class ClassificationTask:
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
         """JSON lines: id, names of the right and of the predicted label, and the score of every label; in a regression,
-        id and both numbers."""
+        id and both numbers. All with the group, where there is one, and with excerpts of the texts."""
         describe = self._number_line if self.config.regression else self._label_line
         lines = map(describe, self.examples, outputs)
         return {"predictions.jsonl": json_lines(lines)}
@@ -202,10 +203,15 @@ class ClassificationTask:
             "label": self.labels[int(example.label)],
             "prediction": self.labels[int(scores.argmax())],
             "logits": scores.tolist(),
-        }
+        } | _texts(example)
 
     def _number_line(self, example: Example, output: np.ndarray) -> dict[str, Any]:
-        return {"id": example.id, "label": example.label, "prediction": float(output[0])}
+        return {"id": example.id, "label": example.label, "prediction": float(output[0])} | _texts(example)
 
     def baselines(self) -> dict[str, Metrics]:
         return {}
+
+
+def _texts(example: Example) -> dict[str, str]:
+    found = {"group": example.group, "text": excerpt(example.text_a), "text_b": excerpt(example.text_b or "")}
+    return {name: text for name, text in found.items() if text}

@@ -24,6 +24,7 @@ from pipeline.finetune.forms.base import (
     PaddedBatch,
     Part,
     TaskContext,
+    excerpt,
     json_lines,
     unwrapped,
 )
@@ -155,10 +156,10 @@ class GenerationTask:
         return self.config.measure(self.pairs, self.texts(outputs))
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
-        """JSON lines: id, the reference and the generated text; and one JSON object of the metrics' signatures, where
-        they have some."""
+        """JSON lines: id, the reference, the generated text, and an excerpt of the source; and one JSON object of the
+        metrics' signatures, where they have some."""
         lines = [
-            {"id": pair.id, "reference": pair.target, "prediction": text}
+            {"id": pair.id, "reference": pair.target, "prediction": text, "source": excerpt(pair.source)}
             for pair, text in zip(self.pairs, self.texts(outputs), strict=True)
         ]
         files = {"predictions.jsonl": json_lines(lines)}

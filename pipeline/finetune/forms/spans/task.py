@@ -21,6 +21,7 @@ from pipeline.finetune.forms.base import (
     PaddedBatch,
     Part,
     TaskContext,
+    excerpt,
     json_lines,
 )
 from pipeline.finetune.forms.spans.answers import Answered, answer_questions, with_probabilities
@@ -126,9 +127,9 @@ class SpanTask:
         return {name: found[name] for name in self.metrics}
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
-        """JSON lines: id, right texts, predicted text, and the best texts with their scores and probabilities; and one
-        JSON object from ids to texts, which SQuAD's own evaluation reads. Where questions may have no answer, another
-        one from ids to the probabilities of that."""
+        """JSON lines: id, right texts, predicted text, the best texts with their scores and probabilities, the question
+        and the part of its context with the first answer; and one JSON object from ids to texts, which SQuAD's own
+        evaluation reads. Where questions may have no answer, another one from ids to the probabilities of that."""
         answered = self.answered(outputs)
         ids = [question.id for question in self.questions]
         lines = [
@@ -137,6 +138,8 @@ class SpanTask:
                 "answers": list(question.right),
                 "prediction": prediction,
                 "n_best": with_probabilities(best),
+                "question": excerpt(question.question),
+                "context": excerpt(question.context, question.answers[0].start if question.answers else 0),
             }
             for question, prediction, best in zip(
                 self.questions, answered.predictions, answered.n_best, strict=True
