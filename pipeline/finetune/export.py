@@ -103,10 +103,11 @@ def load_finetuned(directory: Path, trial: str | None = None, tasks: Tasks = TAS
     with contents_of(file):
         tensors = load_file(file)
     with contents_of(directory / MANIFEST_NAME):
+        network = TypeAdapter(NetworkChoice).validate_python(manifest.config["model"])
         return Source(
             state_dict={name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()},
-            config=TypeAdapter(NetworkChoice).validate_python(manifest.config["model"]),
-            head=tasks[manifest.config["tasks"][score.task]["kind"]].head,
+            config=network,
+            head=tasks[manifest.config["tasks"][score.task]["kind"]].head_of(network),
             tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
             input=InputEntry(kind=KIND, uri=str(directory), fingerprint=manifest.fingerprint),
             labels=tuple(content["labels"][score.task]),

@@ -83,10 +83,15 @@ class TaskConfig(Config):
     carriers: ClassVar[tuple[str, ...]]
     """Kinds of network that can be trained on tasks of this form."""
     head: ClassVar[Head]
-    """The head, in `transformers`, of a network that was trained on a task of this form."""
+    """The usual head, in `transformers`, of networks that were trained on a task of this form."""
     later: ClassVar[frozenset[str]] = frozenset()
     """Settings that are newer than scores of this kind of task: left out of `identity` at their defaults, so that
     earlier scores stay valid."""
+
+    @classmethod
+    def head_of(cls, network: NetworkConfig) -> Head:
+        """The head, in `transformers`, of this network after it was trained on a task of this form."""
+        return cls.head
 
     def load(self) -> TaskData[Any]:
         """Read or make the examples.

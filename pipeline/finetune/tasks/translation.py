@@ -47,6 +47,7 @@ class TranslationConfig(GenerationTaskConfig):
     label_smoothing: float = Field(default=0.2, ge=0, lt=1)
     """Probability that training gives to all tokens alike (Szegedy et al. 2016, section 7)."""
 
+    carriers = ("encoder_decoder",)
     metrics = ("bleu", "chrf")
     evaluation_sets = ()
 

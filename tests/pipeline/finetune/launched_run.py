@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pipeline.finetune.encoding import EncodedExamples
 from pipeline.finetune.forms.classification.task import ClassificationTask, token_reader
 from pipeline.finetune.processes import make_accelerator, on_first
 from pipeline.finetune.run import finetune
+from pipeline.finetune.tasks.sst2 import Sst2Config
 from pipeline.finetune.trainer import evaluate, evaluation_loader
 from pipeline.finetune.workload import scores_directory
 from tests.pipeline.finetune.conftest import WORDS, Recorder, write_sst2, write_tokenizer
@@ -40,9 +42,9 @@ def gathered(accelerator, count: int) -> int:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     rows = Ragged(np.repeat(np.arange(count), lengths), offsets)
     encoded = EncodedExamples(rows, None, np.zeros(count, dtype=np.int64))
-    task = ClassificationTask(
-        TransformerConfig(), encoded, encoded, (), ("a",), ("accuracy",), token_reader(0)
-    )
+    tokenizer: Any = SimpleNamespace(pad_id=0)
+    network, config = TransformerConfig(), Sst2Config(path=Path())
+    task = ClassificationTask(network, encoded, encoded, (), ("a",), config, token_reader(network, tokenizer))
     logits = evaluate(accelerator, Echo(), task, evaluation_loader(accelerator, task))
     assert logits[:, 0].tolist() == list(range(count))
     return len(logits)

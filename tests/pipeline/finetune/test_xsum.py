@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
+from models.causal_language_model import CausalLanguageModel
 from models.conditional_generator import ConditionalGenerator, smoothed_loss
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.sequence_to_sequence import SequenceToSequence
 from pipeline.config.loading import validate
 from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.export import load_finetuned
 from pipeline.finetune.forms.base import TaskContext
 from pipeline.finetune.forms.generation.task import GenerationTask, first_sentences
 from pipeline.finetune.metrics.rouge import rouge
@@ -108,12 +110,15 @@ def test_shortest_summary_must_be_below_the_longest():
         validate(FinetuneConfig, {"tasks": {"xsum": task}}, "here")
 
 
-def prepared(corpora: Path, tmp_path: Path, **changes) -> GenerationTask:
+GPT = dataclasses.replace(BART, network="decoder", norm="pre", embedding_norm=False, max_positions=128)
+
+
+def prepared(corpora: Path, tmp_path: Path, network: TransformerConfig = BART, **changes) -> GenerationTask:
     path = xsum_sample(corpora, tmp_path / "xsum.jsonl", 6)
     config = XsumConfig(path=path, train=path, max_target_length=60, num_beams=2, **changes)
     tokenizer = TextTokenizer(words_of(path.read_text(encoding="utf-8"), tmp_path / "words.json"))
     settings = TrainingConfig(max_length=48)
-    return GenerationTask.prepare(TaskContext(config, config.load(), settings, BART, tokenizer))
+    return GenerationTask.prepare(TaskContext(config, config.load(), settings, network, tokenizer))
 
 
 def test_decoder_reads_the_summary_shifted_and_predicts_all_of_it(corpora: Path, tmp_path):
@@ -192,11 +197,53 @@ def test_summaries_are_learnt_by_heart_and_lead_1_stands_beside_them(
     assert {name: measured[name] for name in score.metrics} == pytest.approx(score.metrics)
 
 
+def test_decoder_reads_source_and_prompt_and_predicts_the_summary(corpora: Path, tmp_path):
+    task = prepared(corpora, tmp_path, network=GPT, prompt="the")
+    batch = task.batch(task.train, np.arange(3))
+    bos, eos, pad = 0, 2, 1
+    read, predicted = batch.inputs["input_ids"], batch.inputs["predicted_positions"]
+    the = task.tokenizer.id_of("the")
+    for row in range(3):
+        source, target = task.train.sources[row].tolist(), task.train.targets[row].tolist()
+        assert (source[0], source[-1], target[-1]) == (bos, the, eos)
+        joined = [*source, *target[:-1]]
+        assert read[row].tolist() == joined + [pad] * (read.shape[1] - len(joined))
+        mask = batch.targets["prompt_mask"][row]
+        assert batch.targets["prompts"][row][mask].tolist() == source
+        assert mask[-1]
+        places = predicted[(predicted // read.shape[1]) == row] % read.shape[1]
+        assert [int(read.flatten()[row * read.shape[1] + place]) for place in places] == [the, *target[:-1]]
+    assert batch.targets["targets"].tolist() == [
+        token for row in range(3) for token in task.train.targets[row].tolist()
+    ]
+
+
+def test_summaries_are_learnt_by_heart_with_a_decoder_behind_its_prompt(
+    corpora: Path, tmp_path, make_config, recorder
+):
+    path = xsum_sample(corpora, tmp_path / "xsum.jsonl", 4)
+    tokenizer = words_of(path.read_text(encoding="utf-8"), tmp_path / "words.json")
+    checkpoint = make_checkpoint(tmp_path / "gpt", tokenizer, network=CausalLanguageModel(GPT))
+    config = make_config(
+        tasks={
+            "xsum": {"kind": "xsum", "path": path, "train": path, "max_target_length": 60, "num_beams": 1}
+        },
+        training={"epochs": 80, "batch_size": 4, "lr": 5e-3, "max_length": 48, "scored": "last_epoch"},
+        seeds=[1],
+    )
+    config = config.model_copy(update={"save_models": True})
+    (score,) = finetune(config, checkpoint, track=recorder)
+    assert score.metrics["rouge2"] > 0.8
+    source = load_finetuned(scores_directory(config, checkpoint))
+    assert source.head == "causal_lm"
+    assert source.state_dict.keys() == checkpoint.state_dict().keys()
+
+
 def test_encoder_is_refused_for_generation_before_training(make_config, checkpoint, corpora, tmp_path):
     path = xsum_sample(corpora, tmp_path / "xsum.jsonl", 20)
     config = make_config(tasks={"xsum": {"kind": "xsum", "path": path}})
     with pytest.raises(
-        MismatchError, match=r"needs an encoder-decoder \(BART, mBART, T5\), but the network is an enc"
+        MismatchError, match=r"needs an encoder-decoder \(BART, mBART, T5\) or a decoder .* an enc"
     ):
         finetune(config, checkpoint)
 

@@ -128,8 +128,8 @@ class ClassificationTask:
     labels: tuple[str, ...]
     config: ClassificationTaskConfig
     read: Read
-    test: EncodedExamples | None
-    test_examples: Sequence[Example]
+    test: EncodedExamples | None = None
+    test_examples: Sequence[Example] = ()
     """The examples of `test`."""
 
     evaluation_batch_size = EVALUATION_BATCH_SIZE

@@ -12,6 +12,7 @@ from models.config import NetworkConfig
 from pipeline.finetune.task import TaskConfig, check_positions
 
 if TYPE_CHECKING:
+    from models.hf.heads import Head
     from pipeline.finetune.tokenizer import TextTokenizer
 
 
@@ -42,13 +43,23 @@ class GenerationTaskConfig(TaskConfig):
     language: str | None = None
     """Language tag such as `en_XX`, for networks that were pre-trained with language tags (mBART)."""
 
+    prompt: str = "\nTL;DR:"
+    """Written behind every source where a decoder writes; an encoder-decoder needs none (Radford et al. 2019, section
+    3.6)."""
+
+    later = frozenset({"prompt"})
     num_lead: ClassVar[int | None] = None
     """Sentences at the beginning of a source that are the baseline of summaries; None where there is no such
     baseline."""
 
     form = "generation"
-    carriers = ("encoder_decoder",)
+    carriers = ("encoder_decoder", "decoder")
     head = "seq2seq_lm"
+
+    @classmethod
+    def head_of(cls, network: NetworkConfig) -> Head:
+        """A decoder stays a causal language model."""
+        return "causal_lm" if network.network == "decoder" else cls.head
 
     def measure(self, pairs: Sequence[TextPair], texts: Sequence[str]) -> dict[str, float]:
         """ROUGE of generated texts, one for each pair."""
@@ -84,6 +95,10 @@ class GenerationTaskConfig(TaskConfig):
         self, name: str, max_length: int, network: NetworkConfig, tokenizer: TextTokenizer
     ) -> None:
         """Check the lengths of sources and targets."""
+        if network.network == "decoder":
+            further = self.max_target_length
+            check_positions(name, "training.max_length", max_length, network, further=further)
+            return
         super().check_lengths(name, max_length, network, tokenizer)
         # The decoder reads its start token before the target.
         check_positions(name, f"tasks.{name}.max_target_length", self.max_target_length, network, further=1)

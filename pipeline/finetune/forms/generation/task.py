@@ -1,22 +1,22 @@
-"""Generation of a text for a text, by beam search (Lewis et al. 2020, section 3.3)."""
+"""Generation of a text for a text, by beam search (Lewis et al. 2020, section 3.3); with a decoder, behind a prompt
+(Radford et al. 2019, section 3.6)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import orjson
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
-from models.conditional_generator import ConditionalGenerator, smoothed_loss
+from models.conditional_generator import smoothed_loss
 from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
-from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.encoding import assemble
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
@@ -29,31 +29,9 @@ from pipeline.finetune.forms.base import (
     unwrapped,
 )
 from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
+from pipeline.finetune.forms.generation.writers import WRITERS, EncodedPairs
 from pipeline.finetune.metrics.rouge import sentences
-from pipeline.finetune.tokenizer import GenerationFormat, SequenceFormat, TextTokenizer, generation_format
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPairs:
-    """Source and target texts."""
-
-    sources: Ragged
-    """Per pair the token ids of the source, int64."""
-    targets: Ragged
-    """Per pair the token ids of the target, int64."""
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [pairs]: tokens of each source."""
-        return self.sources.lengths
-
-    @property
-    def predictions(self) -> np.ndarray:
-        """int64 [pairs]: tokens of each target."""
-        return self.targets.lengths
+from pipeline.finetune.tokenizer import GenerationFormat, SequenceFormat, TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +59,12 @@ class GenerationTask:
         """
         data, config, network, tokenizer = context.data, context.config, context.network, context.tokenizer
         assert isinstance(network, TransformerConfig), "a workload checks which networks carry this form"
-        layout = generation_format(network, tokenizer, config.language, config.written_language)
+        writer = WRITERS[network.network]
+        layout = writer.format(network, tokenizer, config)
 
         def encode(pairs: Sequence[TextPair]) -> EncodedPairs:
             sources = [pair.source for pair in pairs]
-            targets = [pair.target for pair in pairs]
+            targets = [writer.before_target + pair.target for pair in pairs]
             return EncodedPairs(
                 _encode(tokenizer, layout.source, sources, context.settings.max_length),
                 _encode(tokenizer, layout.target, targets, config.max_target_length),
@@ -107,25 +86,12 @@ class GenerationTask:
         return max(1, EVALUATION_BATCH_SIZE // self.config.num_beams)
 
     def build(self) -> nn.Module:
-        return ConditionalGenerator(self.network)
+        return WRITERS[self.network.network].build(self.network)
 
     def batch(self, part: EncodedPairs, rows: np.ndarray) -> PaddedBatch:
-        """Pairs, the target shifted by one to the right for the decoder."""
-        pad_id = self.tokenizer.pad_id
-        input_ids, present = pad_rows(part.sources, rows, pad_id)
-        written, predicted = pad_rows(part.targets, rows, pad_id)
-        decoder_input_ids = np.roll(written, 1, axis=1)
-        decoder_input_ids[:, 0] = self.format.start
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": present,
-            "decoder_input_ids": decoder_input_ids,
-            "predicted_positions": np.flatnonzero(predicted),
-        }
-        return PaddedBatch(
-            {name: torch.from_numpy(array) for name, array in inputs.items()},
-            {"targets": torch.from_numpy(written[predicted])},
-        )
+        """Pairs as the network reads them."""
+        batch = WRITERS[self.network.network].batch
+        return batch(part, rows, self.tokenizer.pad_id, self.format.start)
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """Cross-entropy of the tokens of the targets."""
@@ -133,8 +99,7 @@ class GenerationTask:
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """int64 [batch, max_target_length]: generated ids, without the start token, padded."""
-        generator = unwrapped(model)
-        assert isinstance(generator, ConditionalGenerator)
+        generator: Any = unwrapped(model)
         config = self.config
         search = GenerationConfig(
             num_beams=config.num_beams,
@@ -146,7 +111,7 @@ class GenerationTask:
             eos_token_id=self.tokenizer.special["eos"],
             pad_token_id=self.tokenizer.pad_id,
         )
-        inputs = batch.inputs["input_ids"], batch.inputs["attention_mask"]
+        inputs = batch.targets["prompts"], batch.targets["prompt_mask"]
         found = generate(generator.network, *inputs, search)
         written = found.sequences[:, found.prompt_length :]
         return F.pad(written, (0, config.max_target_length - written.shape[1]), value=self.tokenizer.pad_id)
