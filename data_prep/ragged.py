@@ -24,6 +24,13 @@ class Ragged:
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return cls(np.concatenate(rows) if rows else np.empty(0, dtype=np.int64), offsets)
 
+    @classmethod
+    def join(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of all parts (of one dtype), in order."""
+        sizes = [np.zeros(1, dtype=np.int64), *(part.lengths for part in parts)]
+        values = np.concatenate([part.values for part in parts]) if parts else np.empty(0, dtype=np.int64)
+        return cls(values, np.cumsum(np.concatenate(sizes)))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -52,3 +59,10 @@ class Ragged:
         # Element k of the result is the (k - start of its row)-th element of that row.
         places = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], sizes)
         return Ragged(self.values[places], offsets)
+
+    def replaced(self, rows: np.ndarray, other: Ragged) -> Ragged:
+        """A copy with the given rows replaced by the rows of `other`."""
+        order = np.arange(len(self))
+        order[rows] = len(self) + np.arange(len(other))
+        offsets = np.append(self.offsets, self.offsets[-1] + other.offsets[1:])
+        return Ragged(np.append(self.values, other.values), offsets).take(order)

@@ -1,4 +1,8 @@
-"""What py3langid's model makes of a text, as a score for every label."""
+"""What py3langid's model makes of a text, by a compiled loop over its arrays.
+
+Log probabilities are rounded to 256 steps, so that the table stays in caches: probabilities differ from py3langid's by
+less than 0.02, and an excerpt of 1,000 characters takes a tenth of its time.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +24,28 @@ text. None for a text in which the model sees nothing."""
 @cache
 def load_py3langid() -> tuple[list[str], Scores]:
     """The labels of the model that comes with py3langid, a few twice (languages of two scripts), and its scores."""
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier, visit_counts
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    from data_prep.filters.language_kernel import add_up
 
     model = LanguageIdentifier.from_model_file(MODEL_FILE)
-    first_of_row = [row << 8 for row in model.tk_row]
+    next_state = np.asarray(model.tk_nextmove, np.uint32)
+    first_of_row = np.asarray(model.tk_row, np.int32) << 8
+    feature_of = np.asarray(model.tk_output, np.int32)
+    negated = -np.asarray(model.nb_ptc, np.float32)
+    assert negated.min() >= 0
+    step = negated.max() / np.float32(255)
+    weights = np.round(negated / step).astype(np.uint8)
+    del negated
+    prior = np.asarray(model.nb_pc, np.float32)
+    counts = np.zeros(len(weights), np.int32)
 
     def score(text: str) -> np.ndarray | None:
-        encoded = _as_trained(text)
-        visits = visit_counts(model.tk_nextmove, first_of_row, model.tk_output, encoded)
-        if not visits:
+        encoded = np.frombuffer(_as_trained(text), np.uint8)
+        scores = np.empty(len(prior), np.float32)
+        if not add_up(encoded, next_state, first_of_row, feature_of, weights, step, prior, counts, scores):
             return None
-        # `classify` would add up the two columns of Serbian.
-        counts = np.fromiter(visits.values(), dtype=np.float32)
-        return (np.log1p(counts) @ model.nb_ptc[list(visits)] + model.nb_pc) / np.float32(
-            np.sqrt(len(encoded))
-        )
+        return scores / np.float32(np.sqrt(len(encoded)))
 
     return _with_scripts(list(model.nb_classes), score), score
 

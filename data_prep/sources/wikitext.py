@@ -1,7 +1,7 @@
 """Wikitext to plain text: what a reader of the page sees as running text, and its headings.
 
-Extension tags are taken out first; the rest (templates, links, tables, headings, HTML, entities) is parsed by
-mwparserfromhell and rendered by node type.
+Extension tags and simple markup are taken out first; the rest (nested templates and links, headings, HTML, entities)
+is parsed by mwparserfromhell and rendered by node type.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import mwparserfromhell
@@ -20,7 +19,7 @@ from data_prep.sources.punctuation_repairs import repair_punctuation
 from data_prep.sources.text import clean_text
 from data_prep.sources.wikipedia_links import LinkRules
 from data_prep.sources.wikipedia_page import Page
-from data_prep.sources.wikipedia_templates import shown_by, template_key
+from data_prep.sources.wikitext_context import Context
 from data_prep.sources.wikitext_extensions import (
     DROPPED_EXTENSIONS,
     FORMULAS,
@@ -39,20 +38,11 @@ from data_prep.sources.wikitext_marks import (
     literal,
 )
 from data_prep.sources.wikitext_quotes import drop_quotes, drop_quotes_of_line
+from data_prep.sources.wikitext_reduction import reduce_markup
 
 
 class WikitextError(ValueError):
     """The markup of a page cannot be parsed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """The rules of the wiki, the page, and what has been left out of its sentences."""
-
-    rules: LinkRules
-    page: Page
-    dropped: Counter[str]
-    """Templates inside lines of text that show nothing here, by `template_key`."""
 
 
 def plain_text(
@@ -74,9 +64,10 @@ def plain_text(
         WikitextError: mwparserfromhell gave up on the page.
     """
     source, protected = take_extensions(wikitext, keep_formulas=keep_formulas)
-    context = _Context(rules, page, Counter() if dropped is None else dropped)
+    context = Context(rules, page, Counter() if dropped is None else dropped)
+    source = reduce_markup(_SWITCH.sub("", source), context)
     try:
-        code = mwparserfromhell.parse(_SWITCH.sub("", source), skip_style_tags=True)
+        code = mwparserfromhell.parse(source, skip_style_tags=True)
         rendered = _render(code, context)
     except (ParserError, RecursionError, SystemError) as error:
         raise WikitextError(f"its wikitext cannot be parsed: {error}") from error
@@ -101,19 +92,18 @@ _DROPPED_TAGS = DROPPED_EXTENSIONS | FORMULAS | {"table", "includeonly", "style"
 _LINE_TAGS = frozenset({"br", "hr"})
 
 
-def _render(code: Any, context: _Context) -> str:
+def _render(code: Any, context: Context) -> str:
     """The page's text, in which bold and italic quotes are still to be taken out."""
     parts = [_RENDERERS[type(node)](node, context) for node in code.nodes]
-    _count_dropped(list(code.nodes), context)
     # Apostrophes on both sides of a tag or template are no run.
     return "".join([EDGE + part if part.startswith("'") and at else part for at, part in enumerate(parts)])
 
 
-def _render_text(node: Any, context: _Context) -> str:
+def _render_text(node: Any, context: Context) -> str:
     return node.value
 
 
-def _render_nothing(node: Any, context: _Context) -> str:
+def _render_nothing(node: Any, context: Context) -> str:
     return ""
 
 
@@ -126,7 +116,7 @@ _ENTITY_TEXTS: dict[str, str] = {
 }
 
 
-def _render_entity(node: Any, context: _Context) -> str:
+def _render_entity(node: Any, context: Context) -> str:
     try:
         character = str(node.normalize())
     except (ValueError, OverflowError):
@@ -134,22 +124,22 @@ def _render_entity(node: Any, context: _Context) -> str:
     return _ENTITY_TEXTS.get(character, character)
 
 
-def _render_argument(node: Any, context: _Context) -> str:
+def _render_argument(node: Any, context: Context) -> str:
     return "" if node.default is None else _render(node.default, context)
 
 
-def _render_heading(node: Any, context: _Context) -> str:
+def _render_heading(node: Any, context: Context) -> str:
     title = " ".join(_render(node.title, context).replace(LINE_BREAK, " ").split())
     return f"\n{HEADING}{node.level}{title}\n"
 
 
-def _render_external_link(node: Any, context: _Context) -> str:
+def _render_external_link(node: Any, context: Context) -> str:
     if not node.brackets:
         return str(node.url)
     return "" if node.title is None else _render(node.title, context)
 
 
-def _render_wikilink(node: Any, context: _Context) -> str:
+def _render_wikilink(node: Any, context: Context) -> str:
     if context.rules.is_furniture(str(node.title).strip(), node.text is not None):
         return ""
     # As MediaWiki does: quotes in a link's text end with it, and a title has none.
@@ -158,7 +148,7 @@ def _render_wikilink(node: Any, context: _Context) -> str:
     return literal(_render(node.title, context).strip().removeprefix(":"))
 
 
-def _render_tag(node: Any, context: _Context) -> str:
+def _render_tag(node: Any, context: Context) -> str:
     name = str(node.tag).strip().lower()
     if name in _DROPPED_TAGS:
         return ""
@@ -167,43 +157,17 @@ def _render_tag(node: Any, context: _Context) -> str:
     return "" if node.contents is None else _render(node.contents, context)
 
 
-def _render_template(node: Any, context: _Context) -> str:
-    show = shown_by(_template_name(node, context), context.page)
-    if show is None:
-        return ""
-    return show({str(each.name).strip(): _render(each.value, context).strip() for each in node.params})
+def _render_template(node: Any, context: Context) -> str:
+    name = _render(node.name, context) if "{" in str(node.name) else str(node.name)
+    show = context.shown_by(name)
+    if show is not None:
+        return show({str(each.name).strip(): _render(each.value, context).strip() for each in node.params})
+    if "\n" not in str(node):
+        context.count_dropped(name)
+    return ""
 
 
-def _template_name(node: Any, context: _Context) -> str:
-    return _render(node.name, context) if "{" in str(node.name) else str(node.name)
-
-
-_LONGEST_NAME = 60
-_LINE_ENDS = "\n|=*#:;"
-"""Also what stands between the parameters of another template, and marks of lists."""
-
-
-def _count_dropped(siblings: list[Any], context: _Context) -> None:
-    """Count the templates that stand on one line, show nothing, and leave a hole in the text around them."""
-    for at, node in enumerate(siblings):
-        if type(node) is not nodes.Template or "\n" in str(node):
-            continue
-        before = any(_goes_on(each, -1) for each in siblings[max(at - 1, 0) : at])
-        if before or any(_goes_on(each, 0) for each in siblings[at + 1 : at + 2]):
-            name = _template_name(node, context)
-            if shown_by(name, context.page) is None:
-                context.dropped[template_key(name)[:_LONGEST_NAME]] += 1
-
-
-def _goes_on(sibling: Any, end: int) -> bool:
-    """Whether the line of a node goes on in the node beside it, whose first (0) or last (-1) character is there."""
-    if type(sibling) is nodes.Text:
-        return sibling.value[end] not in _LINE_ENDS
-    is_list_mark = type(sibling) is nodes.Tag and sibling.wiki_markup
-    return type(sibling) in (nodes.Wikilink, nodes.ExternalLink, nodes.Tag) and not is_list_mark
-
-
-_RENDERERS: dict[type, Callable[[Any, _Context], str]] = {
+_RENDERERS: dict[type, Callable[[Any, Context], str]] = {
     nodes.Argument: _render_argument,
     nodes.Comment: _render_nothing,
     nodes.ExternalLink: _render_external_link,

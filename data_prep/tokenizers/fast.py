@@ -1,4 +1,4 @@
-"""Bulk encoding of byte-level tokenizers by fastokens, and the check that it equals the reference."""
+"""Bulk encoding: which encoder does it, fastokens as one of them, and the check that it equals the reference."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import orjson
 
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.reference import Encoder, first_tokens
+from data_prep.tokenizers.word_cache import WordCacheEncoder, encodes_words_apart
 
 CHECK_SLICES = 8
 """Slices of text compared with the reference per batch."""
@@ -45,11 +46,13 @@ class FastEncoder:
         return first_tokens(ids, found)
 
 
-def make_fast_encoder(tokenizer_json: str) -> FastEncoder | None:
+def make_fast_encoder(tokenizer_json: str) -> FastEncoder | WordCacheEncoder | None:
     """The fast encoder that fits this tokenizer, or None where there is none to be relied on.
 
     fastokens reads most, not all, tokenizers, and only byte-level ones spell every byte of the text.
     """
+    if encodes_words_apart(tokenizer_json):
+        return WordCacheEncoder(tokenizer_json)
     if not is_byte_level(tokenizer_json):
         return None
     try:

@@ -17,6 +17,7 @@ import numpy as np
 
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.config import WordLexicon
+from data_prep.tokenizers.fast_merges import byte_alphabet
 from data_prep.tokenizers.special import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
@@ -66,14 +67,6 @@ def assemble(words: Iterable[str]) -> Tokenizer:
         single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
     return tokenizer
-
-
-def byte_alphabet() -> list[str]:
-    """[256] the character that GPT-2 writes for each byte: printable bytes are themselves, the others follow on
-    from U+0100 (Radford et al. 2019, `bytes_to_unicode` of the published encoder)."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def _pre_tokenizer():

@@ -6,6 +6,7 @@ import sys
 
 from tests.benchmarks import (
     article_extraction,
+    bpe_training,
     checkpointing,
     denoising,
     elmo_layer,
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "line_wrapping": line_wrapping,
     "encoding": encoding,
     "language": language,
+    "bpe_training": bpe_training,
     "near_duplicates": near_duplicates,
     "web_archive": web_archive,
     "article_extraction": article_extraction,

@@ -15,17 +15,17 @@ from data_prep.tokenizers.word_lexicon import Lexicon
 TRAINED = {"train_bytes": 60_000}
 KINDS: dict[str, tuple[Any, str]] = {
     "byte-level BPE": (TRAINED | {"kind": "byte_level_bpe", "vocab_size": 600}, "fastokens"),
-    "WordPiece": (TRAINED | {"kind": "wordpiece", "vocab_size": 600}, "tokenizers"),
+    "WordPiece": (TRAINED | {"kind": "wordpiece", "vocab_size": 600}, "word_cache"),
     "SentencePiece": (
         TRAINED
         | {"kind": "sentencepiece", "vocab_size": 540, "sentinels": 100, "languages": ["en_XX", "de_DE"]},
-        "tokenizers",
+        "word_cache",
     ),
-    "word lexicon": (TRAINED | {"kind": "word_lexicon", "vocab_size": 1024}, "tokenizers"),
+    "word lexicon": (TRAINED | {"kind": "word_lexicon", "vocab_size": 1024}, "word_cache"),
     "GPT-2": ({"path": "gpt2"}, "fastokens"),
-    "BERT": ({"path": "bert-base-uncased"}, "tokenizers"),
+    "BERT": ({"path": "bert-base-uncased"}, "word_cache"),
 }
-"""By name what `tokenizer` says, and the encoder that does the work of every shard."""
+"""By name what `tokenizer` says, and the encoder that must be found to equal the reference on every shard."""
 
 
 def spelled(tokenizer: Tokenizer, text: str) -> str:

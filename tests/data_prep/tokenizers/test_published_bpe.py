@@ -12,10 +12,10 @@ from tokenizers import Tokenizer
 
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.fast import FastEncoder
+from data_prep.tokenizers.fast_merges import byte_alphabet
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
-from data_prep.tokenizers.word_lexicon import byte_alphabet
 from tests.data_prep.tokenizers import adversarial
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""

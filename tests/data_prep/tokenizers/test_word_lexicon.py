@@ -14,7 +14,7 @@ from data_prep.tokenizers.byte_level_bpe import train_bpe
 from data_prep.tokenizers.config import WordLexicon
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
-from data_prep.tokenizers.word_lexicon import Lexicon, byte_alphabet, train
+from data_prep.tokenizers.word_lexicon import Lexicon, train
 from tests.data_prep.tokenizers import adversarial
 
 TEXTS = ["The river, the city and the naïve river.", "the city naïve river 日本 日本", "rare 日本"]
@@ -94,13 +94,3 @@ def test_text_never_becomes_a_special_token(trained, lexicon):
 def test_another_tokenizer_is_no_lexicon():
     with pytest.raises(ValueError, match="no word lexicon"):
         Lexicon.read(train_bpe(TEXTS, 600, 1))
-
-
-def test_the_alphabet_is_that_of_gpt2():
-    from tokenizers import pre_tokenizers
-
-    assert set(byte_alphabet()) == set(pre_tokenizers.ByteLevel.alphabet())
-    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    for character in ("\x00", " ", "A", "\x7f", "é", "日"):
-        ((written, _),) = splitter.pre_tokenize_str(character)
-        assert written == "".join(byte_alphabet()[byte] for byte in character.encode())
