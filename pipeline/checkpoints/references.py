@@ -20,7 +20,7 @@ from cluster.artefacts.errors import (
     MismatchError,
     ReferenceNotFoundError,
 )
-from cluster.artefacts.manifest import MANIFEST_NAME, hash_file, read_manifest
+from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, hash_file, read_manifest
 from cluster.artefacts.storage import contents_of, is_committed, open_artefact
 from pipeline.checkpoints import checkpoint as checkpoints
 from pipeline.checkpoints.retention import best_step
@@ -62,11 +62,21 @@ class PretrainedModel:
     head: Head | None = None
     """The head that a Hugging Face directory names; None for a checkpoint, whose tensors tell."""
     weights: Weights = "model"
+    weights_file: Path | None = None
+    """The file of a fine-tuned network; None where `directory` tells."""
+    wrapper: str = ""
+    """Prefix of the names in `weights_file` that the network itself does not have."""
+    origin: InputEntry | None = None
+    """The artefact that holds `weights_file`, for lineages."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """float32 weights by the names of cloze's networks."""
         from safetensors.torch import load_file
 
+        if self.weights_file is not None:
+            with contents_of(self.weights_file):
+                found = load_file(self.weights_file)
+            return {name.removeprefix(self.wrapper): tensor for name, tensor in found.items()}
         if self.step is not None:
             file = self.directory / WEIGHT_FILES[self.weights]
             with contents_of(file, CorruptCheckpointError):

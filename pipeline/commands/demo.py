@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.evaluate import show_scores
+from pipeline.commands.finetune import show_scores
 from pipeline.commands.output import Json, print_json, print_mapping
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.evaluate import REFERENCE_HELP
+from pipeline.commands.finetune import REFERENCE_HELP
 from pipeline.commands.output import Json, RunsDir, print_json, print_mapping
 
 

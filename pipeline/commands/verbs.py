@@ -9,8 +9,8 @@ from pipeline.commands import (
     data,
     demo,
     doctor,
-    evaluate,
     export,
+    finetune,
     jobs,
     plan,
     prompt,
@@ -29,5 +29,6 @@ app = typer.Typer(
 )
 app.add_typer(data.data_app, name="data")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
-for module in (demo, plan, train, evaluate, prompt, export, runs, checkpoints, jobs, doctor, schema):
+app.add_typer(finetune.finetune_app, name="finetune")
+for module in (demo, plan, train, prompt, export, runs, checkpoints, jobs, doctor, schema):
     module.register(app)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
@@ -14,16 +14,25 @@ TAG_FIELDS = ("kind", "network")
 
 
 def members_at(kind: Any, location: tuple[Any, ...]) -> set[type]:
-    """The config classes that may stand at `location`; list indexes and union tags are passed over."""
+    """The config classes that may stand at `location`; indexes, keys of mappings and union tags are passed over."""
     models = members_in(kind)
-    for part in location:
+    for number, part in enumerate(location):
         annotations = [fields_of(model)[part] for model in models if part in fields_of(model)]
         if annotations:
             models = set().union(*map(members_in, annotations))
-        else:
+        elif not is_mapping_key(kind, location[: number + 1]):
             tagged = {m for m in models if part in tags_of(m)}
             models = tagged or models
     return models
+
+
+def is_mapping_key(kind: Any, location: tuple[Any, ...]) -> bool:
+    """Whether the last part of `location` is a key that the user chose, such as the name of a task."""
+    if len(location) < 2:
+        return False
+    holders = members_at(kind, location[:-2])
+    fields = [fields_of(model).get(location[-2]) for model in holders]
+    return any(get_origin(annotation) in (dict, Mapping) for annotation in fields)
 
 
 def members_in(annotation: Any) -> set[type]:

@@ -12,7 +12,7 @@ from pydantic_core import ArgsKwargs
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ConfigProblem
-from pipeline.config.members import TAG_FIELDS, field_names, fields_of, members_at, tags_of
+from pipeline.config.members import TAG_FIELDS, field_names, fields_of, is_mapping_key, members_at, tags_of
 
 
 class SettingsMisfit(ValueError):
@@ -148,7 +148,8 @@ def _without_tags(kind: Any, location: tuple[Any, ...]) -> list[Any]:
     return [
         part
         for number, part in enumerate(location)
-        if not any(
+        if is_mapping_key(kind, location[: number + 1])
+        or not any(
             part in tags_of(model) and part not in fields_of(model)
             for model in members_at(kind, location[:number])
         )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Union
 
 from pydantic import Field, create_model, model_validator
 
 from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
-from pipeline.finetune.settings import Precision, TrainingConfig
+from pipeline.finetune.settings import Precision, Search, TrainingConfig
 from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TaskChoice
 
@@ -45,6 +47,8 @@ class FinetuneConfig(Config):
     """Settings of each training; a task may override them in its own `training`."""
     seeds: tuple[int, ...] = Field(default=(1, 2, 3), min_length=1)
     """One training per task for each; decides the new head, the order of examples and dropout."""
+    search: Search = Search()
+    """Training settings to try; of each task, the choice with the best median over seeds is reported."""
     compare_random: bool = False
     """Whether every training is repeated from random weights, to see what pre-training gained."""
     scratch: ScratchConfig | None = None
@@ -55,6 +59,13 @@ class FinetuneConfig(Config):
     """Number format of the forward and backward pass; weights and optimizer stay in fp32."""
     num_threads: int | None = Field(default=None, gt=0)
     """CPU threads of a process; null leaves it to torch and OMP_NUM_THREADS."""
+    side_by_side: int | None = Field(default=1, gt=0)
+    """Trainings at a time, each in a Ray worker of its own; 1 trains in this process, null takes one for each GPU, or
+    without GPUs for each `num_threads` CPUs of the cluster."""
+    save_every_s: float = Field(default=60.0, ge=0)
+    """Least seconds between two saves of a running training; a killed one goes on from the last, bit for bit."""
+    log_every_updates: int = Field(default=20, gt=0)
+    """Updates whose mean loss is one point in MLflow."""
 
     @model_validator(mode="after")
     def _sound(self) -> FinetuneConfig:
@@ -69,9 +80,12 @@ class FinetuneConfig(Config):
             raise ValueError("; ".join(problems))
         return self
 
-    def training_of(self, task: str) -> TrainingConfig:
-        """The settings a task is trained with."""
-        return self.tasks[task].training.applied_to(self.training)
+    def training_of(
+        self, task: str, choice: Mapping[str, float | int] = MappingProxyType({})
+    ) -> TrainingConfig:
+        """The settings a task is trained with, `choice` among the searched ones."""
+        own = self.tasks[task].training.applied_to(self.training)
+        return TrainingConfig.model_validate(own.model_dump() | dict(choice))
 
 
 def with_tasks(tasks: Tasks) -> type[FinetuneConfig]:

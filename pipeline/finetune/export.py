@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -12,7 +13,7 @@ from cluster.artefacts.confined import inside
 from cluster.artefacts.errors import ExportError, MismatchError, ReferenceNotFoundError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, Manifest
 from cluster.artefacts.storage import contents_of, open_artefact
-from models.config import ElmoConfig
+from models.config import ElmoConfig, NetworkConfig
 from pipeline.checkpoints.references import Weights
 from pipeline.config.networks import NetworkChoice
 from pipeline.exporting import exporting
@@ -22,7 +23,7 @@ from pipeline.finetune.scores import KIND, SCORES_FILE, Score
 from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TASKS
 
-_WRAPPER = "network."
+WRAPPER = "network."
 """Prefix of the tensor names of a ConditionalGenerator, which the encoder-decoder inside does not have."""
 
 
@@ -94,24 +95,50 @@ def load_finetuned(directory: Path, trial: str | None = None, tasks: Tasks = TAS
     """
     from safetensors.torch import load_file
 
+    found = finetuned_network(directory, trial)
+    with contents_of(found.weights_file):
+        tensors = load_file(found.weights_file)
+    with contents_of(directory / MANIFEST_NAME):
+        return Source(
+            state_dict={name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()},
+            config=found.network,
+            head=tasks[found.manifest.config["tasks"][found.trial.task]["kind"]].head_of(found.network),
+            tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
+            input=InputEntry(kind=KIND, uri=str(directory), fingerprint=found.manifest.fingerprint),
+            labels=found.labels,
+            trial=trial,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FinetunedNetwork:
+    """A network among scores, whose bytes were verified."""
+
+    trial: Trial
+    network: NetworkConfig
+    labels: tuple[str, ...]
+    """Of its task, in the order of their numbers."""
+    weights_file: Path
+    manifest: Manifest
+
+
+def finetuned_network(directory: Path, trial: str | None = None) -> FinetunedNetwork:
+    """Find a fine-tuned network in an artefact of scores; its weights are not loaded.
+
+    Arguments and errors: as `load_finetuned`.
+    """
     manifest = open_artefact(directory, kind=KIND)
     with contents_of(directory / SCORES_FILE):
         content = orjson.loads((directory / SCORES_FILE).read_bytes())
         scores = {Trial.of(score).name: score for score in map(Score.model_validate, content["scores"])}
-    score = scores[_choose(directory, manifest, scores, trial)]
-    file = inside(directory, Trial.of(score).model_file)
-    with contents_of(file):
-        tensors = load_file(file)
+    chosen = Trial.of(scores[_choose(directory, manifest, scores, trial)])
     with contents_of(directory / MANIFEST_NAME):
-        network = TypeAdapter(NetworkChoice).validate_python(manifest.config["model"])
-        return Source(
-            state_dict={name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()},
-            config=network,
-            head=tasks[manifest.config["tasks"][score.task]["kind"]].head_of(network),
-            tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
-            input=InputEntry(kind=KIND, uri=str(directory), fingerprint=manifest.fingerprint),
-            labels=tuple(content["labels"][score.task]),
-            trial=trial,
+        return FinetunedNetwork(
+            trial=chosen,
+            network=TypeAdapter(NetworkChoice).validate_python(manifest.config["model"]),
+            labels=tuple(content["labels"][chosen.task]),
+            weights_file=inside(directory, chosen.model_file),
+            manifest=manifest,
         )
 
 

@@ -12,12 +12,13 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from cluster.artefacts.errors import ConfigError
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.settings import Precision
 
 Result = TypeVar("Result")
 
-MIXED_PRECISION: dict[Precision, str] = {"fp32": "no", "bf16": "bf16"}
+MIXED_PRECISION: dict[Precision, str] = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 """Accelerate's names of the precisions."""
 
 
@@ -27,6 +28,11 @@ def make_accelerator(config: FinetuneConfig) -> Accelerator:
         torch.set_num_threads(config.num_threads)
     # Without `cpu` on machines without GPUs, Accelerate takes each of several processes for the only one.
     cpu = not torch.accelerator.is_available()
+    if cpu and config.precision == "fp16":
+        raise ConfigError(
+            "precision: fp16 needs a GPU, and this machine has none.",
+            next_step="set precision=fp32, or precision=bf16 on processors that compute in it",
+        )
     return Accelerator(cpu=cpu, mixed_precision=MIXED_PRECISION[config.precision])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -14,25 +15,30 @@ from pipeline.finetune.scores import SCORES_FILE, Initial, Score
 
 TOKENIZER_FILE = "tokenizer.json"
 """Lies beside fine-tuned weights, so that they can be used without the checkpoint that they started from."""
+IN_PROGRESS = "in-progress"
+"""Directory, beside the finished trainings, of the states and the notes of those that have begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One training: a task, the weights it starts from, and a seed."""
+    """One training: a task, the weights it starts from, a seed, and a choice of searched settings."""
 
     task: str
     initial: Initial
     seed: int
+    choice: tuple[tuple[str, float | int], ...] = ()
+    """Names and values of searched settings, in the search's order; empty without a search."""
 
     @classmethod
     def of(cls, score: Score) -> Trial:
         """The training with this score."""
-        return cls(score.task, score.initial, score.seed)
+        return cls(score.task, score.initial, score.seed, tuple(score.choice.items()))
 
     @property
     def name(self) -> str:
-        """`TASK-INITIAL-SEED`, unique in a run and safe in file names."""
-        return f"{self.task}-{self.initial}-{self.seed}"
+        """`TASK-INITIAL-SEED`, or `TASK-INITIAL-lr=2e-05-SEED`: unique in a run and safe in file names."""
+        chosen = "".join(f"-{setting}={value}" for setting, value in self.choice)
+        return f"{self.task}-{self.initial}{chosen}-{self.seed}"
 
     def file(self, kind: str) -> str:
         """The name of one of its files: `predictions-TASK-INITIAL-SEED.jsonl` for `predictions.jsonl`."""
@@ -55,10 +61,12 @@ class TrialRecord(PartRecord):
     files: tuple[FileEntry, ...]
     tracked_run: str
     """Its MLflow run."""
+    seconds: float | None = None
+    """Time of training and evaluation, of all attempts together; None in records of older versions."""
 
     @property
     def part_name(self) -> str:
-        """`TASK-INITIAL-SEED`."""
+        """Name of the training."""
         return Trial.of(self.score).name
 
     @property
@@ -74,11 +82,17 @@ def write_scores(
     directory: Path, records: Sequence[TrialRecord], labels: Mapping[str, Sequence[str]]
 ) -> None:
     """Write `scores.json`: every score, and the labels of every task in the order of their numbers."""
-    scores = [record.score.model_dump(mode="json", exclude={"reference"}) for record in records]
+    scores = [stored_score(record.score) for record in records]
     content = {"scores": scores, "labels": {task: list(names) for task, names in labels.items()}}
     write_durably(
         directory / SCORES_FILE, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
     )
+
+
+def stored_score(score: Score) -> dict[str, Any]:
+    """A score as it is written: without its checkpoint, and without what older versions did not know, where unused."""
+    unused = {name for name in ("choice", "kept_epoch") if not getattr(score, name)}
+    return score.model_dump(mode="json", exclude={"reference", *unused})
 
 
 def file_entries(directory: Path, names: Iterable[str], rows: int | None = None) -> tuple[FileEntry, ...]:

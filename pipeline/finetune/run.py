@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from cluster.artefacts.storage import storage_errors
 from cluster.progress import Advance, progress
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.results import (
+    IN_PROGRESS,
     TOKENIZER_FILE,
     TRIAL_RECORDS,
     TrialRecord,
@@ -39,8 +41,9 @@ def finetune(
 ) -> list[Score]:
     """Train every task from the checkpoint (and from random weights, if asked), once per seed.
 
-    Finished trainings are never repeated: a killed run continues after them, a finished artefact is only
-    verified, and a damaged file costs only its own training. All processes call this; the first one writes.
+    Finished trainings are never repeated: a killed run continues after them, and in the middle of a training after its
+    last saved update. A finished artefact is only verified, and a damaged file costs only its own training. All
+    processes call this; the first one writes.
 
     Args:
         pretrained: the checkpoint; None trains the network of `config.scratch`.
@@ -87,6 +90,7 @@ def _make(
 
     def conclude() -> None:
         with storage_errors(workspace):
+            shutil.rmtree(workspace / IN_PROGRESS, ignore_errors=True)
             write_scores(workspace, records, {name: task.labels for name, task in workload.tasks.items()})
             files = [*file_entries(workspace, [SCORES_FILE], rows=len(records))]
             if workload.config.save_models:
@@ -94,7 +98,8 @@ def _make(
                 files += file_entries(workspace, [TOKENIZER_FILE])
         files += [entry for record in records for entry in record.files]
         tracked = {record.part_name: record.tracked_run for record in records}
-        stats = {"trainings": len(records), "tracked_runs": tracked}
+        seconds = {record.part_name: record.seconds for record in records}
+        stats = {"trainings": len(records), "tracked_runs": tracked, "seconds": seconds}
         artefact.conclude(condition, workspace, files, stats)
 
     accelerator = make_accelerator(workload.config)
@@ -110,19 +115,22 @@ def _train_missing(
     finished: dict[str, TrialRecord],
     track: StartRun,
 ) -> list[TrialRecord]:
-    """The records of all trials, in order; trains those that `finished` does not have."""
+    """The records of all trials, in order; trains those that `finished` does not have, one after another or side by
+    side."""
+    from pipeline.finetune.side_by_side import train_side_by_side
     from pipeline.finetune.trials import TrialRunner
 
     runner = TrialRunner(accelerator, workload, workspace, track)
-    records: list[TrialRecord] = []
-    with _progress(accelerator, sum(map(runner.num_updates, workload.trials))) as advance:
-        for trial in workload.trials:
-            if trial.name in finished:
-                records.append(finished[trial.name])
-                advance(runner.num_updates(trial), f"{trial.name} already done")
-            else:
-                records.append(runner.run(trial, advance))
-    return records
+    sizes = {trial.name: runner.num_updates(trial) for trial in workload.trials}
+    missing = [trial for trial in workload.trials if trial.name not in finished]
+    with _progress(accelerator, sum(sizes.values())) as advance:
+        for name in finished:
+            advance(sizes[name], f"{name} already done")
+        if workload.config.side_by_side == 1 or len(missing) < 2:
+            finished |= {trial.name: runner.run(trial, advance) for trial in missing}
+        else:
+            finished |= train_side_by_side(accelerator, workload, workspace, missing, track, sizes, advance)
+    return [finished[trial.name] for trial in workload.trials]
 
 
 @contextmanager

@@ -1,10 +1,7 @@
-"""The scores of trainings, and tables over seeds."""
+"""The scores of trainings."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +13,8 @@ from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 
 KIND = "scores"
 SCORES_FILE = "scores.json"
+START = "start"
+"""Setting of scores whose networks started from a fine-tuned network: its reference, `SCORES@TRIAL`."""
 
 Initial = Literal["pretrained", "random"]
 """The weights a training started from."""
@@ -46,9 +45,13 @@ class Score(BaseModel):
     reference: str | None = None
     """The checkpoint, `RUN@STEP` or a directory; None for random weights. Kept in the artefact's manifest,
     not in its files, so that the same scores have the same fingerprint wherever the checkpoint lies."""
+    choice: dict[str, float | int] = {}
+    """Values of searched settings."""
     main_metric: str
     metrics: dict[str, float]
-    """After the last epoch, as shares of 1. Choosing the best epoch would tune on the evaluation examples."""
+    """After the epoch that counts, as shares of 1: the last, unless the settings keep the best."""
+    kept_epoch: int | None = None
+    """The epoch that counts, from 1, where the best is kept; None for the last."""
     num_train_examples: int
     num_evaluation_examples: int
     epochs: tuple[EpochScore, ...]
@@ -61,36 +64,6 @@ class Score(BaseModel):
         return self.metrics[self.main_metric]
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryRow:
-    """One line of a table: a task and its initial weights over seeds, or a baseline of the task."""
-
-    task: str
-    initial: Initial | None
-    """None for a baseline, which nothing was trained for."""
-    reference: str | None
-    """The checkpoint, or the name of the baseline; None for random weights."""
-    num_seeds: int
-    mean: dict[str, float]
-    """By metric."""
-    std: dict[str, float | None]
-    """Sample standard deviation (n - 1) by metric; None with a single seed."""
-
-
-def summarise(scores: Iterable[Score]) -> list[SummaryRow]:
-    """Mean and standard deviation over seeds: a row per task and initial weights, in order of appearance. The first row
-    of a task is followed by one for each of its baselines."""
-    groups: dict[tuple[str, Initial, str | None], list[Score]] = {}
-    for score in scores:
-        groups.setdefault((score.task, score.initial, score.reference), []).append(score)
-    rows: list[SummaryRow] = []
-    for group in groups.values():
-        compared = {row.task for row in rows}
-        rows.append(_summary(group))
-        rows += [] if group[0].task in compared else _baseline_rows(group[0])
-    return rows
-
-
 def read_scores(directory: Path) -> list[Score]:
     """The scores of a committed artefact, with the checkpoint's reference from its manifest.
 
@@ -100,7 +73,8 @@ def read_scores(directory: Path) -> list[Score]:
     manifest = open_artefact(
         directory, kind=KIND, repair="run the same `cloze finetune` again; only damaged trainings are redone"
     )
-    reference = next((entry.uri for entry in manifest.inputs if entry.kind == CHECKPOINT_KIND), None)
+    started_from = (entry.uri for entry in manifest.inputs if entry.kind == CHECKPOINT_KIND)
+    reference = manifest.config.get(START) or next(started_from, None)
     scores = [
         Score.model_validate(row) for row in orjson.loads((directory / SCORES_FILE).read_bytes())["scores"]
     ]
@@ -110,30 +84,3 @@ def read_scores(directory: Path) -> list[Score]:
 def with_reference(score: Score, reference: str | None) -> Score:
     """The score naming its checkpoint, unless it started from random weights."""
     return score.model_copy(update={"reference": reference if score.initial == "pretrained" else None})
-
-
-def _summary(group: list[Score]) -> SummaryRow:
-    first = group[0]
-    values = {name: [score.metrics[name] for score in group] for name in first.metrics}
-    return SummaryRow(
-        task=first.task,
-        initial=first.initial,
-        reference=first.reference,
-        num_seeds=len(group),
-        mean={name: statistics.fmean(found) for name, found in values.items()},
-        std={name: statistics.stdev(found) if len(found) > 1 else None for name, found in values.items()},
-    )
-
-
-def _baseline_rows(score: Score) -> list[SummaryRow]:
-    return [
-        SummaryRow(
-            task=score.task,
-            initial=None,
-            reference=name,
-            num_seeds=0,
-            mean=metrics,
-            std=dict.fromkeys(metrics),
-        )
-        for name, metrics in score.baselines.items()
-    ]

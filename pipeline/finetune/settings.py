@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from itertools import product
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.config.loading import Config
 
 Scored = Literal["every_epoch", "last_epoch"]
+Kept = Literal["last", "best"]
 
 
 class TrainingConfig(Config):
@@ -33,6 +35,21 @@ class TrainingConfig(Config):
     """Training examples used: a fixed sample, the same for every seed; null uses all."""
     scored: Scored = "every_epoch"
     """After which epochs the evaluation examples are scored; where texts are searched for, the last may be enough."""
+    layer_decay: float | None = Field(default=None, gt=0, le=1)
+    """Learning rate of each layer as a share of the layer's above it (Clark et al. 2020, table 7); null trains all
+    layers at the same rate."""
+    keep: Kept = "last"
+    """The epoch whose weights, predictions and score count: the last, or the one with the best main metric on the
+    evaluation examples. The best is chosen on the examples that it is scored on, and tables say so."""
+    patience: int | None = Field(default=None, gt=0)
+    """End after so many scored epochs without a better main metric; null trains all epochs. The learning rate falls as
+    if all epochs came."""
+
+    @model_validator(mode="after")
+    def _scored_where_chosen(self) -> TrainingConfig:
+        if self.scored == "last_epoch" and (self.keep == "best" or self.patience):
+            raise ValueError("keep: best and patience compare epochs, and need scored: every_epoch")
+        return self
 
 
 class TrainingOverrides(Config):
@@ -56,10 +73,47 @@ class TrainingOverrides(Config):
     """Training examples used."""
     scored: Scored | None = None
     """After which epochs the evaluation examples are scored."""
+    layer_decay: float | None = Field(default=None, gt=0, le=1)
+    """Learning rate of each layer as a share of the layer's above it."""
+    keep: Kept | None = None
+    """The epoch that counts."""
+    patience: int | None = Field(default=None, gt=0)
+    """End after so many scored epochs without a better main metric."""
 
     def applied_to(self, shared: TrainingConfig) -> TrainingConfig:
         """`shared`, with the values that are set here."""
-        return shared.model_copy(update=self.model_dump(exclude_none=True))
+        return TrainingConfig.model_validate(shared.model_dump() | self.model_dump(exclude_none=True))
 
 
-Precision = Literal["fp32", "bf16"]
+ADDED_LATER = ("layer_decay", "keep", "patience")
+"""Settings that older scores do not name: left out of identities at their defaults, so that those stay the same."""
+
+
+def training_identity(training: TrainingConfig) -> dict[str, Any]:
+    """The settings as plain data, the same for a training of an older version that had fewer."""
+    fields = TrainingConfig.model_fields
+    return {
+        name: value
+        for name, value in training.model_dump(mode="json").items()
+        if name not in ADDED_LATER or value != fields[name].default
+    }
+
+
+class Search(Config):
+    """A grid of training settings: every task is trained with every combination and every seed."""
+
+    lr: tuple[float, ...] = ()
+    """Peak learning rates; none takes the training's."""
+    batch_size: tuple[int, ...] = ()
+    """Examples of the global batch."""
+    epochs: tuple[int, ...] = ()
+    """Passes over the training examples."""
+
+    @property
+    def choices(self) -> tuple[dict[str, float | int], ...]:
+        """Every combination, the first setting slowest; a single empty one without a search."""
+        searched = {name: values for name, values in self.model_dump().items() if values}
+        return tuple(dict(zip(searched, chosen, strict=True)) for chosen in product(*searched.values()))
+
+
+Precision = Literal["fp32", "bf16", "fp16"]

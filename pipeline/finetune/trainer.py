@@ -1,48 +1,21 @@
-"""One training of one network on one task, with Accelerate: alone or among several processes.
-
-An update divides the summed loss by the predictions of the *global* batch, and dropout is seeded by (seed,
-update, micro-batch). So the number of processes changes nothing but the order of floating-point sums.
-"""
+"""One training of one network on one task, with Accelerate: alone or among several processes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import nn
-from torch.utils.data import DataLoader
 
-from cluster.artefacts.errors import ClozeError, ConfigError
-from models.weights import decay_groups
-from pipeline.finetune.batches import UpdatePlan
-from pipeline.finetune.forms.base import PaddedBatch, PreparedTask
+from pipeline.finetune.evaluation import evaluate, evaluation_loader
+from pipeline.finetune.forms.base import PreparedTask, unwrapped
 from pipeline.finetune.settings import TrainingConfig
-from pipeline.samples.noise.noise import Noise
-
-BETAS = (0.9, 0.98)
-"""Decay rates of AdamW (Liu et al. 2019, section 3.1)."""
-EPSILON = 1e-6
-MAX_GRADIENT_NORM = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class EpochReport:
-    """Loss and metrics of an epoch."""
-
-    epoch: int
-    """From 1."""
-    update: int
-    """Updates done so far."""
-    loss: float
-    """Mean training loss of the epoch, nats per prediction."""
-    metrics: dict[str, float]
-    """On the evaluation examples; none after epochs that are not scored."""
+from pipeline.finetune.training_state import EpochReport, Kept, StateFile, TrainingState
+from pipeline.finetune.updates import Updater, make_optimizer, plan_updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +23,27 @@ class Outcome:
     """The result of a training."""
 
     outputs: np.ndarray
-    """[evaluation rows, ...]: the form's outputs after the last epoch."""
+    """[evaluation rows, ...]: the form's outputs after the epoch that counts."""
     epochs: tuple[EpochReport, ...]
+    kept: EpochReport
+    """The epoch that counts; the network has its weights."""
+    losses: tuple[float, ...]
+    """Mean loss of every update, nats per prediction."""
+    test_outputs: np.ndarray | None
+    """[test rows, ...], where the task has unlabelled examples."""
 
 
-OnUpdate = Callable[[float], None]
-"""Called after every update with its mean loss (of this process's predictions where there are several)."""
-OnEpoch = Callable[[EpochReport], None]
-"""Called after every epoch."""
+def _ignore(*_: object) -> None:
+    """Told of nothing."""
 
 
-def plan_updates(settings: TrainingConfig, num_examples: int, seed: int, num_processes: int) -> UpdatePlan:
-    """The plan of a training.
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What is told of a training's progress, in every process."""
 
-    Raises:
-        ConfigError: there are more processes than micro-batches in a batch, so some would be idle.
-    """
-    micro_batch_size = min(settings.micro_batch_size or settings.batch_size, settings.batch_size)
-    if math.ceil(settings.batch_size / micro_batch_size) < num_processes:
-        raise ConfigError(
-            f"A batch of {settings.batch_size} in micro-batches of {micro_batch_size} cannot be shared by"
-            f" {num_processes} processes.",
-            next_step=f"set training.micro_batch_size={max(1, settings.batch_size // num_processes)}"
-            f"{'' if settings.batch_size >= num_processes else f' and training.batch_size={num_processes}'}",
-        )
-    return UpdatePlan(num_examples, settings.epochs, settings.batch_size, micro_batch_size, seed)
+    on_update: Callable[[int, float], None] = field(default=_ignore)
+    """(updates done, mean loss of the last one); of several processes, each estimates the loss from its own share."""
+    on_epoch: Callable[[EpochReport], None] = field(default=_ignore)
 
 
 def train(
@@ -83,149 +52,97 @@ def train(
     task: PreparedTask,
     settings: TrainingConfig,
     seed: int,
-    on_update: OnUpdate,
-    on_epoch: OnEpoch,
+    *,
+    main_metric: str | None = None,
+    callbacks: Callbacks = Callbacks(),
+    state_file: StateFile | None = None,
 ) -> Outcome:
     """Train `model` in place and evaluate it after every epoch. Called by all processes together.
 
     Args:
         model: the network that `task` builds.
+        main_metric: decides which epoch is best, where that matters.
+        state_file: keeps the training's place on disk, so that a killed one goes on from there.
 
     Raises:
         ConfigError: the batch cannot be shared by the processes.
         ClozeError: gradients became infinite or not a number.
     """
     plan = plan_updates(settings, len(task.train), seed, accelerator.num_processes)
-    prepared, optimizer = accelerator.prepare(model, make_optimizer(model, settings))
+    optimizer = make_optimizer(model, settings)
+    prepared, wrapped = accelerator.prepare(model, optimizer)
+    state = state_file.restore(model, optimizer) if state_file else TrainingState()
+    updater = Updater(accelerator, prepared, wrapped, task, settings, plan)
     loader = evaluation_loader(accelerator, task)
-    reports: list[EpochReport] = []
-    outputs = np.empty(0)
     with _own_randomness(accelerator):
-        for epoch in range(settings.epochs):
+        for epoch in range(len(state.epochs), settings.epochs):
+            if _is_over(state, settings, main_metric):
+                break
             prepared.train()
-            shares = [
-                _update(accelerator, prepared, optimizer, task, plan, batch, update, settings, on_update)
-                for update, batch in enumerate(plan.epoch_batches(epoch), epoch * plan.updates_per_epoch)
-            ]
-            metrics: dict[str, float] = {}
-            if settings.scored == "every_epoch" or epoch == settings.epochs - 1:
-                outputs = evaluate(accelerator, prepared, task, loader)
-                metrics = task.measure(outputs)
-            # In float64 and summed over processes: every process gets the mean loss of all predictions of the epoch.
-            losses = accelerator.reduce(torch.tensor(shares, dtype=torch.float64, device=accelerator.device))
-            loss = float(torch.as_tensor(losses).mean())
-            reports.append(EpochReport(epoch + 1, len(shares) * (epoch + 1), loss, metrics))
-            on_epoch(reports[-1])
-    accelerator.free_memory(prepared, optimizer, loader)
-    return Outcome(outputs, tuple(reports))
+            for number, batch in enumerate(plan.epoch_batches(epoch)):
+                if number < len(state.losses):
+                    continue
+                state.losses.append(updater.make(state.updates, batch))
+                state.updates += 1
+                callbacks.on_update(state.updates, state.losses[-1] * accelerator.num_processes)
+                if state_file:
+                    state_file.save_when_due(state, model, optimizer)
+            is_scored = settings.scored == "every_epoch" or epoch == settings.epochs - 1
+            outputs = evaluate(accelerator, prepared, task, loader) if is_scored else None
+            _close_epoch(accelerator, state, task.measure(outputs) if outputs is not None else {})
+            if outputs is not None:
+                _keep(state, outputs, model, settings, main_metric)
+            callbacks.on_epoch(state.epochs[-1])
+        kept = state.kept
+        assert kept is not None, "the last epoch is always scored"
+        if kept.weights is not None:
+            model.load_state_dict(kept.weights)
+        tested = None
+        if task.test is not None:
+            tested = evaluate(accelerator, prepared, task, evaluation_loader(accelerator, task, task.test))
+    accelerator.free_memory(prepared, wrapped, loader)
+    epochs = tuple(state.epochs)
+    return Outcome(kept.outputs, epochs, epochs[kept.epoch - 1], tuple(state.curve), tested)
 
 
-def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019) with decay on matrices only, as BERT's released code has it; frozen
-    weights are left out."""
-    groups = decay_groups(model, settings.weight_decay)
-    for group in groups:
-        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPSILON, fused=True)
+def _close_epoch(accelerator: Accelerator, state: TrainingState, metrics: dict[str, float]) -> None:
+    # In float64 and summed over processes: every process gets the losses of all predictions.
+    shares = torch.tensor(state.losses, dtype=torch.float64, device=accelerator.device)
+    losses = torch.as_tensor(accelerator.reduce(shares))
+    state.epochs.append(EpochReport(len(state.epochs) + 1, state.updates, float(losses.mean()), metrics))
+    state.curve += losses.tolist()
+    state.losses = []
 
 
-def learning_rate(update: int, num_updates: int, settings: TrainingConfig) -> float:
-    """Rate of update number `update` (from 0): linear rise over the warm-up, then linear fall towards zero.
-
-    Neither the first nor the last update has rate zero, with which it would learn nothing.
-    """
-    warmup = round(settings.warmup_fraction * num_updates)
-    if update < warmup:
-        return settings.lr * (update + 1) / (warmup + 1)
-    return settings.lr * (num_updates - update) / (num_updates - warmup)
-
-
-def _update(
-    accelerator: Accelerator,
+def _keep(
+    state: TrainingState,
+    outputs: np.ndarray,
     model: nn.Module,
-    optimizer: Any,
-    task: PreparedTask,
-    plan: UpdatePlan,
-    batch: np.ndarray,
-    update: int,
     settings: TrainingConfig,
-    on_update: OnUpdate,
-) -> float:
-    """One optimizer step on the global batch; returns the share of its mean loss from this process."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate(update, plan.num_updates, settings)
-    pieces = plan.micro_batches(batch)
-    rounds = math.ceil(len(pieces) / accelerator.num_processes)
-    predictions = task.train.predictions
-    total = int(predictions[batch].sum())
-    loss_sum, count = 0.0, 0
-    for turn in range(rounds):
-        number = turn * accelerator.num_processes + accelerator.process_index
-        # Gradients are exchanged in the last round, which every process must enter: a process without a micro-batch
-        # left takes part with a repeated one of weight zero.
-        weight = accelerator.num_processes / total if number < len(pieces) else 0.0
-        rows = pieces[number % len(pieces)]
-        padded = task.batch(task.train, rows).to(accelerator.device)
-        last = turn == rounds - 1
-        with nullcontext() if last else accelerator.no_sync(model):
-            torch.manual_seed(Noise.of("finetune-dropout", plan.seed, update, number).seed())
-            loss = task.loss(model, padded)
-            accelerator.backward(loss * weight)
-        if weight:
-            loss_sum += float(loss.detach())
-            count += int(predictions[rows].sum())
-    _step(accelerator, model, optimizer, update)
-    on_update(loss_sum / max(count, 1))
-    return loss_sum / total
+    main_metric: str | None,
+) -> None:
+    """Note the epoch that has just ended as the one that counts, if it does."""
+    epoch = state.epochs[-1].epoch
+    if settings.keep == "last":
+        state.kept = Kept(epoch, outputs, None)
+    elif epoch == _best_epoch(state, main_metric):
+        weights = {
+            name: tensor.detach().cpu().clone() for name, tensor in unwrapped(model).state_dict().items()
+        }
+        state.kept = Kept(epoch, outputs, weights)
 
 
-def _step(accelerator: Accelerator, model: nn.Module, optimizer: Any, update: int) -> None:
-    norm = accelerator.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
-    # The norm is of the exchanged gradients, so all processes stop here together.
-    if norm is not None and not math.isfinite(float(norm)):
-        raise ClozeError(
-            f"The gradients of update {update} are not finite.",
-            kept="the trainings that were finished before",
-            next_step="lower training.lr or raise training.warmup_fraction, and run the same command again",
-        )
-    optimizer.step()
-    optimizer.zero_grad()
+def _best_epoch(state: TrainingState, main_metric: str | None) -> int:
+    """The first epoch with the highest main metric, from 1."""
+    assert main_metric is not None, "which epoch is best is for a metric to say"
+    return max(state.epochs, key=lambda report: report.metrics[main_metric]).epoch
 
 
-def evaluate(
-    accelerator: Accelerator, model: nn.Module, task: PreparedTask, loader: DataLoader
-) -> np.ndarray:
-    """[rows, ...]: the form's outputs for every evaluation row, in order.
-
-    Called by all processes together; each computes a part, all return the whole.
-    """
-    model.eval()
-    rows: list[torch.Tensor] = []
-    outputs: list[torch.Tensor] = []
-    with torch.no_grad():
-        for padded, numbers in loader:
-            batch = cast(PaddedBatch, padded).to(accelerator.device)
-            # Accelerate pads the last round with repeated rows; gathering drops them again.
-            with accelerator.autocast():
-                mine = (numbers.to(accelerator.device), task.outputs(model, batch))
-            found = accelerator.gather_for_metrics(mine)
-            rows.append(found[0].cpu())
-            outputs.append(found[1].cpu())
-    order = torch.cat(rows)
-    assert order.sort().values.equal(torch.arange(len(order))), "each row must be gathered exactly once"
-    return torch.cat(outputs)[order.argsort()].numpy()
-
-
-def evaluation_loader(accelerator: Accelerator, task: PreparedTask) -> DataLoader:
-    """Batches of evaluation rows of similar length, longest first, with their numbers."""
-    by_length = np.argsort(-task.evaluation.lengths, kind="stable")
-
-    def collate(numbers: Sequence[int]) -> tuple[PaddedBatch, torch.Tensor]:
-        rows = np.asarray(numbers)
-        return task.batch(task.evaluation, rows), torch.from_numpy(rows)
-
-    loader = DataLoader(by_length.tolist(), batch_size=task.evaluation_batch_size, collate_fn=collate)
-    return cast(DataLoader, accelerator.prepare_data_loader(loader, device_placement=False))
+def _is_over(state: TrainingState, settings: TrainingConfig, main_metric: str | None) -> bool:
+    """Whether the last epochs brought nothing better, for as long as the settings allow."""
+    if settings.patience is None or not state.epochs:
+        return False
+    return len(state.epochs) - _best_epoch(state, main_metric) >= settings.patience
 
 
 @contextmanager

@@ -4,40 +4,60 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+import orjson
 from accelerate import Accelerator
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
-from cluster.progress import Advance
 from pipeline.finetune.batches import sample_examples
 from pipeline.finetune.forms.base import PreparedTask, TaskContext
 from pipeline.finetune.forms.registry import FORMS
 from pipeline.finetune.processes import on_first
-from pipeline.finetune.results import TRIAL_RECORDS, Trial, TrialRecord, file_entries
+from pipeline.finetune.results import (
+    IN_PROGRESS,
+    TRIAL_RECORDS,
+    Trial,
+    TrialRecord,
+    file_entries,
+)
 from pipeline.finetune.scores import EpochScore, Score
+from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.starting import initial_network
-from pipeline.finetune.trainer import EpochReport, Outcome, plan_updates, train
+from pipeline.finetune.trainer import Callbacks, Outcome, train
+from pipeline.finetune.training_state import EpochReport, StateFile
+from pipeline.finetune.updates import plan_updates
 from pipeline.finetune.workload import Workload
 from pipeline.runs.tracking import TrackedRun
 
+OnProgress = Callable[[int, str], None]
+"""Told of updates that were done since the last call, and how the training stands."""
+
 
 class StartRun(Protocol):
-    """Starts a tracked run, as `pipeline.runs.tracking.start_run` does."""
+    """Starts a tracked run or continues one, as `pipeline.runs.tracking.start_run` does."""
 
     def __call__(
-        self, experiment: str, name: str, *, config: dict, tags: dict[str, str], runs_dir: Path
+        self,
+        experiment: str,
+        name: str,
+        *,
+        config: dict,
+        tags: dict[str, str],
+        runs_dir: Path,
+        resume: str | None = None,
     ) -> TrackedRun: ...
 
 
 class TrialRunner:
-    """Runs the trainings of a workload, in all processes together. Tasks are encoded and weights read once."""
+    """Runs trainings of a workload, in all processes together. Tasks are encoded and weights read once."""
 
     def __init__(
         self, accelerator: Accelerator, workload: Workload, workspace: Path, track: StartRun
@@ -49,20 +69,25 @@ class TrialRunner:
         self._prepared: dict[str, PreparedTask] = {}
 
     def num_updates(self, trial: Trial) -> int:
-        """Updates of a training.
+        """Updates of a training, if it is not ended early.
 
         Raises:
             ConfigError: the batch cannot be shared by the processes.
         """
-        settings = self._workload.config.training_of(trial.task)
-        num_rows = len(self._task(trial.task).train)
+        settings = self._settings(trial)
+        num_rows = len(self.task(trial.task).train)
         return plan_updates(settings, num_rows, trial.seed, self._accelerator.num_processes).num_updates
 
-    def run(self, trial: Trial, advance: Advance) -> TrialRecord:
-        """Train, write predictions (and weights), then the record. A failure marks the tracked run as failed."""
-        tracked = on_first(self._accelerator, lambda: self._start_tracking(trial))
+    def run(self, trial: Trial, on_progress: OnProgress) -> TrialRecord:
+        """Train, write predictions (and weights), then the record. A failure marks the tracked run as failed.
+
+        A training that was begun before goes on after its last saved update, in the same tracked run.
+        """
+        begun = _Begun.read(self._workspace, trial, self._workload.identity(trial))
+        tracked = on_first(self._accelerator, lambda: self._start_tracking(trial, begun.tracked_run))
+        begun = dataclasses.replace(begun, tracked_run=tracked.run_id)
         try:
-            record = self._train_and_record(trial, tracked, advance)
+            record = self._train_and_record(trial, tracked, begun, on_progress)
         except BaseException:
             if self._accelerator.is_main_process:
                 tracked.finish("FAILED")
@@ -71,28 +96,8 @@ class TrialRunner:
             tracked.finish()
         return record
 
-    def _train_and_record(self, trial: Trial, tracked: TrackedRun, advance: Advance) -> TrialRecord:
-        task = self._task(trial.task)
-        pretrained = trial.initial == "pretrained"
-        model = initial_network(task, trial.seed, self._checkpoint_weights if pretrained else None)
-        settings = self._workload.config.training_of(trial.task)
-
-        def on_update(loss: float) -> None:
-            advance(1, f"{trial.name} loss {loss:.3f}")
-
-        def on_epoch(report: EpochReport) -> None:
-            if self._accelerator.is_main_process:
-                self._log(tracked, trial, report)
-
-        outcome = train(self._accelerator, model, task, settings, trial.seed, on_update, on_epoch)
-        return on_first(self._accelerator, lambda: self._record(trial, tracked, model, outcome))
-
-    @cached_property
-    def _checkpoint_weights(self) -> Mapping[str, Tensor]:
-        assert self._workload.pretrained, "only a workload with a checkpoint has pretrained trials"
-        return self._workload.pretrained.state_dict()
-
-    def _task(self, name: str) -> PreparedTask:
+    def task(self, name: str) -> PreparedTask:
+        """A task, encoded."""
         if name not in self._prepared:
             workload = self._workload
             data, config = workload.tasks[name], workload.config.tasks[name]
@@ -103,24 +108,82 @@ class TrialRunner:
             self._prepared[name] = FORMS[config.form](context)
         return self._prepared[name]
 
-    def _record(self, trial: Trial, tracked: TrackedRun, model: nn.Module, outcome: Outcome) -> TrialRecord:
-        task, data = self._task(trial.task), self._workload.tasks[trial.task]
-        limit = self._workload.config.training_of(trial.task).max_train_examples
+    def _settings(self, trial: Trial) -> TrainingConfig:
+        return self._workload.config.training_of(trial.task, dict(trial.choice))
+
+    def _train_and_record(
+        self, trial: Trial, tracked: TrackedRun, begun: _Begun, on_progress: OnProgress
+    ) -> TrialRecord:
+        started = time.monotonic()
+        task, config = self.task(trial.task), self._workload.config
+        pretrained = trial.initial == "pretrained"
+        model = initial_network(task, trial.seed, self._checkpoint_weights if pretrained else None)
+        path = self._workspace / IN_PROGRESS / f"{trial.name}.safetensors"
+        state_file = StateFile(path, begun.identity, self._accelerator, config.save_every_s)
+        if self._accelerator.is_main_process:
+            begun.write(self._workspace, trial)
+        curve = _LossCurve(tracked, f"{trial.task}/loss", config.log_every_updates)
+        done = 0
+
+        def on_update(updates: int, loss: float) -> None:
+            nonlocal done
+            on_progress(updates - done, f"{trial.name} loss {loss:.3f}")
+            done = updates
+            if self._accelerator.is_main_process:
+                curve.add(updates, loss)
+
+        def on_epoch(report: EpochReport) -> None:
+            if self._accelerator.is_main_process:
+                curve.send(report.update)
+                self._log(tracked, trial, report)
+
+        outcome = train(
+            self._accelerator,
+            model,
+            task,
+            self._settings(trial),
+            trial.seed,
+            main_metric=config.tasks[trial.task].metrics[0],
+            callbacks=Callbacks(on_update, on_epoch),
+            state_file=state_file,
+        )
+        if done < (planned := self.num_updates(trial)):
+            on_progress(planned - done, f"{trial.name} ended early")
+        seconds = begun.seconds + time.monotonic() - started
+        record = on_first(self._accelerator, lambda: self._record(trial, tracked, model, outcome, seconds))
+        state_file.remove()
+        return record
+
+    @cached_property
+    def _checkpoint_weights(self) -> Mapping[str, Tensor]:
+        assert self._workload.pretrained, "only a workload with a checkpoint has pretrained trials"
+        return self._workload.pretrained.state_dict()
+
+    def _record(
+        self, trial: Trial, tracked: TrackedRun, model: nn.Module, outcome: Outcome, seconds: float
+    ) -> TrialRecord:
+        task, data = self.task(trial.task), self._workload.tasks[trial.task]
+        settings = self._settings(trial)
         score = Score(
             task=trial.task,
             initial=trial.initial,
             seed=trial.seed,
+            choice=dict(trial.choice),
             main_metric=self._workload.config.tasks[trial.task].metrics[0],
-            metrics=outcome.epochs[-1].metrics,
-            num_train_examples=len(sample_examples(len(data.train), limit)),
+            metrics=outcome.kept.metrics,
+            kept_epoch=outcome.kept.epoch if settings.keep == "best" else None,
+            num_train_examples=len(sample_examples(len(data.train), settings.max_train_examples)),
             num_evaluation_examples=len(data.evaluation),
             epochs=tuple(EpochScore(update=e.update, loss=e.loss, metrics=e.metrics) for e in outcome.epochs),
             baselines=task.baselines(),
         )
         for name, measured in score.baselines.items():
             tracked.log_metrics({f"{trial.task}/{name}/{metric}": v for metric, v in measured.items()}, 0)
+        contents = task.files(outcome.outputs) | {"losses.json": orjson.dumps(list(outcome.losses))}
+        if outcome.test_outputs is not None:
+            contents |= task.submission(outcome.test_outputs)
         with storage_errors(self._workspace):
-            files = {trial.file(kind): content for kind, content in task.files(outcome.outputs).items()}
+            files = {trial.file(kind): content for kind, content in contents.items()}
             for name, content in files.items():
                 write_durably(self._workspace / name, content)
             written = list(files)
@@ -132,19 +195,21 @@ class TrialRunner:
                 score=score,
                 files=file_entries(self._workspace, written),
                 tracked_run=tracked.run_id,
+                seconds=round(seconds, 3),
             )
             TRIAL_RECORDS.write(self._workspace, record)
         return record
 
-    def _start_tracking(self, trial: Trial) -> TrackedRun:
+    def _start_tracking(self, trial: Trial, resume: str | None) -> TrackedRun:
         workload, config = self._workload, self._workload.config
         settings = workload.settings
         return self._track(
             config.experiment,
-            f"{config.name}/{trial.name}",
+            f"{config.name}/{workload.directory.name}/{trial.name}",
             config={
                 **{name: settings[name] for name in ("model", "precision")},
-                "task": settings["tasks"][trial.task],
+                "task": settings["tasks"][trial.task]
+                | {"training": self._settings(trial).model_dump(mode="json")},
                 "seed": trial.seed,
                 "initial": trial.initial,
             },
@@ -153,9 +218,10 @@ class TrialRunner:
                 "cloze.initial": trial.initial,
                 "cloze.seed": str(trial.seed),
                 "cloze.reference": (workload.reference or "") if trial.initial == "pretrained" else "",
-                "cloze.scores": str(workload.directory),
+                "cloze.scores": str(workload.directory.resolve()),
             },
             runs_dir=config.runs_dir,
+            resume=resume,
         )
 
     def _log(self, tracked: TrackedRun, trial: Trial, report: EpochReport) -> None:
@@ -164,7 +230,65 @@ class TrialRunner:
         measured = {f"{trial.task}/{name}": value for name, value in report.metrics.items()}
         if measured:
             tracked.log_metrics(measured, report.update, pretrained.model_id if pretrained else None)
-        tracked.log_metrics({f"{trial.task}/loss": report.loss}, report.update)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Begun:
+    """The note of a training that has begun."""
+
+    identity: str
+    tracked_run: str | None = None
+    """Its MLflow run, which a continued training goes on with."""
+    seconds: float = 0.0
+    """Time of earlier attempts."""
+    started_at: float = 0.0
+
+    @classmethod
+    def read(cls, workspace: Path, trial: Trial, identity: str) -> _Begun:
+        """The note of an earlier attempt at the same training; a new one where there is none."""
+        try:
+            note = cls(**orjson.loads(cls._path(workspace, trial).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return cls(identity)
+        if note.identity != identity:
+            return cls(identity)
+        state = workspace / IN_PROGRESS / f"{trial.name}.safetensors"
+        worked = state.stat().st_mtime - note.started_at if state.exists() else 0.0
+        return dataclasses.replace(note, seconds=note.seconds + max(0.0, worked))
+
+    def write(self, workspace: Path, trial: Trial) -> None:
+        """Note that the training has begun, now."""
+        path = self._path(workspace, trial)
+        with storage_errors(path):
+            path.parent.mkdir(exist_ok=True)
+            note = dataclasses.replace(self, started_at=time.time())
+            write_durably(path, orjson.dumps(dataclasses.asdict(note)))
+
+    @staticmethod
+    def _path(workspace: Path, trial: Trial) -> Path:
+        return workspace / IN_PROGRESS / f"{trial.name}.json"
+
+
+class _LossCurve:
+    """Sends the mean loss of some updates at a time."""
+
+    def __init__(self, tracked: TrackedRun, name: str, every: int) -> None:
+        self._tracked = tracked
+        self._name = name
+        self._every = every
+        self._losses: list[float] = []
+
+    def add(self, update: int, loss: float) -> None:
+        """Take the loss of an update."""
+        self._losses.append(loss)
+        if update % self._every == 0:
+            self.send(update)
+
+    def send(self, update: int) -> None:
+        """Send the mean of the losses that were not sent yet."""
+        if self._losses:
+            self._tracked.log_metrics({self._name: sum(self._losses) / len(self._losses)}, update)
+        self._losses = []
 
 
 def _save_weights(model: nn.Module, path: Path) -> None:

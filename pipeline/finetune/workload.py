@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cluster.artefacts.errors import ConfigError
@@ -15,7 +16,8 @@ from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.fit import check_fit
 from pipeline.finetune.results import Trial
-from pipeline.finetune.scores import KIND, Initial
+from pipeline.finetune.scores import KIND, START, Initial
+from pipeline.finetune.settings import training_identity
 from pipeline.finetune.task import TaskData
 from pipeline.finetune.tokenizer import TextTokenizer
 
@@ -51,8 +53,11 @@ class Workload:
     def settings(self) -> dict[str, Any]:
         """The settings that determine the scores besides the inputs."""
         config = self.config
+        searched = [choice for choice in config.search.choices if choice]
         return {
             "tasks": {name: self._task_settings(name) for name in config.tasks},
+            **({"search": searched} if searched else {}),
+            **({START: self.reference} if self.pretrained and self.pretrained.origin else {}),
             "seeds": list(config.seeds),
             "initial": _initials(config, self.pretrained),
             "model": stored_fields(dataclasses.asdict(self.model)),
@@ -70,10 +75,12 @@ class Workload:
         from_checkpoint = trial.initial == "pretrained" and self.pretrained
         return hash_json(
             {
-                "task": self._task_settings(trial.task),
+                "task": self._task_settings(trial.task, dict(trial.choice)),
                 "inputs": [entry.fingerprint for entry in self.tasks[trial.task].inputs],
                 "initial": self.pretrained.fingerprint if from_checkpoint and self.pretrained else None,
-                "tokenizer": next(e.fingerprint for e in self.inputs if e.kind != CHECKPOINT_KIND),
+                "tokenizer": next(
+                    e.fingerprint for e in self.inputs if e.kind not in (CHECKPOINT_KIND, KIND)
+                ),
                 "model": stored_fields(dataclasses.asdict(self.model)),
                 "seed": trial.seed,
                 "precision": self.config.precision,
@@ -81,8 +88,10 @@ class Workload:
             }
         )
 
-    def _task_settings(self, name: str) -> dict[str, Any]:
-        training = self.config.training_of(name).model_dump(mode="json")
+    def _task_settings(
+        self, name: str, choice: Mapping[str, float | int] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        training = training_identity(self.config.training_of(name, choice))
         return self.config.tasks[name].identity() | {"training": training}
 
 
@@ -124,9 +133,8 @@ def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) ->
     entry = InputEntry(kind="source-file", uri=str(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0])
     inputs = [entry, *(entry for task in tasks.values() for entry in task.inputs)]
     if pretrained:
-        inputs.insert(
-            0, InputEntry(kind=CHECKPOINT_KIND, uri=pretrained.reference, fingerprint=pretrained.fingerprint)
-        )
+        own = InputEntry(kind=CHECKPOINT_KIND, uri=pretrained.reference, fingerprint=pretrained.fingerprint)
+        inputs.insert(0, pretrained.origin or own)
     unique = {(entry.kind, entry.fingerprint): entry for entry in reversed(inputs)}
     return Workload(
         config=config,
@@ -135,9 +143,10 @@ def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) ->
         tokenizer=tokenizer,
         tasks=tasks,
         trials=tuple(
-            Trial(task, initial, seed)
+            Trial(task, initial, seed, tuple(choice.items()))
             for task in config.tasks
             for initial in _initials(config, pretrained)
+            for choice in config.search.choices
             for seed in config.seeds
         ),
         inputs=tuple(reversed(unique.values())),

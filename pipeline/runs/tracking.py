@@ -35,6 +35,8 @@ CREDENTIALS_HINT = (
     "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (of a database: MLFLOW_TRACKING_URI with its password)"
     " where this runs; a run stores no credentials"
 )
+MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
+"""Makes MLflow open an experiment on its runs instead of on its traces."""
 _SQLITE = "sqlite:///"
 _MAX_PARAMS_PER_BATCH = 100
 _MAX_PARAM_CHARACTERS = 6000
@@ -101,8 +103,12 @@ def start_run(
     config: Mapping[str, Any],
     tags: Mapping[str, str],
     runs_dir: Path = Path("runs"),
+    resume: str | None = None,
 ) -> TrackedRun:
     """Create an MLflow run, and log its resolved configuration.
+
+    Args:
+        resume: id of the run that an earlier attempt at the same work started; it goes on where the store has it.
 
     Raises:
         TrackingUnreachableError: the tracking store does not answer; nothing was started.
@@ -116,6 +122,8 @@ def start_run(
 
     with _tracking_errors(uri):
         client = connect(uri)
+        if resume and _reopened(client, resume):
+            return TrackedRun(uri, resume)
         runs_dir.mkdir(parents=True, exist_ok=True)
         run = client.create_run(_experiment_id(client, uri, experiment, runs_dir), run_name=name)
         run_id = run.info.run_id
@@ -128,6 +136,19 @@ def start_run(
         client.log_dict(run_id, dict(config), "config.json")
         client.log_dict(run_id, environment(), "environment.json")
     return TrackedRun(uri, run_id)
+
+
+def _reopened(client: MlflowClient, run_id: str) -> bool:
+    """Mark a run as running again; False where the store does not have it any more."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.update_run(run_id, status="RUNNING")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return False
+    return True
 
 
 @contextmanager
@@ -156,7 +177,7 @@ def _experiment_id(client: MlflowClient, uri: str, name: str, runs_dir: Path) ->
     local = uri.startswith("sqlite:")
     location = (runs_dir.resolve() / "mlflow-artifacts").as_uri() if local else None
     try:
-        return client.create_experiment(name, artifact_location=location)
+        return client.create_experiment(name, artifact_location=location, tags=MODEL_TRAINING)
     except MlflowException:
         if existing := client.get_experiment_by_name(name):
             return existing.experiment_id

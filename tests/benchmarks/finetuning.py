@@ -95,7 +95,7 @@ def ours(directory: Path) -> float:
     from pipeline.finetune.forms.registry import FORMS
     from pipeline.finetune.starting import initial_network
     from pipeline.finetune.tokenizer import TextTokenizer
-    from pipeline.finetune.trainer import train
+    from pipeline.finetune.trainer import Callbacks, train
 
     config = FinetuneConfig.model_validate(
         {
@@ -112,15 +112,8 @@ def ours(directory: Path) -> float:
     task = FORMS[task_config.form](context)
     model = initial_network(task, 1, pretrained.state_dict())
     ends: list[float] = []
-    train(
-        Accelerator(cpu=True),
-        model,
-        task,
-        settings,
-        1,
-        lambda _: ends.append(time.process_time()),
-        lambda _: None,
-    )
+    told = Callbacks(on_update=lambda *_: ends.append(time.process_time()))
+    train(Accelerator(cpu=True), model, task, settings, 1, callbacks=told)
     return _seconds_of_an_update(ends)
 
 

@@ -30,7 +30,9 @@ class Recorder:
 
     runs: list[RecordedRun] = field(default_factory=list)
 
-    def __call__(self, experiment, name, *, config, tags, runs_dir):
+    def __call__(self, experiment, name, *, config, tags, runs_dir, resume=None):
+        if resume is not None:
+            return next(run for run in self.runs if run.run_id == resume)
         self.runs.append(RecordedRun(f"run-{len(self.runs)}", name, tags))
         return self.runs[-1]
 

@@ -15,11 +15,11 @@ from data_prep.ragged import Ragged
 from models.config import TransformerConfig
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.encoding import EncodedExamples
+from pipeline.finetune.evaluation import evaluate, evaluation_loader
 from pipeline.finetune.forms.classification.task import ClassificationTask, token_reader
 from pipeline.finetune.processes import make_accelerator, on_first
 from pipeline.finetune.run import finetune
 from pipeline.finetune.tasks.sst2 import Sst2Config
-from pipeline.finetune.trainer import evaluate, evaluation_loader
 from pipeline.finetune.workload import scores_directory
 from tests.pipeline.finetune.conftest import WORDS, Recorder, write_sst2, write_tokenizer
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import orjson
 import pytest
 import torch
@@ -44,6 +46,7 @@ def test_artefact_names_its_checkpoint_and_its_task_files(make_config, checkpoin
     ]
     assert manifest.inputs[0].fingerprint == checkpoint.fingerprint
     assert [entry.path for entry in manifest.files] == [
+        "losses-reviews-pretrained-1.json",
         "predictions-reviews-pretrained-1.jsonl",
         "scores.json",
     ]
@@ -179,7 +182,7 @@ def test_other_settings_are_refused_and_replacing_keeps_unchanged_trainings(
 def test_metrics_are_tracked_under_the_task_and_tied_to_the_checkpoint(make_config, checkpoint, recorder):
     (score, _) = finetune(make_config(seeds=[1], compare_random=True), checkpoint, track=recorder)
     pretrained, random = recorder.runs
-    assert pretrained.name == "small/reviews-pretrained-1"
+    assert pretrained.name == "small/tiny@5/reviews-pretrained-1"
     assert pretrained.tags["cloze.reference"] == "tiny@5"
     assert ({"reviews/accuracy": score.value}, 24, "m-1") in pretrained.metrics
     assert {model_id for _, _, model_id in random.metrics} == {None}
@@ -239,14 +242,15 @@ def count_trainings(monkeypatch, die_in: int | None = None) -> _Trained:
     trained = _Trained()
     trained.original = trials.train
 
-    def train(accelerator, model, task, settings, seed, on_update, on_epoch):
+    def train(accelerator, model, task, settings, seed, *, callbacks, **others):
         trained.append(seed)
 
         def interrupt(report):
             raise KeyboardInterrupt
 
-        chosen = interrupt if len(trained) == die_in else on_epoch
-        return trained.original(accelerator, model, task, settings, seed, on_update, chosen)
+        if len(trained) == die_in:
+            callbacks = dataclasses.replace(callbacks, on_epoch=interrupt)
+        return trained.original(accelerator, model, task, settings, seed, callbacks=callbacks, **others)
 
     monkeypatch.setattr(trials, "train", train)
     return trained

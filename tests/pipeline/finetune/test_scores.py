@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.finetune.scores import EpochScore, Initial, Score, summarise
+from pipeline.finetune.scores import EpochScore, Initial, Score
+from pipeline.finetune.summary import protocol, summarise
 
 
 def score(task: str, initial: Initial, seed: int, value: float) -> Score:
@@ -48,6 +49,29 @@ def test_baselines_stand_once_behind_their_task():
         ("b", "random", None),
     ]
     assert (rows[1].mean, rows[1].std, rows[1].num_seeds) == ({"accuracy": 0.3}, {"accuracy": None}, 0)
+
+
+def test_search_reports_the_choice_with_the_best_median_and_says_so():
+    found = {1e-5: (0.1, 0.8, 0.9), 2e-5: (0.81, 0.82, 0.83)}
+    scores = [
+        score("a", "pretrained", seed, value).model_copy(update={"choice": {"lr": lr}})
+        for lr, values in found.items()
+        for seed, value in enumerate(values)
+    ]
+    (row,) = summarise(scores)
+    assert (row.choice, row.num_choices, row.num_seeds, row.median["accuracy"]) == ({"lr": 2e-5}, 2, 3, 0.82)
+    assert [row.choice["lr"] for row in summarise(scores, all_choices=True)] == [1e-5, 2e-5]
+    told = protocol([row], keeps_best=False)
+    assert "of 2 choices" in told
+    assert "on which it is scored too" in told
+    assert "after the last epoch" in told
+
+
+def test_main_metric_comes_first():
+    first = score("a", "pretrained", 1, 0.6).model_copy(
+        update={"metrics": {"accuracy": 0.6, "f1": 0.5}, "main_metric": "f1"}
+    )
+    assert list(summarise([first])[0].mean) == ["f1", "accuracy"]
 
 
 def test_no_scores_give_no_rows():

@@ -9,7 +9,7 @@ from cluster.artefacts.errors import ConfigError
 from models.initialization import init_weights
 from models.sequence_classifier import SequenceClassifier
 from pipeline.finetune.settings import TrainingConfig
-from pipeline.finetune.trainer import learning_rate, make_optimizer, plan_updates
+from pipeline.finetune.updates import learning_rate, make_optimizer, plan_updates
 from tests.pipeline.finetune.conftest import MODEL
 
 

@@ -23,8 +23,8 @@ from pipeline.finetune.forms.base import TaskContext
 from pipeline.finetune.forms.generation.task import GenerationTask, first_sentences
 from pipeline.finetune.metrics.rouge import rouge
 from pipeline.finetune.run import finetune
-from pipeline.finetune.scores import summarise
 from pipeline.finetune.settings import TrainingConfig
+from pipeline.finetune.summary import summarise
 from pipeline.finetune.tasks.xsum import XsumConfig, read_pairs
 from pipeline.finetune.tokenizer import TextTokenizer
 from pipeline.finetune.workload import scores_directory

@@ -1,0 +1,125 @@
+"""Stateful workers side by side: each a Ray actor that works on one item at a time and keeps what items share."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from cluster.artefacts.errors import ClozeError, WorkersLostError
+
+RESTARTS = 3
+"""Times that a worker whose process died is started again; its item is begun again too."""
+POLL_S = 1.0
+
+Item = TypeVar("Item", bound=Hashable)
+Result = TypeVar("Result")
+ItemCo = TypeVar("ItemCo", contravariant=True)
+ResultCo = TypeVar("ResultCo", covariant=True)
+
+
+class Worker(Protocol[ItemCo, ResultCo]):
+    """What a pool consists of. Both methods are called in one process, `progress` from another thread."""
+
+    def work(self, item: ItemCo) -> ResultCo:
+        """The result of one item. It is begun again after a crash."""
+        ...
+
+    def progress(self) -> str:
+        """The state of the current item, for people."""
+        ...
+
+
+def run_pool(
+    make_worker: Callable[[], Worker[Item, Result]],
+    items: Sequence[Item],
+    *,
+    num_workers: int,
+    num_cpus: float,
+    num_gpus: float = 0.0,
+) -> Iterator[tuple[Item, Result | None, str]]:
+    """Work on all items, at most `num_workers` at a time, and yield each result as it comes.
+
+    Every second without a result, an item that is worked on is yielded with None and its progress.
+
+    Args:
+        make_worker: picklable; called once in the process of each worker.
+        num_cpus, num_gpus: of one worker.
+
+    Raises:
+        ClozeError: as a worker raised it; the other workers are stopped.
+        WorkersLostError: a worker died again and again.
+    """
+    import ray
+
+    remote = ray.remote(
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        max_restarts=RESTARTS,
+        max_task_retries=RESTARTS,
+        max_concurrency=2,
+    )(_Actor)
+    shared = ray.put(make_worker)
+    actors = [remote.remote(shared) for _ in range(min(num_workers, len(items)))]
+    waiting = deque(items)
+    running = {
+        actor.work.remote(waiting.popleft()): (actor, item)
+        for actor, item in zip(actors, items, strict=False)
+    }
+    try:
+        while running:
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=POLL_S)
+            if not ready:
+                actor, item = next(iter(running.values()))
+                yield item, None, _progress_of(actor)
+                continue
+            actor, item = running.pop(ready[0])
+            result = _result_of(ready[0], item)
+            if waiting:
+                following = waiting.popleft()
+                running[actor.work.remote(following)] = actor, following
+            yield item, result, ""
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+class _Actor(Generic[Item, Result]):
+    """A worker in a process of its own."""
+
+    def __init__(self, make_worker: Callable[[], Worker[Item, Result]]) -> None:
+        self._worker = make_worker()
+
+    def work(self, item: Item) -> Result:
+        return self._worker.work(item)
+
+    def progress(self) -> str:
+        return self._worker.progress()
+
+
+def _progress_of(actor: Any) -> str:
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return ray.get(actor.progress.remote(), timeout=POLL_S)
+    except RayError:  # still starting, or being started again
+        return ""
+
+
+def _result_of(reference: Any, item: object) -> Any:
+    import ray
+    from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayTaskError
+
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, ClozeError):
+            raise error.cause from None
+        raise
+    except (RayActorError, OutOfMemoryError, NodeDiedError) as error:
+        raise WorkersLostError(
+            f"The worker of {item} died {RESTARTS + 1} times: {error}",
+            kept="everything that was finished, and the last saved state of what was not",
+            next_step="run the same command again; if it dies at the same place, give it more memory",
+        ) from error

@@ -1,0 +1,245 @@
+"""`cloze finetune`: from a checkpoint to scores, and what scores hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from pipeline.commands.output import (
+    DryRun,
+    Html,
+    Json,
+    Overrides,
+    print_json,
+    print_mapping,
+    print_table,
+    require_place,
+)
+
+if TYPE_CHECKING:
+    from pipeline.finetune.config import FinetuneConfig
+    from pipeline.finetune.preview import Preview
+    from pipeline.finetune.scores import Score
+
+REFERENCE_HELP = (
+    "RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory, or `random`."
+)
+
+
+class _TrainsByDefault(TyperGroup):
+    """A group whose arguments belong to `run` unless they begin with another command of the group."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert `run` before arguments that name no command."""
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+finetune_app = typer.Typer(
+    cls=_TrainsByDefault,
+    no_args_is_help=True,
+    help="Fine-tune a checkpoint on tasks and score it: `cloze finetune CONFIG --from REF`.",
+)
+
+
+@finetune_app.command()
+def run(
+    config: Annotated[
+        Path | None, typer.Argument(help="YAML file, such as those in configs/finetune/.", show_default=False)
+    ] = None,
+    overrides: Overrides = None,
+    *,
+    reference: Annotated[str, typer.Option("--from", help=REFERENCE_HELP)],
+    task: Annotated[
+        str | None, typer.Option(help="Without CONFIG: the kind of task, such as rows.", show_default=False)
+    ] = None,
+    form: Annotated[str | None, typer.Option(help="Of rows: sentence, pair, number, spans, ...")] = None,
+    path: Annotated[str | None, typer.Option(help="Without CONFIG: the folder of the task.")] = None,
+    train: Annotated[str | None, typer.Option(help="Without CONFIG: the file to learn from.")] = None,
+    evaluation: Annotated[
+        str | None, typer.Option("--evaluation", "--dev", help="The file to score on.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Of rows: text=premise,text_b=hypothesis,label=gold")
+    ] = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Directory that holds the runs; else the configuration's.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace scores of other settings.")] = False,
+    dry_run: DryRun = False,
+    html: Html = None,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a checkpoint on tasks, score it, and log each score with the checkpoint it came from."""
+    from pipeline.finetune.reference import resolve_start
+
+    require_place(html)
+    given = {
+        "kind": task,
+        "form": form,
+        "train": train,
+        "evaluation": evaluation,
+        "columns": _columns(columns),
+    }
+    settings = _settings(config, list(overrides or ()), given, runs_dir)
+    pretrained = resolve_start(reference, settings.runs_dir)
+    if dry_run:
+        from pipeline.finetune.preview import preview
+
+        _show_preview(preview(settings, pretrained), as_json)
+        return
+    from pipeline.finetune.run import finetune
+    from pipeline.finetune.workload import scores_directory
+
+    scores = finetune(settings, pretrained, replace=replace)
+    directory = scores_directory(settings, pretrained)
+    if not _is_first():
+        return
+    if as_json:
+        print_json(
+            {"directory": str(directory), "scores": [score.model_dump(mode="json") for score in scores]}
+        )
+        return
+    show_scores(scores)
+    typer.echo(f"\nscores: {directory}\nNext: cloze lineage {directory}")
+
+
+def show_scores(scores: Sequence[Score]) -> None:
+    """Print mean and standard deviation over seeds, of a search the best choice, and how the numbers came about."""
+    from pipeline.finetune.summary import protocol, summarise
+
+    rows = summarise(scores)
+    searched = any(row.choice for row in rows)
+    cells = [
+        [
+            row.task,
+            row.reference or "random weights",
+            *([", ".join(f"{name} {value:g}" for name, value in row.choice.items())] if searched else []),
+            row.num_seeds or "",
+            ", ".join(f"{name} {percent(row.mean[name], row.std[name])}" for name in row.mean),
+        ]
+        for row in rows
+    ]
+    headings = ["task", "from", *(["settings"] if searched else []), "seeds", "mean ± standard deviation"]
+    print_table("scores, in percent", headings, cells)
+    typer.echo(protocol(rows, keeps_best=any(score.kept_epoch for score in scores)))
+
+
+def percent(mean: float, std: float | None) -> str:
+    """Mean and standard deviation in percent, such as `56.3 ± 1.2`."""
+    return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+
+
+def _settings(
+    config: Path | None, overrides: list[str], given: dict[str, Any], runs_dir: Path | None
+) -> FinetuneConfig:
+    """The configuration of a file, or of one task that the options describe."""
+    from cluster.artefacts.errors import ConfigError
+    from pipeline.config.loading import load_config, validate, with_overrides
+    from pipeline.demo.tasks import FinetuneConfig
+
+    if config is not None and "=" in str(config) and not config.exists():
+        overrides, config = [str(config), *overrides], None
+    if runs_dir is not None:
+        overrides.append(f"runs_dir={runs_dir}")
+    described = {name: value for name, value in given.items() if value is not None}
+    if config is not None:
+        if described:
+            raise ConfigError(
+                f"{config} describes the tasks, and so do {_options(described)}.",
+                next_step="leave out one of them, or change the file's settings with tasks.NAME.KEY=VALUE",
+            )
+        return load_config(FinetuneConfig, config, overrides)
+    if "kind" not in described:
+        raise ConfigError(
+            "There is neither a configuration nor a task.",
+            next_step="cloze finetune CONFIG.yaml --from REF, or --task rows --form sentence --train FILE"
+            " --evaluation FILE --columns text=COLUMN,label=COLUMN",
+        )
+    name = described["kind"]
+    plain = with_overrides(
+        FinetuneConfig, {"name": name, "tasks": {name: described}}, overrides, "the command line"
+    )
+    return validate(FinetuneConfig, plain, "the command line")
+
+
+def _options(described: dict[str, Any]) -> str:
+    return " and ".join("--task" if name == "kind" else f"--{name}" for name in described)
+
+
+def _columns(text: str | None) -> dict[str, str] | None:
+    """`text=premise,label=gold` as a mapping."""
+    from cluster.artefacts.errors import ConfigError
+
+    if text is None:
+        return None
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if any(not sign or not name or not column for name, sign, column in pairs):
+        raise ConfigError(
+            f"--columns {text} cannot be read.", next_step="write it as text=COLUMN,label=COLUMN"
+        )
+    return {name.strip(): column.strip() for name, _, column in pairs}
+
+
+def _show_preview(found: Preview, as_json: bool) -> None:
+    import dataclasses
+
+    if as_json:
+        print_json(dataclasses.asdict(found) | {"seconds": found.seconds})
+        return
+    print_mapping(
+        "what would be trained",
+        {
+            "from": found.reference,
+            "parameters": found.parameters,
+            "scores go to": str(found.directory),
+            "time, one training after another": _duration(found.seconds),
+        },
+    )
+    headings = (
+        "task",
+        "kind",
+        "train",
+        "evaluation",
+        "test",
+        "tokens",
+        "full length",
+        "trainings",
+        "updates",
+        "time",
+    )
+    rows = [
+        (
+            task.task,
+            task.kind,
+            task.train_examples,
+            task.evaluation_examples,
+            task.test_examples,
+            task.tokens,
+            f"{task.full_share:.1%}",
+            task.trainings,
+            task.updates,
+            _duration(task.seconds),
+        )
+        for task in found.tasks
+    ]
+    print_table("tasks", headings, rows)
+    typer.echo("Time: training on one device of this machine, from a few updates; evaluation comes to it.")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _is_first() -> bool:
+    """Whether this is the process of a launch that prints."""
+    import os
+
+    return os.environ.get("RANK", "0") == "0"

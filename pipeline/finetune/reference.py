@@ -1,0 +1,59 @@
+"""The model that a fine-tuning starts from: any reference, a fine-tuned network among scores, or random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.artefacts.manifest import InputEntry
+from pipeline.exporting.exporting import is_artefact
+from pipeline.finetune.scores import KIND
+
+if TYPE_CHECKING:
+    from pipeline.checkpoints.references import PretrainedModel
+
+RANDOM = "random"
+"""Stands for no checkpoint."""
+
+
+def resolve_start(reference: str, runs_dir: Path) -> PretrainedModel | None:
+    """The model of a reference; None for random weights.
+
+    A directory of scores whose models were kept is a start too: the network that was fine-tuned on one task is trained
+    on the next (intermediate tasks; Liu et al. 2019, section 5.1). `SCORES@TRIAL` names one of several trainings.
+
+    Raises:
+        ReferenceNotFoundError, CorruptArtefactError, MismatchError: as `references.resolve_model`, or the scores have
+            no such training, or kept no models.
+    """
+    from pipeline.checkpoints.references import resolve_model
+
+    if reference == RANDOM:
+        return None
+    place, _, trial = reference.rpartition("@") if "@" in reference else (reference, "", "")
+    for directory, name in ((reference, ""), (place, trial)):
+        if directory and is_artefact(Path(directory), KIND):
+            return _finetuned(Path(directory), name or None)
+    return resolve_model(reference, runs_dir)
+
+
+def _finetuned(directory: Path, trial: str | None) -> PretrainedModel:
+    from pipeline.checkpoints.references import PretrainedModel
+    from pipeline.finetune.export import WRAPPER, finetuned_network
+    from pipeline.finetune.results import TOKENIZER_FILE
+
+    found = finetuned_network(directory, trial)
+    entries = {entry.path: entry.xxh3_128 for entry in found.manifest.files}
+    return PretrainedModel(
+        directory=directory,
+        reference=f"{directory}@{found.trial.name}",
+        run_id=None,
+        model_id=None,
+        step=None,
+        fingerprint=entries[found.weights_file.name],
+        model=found.network,
+        tokenizer_path=directory / TOKENIZER_FILE,
+        weights_file=found.weights_file,
+        wrapper=WRAPPER,
+        origin=InputEntry(kind=KIND, uri=str(directory), fingerprint=found.manifest.fingerprint),
+    )
