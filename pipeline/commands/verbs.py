@@ -13,6 +13,7 @@ from pipeline.commands import (
     finetune,
     jobs,
     plan,
+    probe,
     prompt,
     runs,
     schema,
@@ -30,5 +31,5 @@ app = typer.Typer(
 app.add_typer(data.data_app, name="data")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
 app.add_typer(finetune.finetune_app, name="finetune")
-for module in (demo, plan, train, prompt, export, runs, checkpoints, jobs, doctor, schema):
+for module in (demo, plan, train, prompt, probe, export, runs, checkpoints, jobs, doctor, schema):
     module.register(app)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,7 +114,7 @@ def _source(network: LanguageModel, text: str, language: str | None) -> tuple[li
     return ids, tokens | ({} if language else _stored_tokens(network))
 
 
-def _stored_tokens(network: LanguageModel) -> Mapping[str, int]:
+def _stored_tokens(network: LanguageModel) -> dict[str, int]:
     """The special tokens that the files of a Hugging Face directory name."""
     if network.directory is None:
         return {}

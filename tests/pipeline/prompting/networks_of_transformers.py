@@ -131,11 +131,12 @@ def t5(directory: Path) -> Path:
         num_heads=2,
         pad_token_id=1,
         eos_token_id=2,
-        decoder_start_token_id=1,
+        **_START,
     )
     return _save(transformers.T5ForConditionalGeneration(_drawn(config)), directory)
 
 
+_START: dict[str, Any] = {"decoder_start_token_id": 1}
 _STACK: dict[str, Any] = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
 
 

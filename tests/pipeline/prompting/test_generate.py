@@ -30,7 +30,8 @@ def test_texts_equal_those_of_transformers(make, num_beams: int, tmp_path: Path)
     auto = (
         transformers.AutoModelForSeq2SeqLM if make is not theirs.gpt2 else transformers.AutoModelForCausalLM
     )
-    tokenizer, model = transformers.AutoTokenizer.from_pretrained(directory), auto.from_pretrained(directory)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(directory)
+    model: Any = auto.from_pretrained(directory)
     inputs: Any = tokenizer(PROMPT, return_tensors="pt")
     if make is theirs.t5:
         # The tokenizer of T5 begins no text with a special token.

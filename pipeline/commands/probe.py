@@ -1,0 +1,55 @@
+"""`cloze neighbors` and `cloze probe`: what the hidden states of a network tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.commands.output import Json, RunsDir, print_json, print_table
+
+Reference = Annotated[
+    str,
+    typer.Option(
+        "--from", help="RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory."
+    ),
+]
+Average = Annotated[bool, typer.Option("--ema", help="Take the moving average of the weights.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's verbs to the command line."""
+    app.command()(neighbors)
+
+
+def neighbors(
+    word: Annotated[str, typer.Option(help="The word; upper and lower case are the same.")],
+    text: Annotated[Path, typer.Option(help="Text file with a sentence or a paragraph in each line.")],
+    reference: Reference,
+    layer: Annotated[int, typer.Option(help="Number of a layer; 0 are the embeddings, -1 is the last.")] = -1,
+    top: Annotated[int, typer.Option(min=1, help="Neighbors to print.")] = 10,
+    occurrence: Annotated[int, typer.Option(help="The occurrence to compare with, from 1.")] = 1,
+    ema: Average = False,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Print the occurrences of a word that a network sees as most alike, by the cosine of their hidden states."""
+    from dataclasses import asdict
+
+    from pipeline.probing.features import load_features
+    from pipeline.probing.neighbors import find_neighbors, find_occurrences
+
+    occurrences = find_occurrences(text, word)
+    found = find_neighbors(
+        load_features(reference, runs_dir, "ema" if ema else "model"), occurrences, occurrence, layer, top
+    )
+    if as_json:
+        print_json({"word": word, "text": str(text), **asdict(found)})
+        return
+    typer.echo(f"occurrence {found.chosen.number} of {found.num_occurrences}: {found.chosen.marked}\n")
+    rows = [
+        [round(each.cosine, 4), each.occurrence.number, each.occurrence.place, each.occurrence.marked]
+        for each in found.nearest
+    ]
+    print_table(f"nearest at layer {found.layer}", ("cosine", "occurrence", "line", "sentence"), rows)
