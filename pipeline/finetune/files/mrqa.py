@@ -70,4 +70,4 @@ def _question(context: str, entry: dict[str, Any]) -> Question:
         if not 0 <= first <= last < len(context):
             raise ValueError(f"question {entry['qid']}: characters {first} to {last} are not in the passage")
         answers.append(Answer(context[first : last + 1], first))
-    return Question(entry["qid"], entry["question"], context, tuple(answers), tuple(entry["answers"]))
+    return Question(str(entry["qid"]), entry["question"], context, tuple(answers), tuple(entry["answers"]))

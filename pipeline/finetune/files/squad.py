@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def read_paragraphs(path: Path) -> Iterator[tuple[str, str, list[Question]]]:
         ConfigError: the file is not SQuAD's JSON.
     """
     try:
-        for article in orjson.loads(path.read_bytes())["data"]:
+        for article in orjson.loads(path.read_bytes().removeprefix(BOM_UTF8))["data"]:
             for number, paragraph in enumerate(article["paragraphs"]):
                 context = paragraph["context"]
                 questions = [_question(context, entry) for entry in paragraph["qas"]]
@@ -45,4 +46,4 @@ def squad_evaluation_set(name: str, pattern: str) -> EvaluationSet:
 
 def _question(context: str, entry: dict[str, Any]) -> Question:
     answers = tuple(Answer(found["text"], found["answer_start"]) for found in entry.get("answers", ()))
-    return Question(entry["id"], entry["question"], context, answers)
+    return Question(str(entry["id"]), entry["question"], context, answers)

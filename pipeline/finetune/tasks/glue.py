@@ -82,7 +82,9 @@ class GlueTaskConfig(ClassificationTaskConfig):
             _example(index, texts, UNLABELLED, group) for index, texts in self.files.read_unlabelled(path)
         ]
 
-    def submission(self, examples: Sequence[Example], outputs: np.ndarray) -> dict[str, bytes]:
+    def submission(
+        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str] = ()
+    ) -> dict[str, bytes]:
         """`index` and `prediction` of every test example, in a tab-separated file for each test set."""
         predicted = [self.submitted(value) for value in self.predictions(outputs)]
         return {

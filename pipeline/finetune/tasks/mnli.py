@@ -118,9 +118,11 @@ class MnliConfig(GlueTaskConfig):
             if (groups == group).any()
         }
 
-    def submission(self, examples: Sequence[Example], outputs: np.ndarray) -> dict[str, bytes]:
+    def submission(
+        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str] = ()
+    ) -> dict[str, bytes]:
         """Files for both test sets, and for the diagnostic set where one is named."""
-        files = super().submission(examples, outputs)
+        files = super().submission(examples, outputs, labels)
         values = zip(examples, map(self.submitted, self.predictions(outputs)), strict=True)
         diagnostic = [(each.id, value) for each, value in values if each.group == _DIAGNOSTIC]
         return files | ({"AX.tsv": submission_file(diagnostic)} if diagnostic else {})

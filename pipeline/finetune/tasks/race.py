@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -33,7 +34,7 @@ def read_examples(path: Path) -> Iterator[Choices]:
         ConfigError: the file is not as the release has it.
     """
     try:
-        found = orjson.loads(path.read_bytes())
+        found = orjson.loads(path.read_bytes().removeprefix(BOM_UTF8))
         article = " ".join(found["article"].split())
         asked = zip(found["questions"], found["options"], found["answers"], strict=True)
         for number, (question, options, answer) in enumerate(asked):

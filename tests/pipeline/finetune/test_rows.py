@@ -96,8 +96,8 @@ def test_unlabelled_rows_are_predicted_as_a_test_set(tmp_path):
     data = config.load()
     assert [(each.id, each.label) for each in data.test] == [("test-1", UNLABELLED)]
     assert len(data.inputs) == 3
-    assert config.submission(data.test, np.array([[0.5, 2.0]])) == {
-        "test-predictions.jsonl": b'{"id":"test-1","prediction":1,"logits":[0.5,2.0]}\n'
+    assert config.submission(data.test, np.array([[0.5, 2.0]]), data.labels) == {
+        "test-predictions.jsonl": b'{"id":"test-1","prediction":"b","logits":[0.5,2.0]}\n'
     }
 
 
@@ -153,6 +153,15 @@ def test_choices_are_a_list_or_columns_and_labels_numbers_letters_or_texts(tmp_p
         data.load()
     write(tmp_path / "train.csv", [{**table[0], "label": "A"}])
     assert data.load().train[0].pairs == (("T.", "Why? so"), ("T.", "Why? not"))
+
+
+def test_truth_values_are_labels_and_numbers_tags(tmp_path):
+    path = write(tmp_path / "train.parquet", [{"text": "x", "label": True}, {"text": "y", "label": False}])
+    data = task("classification", path).load()
+    assert data.labels == ("false", "true")
+    assert [each.label for each in data.train] == [1, 0]
+    path = write(tmp_path / "tags.parquet", [{"tokens": ["a", "b"], "tags": [3, 0]}])
+    assert task("tags", path).load().labels == ("0", "3")
 
 
 def test_pairs_of_texts_are_read(tmp_path):

@@ -211,6 +211,12 @@ def test_missing_answers_are_learnt_and_written_as_the_script_reads_them(tmp_pat
     assert "" in [found["text"] for found in n_best]
 
 
+def test_byte_order_mark_and_numbers_as_ids_are_accepted(tmp_path):
+    path = squad2_file(tmp_path / "squad2.json", *QUESTIONS)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b'"q0"', b"7"))
+    assert [each.id for each in read_questions(path, answerable=False)][:2] == ["7", "q1"]
+
+
 def test_decoder_is_refused_because_its_first_token_has_read_nothing(tmp_path, make_config, checkpoint):
     decoder = dataclasses.replace(checkpoint, model=dataclasses.replace(MODEL, network="decoder"))
     config = make_config(tasks={"squad2": {"kind": "squad2", "train": "a.json", "evaluation": "b.json"}})

@@ -60,6 +60,13 @@ class ClassificationTaskConfig(TaskConfig):
 
         return measure(self.metrics, np.array([each.label for each in examples]), self.predictions(outputs))
 
-    def submission(self, examples: Sequence[Example], outputs: np.ndarray) -> dict[str, bytes]:
-        """Predictions of the test set as files that a leaderboard takes, by their names; empty where there is none."""
+    def submission(
+        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str]
+    ) -> dict[str, bytes]:
+        """Predictions of the test set as files that a leaderboard takes, by their names; empty where there is none.
+
+        Args:
+            outputs: as in `measure`.
+            labels: names of the labels, in the order of their numbers.
+        """
         return {}

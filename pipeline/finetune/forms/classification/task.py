@@ -195,7 +195,7 @@ class ClassificationTask:
 
     def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
         """Files for the task's leaderboard."""
-        return self.config.submission(self.test_examples, outputs)
+        return self.config.submission(self.test_examples, outputs, self.labels)
 
     def _label_line(self, example: Example, scores: np.ndarray) -> dict[str, Any]:
         return {

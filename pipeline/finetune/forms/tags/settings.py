@@ -28,7 +28,7 @@ class TagsTaskConfig(TaskConfig):
 
     @property
     def outside(self) -> str | None:
-        """The tag of words that a sequence had no room for; None takes the first label."""
+        """The tag of words that a sequence had no room for; the first label where there is no such one."""
         return None
 
     def measure(

@@ -241,7 +241,7 @@ class TagsTask:
 
     def tags(self, outputs: np.ndarray) -> list[list[str]]:
         """Per sentence a tag for every word; words that were cut get `config.outside`."""
-        outside = self.config.outside or self.labels[0]
+        outside = self.config.outside if self.config.outside in self.labels else self.labels[0]
         return [
             [
                 outside if number == ABSENT else self.labels[number]

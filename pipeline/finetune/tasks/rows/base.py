@@ -50,13 +50,15 @@ def value_of(row: Row, role: str, column: str) -> Any:
 
 
 def text_in(row: Row, role: str, column: str) -> str:
-    """The text of a column; numbers are written as they are.
+    """The text of a column; numbers are written as they are, truth values as `true` and `false`.
 
     Raises:
         ConfigError: there is no such column, or its value is no text.
     """
     value = value_of(row, role, column)
-    if not isinstance(value, str | int | float) or isinstance(value, bool):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
         remedy = f"set columns.{role} to a column of texts"
         raise wrong_row(row, f"the column `{column}` holds {value!r}, no text", remedy)
     return str(value)

@@ -56,12 +56,14 @@ class RowsClassificationConfig(RowsTaskConfig, ClassificationTaskConfig):
         paths = [path for path in (self.train, self.evaluation, self.test) if path is not None]
         return TaskData.of_files(train, evaluation, paths, labels, test)
 
-    def submission(self, examples: Sequence[Example], outputs: np.ndarray) -> dict[str, bytes]:
-        """JSON lines: id, number of the predicted label, and the score of every label."""
+    def submission(
+        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str]
+    ) -> dict[str, bytes]:
+        """JSON lines: id, the predicted label, and the score of every label."""
         rows = zip(examples, self.predictions(outputs).tolist(), outputs.tolist(), strict=True)
         return {
             "test-predictions.jsonl": b"".join(
-                orjson.dumps({"id": example.id, "prediction": label, "logits": scores}) + b"\n"
+                orjson.dumps({"id": example.id, "prediction": labels[label], "logits": scores}) + b"\n"
                 for example, label, scores in rows
             )
         }

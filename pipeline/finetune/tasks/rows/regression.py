@@ -40,7 +40,9 @@ class RowsRegressionConfig(RowsTaskConfig, ClassificationTaskConfig):
         paths = [path for path in (self.train, self.evaluation, self.test) if path is not None]
         return TaskData.of_files(train, evaluation, paths, test=test)
 
-    def submission(self, examples: Sequence[Example], outputs: np.ndarray) -> dict[str, bytes]:
+    def submission(
+        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str] = ()
+    ) -> dict[str, bytes]:
         """JSON lines: id and predicted number."""
         rows = zip(examples, self.predictions(outputs).tolist(), strict=True)
         lines = (orjson.dumps({"id": each.id, "prediction": number}) + b"\n" for each, number in rows)

@@ -31,14 +31,14 @@ class RowsTagsConfig(RowsTaskConfig, TagsTaskConfig):
     columns: TagColumns = TagColumns()
     """Names of the columns."""
     labels: tuple[str, ...] | None = None
-    """All tags, in the order of their numbers; null takes those of the training file, sorted, with `O` first."""
+    """All tags, in the order of their numbers; null takes those of the training file, sorted, `O` first."""
 
     metrics = ("accuracy",)
 
     @property
     def outside(self) -> str | None:
-        """`O`, where there is such a tag."""
-        return OUTSIDE if self.labels is None or OUTSIDE in self.labels else None
+        """`O`."""
+        return OUTSIDE
 
     def load(self) -> TaskData[TaggedSentence]:
         """Read both files.
@@ -51,7 +51,7 @@ class RowsTagsConfig(RowsTaskConfig, TagsTaskConfig):
         """
         train = [*self._sentences(self.train, self.labels)]
         found = {tag for sentence in train for tag in sentence.tags}
-        labels = self.labels or tuple(sorted(found | {OUTSIDE}, key=lambda tag: (tag != OUTSIDE, tag)))
+        labels = self.labels or tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
         evaluation = [*self._sentences(self.evaluation, labels)]
         return TaskData.of_files(train, evaluation, [self.train, self.evaluation], labels)
 
