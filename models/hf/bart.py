@@ -13,12 +13,11 @@ from typing import Any
 from torch import Tensor
 
 from models.config import Norm, TransformerConfig
-from models.hf.bert_names import pooled_head
 from models.hf.config_json import HfConfig, generation_keys, require_keys
+from models.hf.encoder_decoders import STACKS, heads, with_shared_embedding
 from models.hf.family import Family, TokenIds
 from models.hf.heads import Head
 from models.hf.names import Names, module, parameter
-from models.hf.shared_embedding import STACKS, with_shared_embedding
 
 UNUSED_POSITIONS = 2
 """Rows of their position embeddings before the first position."""
@@ -82,7 +81,7 @@ def family_of(variant: Variant) -> Family:
         keys=KEYS,
         defaults=DEFAULTS,
         body=_body,
-        heads=_heads,
+        heads=heads,
         activation_key="activation_function",
         read=partial(_read, variant),
         write=partial(_write, variant),
@@ -126,14 +125,6 @@ def _attention(our: str, their: str, projections: Mapping[str, str]) -> list[Nam
     for name, initials in projections.items():
         table += module(f"{our}.{name}", *(f"{their}.{initial}_proj" for initial in initials))
     return table
-
-
-def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
-    return {
-        "seq2seq_lm": [] if config.tie_embeddings else parameter("head.weight", "lm_head.weight"),
-        "sequence_classification": pooled_head("classification_head.dense", "classification_head.out_proj"),
-        "question_answering": module("output", "qa_outputs"),
-    }
 
 
 def _read(

@@ -34,16 +34,6 @@ def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]
     }
 
 
-def _problems(config: TransformerConfig, head: Head) -> list[str]:
-    problems = [] if config.num_segments else ["num_segments is 0, and it always has segments"]
-    if head in ("masked_lm", "pretraining") and config.prediction_activation != config.activation:
-        problems.append(
-            f"prediction_activation is {config.prediction_activation!r}, activation {config.activation!r}; they are "
-            "equal there"
-        )
-    return problems
-
-
 FAMILY = Family(
     name="BERT",
     model_type="bert",
@@ -62,6 +52,6 @@ FAMILY = Family(
         "cls.predictions.decoder.weight": "{}embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    problems=_problems,
+    problems=lambda config, head: bert.without_segments(config, head) + bert.other_prediction(config, head),
     **bert.SHARED,
 )

@@ -149,3 +149,18 @@ def label_heads(sequence: tuple[str, str], choice: tuple[str, str]) -> dict[Head
 def pooled_head(dense: str, scores: str) -> list[Names]:
     """A dense layer on one token of a text, and its scores."""
     return [*module("head.dense", dense), *module("head.output", scores)]
+
+
+def without_segments(config: TransformerConfig, head: Head) -> list[str]:
+    """The obstacle for families that always have segments."""
+    return [] if config.num_segments else ["num_segments is 0, and it always has segments"]
+
+
+def other_prediction(config: TransformerConfig, head: Head) -> list[str]:
+    """The obstacle for families whose head predicts tokens with the activation of the layers."""
+    if head not in ("masked_lm", "pretraining") or config.prediction_activation == config.activation:
+        return []
+    return [
+        f"prediction_activation is {config.prediction_activation!r}, activation {config.activation!r}; they are equal "
+        "there"
+    ]

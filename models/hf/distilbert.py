@@ -38,15 +38,11 @@ def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]
 
 
 def _problems(config: TransformerConfig, head: Head) -> list[str]:
-    problems = []
-    if config.classification_head != "relu":
-        problems.append(f"classification_head is {config.classification_head!r}, and it always has 'relu'")
-    if head == "masked_lm" and config.prediction_activation != config.activation:
-        problems.append(
-            f"prediction_activation is {config.prediction_activation!r}, activation {config.activation!r}; they are "
-            "equal there"
-        )
-    return problems
+    style = config.classification_head
+    tells_it_from_bert = (
+        [] if style == "relu" else [f"classification_head is {style!r}, and it always has 'relu'"]
+    )
+    return tells_it_from_bert + bert.other_prediction(config, head)
 
 
 FAMILY = Family(

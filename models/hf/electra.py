@@ -71,8 +71,6 @@ FAMILY = Family(
     write=lambda config, head, token_ids: {"pad_token_id": token_ids.pad},
     prepare=bert.modern_norms,
     copies={"generator_lm_head.weight": "{}embeddings.word_embeddings.weight"},
-    problems=lambda config, head: (
-        [] if config.num_segments else ["num_segments is 0, and it always has segments"]
-    ),
+    problems=bert.without_segments,
     **bert.SHARED,
 )

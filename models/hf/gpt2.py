@@ -11,7 +11,7 @@ from models.config import TransformerConfig
 from models.hf.config_json import generation_keys
 from models.hf.family import Family
 from models.hf.heads import Head
-from models.hf.names import Names, module, parameter
+from models.hf.names import Names, module, parameter, vocabulary_names
 
 
 def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
@@ -35,7 +35,7 @@ def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
 
 def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
     return {
-        "causal_lm": [] if config.tie_embeddings else parameter("head.weight", "lm_head.weight"),
+        "causal_lm": vocabulary_names(config),
         "sequence_classification": module("output", "score", bias=False),
         "token_classification": module("scores", "classifier"),
     }

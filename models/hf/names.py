@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from models.config import TransformerConfig
 from models.weights import check_tensors
 
 
@@ -48,6 +49,11 @@ def module(
     """
     names = [Names(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), transposed, sizes)]
     return names + [Names(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), sizes=sizes)] * bias
+
+
+def vocabulary_names(config: TransformerConfig) -> list[Names]:
+    """The projection with which text is written, where it is not the token embedding."""
+    return [] if config.tie_embeddings else parameter("head.weight", "lm_head.weight")
 
 
 def to_their_names(table: Iterable[Names], state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:

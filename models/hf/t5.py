@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from models.config import Activation, TransformerConfig
-from models.hf.bert_names import pooled_head
 from models.hf.config_json import HfConfig, generation_keys
+from models.hf.encoder_decoders import STACKS, heads, with_shared_embedding
 from models.hf.family import Family, TokenIds
 from models.hf.heads import Head
 from models.hf.names import Names, module, parameter
-from models.hf.shared_embedding import STACKS, with_shared_embedding
 
 KEYS: Mapping[str, str] = {
     "vocab_size": "vocab_size",
@@ -98,14 +97,6 @@ def _layer(config: TransformerConfig, prefix: str, stack: str, number: int) -> l
     return table
 
 
-def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
-    return {
-        "seq2seq_lm": [] if config.tie_embeddings else parameter("head.weight", "lm_head.weight"),
-        "sequence_classification": pooled_head("classification_head.dense", "classification_head.out_proj"),
-        "question_answering": module("output", "qa_outputs"),
-    }
-
-
 def _prepare(tensors: dict[str, Tensor], values: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
     used = with_shared_embedding(tensors, prefix, separate=False)
     shared, projection = f"{prefix}shared.weight", used.get("lm_head.weight")
@@ -169,7 +160,7 @@ FAMILY = Family(
     keys=KEYS,
     defaults=DEFAULTS,
     body=_body,
-    heads=_heads,
+    heads=heads,
     carried={*DROPOUTS, "activation", "gated", "scale_logits", "tie_embeddings"},
     required={"is_encoder_decoder": True},
     read=_read,

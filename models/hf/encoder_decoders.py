@@ -1,4 +1,4 @@
-"""The token embedding of encoder-decoders, which files hold under up to three names."""
+"""What encoder-decoders share: their heads, and the token embedding, which files hold under up to three names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from models.config import TransformerConfig
+from models.hf.bert_names import pooled_head
+from models.hf.heads import Head
+from models.hf.names import Names, module, vocabulary_names
+
 STACKS = ("encoder", "decoder")
+
+
+def heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
+    """Tensors of every head."""
+    return {
+        "seq2seq_lm": vocabulary_names(config),
+        "sequence_classification": pooled_head("classification_head.dense", "classification_head.out_proj"),
+        "question_answering": module("output", "qa_outputs"),
+    }
 
 
 def with_shared_embedding(tensors: Mapping[str, Tensor], base: str, *, separate: bool) -> dict[str, Tensor]:
