@@ -43,11 +43,12 @@ class LoraLinear(nn.Linear):
         # Without memory: the parameters are those of `base`.
         super().__init__(base.in_features, base.out_features, bias=base.bias is not None, device="meta")
         self.weight, self.bias = base.weight, base.bias
-        self.rows = dict(rows)
+        self.rows = dict(sorted(rows.items(), key=lambda item: item[1]))
+        self.sizes, self.places = _divided(list(self.rows.values()), base.out_features)
         self.scale = settings.scale
         self.dropout = settings.dropout
         self.lora = nn.ModuleDict(
-            {name: Update(base.in_features, count, settings.rank) for name, (_, count) in rows.items()}
+            {name: Update(base.in_features, count, settings.rank) for name, (_, count) in self.rows.items()}
         )
         self.train(base.training)
 
@@ -55,11 +56,10 @@ class LoraLinear(nn.Linear):
         """[..., in_features] to [..., out_features]."""
         output = F.linear(input, self.weight, self.bias)
         dropped = dropout(input, self.dropout, self.training)
-        for name, update in self.lora.items():
-            first, count = self.rows[name]  # pyright: ignore[reportArgumentType]
-            change = update(dropped) * self.scale
-            output = output + F.pad(change, (first, self.out_features - first - count))
-        return output
+        parts = list(output.split(self.sizes, -1))
+        for place, update in zip(self.places, self.lora.values(), strict=True):
+            parts[place] = parts[place] + update(dropped) * self.scale
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
@@ -73,6 +73,18 @@ class LoraLinear(nn.Linear):
         plain = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
         plain.weight, plain.bias = self.weight, self.bias
         return plain.train(self.training)
+
+
+def _divided(rows: list[Rows], total: int) -> tuple[list[int], list[int]]:
+    """All rows divided where updates begin and end, in sizes, and the places of the updates among them."""
+    sizes, places, end = [], [], 0
+    for first, count in rows:
+        if first > end:
+            sizes.append(first - end)
+        places.append(len(sizes))
+        sizes.append(count)
+        end = first + count
+    return ([*sizes, total - end] if total > end else sizes), places
 
 
 def add_lora(layer: TransformerLayer, config: TransformerConfig, settings: LoraSettings) -> None:
