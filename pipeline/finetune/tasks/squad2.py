@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from pipeline.finetune.files.squad import squad_evaluation_set
 from pipeline.finetune.forms.spans.settings import Question, SpanTaskConfig
 from pipeline.finetune.task import TaskData
@@ -23,7 +25,7 @@ class Squad2Config(SpanTaskConfig):
     """The official json to learn from."""
     evaluation: Path
     """The official json to score on."""
-    max_no_answer: float | None = None
+    max_no_answer: float | None = Field(default=None, ge=0, le=1)
     """The probability of having no answer above which none is predicted, in [0, 1]; null takes the one that gives the
     best F1 on the evaluation questions, as scores on the development set are published."""
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.finetune.files.lines import read_lines, require_file, wrong_file
 from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
@@ -50,6 +50,12 @@ class TranslationConfig(GenerationTaskConfig):
     carriers = ("encoder_decoder",)
     metrics = ("bleu", "chrf")
     evaluation_sets = ()
+
+    @model_validator(mode="after")
+    def _languages(self) -> TranslationConfig:
+        if self.target_language is not None and self.language is None:
+            raise ValueError("target_language needs language, the tag of the sources, too")
+        return self
 
     @property
     def written_language(self) -> str | None:

@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from models.sequence_to_sequence import SequenceToSequence
+from pipeline.config.loading import validate
+from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.forms.base import TaskContext
 from pipeline.finetune.forms.generation.task import GenerationTask, first_sentences
 from pipeline.finetune.metrics.rouge import rouge, sentence_lines
@@ -113,6 +115,12 @@ def test_parallel_files_are_read_line_by_line(tmp_path):
         TranslationConfig(**paths).load()
     with pytest.raises(MissingInputError, match=r"absent"):
         TranslationConfig(**{**paths, "train_source": tmp_path / "absent"}).load()
+
+
+def test_tag_of_the_targets_needs_the_one_of_the_sources(tmp_path):
+    task = {"kind": "translation", **write_parallel(tmp_path), "target_language": "en_XX"}
+    with pytest.raises(ConfigError, match="target_language needs language"):
+        validate(FinetuneConfig, {"tasks": {"wmt": task}}, "here")
 
 
 def with_tags(path: Path) -> Path:
