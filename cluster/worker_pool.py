@@ -21,7 +21,7 @@ ResultCo = TypeVar("ResultCo", covariant=True)
 class Worker(Protocol[ItemCo, ResultCo]):
     """What a pool consists of. Both methods are called in one process, `progress` from another thread."""
 
-    def work(self, item: ItemCo) -> ResultCo:
+    def work(self, item: ItemCo, /) -> ResultCo:
         """The result of one item. It is begun again after a crash."""
         ...
 
@@ -52,7 +52,8 @@ def run_pool(
     """
     import ray
 
-    remote = ray.remote(
+    # Ray's own types know no numbers that are not written out.
+    remote: Any = ray.remote(  # pyright: ignore[reportCallIssue]
         num_cpus=num_cpus,
         num_gpus=num_gpus,
         max_restarts=RESTARTS,

@@ -105,7 +105,7 @@ def export_model(
     check_tensors(expected, state_dict, "the state dict to export")
     check_values(state_dict, "the state dict to export")
     _check_token_ids(token_ids, config)
-    chosen = _choose(config, head, family)
+    chosen = choose_family(config, head, family)
     tensors, config_dict = chosen.to_hf(state_dict, config, head, token_ids)
     dtype = next(iter(state_dict.values())).dtype
     config_dict["dtype"] = str(dtype).removeprefix("torch.")
@@ -158,7 +158,7 @@ def _family_of(config_dict: Mapping[str, Any]) -> Family:
     )
 
 
-def _choose(config: TransformerConfig, head: Head, wanted: str | None) -> Family:
+def choose_family(config: TransformerConfig, head: Head, wanted: str | None) -> Family:
     candidates = [family for family in FAMILIES if wanted in (None, family.name)]
     if not candidates:
         names = ", ".join(family.name for family in FAMILIES)

@@ -34,6 +34,9 @@ def export(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare logits with transformers before committing.")
     ] = True,
+    peft: Annotated[
+        bool, typer.Option("--peft", help="Of scores: what LoRA or a prefix trained, for the library peft.")
+    ] = False,
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
 ) -> None:
@@ -50,6 +53,7 @@ def export(
         family=family,
         weights="ema" if ema else "model",
         verify=verify,
+        peft=peft,
         tasks=TASKS,
     )
     if as_json:

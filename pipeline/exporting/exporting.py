@@ -131,11 +131,11 @@ def write_export(source: Source, directory: Path, *, family: str | None, verify:
         ExportError: the network cannot be written, or its export computes other logits.
         StorageError: `directory` exists and is not empty.
     """
-    _refuse_other(directory, source)
+    refuse_other(directory, source.input)
     asked = {"part": source.part, "trial": source.trial}
     key = hash_json([KIND, source.input.fingerprint, *asked.values(), family, source.weights])
     writer = _write_elmo if isinstance(source.config, ElmoConfig) else _write_hugging_face
-    with _staged(directory, key) as staging:
+    with staged(directory, key) as staging:
         with explained(source.input.uri):
             name, auto_class, difference = writer(staging, source, family, verify)
         manifest = commit(
@@ -166,7 +166,7 @@ def explained(exported: str) -> Iterator[None]:
 
 
 @contextmanager
-def _staged(directory: Path, key: str) -> Iterator[Path]:
+def staged(directory: Path, key: str) -> Iterator[Path]:
     """The staging directory of an export. A failed export leaves nothing behind: no partial work is continued."""
     staging = staging_directory(directory, key)
     try:
@@ -244,7 +244,12 @@ def refuse_option(name: str, value: str | None, reason: str, remedy: str = "leav
         raise MismatchError(f"--{name} {value} has no meaning here: {reason}.", next_step=remedy)
 
 
-def _refuse_other(directory: Path, source: Source) -> None:
+def refuse_other(directory: Path, exported: InputEntry) -> None:
+    """Refuse to write over other files, or over an export that is there already.
+
+    Raises:
+        StorageError: `directory` exists and is not empty.
+    """
     if not directory.exists():
         return
     if directory.is_dir() and not any(directory.iterdir()):
@@ -253,7 +258,7 @@ def _refuse_other(directory: Path, source: Source) -> None:
         return
     if is_artefact(directory, KIND):
         manifest = read_manifest(directory)
-        if manifest.inputs[0].fingerprint == source.input.fingerprint:
+        if manifest.inputs[0].fingerprint == exported.fingerprint:
             raise StorageError(
                 f"{directory} holds an export of {manifest.inputs[0].uri} already.",
                 kept="it, as it is",

@@ -15,10 +15,18 @@ workload          everything that is known before the first training starts
 batches           order, micro-batches and padding
 starting          the weights that a training starts from
 processes         one process, or several under a launcher
+updates           one update: learning rate, gradients of the global batch, AdamW
+evaluation        the outputs of a network for all evaluation rows
+training_state    the place of a training on disk, so that a killed one goes on from there
 trainer           one training with Accelerate
 trials            the trainings of a workload, tracked and recorded
+side_by_side      trainings at the same time, each in a Ray worker
 results           finished trainings on disk, so that a killed run continues after them
-scores            the scores of trainings, and tables over seeds
+scores            the scores of trainings
+summary           tables over seeds and searched settings
+preview           what a run would do, with its time
+reference         the model that a training starts from
+adapted           what parameter-efficient methods trained, over a checkpoint
 run               everything that a configuration asks for
 export            fine-tuned networks, read back; exports of them and of checkpoints
 """

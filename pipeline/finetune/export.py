@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 from pydantic import TypeAdapter
@@ -13,7 +14,8 @@ from cluster.artefacts.confined import inside
 from cluster.artefacts.errors import ExportError, MismatchError, ReferenceNotFoundError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, Manifest
 from cluster.artefacts.storage import contents_of, open_artefact
-from models.config import ElmoConfig, NetworkConfig
+from models.config import ElmoConfig, NetworkConfig, TransformerConfig
+from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoints.references import Weights
 from pipeline.config.networks import NetworkChoice
 from pipeline.exporting import exporting
@@ -23,8 +25,10 @@ from pipeline.finetune.scores import KIND, SCORES_FILE, Score
 from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TASKS
 
-WRAPPER = "network."
-"""Prefix of the tensor names of a ConditionalGenerator, which the encoder-decoder inside does not have."""
+if TYPE_CHECKING:
+    from torch import nn
+
+    from models.hf.heads import Head
 
 
 def export(
@@ -37,6 +41,7 @@ def export(
     family: str | None = None,
     weights: Weights = "model",
     verify: bool = True,
+    peft: bool = False,
     tasks: Tasks = TASKS,
 ) -> Export:
     """Write a network as a directory that others read.
@@ -44,6 +49,8 @@ def export(
     Args:
         reference: any reference to a model, or a directory of scores whose models were kept.
         trial: `TASK-INITIAL-SEED` among the trainings of scores; None where there is only one.
+        peft: write what LoRA or prefix tuning trained as the library `peft` reads it, over an export of the checkpoint;
+            otherwise LoRA is added to the weights.
         tasks: the kinds of tasks that scores may be of.
 
     Other arguments, and errors: see `pipeline.exporting.exporting.export`.
@@ -67,7 +74,9 @@ def export(
             f"--ema has no meaning here: {path} holds scores, and fine-tuning keeps no average.",
             next_step="leave it out",
         )
-    source = load_finetuned(path, trial, tasks)
+    if peft:
+        return _export_for_peft(path, directory, trial, family, runs_dir, tasks)
+    source = load_finetuned(path, trial, tasks, runs_dir)
     if isinstance(source.config, ElmoConfig):
         raise ExportError(
             f"{path} holds a classifier on top of an ELMo, which no library can read; the biLM below it is the"
@@ -78,7 +87,9 @@ def export(
     return write_export(source, directory, family=family, verify=verify)
 
 
-def load_finetuned(directory: Path, trial: str | None = None, tasks: Tasks = TASKS) -> Source:
+def load_finetuned(
+    directory: Path, trial: str | None = None, tasks: Tasks = TASKS, runs_dir: Path = Path("runs")
+) -> Source:
     """Read a fine-tuned network from an artefact of scores.
 
     Its weights are float32 tensors in host memory: of a SequenceClassifier, DecoderClassifier, ElmoClassifier,
@@ -88,26 +99,98 @@ def load_finetuned(directory: Path, trial: str | None = None, tasks: Tasks = TAS
         directory: a committed scores artefact, as `OUT/NAME/CHECKPOINT`.
         trial: `TASK-INITIAL-SEED`; may be left out where there is only one.
         tasks: the kinds of tasks that the scores may be of.
+        runs_dir: where the run lies whose checkpoint LoRA was trained over.
 
     Raises:
         CorruptArtefactError: the directory holds no scores, or a file is damaged.
-        ReferenceNotFoundError: its models were not kept, or there is no such training.
+        ReferenceNotFoundError: its models were not kept, or there is no such training, or no such checkpoint any more.
+        ExportError: its weights cannot be those of a plain network: adapters and prefixes are more than that.
     """
     from safetensors.torch import load_file
 
+    from models.peft.apply import merge
+    from pipeline.finetune.adapted import WRAPPER, method_of
+
     found = finetuned_network(directory, trial)
-    with contents_of(found.weights_file):
-        tensors = load_file(found.weights_file)
+    if method_of(found.weights_file) is None:
+        with contents_of(found.weights_file):
+            tensors = load_file(found.weights_file)
+    else:
+        adapted = _adapted(found, tasks, runs_dir)
+        try:
+            tensors = merge(adapted).state_dict()
+        except ValueError as error:
+            raise ExportError(
+                f"{directory} cannot be exported as a plain network: {error}.",
+                next_step="of prefix tuning of a language model, add --peft; read others with"
+                " pipeline.finetune.adapted.load_adapted",
+            ) from None
     with contents_of(directory / MANIFEST_NAME):
         return Source(
             state_dict={name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()},
             config=found.network,
-            head=tasks[found.manifest.config["tasks"][found.trial.task]["kind"]].head_of(found.network),
+            head=_head_of(found, tasks),
             tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
             input=InputEntry(kind=KIND, uri=str(directory), fingerprint=found.manifest.fingerprint),
             labels=found.labels,
             trial=trial,
         )
+
+
+def _export_for_peft(
+    path: Path, directory: Path, trial: str | None, family: str | None, runs_dir: Path, tasks: Tasks
+) -> Export:
+    """Write adapter_config.json and adapter_model.safetensors."""
+    from pipeline.exporting.adapters import write_peft
+    from pipeline.finetune.adapted import method_of
+
+    found = finetuned_network(path, trial)
+    if method_of(found.weights_file) is None:
+        raise ExportError(
+            f"{path} holds whole networks: they were trained without training.peft.",
+            next_step="leave out --peft",
+        )
+    assert isinstance(found.network, TransformerConfig), "ELMo has no such methods"
+    return write_peft(
+        _adapted(found, tasks, runs_dir),
+        found.network,
+        _head_of(found, tasks),
+        directory,
+        exported=InputEntry(kind=KIND, uri=str(path), fingerprint=found.manifest.fingerprint),
+        family=family,
+        base=_start_of(found),
+    )
+
+
+def _adapted(found: FinetunedNetwork, tasks: Tasks, runs_dir: Path) -> nn.Module:
+    """The network with its method, over the checkpoint that it started from."""
+    from pipeline.checkpoints.references import resolve_model
+    from pipeline.finetune.adapted import load_adapted
+
+    base = resolve_model(_start_of(found), runs_dir)
+    recorded = next(entry.fingerprint for entry in found.manifest.inputs if entry.kind == CHECKPOINT_KIND)
+    if base.fingerprint != recorded:
+        raise MismatchError(
+            f"{base.reference} is not the checkpoint that the network was trained over any more.",
+            next_step="name the runs directory that holds it: --runs-dir DIR",
+        )
+    head = _head_of(found, tasks)
+    return load_adapted(found.weights_file, found.network, head, max(1, len(found.labels)), base.state_dict())
+
+
+def _start_of(found: FinetunedNetwork) -> str:
+    """The reference of the checkpoint that the network started from."""
+    started = next((entry.uri for entry in found.manifest.inputs if entry.kind == CHECKPOINT_KIND), None)
+    if started is None:
+        raise ExportError(
+            "A network that was trained with training.peft over another fine-tuned network is not exported.",
+            next_step="train it over an export of that network",
+        )
+    return started
+
+
+def _head_of(found: FinetunedNetwork, tasks: Tasks) -> Head:
+    return tasks[found.manifest.config["tasks"][found.trial.task]["kind"]].head_of(found.network)
 
 
 @dataclass(frozen=True, slots=True)

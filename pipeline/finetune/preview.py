@@ -37,6 +37,7 @@ class TaskPreview:
     """Tokens of an epoch, with special tokens."""
     full_share: float
     """Share of the rows with `training.max_length` tokens: those that were cut, or just fit."""
+    trained_parameters: int
     trainings: int
     updates: int
     """Of each training."""
@@ -79,14 +80,17 @@ def preview(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Previ
     found, parameters = [], 0
     for name in workload.tasks:
         task = runner.task(name)
-        model = initial_network(task, config.seeds[0], weights)
+        model = initial_network(task, config.seeds[0], weights, config.training_of(name).peft)
         parameters = parameters or count_parameters(model)
+        trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
         seconds = _seconds_of_a_token(accelerator, model, task, config.training_of(name))
-        found.append(_preview(workload, runner, name, seconds))
+        found.append(_preview(workload, runner, name, seconds, trained))
     return Preview(workload.reference or "random weights", parameters, workload.directory, tuple(found))
 
 
-def _preview(workload: Workload, runner: TrialRunner, name: str, seconds_of_a_token: float) -> TaskPreview:
+def _preview(
+    workload: Workload, runner: TrialRunner, name: str, seconds_of_a_token: float, trained: int
+) -> TaskPreview:
     task, data = runner.task(name), workload.tasks[name]
     lengths = task.train.lengths
     trials = [trial for trial in workload.trials if trial.task == name]
@@ -101,6 +105,7 @@ def _preview(workload: Workload, runner: TrialRunner, name: str, seconds_of_a_to
         rows=len(lengths),
         tokens=int(lengths.sum()),
         full_share=float((lengths >= longest).mean()),
+        trained_parameters=trained,
         trainings=len(trials),
         updates=max(map(runner.num_updates, trials)),
         seconds=seconds_of_a_token * float(lengths.sum()) * sum(epochs),

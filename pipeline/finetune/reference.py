@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.artefacts.errors import MismatchError
 from cluster.artefacts.manifest import InputEntry
 from pipeline.exporting.exporting import is_artefact
 from pipeline.finetune.scores import KIND
@@ -39,10 +40,16 @@ def resolve_start(reference: str, runs_dir: Path) -> PretrainedModel | None:
 
 def _finetuned(directory: Path, trial: str | None) -> PretrainedModel:
     from pipeline.checkpoints.references import PretrainedModel
-    from pipeline.finetune.export import WRAPPER, finetuned_network
+    from pipeline.finetune.adapted import WRAPPER, method_of
+    from pipeline.finetune.export import finetuned_network
     from pipeline.finetune.results import TOKENIZER_FILE
 
     found = finetuned_network(directory, trial)
+    if method_of(found.weights_file) is not None:
+        raise MismatchError(
+            f"{directory} holds what training.peft trained, not a whole network.",
+            next_step=f"cloze export {directory} DIR --trial {found.trial.name}, then start from DIR",
+        )
     entries = {entry.path: entry.xxh3_128 for entry in found.manifest.files}
     return PretrainedModel(
         directory=directory,

@@ -91,7 +91,7 @@ def write_scores(
 
 def stored_score(score: Score) -> dict[str, Any]:
     """A score as it is written: without its checkpoint, and without what older versions did not know, where unused."""
-    unused = {name for name in ("choice", "kept_epoch") if not getattr(score, name)}
+    unused = {name for name in ("choice", "kept_epoch", "trained_share") if not getattr(score, name)}
     return score.model_dump(mode="json", exclude={"reference", *unused})
 
 

@@ -52,6 +52,8 @@ class Score(BaseModel):
     """After the epoch that counts, as shares of 1: the last, unless the settings keep the best."""
     kept_epoch: int | None = None
     """The epoch that counts, from 1, where the best is kept; None for the last."""
+    trained_share: float | None = None
+    """Trained parameters as a share of the pre-trained ones, without the head, where not all are trained."""
     num_train_examples: int
     num_evaluation_examples: int
     epochs: tuple[EpochScore, ...]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from models.peft.settings import PeftSettings
 from pipeline.config.loading import Config
 
 Scored = Literal["every_epoch", "last_epoch"]
 Kept = Literal["last", "best"]
+PeftChoice = Annotated[PeftSettings, Field(discriminator="kind")]
+"""Methods of parameter-efficient fine-tuning, by `kind`."""
 
 
 class TrainingConfig(Config):
@@ -44,6 +47,9 @@ class TrainingConfig(Config):
     patience: int | None = Field(default=None, gt=0)
     """End after so many scored epochs without a better main metric; null trains all epochs. The learning rate falls as
     if all epochs came."""
+
+    peft: PeftChoice | None = None
+    """What is trained instead of all weights: LoRA, adapters, a prefix, biases, or MAM; null trains all weights."""
 
     @model_validator(mode="after")
     def _scored_where_chosen(self) -> TrainingConfig:
@@ -79,13 +85,15 @@ class TrainingOverrides(Config):
     """The epoch that counts."""
     patience: int | None = Field(default=None, gt=0)
     """End after so many scored epochs without a better main metric."""
+    peft: PeftChoice | None = None
+    """What is trained instead of all weights."""
 
     def applied_to(self, shared: TrainingConfig) -> TrainingConfig:
         """`shared`, with the values that are set here."""
         return TrainingConfig.model_validate(shared.model_dump() | self.model_dump(exclude_none=True))
 
 
-ADDED_LATER = ("layer_decay", "keep", "patience")
+ADDED_LATER = ("layer_decay", "keep", "patience", "peft")
 """Settings that older scores do not name: left out of identities at their defaults, so that those stay the same."""
 
 

@@ -9,18 +9,27 @@ from torch import Tensor, nn
 
 from cluster.artefacts.errors import MismatchError
 from models.initialization import init_weights
+from models.peft.apply import apply_peft
+from models.peft.settings import PeftSettings
 from models.weights import check_tensors
 from pipeline.finetune.forms.base import Part, PreparedTask
 
 
-def initial_network(task: PreparedTask, seed: int, checkpoint: Mapping[str, Tensor] | None) -> nn.Module:
+def initial_network(
+    task: PreparedTask,
+    seed: int,
+    checkpoint: Mapping[str, Tensor] | None,
+    peft: PeftSettings | None = None,
+) -> nn.Module:
     """A network in host memory: random weights that follow from the seed, then the weights of the checkpoint.
 
     Args:
         checkpoint: tensors by name; None for random weights alone.
+        peft: a method that trains something else than all weights; None trains them.
 
     Raises:
-        MismatchError: the checkpoint lacks tensors, or they have other shapes or are not finite; they are named.
+        MismatchError: the checkpoint lacks tensors, or they have other shapes or are not finite; they are named. Or the
+            network cannot have the method.
     """
     # Without memory first: default weights would be drawn from a global generator, only to be replaced.
     with torch.device("meta"):
@@ -29,6 +38,13 @@ def initial_network(task: PreparedTask, seed: int, checkpoint: Mapping[str, Tens
     init_weights(model, seed)
     if checkpoint is not None:
         take_parts(model, task.parts, checkpoint)
+    if peft is not None:
+        try:
+            apply_peft(model, peft, seed)
+        except ValueError as error:
+            raise MismatchError(
+                f"training.peft: {error}.", next_step="choose another method, or leave training.peft out"
+            ) from None
     return model
 
 

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
+from models.peft.apply import trained_share
+from pipeline.finetune.adapted import trained_tensors
 from pipeline.finetune.batches import sample_examples
 from pipeline.finetune.forms.base import PreparedTask, TaskContext
 from pipeline.finetune.forms.registry import FORMS
@@ -117,7 +119,8 @@ class TrialRunner:
         started = time.monotonic()
         task, config = self.task(trial.task), self._workload.config
         pretrained = trial.initial == "pretrained"
-        model = initial_network(task, trial.seed, self._checkpoint_weights if pretrained else None)
+        weights, peft = self._checkpoint_weights if pretrained else None, self._settings(trial).peft
+        model = initial_network(task, trial.seed, weights, peft)
         path = self._workspace / IN_PROGRESS / f"{trial.name}.safetensors"
         state_file = StateFile(path, begun.identity, self._accelerator, config.save_every_s)
         if self._accelerator.is_main_process:
@@ -171,6 +174,7 @@ class TrialRunner:
             choice=dict(trial.choice),
             main_metric=self._workload.config.tasks[trial.task].metrics[0],
             metrics=outcome.kept.metrics,
+            trained_share=None if settings.peft is None else trained_share(model),
             kept_epoch=outcome.kept.epoch if settings.keep == "best" else None,
             num_train_examples=len(sample_examples(len(data.train), settings.max_train_examples)),
             num_evaluation_examples=len(data.evaluation),
@@ -189,7 +193,7 @@ class TrialRunner:
             written = list(files)
             if self._workload.config.save_models:
                 written.append(trial.model_file)
-                _save_weights(model, self._workspace / trial.model_file)
+                self._save_weights(trial, model)
             record = TrialRecord(
                 identity=self._workload.identity(trial),
                 score=score,
@@ -199,6 +203,21 @@ class TrialRunner:
             )
             TRIAL_RECORDS.write(self._workspace, record)
         return record
+
+    def _save_weights(self, trial: Trial, model: nn.Module) -> None:
+        """Write the weights, or what was trained of them, under a temporary name first: a killed run must not leave
+        half a file."""
+        peft = self._settings(trial).peft
+        tensors, metadata = (
+            (model.state_dict(), None)
+            if peft is None
+            else trained_tensors(model, self.task(trial.task).parts, peft)
+        )
+        path = self._workspace / trial.model_file
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(stored, str(temporary), metadata)
+        os.replace(temporary, path)
 
     def _start_tracking(self, trial: Trial, resume: str | None) -> TrackedRun:
         workload, config = self._workload, self._workload.config
@@ -289,12 +308,3 @@ class _LossCurve:
         if self._losses:
             self._tracked.log_metrics({self._name: sum(self._losses) / len(self._losses)}, update)
         self._losses = []
-
-
-def _save_weights(model: nn.Module, path: Path) -> None:
-    """Write the weights under a temporary name first: a killed run must not leave half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    save_file(
-        {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()}, str(temporary)
-    )
-    os.replace(temporary, path)

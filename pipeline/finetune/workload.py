@@ -129,6 +129,7 @@ def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) ->
     if pretrained:
         for name, task in config.tasks.items():
             task.check_checkpoint(name, pretrained)
+    _check_kept_weights(config, pretrained)
     tasks = {name: task.load() for name, task in config.tasks.items()}
     entry = InputEntry(kind="source-file", uri=str(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0])
     inputs = [entry, *(entry for task in tasks.values() for entry in task.inputs)]
@@ -151,6 +152,21 @@ def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) ->
         ),
         inputs=tuple(reversed(unique.values())),
     )
+
+
+def _check_kept_weights(config: FinetuneConfig, pretrained: PretrainedModel | None) -> None:
+    """Check that the weights that are to be kept can be: those of `training.peft` lie over a checkpoint.
+
+    Raises:
+        ConfigError: trainings from random weights would have to keep them.
+    """
+    methods = [name for name in config.tasks if config.training_of(name).peft is not None]
+    if config.save_models and methods and "random" in _initials(config, pretrained):
+        raise ConfigError(
+            f"save_models keeps what training.peft trains over a checkpoint, and {methods[0]} is trained from random"
+            " weights, too.",
+            next_step="set save_models=false or compare_random=false",
+        )
 
 
 def _initials(config: FinetuneConfig, pretrained: PretrainedModel | None) -> list[Initial]:
