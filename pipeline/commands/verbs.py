@@ -17,6 +17,7 @@ from pipeline.commands import (
     prompt,
     runs,
     schema,
+    scores,
     tokenizer,
     train,
 )
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.add_typer(data.data_app, name="data")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
+scores.register(finetune.finetune_app)
 app.add_typer(finetune.finetune_app, name="finetune")
 for module in (demo, plan, train, prompt, probe, export, runs, checkpoints, jobs, doctor, schema):
     module.register(app)

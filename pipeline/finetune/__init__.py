@@ -24,6 +24,7 @@ side_by_side      trainings at the same time, each in a Ray worker
 results           finished trainings on disk, so that a killed run continues after them
 scores            the scores of trainings
 summary           tables over seeds and searched settings
+report            finished scores as people read them: worst errors, lists, one page
 preview           what a run would do, with its time
 reference         the model that a training starts from
 adapted           what parameter-efficient methods trained, over a checkpoint

@@ -1,0 +1,109 @@
+"""Losses and metrics of trainings as SVG text that a page can hold; colours come from the page's style."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+MOST_POINTS = 200
+"""A longer curve is drawn as means of neighbouring points."""
+_WIDTH, _HEIGHT = 360, 210
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 12, 34
+_NUM_TICKS = 4
+_LIKELY_STEPS = (1, 2, 2.5, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One training."""
+
+    name: str
+    colour: int
+    """Number of a colour of the page, from 0."""
+    x: Sequence[float]
+    """Updates, ascending."""
+    y: Sequence[float]
+    marked: bool = False
+    """Whether each point has a dot."""
+
+
+def plot(curves: Sequence[Curve], *, title: str, y_format: Callable[[float], str]) -> str:
+    """An SVG element with updates from left to right; empty where no curve has a point.
+
+    The same curves give the same text. NaN and infinite points are left out.
+    """
+    drawn = [curve for curve in map(_finite, curves) if curve.x]
+    if not drawn:
+        return ""
+    x_ticks = ticks(0, max(curve.x[-1] for curve in drawn))
+    y_ticks = ticks(min(min(curve.y) for curve in drawn), max(max(curve.y) for curve in drawn))
+    place = _Scale(x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1])
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">',
+        f"<title>{escape(title)}</title>",
+    ]
+    for tick in y_ticks:
+        y = place.y(tick)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<text x="{_LEFT - 5}" y="{y}" dy=".35em" text-anchor="end">{y_format(tick)}</text>')
+    for tick in x_ticks:
+        x = place.x(tick)
+        parts.append(f'<text x="{x}" y="{_HEIGHT - 18}" text-anchor="middle">{tick:,.0f}</text>')
+    parts.append(
+        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 3}" text-anchor="middle">update</text>'
+    )
+    parts += [_drawn(curve, place) for curve in drawn]
+    return "".join([*parts, "</svg>"])
+
+
+def thinned(values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Numbers of updates, from 1, and values; of more than MOST_POINTS values, means of equally many neighbours."""
+    width = math.ceil(len(values) / MOST_POINTS) or 1
+    starts = range(0, len(values), width)
+    means = [float(np.mean(values[first : first + width])) for first in starts]
+    return [first + (min(width, len(values) - first) + 1) / 2 for first in starts], means
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Some round numbers in equal steps, the first at most `low` and the last at least `high`."""
+    span = high - low or abs(high) or 1.0
+    power = 10.0 ** math.floor(math.log10(span / _NUM_TICKS))
+    step = next(power * each for each in _LIKELY_STEPS if power * each * _NUM_TICKS >= span * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(number * step, 12) for number in range(first, max(last, first + 1) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """From numbers to places in the drawing."""
+
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+
+    def x(self, value: float) -> float:
+        share = (value - self.x_low) / (self.x_high - self.x_low)
+        return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        share = (value - self.y_low) / (self.y_high - self.y_low)
+        return round(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM), 1)
+
+
+def _finite(curve: Curve) -> Curve:
+    kept = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
+    return Curve(curve.name, curve.colour, [x for x, _ in kept], [y for _, y in kept], curve.marked)
+
+
+def _drawn(curve: Curve, place: _Scale) -> str:
+    points = [(place.x(x), place.y(y)) for x, y in zip(curve.x, curve.y, strict=True)]
+    line = " ".join(f"{x},{y}" for x, y in points)
+    dots = "".join(f'<circle cx="{x}" cy="{y}" r="2.5"/>' for x, y in points) if curve.marked else ""
+    return (
+        f'<g class="c{curve.colour}"><title>{escape(curve.name)}</title><polyline points="{line}"/>{dots}</g>'
+    )

@@ -1,0 +1,53 @@
+"""The page of finished scores, logged to the MLflow runs of their trainings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pipeline.finetune.scores import Score
+from pipeline.finetune.summary import summarise
+from pipeline.runs.tracking import connect, told_of, tracking_uri
+
+PAGE_FILE = "scores.html"
+"""Name of the page among the artefacts of an MLflow run."""
+TABLE_FILE = "scores-table.json"
+"""MLflow shows it as a table."""
+
+
+def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Sequence[Score] = ()) -> None:
+    """Log a page, and the table of scores, to MLflow runs. What cannot be logged is told on stderr and no failure: the
+    scores are committed by then.
+
+    Args:
+        tracked_runs: ids of the runs; each is logged to once.
+        runs_dir: holds the tracking store, unless `MLFLOW_TRACKING_URI` names another.
+        scores: of all trainings; without them, the page alone is logged.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    client, table = connect(tracking_uri(runs_dir)), _table(scores)
+    for run_id in dict.fromkeys(tracked_runs):
+        try:
+            client.log_text(run_id, page, PAGE_FILE)
+            if table["data"]:
+                client.log_dict(run_id, table, TABLE_FILE)
+        except (MlflowException, SQLAlchemyError, OSError) as error:
+            print(f"The page of the scores was not logged to MLflow: {told_of(error)}", file=sys.stderr)
+            return
+
+
+def _table(scores: Sequence[Score]) -> dict[str, list]:
+    """The summary's lines, one for each metric, in the form in which MLflow shows JSON files as tables."""
+    columns = ["task", "from", "metric", "mean", "std", "median", "best", "seeds"]
+    data = [
+        [
+            *(row.task, row.reference or "random weights", name, row.mean[name], row.std[name]),
+            *(row.median[name], row.best[name], row.num_seeds),
+        ]
+        for row in summarise(scores)
+        for name in row.mean
+    ]
+    return {"columns": columns, "data": data}
