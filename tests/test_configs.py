@@ -19,6 +19,8 @@ from pipeline.config.loading import load_config, to_yaml, validate
 from pipeline.config.networks import NetworkChoice
 from pipeline.demo.tasks import FinetuneConfig
 from pipeline.objectives.rtd import ReplacedTokenDetection
+from pipeline.prompting.config import PromptConfig
+from pipeline.prompting.templates import Template
 from pipeline.runs.config import PretrainConfig
 from tests.pipeline.test_plan import teaching
 
@@ -62,6 +64,11 @@ def check_finetune(path: Path, directory: Path) -> None:
     assert all(config.training_of(task).epochs for task in config.tasks)
 
 
+def check_prompt(path: Path, directory: Path) -> None:
+    config = load_config(PromptConfig, path)
+    assert all(Template(text).text for text in config.templates)
+
+
 def check_fragment(path: Path, directory: Path) -> None:
     """A fragment sets one group of a run, named like the fragment's folder, and fits a minimal rest."""
     (key,) = OmegaConf.to_container(OmegaConf.load(path))
@@ -85,6 +92,7 @@ KINDS: dict[str, Callable[[Path, Path], None]] = {
     "data": check_data,
     "pretrain": check_pretrain,
     "finetune": check_finetune,
+    "prompt": check_prompt,
     "models": check_fragment,
     "cluster": check_fragment,
     "filters": check_filters,

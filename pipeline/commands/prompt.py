@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.output import Json, RunsDir, print_json, print_table
+from pipeline.commands.output import Json, Overrides, RunsDir, print_json, print_table
+
+if TYPE_CHECKING:
+    from pipeline.prompting.config import PromptConfig
+    from pipeline.prompting.run import PromptResult, Spread
 
 Reference = Annotated[
     str,
@@ -23,6 +27,7 @@ def register(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
     app.command()(fill)
     app.command()(generate)
+    app.command()(prompt)
 
 
 def fill(
@@ -112,3 +117,114 @@ def generate(
     begins = text if network.kind == "left_to_right" else ""
     for each in found:
         typer.echo(f"{begins}{each.text}")
+
+
+def prompt(
+    task: Annotated[
+        str,
+        typer.Option(help="YAML file such as those in configs/prompt/, or a kind of task such as sst2."),
+    ],
+    reference: Reference,
+    overrides: Overrides = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(help='A text with [x], [y] and [z], such as "[x] It was [z]."; repeat it for several.'),
+    ] = None,
+    verbalizer: Annotated[
+        str | None,
+        typer.Option(help="Answers and their labels: great=1,terrible=0", show_default=False),
+    ] = None,
+    shots: Annotated[
+        int | None, typer.Option(min=0, help="Demonstrations before the text.", show_default=False)
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="One draw of demonstrations for each: 1,2,3", show_default=False)
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Correct for what answers are worth without a text.")
+    ] = False,
+    ema: Average = False,
+    as_json: Json = False,
+) -> None:
+    """Score a network on a task by prompts, without training it."""
+    from dataclasses import asdict
+
+    from pipeline.prompting.networks import load_language_model
+    from pipeline.prompting.run import prompt_task
+
+    given: dict[str, Any] = {
+        "templates": template or None,
+        "verbalizers": None if verbalizer is None else _verbalizers(verbalizer),
+        "shots": shots,
+        "seeds": None if seeds is None else [each.strip() for each in seeds.split(",")],
+        "calibrate": calibrate or None,
+    }
+    config = _prompt_config(task, overrides or [], given)
+    network = load_language_model(reference, config.runs_dir, "ema" if ema else "model")
+    found = prompt_task(config, network)
+    if as_json:
+        print_json({**asdict(found), "overall": asdict(found.overall)})
+        return
+    _show_prompts(found)
+
+
+def _verbalizers(text: str) -> dict[str, str]:
+    """`great=1,terrible=0` as answers by label."""
+    from cluster.artefacts.errors import ConfigError
+
+    pairs = [pair.rpartition("=") for pair in text.split(",")]
+    if wrong := [
+        "".join(pair) for pair in pairs if not pair[1] or not pair[0].strip() or not pair[2].strip()
+    ]:
+        raise ConfigError(
+            f"{wrong[0]!r} in --verbalizer is not ANSWER=LABEL.",
+            next_step="write --verbalizer great=1,terrible=0",
+        )
+    labels = [label.strip() for _, _, label in pairs]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise ConfigError(
+            f"The label {twice[0]} has two answers in --verbalizer.",
+            next_step="give one answer for each label",
+        )
+    return {label.strip(): answer.strip() for answer, _, label in pairs}
+
+
+def _prompt_config(task: str, overrides: list[str], given: dict[str, Any]) -> PromptConfig:
+    """The settings of a file, or of a kind of task, and those of the command line, which win."""
+    from pipeline.config.loading import load_plain, validate, with_overrides
+    from pipeline.prompting.config import PromptConfig
+
+    if task.endswith((".yaml", ".yml")):
+        plain = load_plain(PromptConfig, Path(task), overrides)
+    else:
+        plain = with_overrides(PromptConfig, {"task": {"kind": task}}, overrides, f"--task {task}")
+    named = {name: value for name, value in given.items() if value is not None}
+    return validate(PromptConfig, {**plain, **named}, task)
+
+
+def _show_prompts(found: PromptResult) -> None:
+    """Print template x seed, mean and spread, and the majority baseline."""
+    seeds = list(dict.fromkeys(each.seed for each in found.scores))
+    columns = [f"seed {seed}" if seed is not None else "score" for seed in seeds]
+    rows: list[list[str]] = []
+    for template in dict.fromkeys(each.template for each in found.scores):
+        own = [each for each in found.scores if each.template == template]
+        cells = [f"{100 * each.metrics[found.main_metric]:.1f}" for each in own]
+        rows.append([template, *cells, _spread(found.of_template(template))])
+        if own[0].uncalibrated is not None:
+            before = [each.uncalibrated or {} for each in own]
+            rows.append(["  uncalibrated", *(f"{100 * each[found.main_metric]:.1f}" for each in before), ""])
+    rows.append(["all templates", *[""] * len(seeds), _spread(found.overall)])
+    rows.append(["majority label", *[""] * len(seeds), f"{100 * found.majority[found.main_metric]:.1f}"])
+    title = (
+        f"{found.task}: {found.main_metric} in percent of {found.num_examples} examples, {found.shots} shots,"
+        f" {found.reference}"
+    )
+    print_table(title, ("template", *columns, "mean ± deviation (lowest to highest)"), rows)
+
+
+def _spread(spread: Spread) -> str:
+    shown = f"{100 * spread.mean:.1f}"
+    if spread.std is None:
+        return shown
+    return f"{shown} ± {100 * spread.std:.1f} ({100 * spread.lowest:.1f} to {100 * spread.highest:.1f})"

@@ -7,6 +7,7 @@ writing           continuations and answers
 templates         templates with places for texts and answer
 config            the settings of prompts for a task
 demonstrations    labelled examples before the text
+prompter          the prompt of an example, as questions about the tokens of each answer
 scoring           how probable each answer is
 calibration       what an answer is worth without a text
 run               a task, prompted with every template and seed
