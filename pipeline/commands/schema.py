@@ -8,7 +8,10 @@ import typer
 
 from pipeline.commands.output import print_json, print_table
 
-_KIND_HELP = "`data`, `pretrain`, `finetune` or `prompt`, and after a dot a part of it: `data.filters.pii`, `pretrain.optimizer`."
+_KIND_HELP = (
+    "`data`, `pretrain`, `finetune` or `prompt`, and after a dot a part of it: `data.filters.pii`,"
+    " `pretrain.optimizer`."
+)
 
 
 def register(app: typer.Typer) -> None:
