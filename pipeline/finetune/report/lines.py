@@ -113,10 +113,11 @@ def _judged(right: str, predicted: str, sure: float, is_right: bool) -> Judged:
 
 
 def _span(line: Line) -> Judged:
-    f1 = float(span_scores([line], "f1")[0])
-    sure = line["n_best"][0]["probability"] if line["n_best"] else 0.0
+    f1, exact = (float(span_scores([line], metric)[0]) for metric in ("f1", "exact_match"))
+    sure = (line["n_best"][0]["probability"] if line["n_best"] else None) or 0.0
     right = " | ".join(dict.fromkeys(line["answers"])) or "(no answer)"
-    error = (1 - f1, sure if f1 < 1 else 0.0)
+    # Answers of articles and punctuation only may be equal without common words.
+    error = (0.0, 0.0) if exact else (1 - f1, sure)
     return Judged(error, right, line["prediction"] or "(no answer)", f"F1 {f1:.2f}, {sure:.1%} sure")
 
 
@@ -135,8 +136,11 @@ def _tags(line: Line) -> Judged:
 
 
 def _number(line: Line) -> Judged:
-    off = abs(line["label"] - line["prediction"])
-    return Judged((off, 0.0), f"{line['label']:g}", f"{line['prediction']:.3g}", f"{off:.3g} apart")
+    # JSON has no NaN, which a network may predict.
+    predicted = math.nan if line["prediction"] is None else line["prediction"]
+    off = abs(line["label"] - predicted)
+    error = (math.inf if math.isnan(off) else off, 0.0)
+    return Judged(error, f"{line['label']:g}", f"{predicted:.3g}", f"{off:.3g} apart")
 
 
 def _largest_share(scores: Sequence[float | None]) -> float:

@@ -79,6 +79,7 @@ def render_page(directory: Path, runs_dir: Path) -> str:
         "public": without_credentials,
         "start": start_of,
     }
+    costs = [_cost(opened, score) for score in opened.scores]
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         name=f"{directory.resolve().parent.name}/{directory.resolve().name}",
@@ -88,7 +89,9 @@ def render_page(directory: Path, runs_dir: Path) -> str:
         confidence=CONFIDENCE,
         num_resamples=NUM_RESAMPLES,
         tasks=[_task(opened, name, results) for name in dict.fromkeys(row.task for row in rows)],
-        costs=[_cost(opened, score) for score in opened.scores],
+        searched=[row for row in summarise(opened.scores, all_choices=True) if row.num_choices > 1],
+        costs=costs,
+        total_seconds=sum(cost["seconds"] or 0 for cost in costs),
         lineage=trace(str(directory), runs_dir),
         split_files=split_files,
         folded_at=FOLDED_AT,

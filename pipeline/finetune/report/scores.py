@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ class ScoresDirectory:
         """
         scores = tuple(read_scores(path))
         with contents_of(path / SCORES_FILE):
-            labels = orjson.loads((path / SCORES_FILE).read_bytes())["labels"]
+            labels = orjson.loads((path / SCORES_FILE).read_bytes()).get("labels", {})
         return cls(path, read_manifest(path), scores, labels)
 
     @property
@@ -94,10 +94,10 @@ class ScoresDirectory:
         if not path.exists():
             return []
         with contents_of(path):
-            return orjson.loads(path.read_bytes())
+            # JSON has no NaN.
+            return [math.nan if loss is None else loss for loss in orjson.loads(path.read_bytes())]
 
 
 def median_score(scores: Sequence[Score]) -> Score:
     """The training with the median of the main metric, the lower one of two."""
-    middle = statistics.median_low(score.value for score in scores)
-    return next(score for score in scores if score.value == middle)
+    return sorted(scores, key=lambda score: score.value)[(len(scores) - 1) // 2]

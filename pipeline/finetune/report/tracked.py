@@ -25,18 +25,16 @@ def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Seq
         runs_dir: holds the tracking store, unless `MLFLOW_TRACKING_URI` names another.
         scores: of all trainings; without them, the page alone is logged.
     """
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    client, table = connect(tracking_uri(runs_dir)), _table(scores)
-    for run_id in dict.fromkeys(tracked_runs):
-        try:
+    table = _table(scores)
+    try:
+        client = connect(tracking_uri(runs_dir))
+        for run_id in dict.fromkeys(tracked_runs):
             client.log_text(run_id, page, PAGE_FILE)
             if table["data"]:
                 client.log_dict(run_id, table, TABLE_FILE)
-        except (MlflowException, SQLAlchemyError, OSError) as error:
-            print(f"The page of the scores was not logged to MLflow: {told_of(error)}", file=sys.stderr)
-            return
+    # Stores of artefacts raise the errors of their own libraries.
+    except Exception as error:
+        print(f"The page of the scores was not logged to MLflow: {told_of(error)}", file=sys.stderr)
 
 
 def _table(scores: Sequence[Score]) -> dict[str, list]:

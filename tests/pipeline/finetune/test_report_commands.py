@@ -54,7 +54,7 @@ def test_show_answers_programs_and_writes_the_page(scores: Path, tmp_path: Path)
 
 def test_list_prints_scores_and_names_damaged_ones(scores: Path, tmp_path: Path):
     damaged = write_artefact(
-        tmp_path / "finetuned" / "broken",
+        tmp_path / "finetuned" / "broken[/red]",
         [(score_of("reviews", {"accuracy": 0.75}, 4), label_lines(PAIRS, NAMES))],
     )
     (damaged / "scores.json").write_text("{}")
@@ -62,9 +62,12 @@ def test_list_prints_scores_and_names_damaged_ones(scores: Path, tmp_path: Path)
     assert done.exit_code == 0, done.output
     assert "small/tiny@5" in done.output
     assert "reviews: accuracy 75.0 ± 0.0" in done.output
-    assert "broken is damaged" in done.output
+    assert "broken[/red] is damaged" in done.output
     answer = json.loads(cloze("finetune", "list", tmp_path / "finetuned", "--json").stdout)
-    assert {each["name"]: bool(each["problem"]) for each in answer} == {"small/tiny@5": False, "broken": True}
+    assert {each["name"]: bool(each["problem"]) for each in answer} == {
+        "small/tiny@5": False,
+        "broken[/red]": True,
+    }
 
 
 def test_a_directory_without_scores_is_said_to_have_none(tmp_path: Path):

@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, ReferenceNotFoundError
+from cluster.artefacts.manifest import hash_file
 from pipeline.finetune.report.curves import MOST_POINTS, Curve, plot, thinned, ticks
 from pipeline.finetune.report.errors import worst_errors
 from pipeline.finetune.report.listing import list_scores
 from pipeline.finetune.report.page import confusion, percent, render_page
 from pipeline.finetune.report.published import published_scores
+from pipeline.finetune.run import finetune
 from pipeline.finetune.scores import read_scores
 from pipeline.finetune.summary import summarise
 from pipeline.finetune.tasks import TASKS
+from pipeline.finetune.workload import scores_directory
 from tests.pipeline.finetune.written_scores import label_lines, score_of, write_artefact
 
 NAMES = ("negative", "positive")
@@ -131,6 +134,7 @@ def test_worst_answers_texts_numbers_and_choices_come_first(tmp_path: Path):
         },
         {"id": "none", "answers": [], "prediction": "car", "n_best": best, "question": "q", "context": "c"},
         {"id": "right", "answers": ["the car"], "prediction": "car", "n_best": best},
+        {"id": "without words", "answers": ["the"], "prediction": "a", "n_best": best},
     ]
     texts = [
         {"id": "near", "reference": "a red car", "prediction": "a blue car", "source": "s"},
@@ -161,6 +165,45 @@ def test_worst_answers_texts_numbers_and_choices_come_first(tmp_path: Path):
     assert order("choices") == ["sure", "unsure"]
     assert order("tags") == ["all", "half"]
     assert "(no answer)" in render_page(directory, tmp_path / "runs")
+
+
+def test_page_of_a_real_training_has_its_interval_texts_losses_and_source_files(
+    make_config, checkpoint, recorder, sst2, tmp_path
+):
+    config = make_config(seeds=[1], training={"epochs": 1, "batch_size": 16, "lr": 1e-4, "max_length": 16})
+    (score,) = finetune(config, checkpoint, track=recorder)
+    assert 0 < score.metrics["accuracy"] < 1
+    page = render_page(scores_directory(config, checkpoint), config.runs_dir)
+    assert re.search(r'data-label="interval">\d+\.\d to \d+\.\d<', page)
+    assert page.count("<polyline") == 2
+    assert worst_errors(scores_directory(config, checkpoint), None, 1)[0].texts["text"] in page
+    for name in ("train.tsv", "dev.tsv"):
+        assert str(sst2 / name) in page
+        assert hash_file(sst2 / name)[0] in page
+
+
+def test_a_diverged_training_has_a_page(tmp_path: Path):
+    lines = [
+        {"id": "dev-1", "label": 2.0, "prediction": None},
+        {"id": "dev-2", "label": 1.0, "prediction": 1.0},
+    ]
+    directory = write_artefact(
+        tmp_path / "scores", [(score_of("t", {"pearson": 0.0}, 2), lines)], losses=[1.0, None, None]
+    )
+    assert [(error.id, error.predicted) for error in worst_errors(directory, None, 9)] == [("dev-1", "nan")]
+    assert "<polyline" in render_page(directory, tmp_path / "runs")
+
+
+def test_every_choice_of_a_search_is_on_the_page(tmp_path: Path):
+    lines = label_lines(PAIRS, NAMES)
+    trainings = [
+        (score_of("t", {"accuracy": accuracy}, 10, choice={"lr": lr}), lines)
+        for lr, accuracy in ((1e-5, 0.7), (3e-5, 0.65))
+    ]
+    page = render_page(write_artefact(tmp_path / "scores", trainings, labels={"t": NAMES}), tmp_path / "runs")
+    assert "of 2 choices of settings" in page
+    assert 'settings">lr 1e-05</td>' in page
+    assert 'settings">lr 3e-05</td>' in page
 
 
 def test_predictions_of_older_versions_make_a_page_without_texts(tmp_path: Path):
