@@ -18,6 +18,8 @@ from hypothesis.internal.conjecture import providers
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# A misspelt run would be looked for on the Hub.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # The same examples every time, however slow the machine is: nothing fails by chance that did not fail before.
 settings.register_profile("random", settings.get_profile("ci"), derandomize=False)

@@ -86,7 +86,8 @@ def read_hf_directory(path: str | Path) -> Imported:
         imported = import_model(tensors, config_dict)
     except ValueError as error:
         raise ValueError(f"{directory}: {error}") from error
-    _check_tokenizer(directory, imported.config.require_vocab_size())
+    if (directory / TOKENIZER_FILE).is_file():
+        check_tokenizer(directory / TOKENIZER_FILE, imported.config.require_vocab_size())
     return imported
 
 
@@ -161,11 +162,13 @@ def _missing(directory: Path, name: str) -> ValueError:
     )
 
 
-def _check_tokenizer(directory: Path, vocab_size: int) -> None:
-    """Every id of the tokenizer has an embedding; a network may have more."""
-    if not (directory / TOKENIZER_FILE).is_file():
-        return
-    tokenizer = _read_json(directory, TOKENIZER_FILE)
+def check_tokenizer(file: Path, vocab_size: int) -> None:
+    """Refuse a tokenizer.json with ids that have no embedding; a network may have more.
+
+    Raises:
+        ValueError: the tokenizer has an id of `vocab_size` or more.
+    """
+    tokenizer = _read_json(file.parent, file.name)
     vocabulary = (tokenizer.get("model") or {}).get("vocab") or {}
     # Unigram models list their pieces in the order of ids.
     ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
@@ -173,6 +176,6 @@ def _check_tokenizer(directory: Path, vocab_size: int) -> None:
     largest = max((*ids, *added), default=-1)
     if largest >= vocab_size:
         raise ValueError(
-            f"{directory / TOKENIZER_FILE} has ids up to {largest}, but vocab_size in {CONFIG_FILE} is {vocab_size}; "
+            f"{file} has ids up to {largest}, but vocab_size in {CONFIG_FILE} is {vocab_size}; "
             "put the tokenizer there that the network was trained with"
         )

@@ -1,7 +1,8 @@
 """References: the ways to name a model or a checkpoint, and resolving them.
 
 `RUN`, `RUN@STEP`, `RUN@latest`, `RUN@best`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, a checkpoint's directory
-or URI, or a Hugging Face directory. RUN is a run's name, its directory or its MLflow run id.
+or URI, a Hugging Face directory, or a name on the Hugging Face Hub (`hub.py`). RUN is a run's name, its directory or
+its MLflow run id; it wins over a name on the Hub.
 """
 
 from __future__ import annotations
@@ -10,9 +11,6 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import orjson
 
 from cluster.artefacts.errors import (
     CorruptArtefactError,
@@ -20,9 +18,11 @@ from cluster.artefacts.errors import (
     MismatchError,
     ReferenceNotFoundError,
 )
-from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, hash_file, read_manifest
-from cluster.artefacts.storage import contents_of, is_committed, open_artefact
+from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.storage import is_committed
 from pipeline.checkpoints import checkpoint as checkpoints
+from pipeline.checkpoints.hub import HubName, fetch, hub_name
+from pipeline.checkpoints.pretrained import WEIGHT_FILES, PretrainedModel, Weights, read_directory
 from pipeline.checkpoints.retention import best_step
 from pipeline.checkpoints.store import (
     CheckpointStore,
@@ -32,58 +32,7 @@ from pipeline.checkpoints.store import (
 )
 from pipeline.runs.directory import RUN_FILE, RunDirectory, find_run
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from models.config import NetworkConfig
-    from models.hf.heads import Head
-
-Weights = Literal["model", "ema"]
-"""The weights as training left them, or their moving average."""
-WEIGHT_FILES = {"model": checkpoints.MODEL_FILE, "ema": checkpoints.EMA_FILE}
 _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>.+)|/(?P<version>\d+|latest))$")
-
-
-@dataclass(frozen=True, slots=True)
-class PretrainedModel:
-    """Weights with their network, their tokenizer and their place in the lineage."""
-
-    directory: Path
-    reference: str
-    """Canonical: `RUN@STEP` for a run's checkpoint, otherwise the directory."""
-    run_id: str | None
-    """MLflow run that made it; None for a Hugging Face directory."""
-    model_id: str | None
-    """MLflow logged model; None when tracking does not know it."""
-    step: int | None
-    fingerprint: str
-    model: NetworkConfig
-    tokenizer_path: Path
-    head: Head | None = None
-    """The head that a Hugging Face directory names; None for a checkpoint, whose tensors tell."""
-    weights: Weights = "model"
-    weights_file: Path | None = None
-    """The file of a fine-tuned network; None where `directory` tells."""
-    wrapper: str = ""
-    """Prefix of the names in `weights_file` that the network itself does not have."""
-    origin: InputEntry | None = None
-    """The artefact that holds `weights_file`, for lineages."""
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """float32 weights by the names of cloze's networks."""
-        from safetensors.torch import load_file
-
-        if self.weights_file is not None:
-            with contents_of(self.weights_file):
-                found = load_file(self.weights_file)
-            return {name.removeprefix(self.wrapper): tensor for name, tensor in found.items()}
-        if self.step is not None:
-            file = self.directory / WEIGHT_FILES[self.weights]
-            with contents_of(file, CorruptCheckpointError):
-                return load_file(file)
-        from models.hf.directory import load_hf_directory
-
-        return load_hf_directory(self.directory)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +131,13 @@ def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") ->
     if (directory / "config.json").is_file():
         if weights == "ema":
             raise _no_average(str(directory))
-        return _hugging_face(directory)
-    found = find_checkpoint(reference, runs_dir)
+        return read_directory(directory)
+    found = _checkpoint_or_hub_name(reference, runs_dir)
+    if isinstance(found, _OnHub):
+        if weights == "ema":
+            raise _no_average(reference)
+        snapshot = fetch(found.name, found.otherwise)
+        return read_directory(snapshot.directory, str(snapshot.name))
     wanted = {*checkpoints.DESCRIPTION_FILES, WEIGHT_FILES[weights]}
     path = found.fetch(wanted)
     manifest = read_manifest(path)
@@ -200,6 +154,58 @@ def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") ->
         model=checkpoints.read_model_config(path),
         tokenizer_path=path / checkpoints.TOKENIZER_FILE,
         weights=weights,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _OnHub:
+    """A reference that may be the name of a model on the Hub, because it is nothing here."""
+
+    name: HubName
+    otherwise: str
+    """The message about what it is not."""
+
+
+def _checkpoint_or_hub_name(reference: str, runs_dir: Path) -> CheckpointReference | _OnHub:
+    """The checkpoint of a reference, or the name on the Hub where there is no such run.
+
+    Raises:
+        ReferenceNotFoundError: it is neither, and it is said of what is missing.
+    """
+    if "://" in reference or _MODELS_URI.match(reference):
+        return find_checkpoint(reference, runs_dir)
+    name = hub_name(reference)
+    try:
+        find_run(reference.partition("@")[0], runs_dir)
+    except ReferenceNotFoundError as absent:
+        path = Path(reference)
+        if name is None and "/" in reference and not path.is_dir():
+            raise _no_path(path, runs_dir) from None
+        if name is None or (path.is_dir() and len(path.parts) > 1):
+            return find_checkpoint(reference, runs_dir)
+        if _in_runs(path, runs_dir):
+            raise absent from None
+        if path.is_dir():
+            if (path / checkpoints.TRAINER_FILE).is_file() or _was_checkpoint(path):
+                return find_checkpoint(reference, runs_dir)
+            return _OnHub(name, f"{absent.problem} The directory {path} has no config.json.")
+        if len(path.parts) > 1:
+            return _OnHub(name, f"There is no directory {path}. {absent.problem}")
+        return _OnHub(name, absent.problem)
+    return find_checkpoint(reference, runs_dir)
+
+
+def _in_runs(path: Path, runs_dir: Path) -> bool:
+    """Whether it names a place in the directory of runs, which is for no server to know."""
+    return len(path.parts) > 1 and path.resolve().is_relative_to(runs_dir.resolve())
+
+
+def _no_path(path: Path, runs_dir: Path) -> ReferenceNotFoundError:
+    what = f"{path} is a file, not a directory" if path.exists() else f"There is no directory {path}"
+    return ReferenceNotFoundError(
+        f"{what}.",
+        next_step=f"correct the path; or name a run (cloze runs --runs-dir {runs_dir}), or a model of the Hugging Face"
+        " Hub, such as bert-base-uncased",
     )
 
 
@@ -294,46 +300,3 @@ def _model_id(name: str, step: int, runs_dir: Path) -> str | None:
     except (MlflowException, SQLAlchemyError):
         return None
     return None if version is None else version.tags[MODEL_ID_TAG]
-
-
-def _is_export(directory: Path) -> bool:
-    """Whether `manifest.json` there is one of ours, damaged or not: other tools use this name, too."""
-    if not is_committed(directory):
-        return False
-    try:
-        contents = orjson.loads((directory / MANIFEST_NAME).read_bytes())
-    except ValueError:
-        return True
-    return isinstance(contents, dict) and bool({"fingerprint", "created_by", "checksum"} & contents.keys())
-
-
-def _hugging_face(directory: Path) -> PretrainedModel:
-    from models.hf.directory import read_hf_directory, weight_files
-
-    tokenizer = directory / "tokenizer.json"
-    if not tokenizer.is_file():
-        raise ReferenceNotFoundError(
-            f"{directory} has no tokenizer.json.",
-            next_step="save its fast tokenizer there: AutoTokenizer.from_pretrained(...).save_pretrained(...)",
-        )
-    if _is_export(directory):
-        open_artefact(directory, repair="export it again, or fetch the directory again")
-    try:
-        imported = read_hf_directory(directory)
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
-        # config.json and tokenizer.json may say anything at all.
-        raise MismatchError(
-            f"{directory} cannot be read as a model: {error}",
-            next_step="name a directory that `save_pretrained` or `cloze export` wrote",
-        ) from None
-    return PretrainedModel(
-        directory=directory,
-        reference=str(directory),
-        run_id=None,
-        model_id=None,
-        step=None,
-        fingerprint="+".join(hash_file(file)[0] for file in weight_files(directory)),
-        model=imported.config,
-        tokenizer_path=tokenizer,
-        head=imported.head,
-    )

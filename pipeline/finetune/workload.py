@@ -103,7 +103,7 @@ def scores_directory(config: FinetuneConfig, pretrained: PretrainedModel | None)
         place = pretrained.reference.replace("/", "_")
     else:
         # Two directories may have the same last name.
-        place = f"{pretrained.directory.resolve().name}-{pretrained.fingerprint[:8]}"
+        place = f"{pretrained.name}-{pretrained.fingerprint[:8]}"
     return config.out / config.name / place
 
 

@@ -1,0 +1,305 @@
+"""Models by their names on the Hub: from the cache, else downloaded, else a message that says what was looked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer
+
+from cluster.artefacts.errors import ClozeError, DownloadError, MismatchError, ReferenceNotFoundError
+from pipeline.checkpoints.hub import HubName, hub_name
+from pipeline.checkpoints.references import resolve_model
+from tests.pipeline.hub_server import Hub, serve
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "on", "mat", "."]
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def bert(directory: Path, seed: int = 1) -> Path:
+    """A model as it lies on the Hub: with the tokenizer in both forms, and much that is for other programs."""
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, **SIZES)
+    transformers.BertForMaskedLM(config).save_pretrained(directory)
+    vocabulary = directory / "vocab.txt"
+    vocabulary.write_text("\n".join(WORDS) + "\n")
+    transformers.BertTokenizerFast(vocab=str(vocabulary)).save_pretrained(directory)
+    vocabulary.write_text("\n".join(WORDS) + "\n")
+    for other in ("README.md", "tf_model.h5", "flax_model.msgpack", "pytorch_model.bin", "coreml.mlpackage"):
+        (directory / other).write_bytes(b"not read")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def bert_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture
+def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_directory: Path) -> Iterator[Hub]:
+    """A Hub, and an empty cache."""
+    from huggingface_hub import constants
+
+    with serve({"bert-tiny": bert_directory, "org/bert.v1-Tiny": bert_directory}) as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cloze-cache"))
+        yield hub
+
+
+def told(error: ClozeError) -> str:
+    return str(error)
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        ("bert-base-uncased", HubName("bert-base-uncased")),
+        ("facebook/bart-base", HubName("facebook/bart-base")),
+        ("org/name@v1.0", HubName("org/name", "v1.0")),
+        ("org/name@refs/pr/3", HubName("org/name", "refs/pr/3")),
+        ("name@latest", None),
+        ("name@best", None),
+        ("name@1200", None),
+        ("./name", None),
+        ("../name", None),
+        ("/name", None),
+        ("~/name", None),
+        ("a/b/c", None),
+        ("a/", None),
+        ("a b", None),
+        ("", None),
+        ("näme", None),
+        ("a\nb", None),
+        ("name\n", None),
+        ("name@", None),
+        ("a--b", None),
+        ("name@../../x", None),
+        ("models:/name@best", None),
+        ("s3://bucket/name", None),
+    ],
+)
+def test_names_on_the_hub_are_told_from_paths_runs_and_uris(reference: str, name: HubName | None):
+    assert hub_name(reference) == name
+
+
+@pytest.mark.parametrize("name", ["bert-tiny", "org/bert.v1-Tiny"])
+def test_a_model_of_the_hub_is_the_model_of_its_directory(
+    online: Hub, name: str, tmp_path: Path, bert_directory: Path
+):
+    local = resolve_model(str(bert_directory), tmp_path)
+    found = resolve_model(name, tmp_path)
+    assert found.reference == f"{name}@{online.commit(name)}"
+    assert found.name == name.replace("/", "_")
+    assert (found.fingerprint, found.model, found.head) == (local.fingerprint, local.model, local.head)
+    assert found.tokenizer_path.read_bytes() == local.tokenizer_path.read_bytes()
+    ours, theirs = found.state_dict(), local.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_only_files_that_are_read_are_downloaded_and_only_once(online: Hub, tmp_path: Path):
+    found = resolve_model("bert-tiny", tmp_path)
+    there = {file.name for file in found.directory.iterdir()}
+    assert there >= {"config.json", "tokenizer.json", "vocab.txt", "model.safetensors"}
+    assert not there & {"README.md", "tf_model.h5", "pytorch_model.bin", "flax_model.msgpack"}
+    asked = len(online.asked)
+    for reference in ("bert-tiny", "bert-tiny@main", found.reference):
+        assert resolve_model(reference, tmp_path) == found
+    assert len(online.asked) == asked
+
+
+def test_a_revision_is_a_branch_or_a_commit(online: Hub, tmp_path: Path):
+    commit = online.commit("bert-tiny")
+    for revision in ("main", commit):
+        assert resolve_model(f"bert-tiny@{revision}", tmp_path).reference == f"bert-tiny@{commit}"
+    with pytest.raises(ReferenceNotFoundError, match="bert-tiny has no revision v2") as caught:
+        resolve_model("bert-tiny@v2", tmp_path)
+    assert "leave out the revision: bert-tiny" in told(caught.value)
+
+
+def test_a_cache_that_lacks_weights_is_completed(online: Hub, tmp_path: Path):
+    found = resolve_model("bert-tiny", tmp_path)
+    weights = found.directory / "model.safetensors"
+    weights.resolve().unlink()
+    weights.unlink()
+    assert resolve_model("bert-tiny", tmp_path) == found
+    assert weights.is_file()
+
+
+def test_a_name_that_is_nothing_is_answered_with_what_was_looked_for(online: Hub, tmp_path: Path):
+    with pytest.raises(ReferenceNotFoundError) as caught:
+        resolve_model("bert-tinny", tmp_path / "runs")
+    message = told(caught.value)
+    assert f"There is no run bert-tinny in {tmp_path / 'runs'}." in message
+    assert f"There is no model bert-tinny on the Hugging Face Hub ({online.url})" in message
+    assert "cloze runs" in message
+    assert "HF_TOKEN" in message
+
+
+def test_a_model_with_terms_of_use_names_its_page(online: Hub, tmp_path: Path):
+    online.gated.add("bert-tiny")
+    with pytest.raises(ReferenceNotFoundError, match="accepted its terms") as caught:
+        resolve_model("bert-tiny", tmp_path)
+    assert f"{online.url}/bert-tiny" in told(caught.value)
+
+
+def test_a_download_that_fails_says_so_and_is_continued(online: Hub, tmp_path: Path):
+    online.broken.add("model.safetensors")
+    with pytest.raises(DownloadError, match=r"bert-tiny@[0-9a-f]{40} cannot be downloaded"):
+        resolve_model("bert-tiny", tmp_path)
+    online.broken.clear()
+    assert resolve_model("bert-tiny", tmp_path).model.num_layers == 1
+
+
+def test_an_average_of_weights_is_refused_before_anything_is_downloaded(online: Hub, tmp_path: Path):
+    with pytest.raises(MismatchError, match="no moving average"):
+        resolve_model("bert-tiny", tmp_path, "ema")
+    assert not online.asked
+
+
+def test_places_in_the_directory_of_runs_are_not_asked_for(online: Hub, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for reference in ("runs/secret", "runs/secret@10", "./secret", "a/b/c", "secret@best"):
+        with pytest.raises(ReferenceNotFoundError):
+            resolve_model(reference, Path("runs"))
+    assert not online.asked
+
+
+@pytest.mark.parametrize("reference", ["./missing", "/missing/model", "a/b/c", "../x/"])
+def test_a_path_that_is_missing_is_said_to_be_missing(reference: str, tmp_path: Path):
+    with pytest.raises(ReferenceNotFoundError, match=f"There is no directory {Path(reference)}"):
+        resolve_model(reference, tmp_path)
+
+
+def test_a_directory_without_config_json_says_so(online: Hub, tmp_path: Path, monkeypatch):
+    (tmp_path / "own" / "deeper").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for reference in ("own", "./own", "own/deeper", str(tmp_path / "own")):
+        with pytest.raises(ReferenceNotFoundError, match=r"config\.json"):
+            resolve_model(reference, Path("runs"))
+
+
+def test_an_address_where_no_hub_answers_is_named(online: Hub, tmp_path: Path, monkeypatch):
+    from huggingface_hub import constants
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    with pytest.raises(
+        ReferenceNotFoundError, match=f"Hub \\({address}\\) has a model .* cannot be found out"
+    ) as caught:
+        resolve_model("bert-tiny", tmp_path)
+    assert address in told(caught.value)
+    assert "hf download bert-tiny --local-dir DIR" in told(caught.value)
+
+
+def test_offline_the_cache_is_used_and_the_hub_is_not_asked(online: Hub, tmp_path: Path, monkeypatch):
+    from huggingface_hub import constants
+
+    found = resolve_model("bert-tiny", tmp_path)
+    asked = len(online.asked)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert resolve_model("bert-tiny", tmp_path) == found
+    with pytest.raises(ReferenceNotFoundError, match="HF_HUB_OFFLINE is set"):
+        resolve_model("org/bert.v1-Tiny", tmp_path)
+    assert len(online.asked) == asked
+
+
+def test_the_command_line_takes_a_name_and_asks_hf_endpoint(bert_directory: Path, tmp_path: Path):
+    command = [sys.executable, "-m", "pipeline.cli", "export", "org/tiny", str(tmp_path / "out")]
+    with serve({"org/tiny": bert_directory}) as hub:
+        own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
+        done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
+        commit = hub.commit("org/tiny")
+    assert done.returncode == 0, done.stderr
+    assert f"org/tiny@{commit}" in (tmp_path / "out" / "manifest.json").read_text()
+
+
+TEXT = "The cats sat on the mat."
+
+
+def test_a_tokenizer_with_a_vocabulary_only_is_converted(
+    bert_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    old = tmp_path / "old"
+    shutil.copytree(bert_directory, old)
+    (old / "tokenizer.json").unlink()
+    found = resolve_model(str(old), tmp_path)
+    assert found.tokenizer_path.is_relative_to(tmp_path / "cache")
+    own = Tokenizer.from_file(str(bert_directory / "tokenizer.json"))
+    converted = Tokenizer.from_file(str(found.tokenizer_path))
+    assert converted.encode(TEXT).ids == own.encode(TEXT).ids
+    assert not (old / "tokenizer.json").exists()
+    assert resolve_model(str(old), tmp_path).tokenizer_path == found.tokenizer_path
+
+
+def test_byte_level_vocabulary_and_merges_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from tokenizers import ByteLevelBPETokenizer
+
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator(
+        [TEXT] * 3, vocab_size=280, special_tokens=["<|endoftext|>"], show_progress=False
+    )
+    config = transformers.GPT2Config(
+        vocab_size=trained.get_vocab_size(), n_positions=32, n_embd=16, n_layer=1, n_head=2
+    )
+    directory = tmp_path / "gpt2"
+    transformers.GPT2LMHeadModel(config).save_pretrained(directory)
+    trained.save_model(str(directory))
+    found = resolve_model(str(directory), tmp_path)
+    assert Tokenizer.from_file(str(found.tokenizer_path)).encode(TEXT).ids == trained.encode(TEXT).ids
+
+
+def test_a_converted_tokenizer_with_ids_beyond_the_network_is_refused(
+    bert_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    old = tmp_path / "old"
+    shutil.copytree(bert_directory, old)
+    (old / "tokenizer.json").unlink()
+    (old / "vocab.txt").write_text("\n".join([*WORDS, "dog"]) + "\n")
+    with pytest.raises(MismatchError, match="has ids up to 12"):
+        resolve_model(str(old), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("vocab.txt", b""),
+        ("vocab.txt", b"\xff\xfe\x00"),
+        ("vocab.json", b"{"),
+        ("vocab.json", b"[1]"),
+        ("spiece.model", b""),
+        ("spiece.model", b"\xff\xfe\x00"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_converted_keeps_the_hint(
+    name: str, contents: bytes, bert_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    old = tmp_path / "old"
+    shutil.copytree(bert_directory, old)
+    for known in ("tokenizer.json", "vocab.txt"):
+        (old / known).unlink()
+    (old / name).write_bytes(contents)
+    with pytest.raises(
+        ReferenceNotFoundError, match=rf"has no tokenizer\.json, and its {name} cannot"
+    ) as caught:
+        resolve_model(str(old), tmp_path)
+    assert "save its fast tokenizer there" in told(caught.value)
