@@ -40,6 +40,19 @@ class _TrainsByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
+ROWS = "rows"
+"""Stands for one's own rows, of the form that another option names."""
+FORMS_OF_ROWS = {
+    "sentence": "rows_classification",
+    "pair": "rows_classification",
+    "number": "rows_regression",
+    "spans": "rows_spans",
+    "tags": "rows_tags",
+    "choices": "rows_choices",
+    "text_to_text": "rows_generation",
+}
+"""Kinds of tasks by form."""
+
 finetune_app = typer.Typer(
     cls=_TrainsByDefault,
     no_args_is_help=True,
@@ -58,7 +71,7 @@ def run(
     task: Annotated[
         str | None, typer.Option(help="Without CONFIG: the kind of task, such as rows.", show_default=False)
     ] = None,
-    form: Annotated[str | None, typer.Option(help="Of rows: sentence, pair, number, spans, ...")] = None,
+    form: Annotated[str | None, typer.Option(help=f"Of rows: {', '.join(FORMS_OF_ROWS)}.")] = None,
     path: Annotated[str | None, typer.Option(help="Without CONFIG: the folder of the task.")] = None,
     train: Annotated[str | None, typer.Option(help="Without CONFIG: the file to learn from.")] = None,
     evaluation: Annotated[
@@ -80,8 +93,8 @@ def run(
 
     require_place(html)
     given = {
-        "kind": task,
-        "form": form,
+        "kind": _kind(task, form),
+        "path": path,
         "train": train,
         "evaluation": evaluation,
         "columns": _columns(columns),
@@ -166,6 +179,18 @@ def _settings(
         FinetuneConfig, {"name": name, "tasks": {name: described}}, overrides, "the command line"
     )
     return validate(FinetuneConfig, plain, "the command line")
+
+
+def _kind(task: str | None, form: str | None) -> str | None:
+    """The kind of the task that the options name; None without --task."""
+    from cluster.artefacts.errors import ConfigError
+
+    if task == ROWS and form in FORMS_OF_ROWS:
+        return FORMS_OF_ROWS[form]
+    if task == ROWS or form is not None:
+        told = "--task rows needs a form" if form is None else f"--form {form} has no meaning here"
+        raise ConfigError(f"{told}.", next_step=f"--task rows --form {'|'.join(FORMS_OF_ROWS)}")
+    return task
 
 
 def _options(described: dict[str, Any]) -> str:
