@@ -320,3 +320,23 @@ def test_own_rows_are_learnt(tmp_path, make_config, checkpoint, recorder, suffix
 def test_every_form_has_a_task_on_own_rows():
     own = {task.form for kind, task in TASKS.items() if kind.startswith("rows_")}
     assert own == {task.form for task in TASKS.values()}
+
+
+def alone(kind: str, train: Path, **settings) -> Any:
+    """A task with one file."""
+    plain = {"kind": f"rows_{kind}", "train": train, **settings}
+    return validate(FinetuneConfig, {"tasks": {"own": plain}}, "here").tasks["own"]
+
+
+def test_single_file_is_split_by_the_names_of_its_rows(tmp_path):
+    rows = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(400)]
+    whole = alone("classification", write(tmp_path / "all.jsonl", rows)).load()
+    assert 20 < len(whole.evaluation) < 60
+    assert {example.id for example in whole.train}.isdisjoint(example.id for example in whole.evaluation)
+    assert len(whole.train) + len(whole.evaluation) == 400
+    # The first rows fall on the same sides, whatever comes behind them.
+    (tmp_path / "fewer").mkdir()
+    fewer = alone("classification", write(tmp_path / "fewer" / "all.jsonl", rows[:300])).load()
+    assert {example.id for example in fewer.evaluation} <= {example.id for example in whole.evaluation}
+    half = alone("classification", tmp_path / "all.jsonl", evaluation_share=0.5).load()
+    assert 160 < len(half.evaluation) < 240

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.finetune.files.lines import require_file
 from pipeline.finetune.files.rows import READERS, Row, read_rows
 from pipeline.finetune.task import TaskConfig
+from pipeline.samples.noise.noise import Noise
+
+
+class Named(Protocol):
+    """An example with a name."""
+
+    @property
+    def id(self) -> str: ...
+
+
+ExampleT = TypeVar("ExampleT", bound=Named)
 
 
 class RowsTaskConfig(TaskConfig):
@@ -17,10 +30,32 @@ class RowsTaskConfig(TaskConfig):
 
     train: Path
     """The file to learn from: .csv, .tsv (no quoting), .jsonl, .json (an object per line) or .parquet."""
-    evaluation: Path
-    """The file to score on, likewise."""
+    evaluation: Path | None = None
+    """The file to score on, likewise; null scores on a share of `train` and learns from the rest."""
+    evaluation_share: float = Field(default=0.1, gt=0, lt=1)
+    """Without `evaluation`: the share of the rows of `train` to score on, drawn by a hash of their names."""
 
     evaluation_sets = ()
+
+    def sides(self, read: Callable[[Path], Iterable[ExampleT]]) -> tuple[list[ExampleT], list[ExampleT]]:
+        """The examples to learn from, and those to score on.
+
+        Args:
+            read: the examples of a file.
+        """
+        train = [*read(self.train)]
+        if self.evaluation is not None:
+            return train, [*read(self.evaluation)]
+        sides: tuple[list[ExampleT], list[ExampleT]] = ([], [])
+        for example in train:
+            draw = float(Noise.of("rows-split", example.id).uniform())
+            sides[draw < self.evaluation_share].append(example)
+        return sides
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that are read for learning and scoring."""
+        return [path for path in (self.train, self.evaluation) if path is not None]
 
 
 def rows_of(path: Path) -> Iterator[Row]:

@@ -44,8 +44,7 @@ class RowsChoicesConfig(RowsTaskConfig, ChoicesTaskConfig):
             MissingInputError: a file is missing.
             ConfigError: a file cannot be read, a column is missing, or a label is no choice.
         """
-        train, evaluation = ([*self._examples(path)] for path in (self.train, self.evaluation))
-        return TaskData.of_files(train, evaluation, [self.train, self.evaluation])
+        return TaskData.of_files(*self.sides(self._examples), self.files)
 
     def _examples(self, path: Path) -> Iterator[Choices]:
         columns = self.columns

@@ -51,9 +51,9 @@ class RowsClassificationConfig(RowsTaskConfig, ClassificationTaskConfig):
             ConfigError: a file cannot be read, a column is missing, a label is unknown, or there are fewer than two.
         """
         labels = self.labels or _labels_in(self.train, self.columns.label)
-        train, evaluation = ([*self._labelled(path, labels)] for path in (self.train, self.evaluation))
+        train, evaluation = self.sides(lambda path: self._labelled(path, labels))
         test = [] if self.test is None else [*read_unlabelled(self.test, self.columns)]
-        paths = [path for path in (self.train, self.evaluation, self.test) if path is not None]
+        paths = [*self.files, *([] if self.test is None else [self.test])]
         return TaskData.of_files(train, evaluation, paths, labels, test)
 
     def submission(

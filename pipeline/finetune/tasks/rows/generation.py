@@ -39,8 +39,7 @@ class RowsGenerationConfig(RowsTaskConfig, GenerationTaskConfig):
             MissingInputError: a file is missing.
             ConfigError: a file cannot be read, or a column is missing.
         """
-        train, evaluation = ([*self._pairs(path)] for path in (self.train, self.evaluation))
-        return TaskData.of_files(train, evaluation, [self.train, self.evaluation])
+        return TaskData.of_files(*self.sides(self._pairs), self.files)
 
     def _pairs(self, path: Path) -> Iterator[TextPair]:
         columns = self.columns

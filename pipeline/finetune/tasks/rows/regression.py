@@ -35,9 +35,9 @@ class RowsRegressionConfig(RowsTaskConfig, ClassificationTaskConfig):
             MissingInputError: a file is missing.
             ConfigError: a file cannot be read, a column is missing, or a value is no number.
         """
-        train, evaluation = ([*self._numbered(path)] for path in (self.train, self.evaluation))
+        train, evaluation = self.sides(self._numbered)
         test = [] if self.test is None else [*read_unlabelled(self.test, self.columns)]
-        paths = [path for path in (self.train, self.evaluation, self.test) if path is not None]
+        paths = [*self.files, *([] if self.test is None else [self.test])]
         return TaskData.of_files(train, evaluation, paths, test=test)
 
     def submission(

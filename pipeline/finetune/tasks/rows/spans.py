@@ -45,8 +45,7 @@ class RowsSpansConfig(RowsTaskConfig, SpanTaskConfig):
             MissingInputError: a file is missing.
             ConfigError: a file cannot be read, a column is missing, or an answer does not occur in its passage.
         """
-        train, evaluation = ([*self._questions(path)] for path in (self.train, self.evaluation))
-        return TaskData.of_files(train, evaluation, [self.train, self.evaluation])
+        return TaskData.of_files(*self.sides(self._questions), self.files)
 
     def _questions(self, path: Path) -> Iterator[Question]:
         columns = self.columns

@@ -46,14 +46,12 @@ class RowsTagsConfig(RowsTaskConfig, TagsTaskConfig):
         Raises:
             MissingInputError: a file is missing.
             ConfigError: a file cannot be read, a column is missing, there are other numbers of words and tags, or a tag
-            is
-                unknown.
+                is unknown.
         """
-        train = [*self._sentences(self.train, self.labels)]
-        found = {tag for sentence in train for tag in sentence.tags}
+        found = {tag for sentence in self._sentences(self.train, self.labels) for tag in sentence.tags}
         labels = self.labels or tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
-        evaluation = [*self._sentences(self.evaluation, labels)]
-        return TaskData.of_files(train, evaluation, [self.train, self.evaluation], labels)
+        train, evaluation = self.sides(lambda path: self._sentences(path, labels))
+        return TaskData.of_files(train, evaluation, self.files, labels)
 
     def measure(
         self, sentences: Sequence[TaggedSentence], predictions: Sequence[Sequence[str]]
