@@ -152,6 +152,7 @@ def _task(opened: ScoresDirectory, name: str, results: Sequence[Result]) -> dict
         "own": own,
         "metrics": _compared_metrics(own[0].row, published),
         "published": published,
+        "notes": list(dict.fromkeys((each.source, each.note) for each in published if each.note)),
         "plots": _plots(opened, trained),
         "starts": [start_of(result.row) for result in trained],
         "details": [_details(opened, result) for result in trained],
