@@ -19,6 +19,7 @@ from pipeline.config.loading import load_config, to_yaml, validate
 from pipeline.config.networks import NetworkChoice
 from pipeline.demo.tasks import FinetuneConfig
 from pipeline.objectives.rtd import ReplacedTokenDetection
+from pipeline.probing.config import ProbeConfig
 from pipeline.prompting.config import PromptConfig
 from pipeline.prompting.templates import Template
 from pipeline.runs.config import PretrainConfig
@@ -69,6 +70,10 @@ def check_prompt(path: Path, directory: Path) -> None:
     assert all(Template(text).text for text in config.templates)
 
 
+def check_probe(path: Path, directory: Path) -> None:
+    assert load_config(ProbeConfig, path).probes
+
+
 def check_fragment(path: Path, directory: Path) -> None:
     """A fragment sets one group of a run, named like the fragment's folder, and fits a minimal rest."""
     (key,) = OmegaConf.to_container(OmegaConf.load(path))
@@ -93,6 +98,7 @@ KINDS: dict[str, Callable[[Path, Path], None]] = {
     "pretrain": check_pretrain,
     "finetune": check_finetune,
     "prompt": check_prompt,
+    "probe": check_probe,
     "models": check_fragment,
     "cluster": check_fragment,
     "filters": check_filters,

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.output import Json, RunsDir, print_json, print_table
+from pipeline.commands.output import (
+    ConfigPath,
+    Html,
+    Json,
+    Overrides,
+    RunsDir,
+    print_json,
+    print_table,
+    require_place,
+    write_page,
+)
 
 Reference = Annotated[
     str,
@@ -21,6 +31,7 @@ Average = Annotated[bool, typer.Option("--ema", help="Take the moving average of
 def register(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
     app.command()(neighbors)
+    app.command()(probe)
 
 
 def neighbors(
@@ -53,3 +64,32 @@ def neighbors(
         for each in found.nearest
     ]
     print_table(f"nearest at layer {found.layer}", ("cosine", "occurrence", "line", "sentence"), rows)
+
+
+def probe(
+    config: ConfigPath,
+    reference: Reference,
+    overrides: Overrides = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the result of other settings.")] = False,
+    html: Html = None,
+    ema: Average = False,
+    as_json: Json = False,
+) -> None:
+    """Fit linear or small non-linear classifiers on every layer of a network, and on a control task."""
+    from pipeline.config.loading import load_config
+    from pipeline.probing.config import ProbeConfig
+    from pipeline.probing.features import load_features
+    from pipeline.probing.page import COLUMNS, facts, page, rows
+    from pipeline.probing.run import probe as probe_layers
+
+    settings = load_config(ProbeConfig, config, overrides or ())
+    require_place(html)
+    network = load_features(reference, settings.runs_dir, "ema" if ema else "model")
+    directory, found = probe_layers(settings, network, replace=replace)
+    if html is not None:
+        write_page(html, page(network.reference, found))
+    if as_json:
+        print_json({"directory": str(directory), "from": network.reference, **found.model_dump(mode="json")})
+        return
+    print_table(f"{found.task} in {network.reference}, in percent", COLUMNS, rows(found))
+    typer.echo(f"{facts(found)}\nresult: {directory}\nNext: cloze lineage {directory}")

@@ -9,8 +9,8 @@ import typer
 from pipeline.commands.output import print_json, print_table
 
 _KIND_HELP = (
-    "`data`, `pretrain`, `finetune` or `prompt`, and after a dot a part of it: `data.filters.pii`,"
-    " `pretrain.optimizer`."
+    "`data`, `pretrain`, `finetune`, `prompt` or `probe`, and after a dot a part of it:"
+    " `data.filters.pii`, `pretrain.optimizer`."
 )
 
 

@@ -19,6 +19,7 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "data": ("data_prep.config", "PreparationConfig"),
         "pretrain": ("pipeline.runs.config", "PretrainConfig"),
         "finetune": ("pipeline.demo.tasks", "FinetuneConfig"),
+        "probe": ("pipeline.probing.config", "ProbeConfig"),
         "prompt": ("pipeline.prompting.config", "PromptConfig"),
     }
 )
