@@ -47,7 +47,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", show_header=bool(columns))
+    # A word of the title is not folded at the width of a narrow table, so that it can be found and copied.
+    widest = min(max(map(len, title.split()), default=0), 120)
+    table = Table(title=title, title_justify="left", show_header=bool(columns), min_width=widest)
     for number, column in enumerate(columns or [""] * len(rows[0] if rows else ())):
         numeric = bool(rows) and all(isinstance(row[number], int | float | None) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
