@@ -46,6 +46,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     """Print rows as a table; numbers are aligned to the right. Without columns there is no header."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     # A word of the title is not folded at the width of a narrow table, so that it can be found and copied.
     widest = min(max(map(len, title.split()), default=0), 120)
@@ -54,7 +55,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         numeric = bool(rows) and all(isinstance(row[number], int | float | None) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(shown(cell) for cell in row))
+        # Brackets are part of texts, such as [MASK], and never markup.
+        table.add_row(*(Text(shown(cell)) for cell in row))
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 

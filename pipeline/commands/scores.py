@@ -69,8 +69,6 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List all scores below a directory, the newest first; damaged ones are named."""
-    from rich.markup import escape
-
     from pipeline.finetune.report.listing import list_scores
 
     found = list_scores(directory)
@@ -80,9 +78,7 @@ def list_(
     if not found:
         typer.echo(f"There are no scores below {directory}.")
         return
-    rows = [
-        [escape(each.name), escape(each.reference or ""), _main_scores(each), each.time] for each in found
-    ]
+    rows = [[each.name, each.reference or "", _main_scores(each), each.time] for each in found]
     print_table("scores, in percent", ("name", "from", "scores", "made at"), rows)
     for each in found:
         if each.problem:

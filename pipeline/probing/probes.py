@@ -49,4 +49,5 @@ def accuracy(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         probe.fit((vectors - mean) / scale, labels)
-    return float((probe.predict((evaluation[0] - mean) / scale) == evaluation[1]).mean())
+    predicted = np.asarray(probe.predict((evaluation[0] - mean) / scale))
+    return float(np.equal(predicted, evaluation[1]).mean())

@@ -199,6 +199,7 @@ def test_the_verb_takes_a_kind_or_a_file(reviews: Path, tmp_path: Path):
     arguments += ["--template", "[x] It was [z].", "--verbalizer", "great=1,terrible=0"]
     shown = CliRunner().invoke(app, [*arguments, "--shots", "2"], catch_exceptions=False).stdout
     assert "majority label" in shown
+    assert "[x] It was [z]." in shown, "brackets are no markup"
     assert "seed 3" in shown
     found = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
     assert found["scores"][0]["metrics"]["accuracy"] >= 0
