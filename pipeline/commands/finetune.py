@@ -18,6 +18,7 @@ from pipeline.commands.output import (
     print_mapping,
     print_table,
     require_place,
+    write_page,
 )
 
 if TYPE_CHECKING:
@@ -113,13 +114,17 @@ def run(
     directory = scores_directory(settings, pretrained)
     if not _is_first():
         return
+    if html is not None:
+        from pipeline.finetune.report.page import render_page
+
+        write_page(html, render_page(directory, settings.runs_dir))
     if as_json:
         print_json(
             {"directory": str(directory), "scores": [score.model_dump(mode="json") for score in scores]}
         )
         return
     show_scores(scores)
-    typer.echo(f"\nscores: {directory}\nNext: cloze lineage {directory}")
+    typer.echo(f"\nscores: {directory}\nNext: cloze finetune show {directory} --errors 20 --html scores.html")
 
 
 def show_scores(scores: Sequence[Score]) -> None:

@@ -106,6 +106,16 @@ def _make(
     workspace, finished = on_first(accelerator, prepare)
     records = _train_missing(accelerator, workload, workspace, finished, track)
     on_first(accelerator, conclude)
+    if accelerator.is_main_process and track is start_run:
+        _log_page(artefact.directory, workload.config.runs_dir, [record.tracked_run for record in records])
+
+
+def _log_page(directory: Path, runs_dir: Path, tracked_runs: list[str]) -> None:
+    """Give every training's MLflow run the page and the table of the scores."""
+    from pipeline.finetune.report.page import render_page
+    from pipeline.finetune.report.tracked import log_page
+
+    log_page(tracked_runs, render_page(directory, runs_dir), runs_dir, read_scores(directory))
 
 
 def _train_missing(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from cluster.artefacts.storage import open_artefact
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
@@ -20,6 +21,14 @@ Initial = Literal["pretrained", "random"]
 """The weights a training started from."""
 
 
+def _number(value: Any) -> Any:
+    return math.nan if value is None else value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+"""JSON has no NaN: what was none, such as the correlation with a constant, is written as null and read as NaN."""
+
+
 class EpochScore(BaseModel):
     """The loss and the metrics of one epoch."""
 
@@ -27,9 +36,9 @@ class EpochScore(BaseModel):
 
     update: int
     """Updates done by then."""
-    loss: float
+    loss: Number
     """Mean training loss of the epoch, in nats per prediction: a label, an answer or a token."""
-    metrics: dict[str, float]
+    metrics: dict[str, Number]
     """Empty after epochs that are not scored."""
 
 
@@ -48,7 +57,7 @@ class Score(BaseModel):
     choice: dict[str, float | int] = {}
     """Values of searched settings."""
     main_metric: str
-    metrics: dict[str, float]
+    metrics: dict[str, Number]
     """After the epoch that counts, as shares of 1: the last, unless the settings keep the best."""
     kept_epoch: int | None = None
     """The epoch that counts, from 1, where the best is kept; None for the last."""
@@ -57,7 +66,7 @@ class Score(BaseModel):
     num_train_examples: int
     num_evaluation_examples: int
     epochs: tuple[EpochScore, ...]
-    baselines: dict[str, dict[str, float]] = {}
+    baselines: dict[str, dict[str, Number]] = {}
     """By name, the same metrics of predictions without a network, such as the first sentence as a summary."""
 
     @property

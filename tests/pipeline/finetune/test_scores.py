@@ -76,3 +76,14 @@ def test_main_metric_comes_first():
 
 def test_no_scores_give_no_rows():
     assert summarise([]) == []
+
+
+def test_score_that_is_no_number_is_read_back_as_such():
+    import math
+
+    import orjson
+
+    lost = score("a", "pretrained", 1, math.nan)
+    read = Score.model_validate(orjson.loads(orjson.dumps(lost.model_dump(mode="json"))))
+    assert math.isnan(read.value)
+    assert math.isnan(read.epochs[0].metrics["accuracy"])
