@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve and check everything, start nothing.")]
-ConfigPath = Annotated[Path, typer.Argument(help="YAML file, such as those in configs/.", show_default=False)]
+ConfigPath = Annotated[
+    Path, typer.Argument(help="YAML file, or a name of `cloze configs list`.", show_default=False)
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings that win over the file: a.b=c", show_default=False)
 ]

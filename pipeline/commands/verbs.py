@@ -6,6 +6,7 @@ import typer
 
 from pipeline.commands import (
     checkpoints,
+    configs,
     data,
     demo,
     doctor,
@@ -30,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.data_app, name="data")
+app.add_typer(configs.configs_app, name="configs")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
 scores.register(finetune.finetune_app)
 app.add_typer(finetune.finetune_app, name="finetune")

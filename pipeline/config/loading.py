@@ -14,11 +14,12 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputError
 from pipeline.config.members import TAG_FIELDS, fields_of, members_in, tags_of
 from pipeline.config.problems import nearest, problems_of
+from pipeline.config.shipped import find_shipped, names_of_shipped
 
 ConfigT = TypeVar("ConfigT")
 
 BASE_KEY = "base"
-"""Names YAML files, relative to the file that names them, which are merged first."""
+"""Names YAML files which are merged first: relative to the file that names them, or `configs/...` that cloze ships."""
 
 
 class Config(BaseModel):
@@ -111,10 +112,12 @@ def _load_merged(kind: Any, path: Path, chain: tuple[Path, ...]) -> dict[str, An
     if resolved in chain:
         raise ConfigError(f"{path}: `base` leads back to itself: {' -> '.join(map(str, (*chain, resolved)))}")
     if not path.is_file():
+        if (shipped := find_shipped(path)) is not None:
+            return _load_merged(kind, shipped, chain)
         near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")])
-        hint = (
-            f"did you mean {path.parent / near}?" if near else "`ls configs/*` lists those that are shipped"
-        )
+        near = str(path.parent / near) if near else nearest(str(path), names_of_shipped())
+        listed = "`cloze configs list` names those that come with cloze"
+        hint = f"did you mean {near}? {listed}" if near else listed
         named_by = f" (named by `base` in {chain[-1]})" if chain else ""
         raise MissingInputError(f"There is no configuration file {path}{named_by}.", next_step=hint)
     try:
@@ -127,7 +130,9 @@ def _load_merged(kind: Any, path: Path, chain: tuple[Path, ...]) -> dict[str, An
     names = [bases] if isinstance(bases, str) else list(bases)
     merged: Any = {}
     for name in names:
-        merged = _merge(members_in(kind), merged, _load_merged(kind, path.parent / name, (*chain, resolved)))
+        beside = path.parent / name
+        base = beside if beside.is_file() else find_shipped(name) or beside
+        merged = _merge(members_in(kind), merged, _load_merged(kind, base, (*chain, resolved)))
     return _merge(members_in(kind), merged, OmegaConf.to_container(loaded, resolve=False))
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,12 @@ from pipeline.checkpoints.references import resolve_model
 from tests.pipeline.hub_server import Hub, serve
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "on", "mat", "."]
-SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 
 
 def bert(directory: Path, seed: int = 1) -> Path:
@@ -31,7 +37,7 @@ def bert(directory: Path, seed: int = 1) -> Path:
     transformers.BertForMaskedLM(config).save_pretrained(directory)
     vocabulary = directory / "vocab.txt"
     vocabulary.write_text("\n".join(WORDS) + "\n")
-    transformers.BertTokenizerFast(vocab=str(vocabulary)).save_pretrained(directory)
+    transformers.BertTokenizer(vocab=str(vocabulary)).save_pretrained(directory)
     vocabulary.write_text("\n".join(WORDS) + "\n")
     for other in ("README.md", "tf_model.h5", "flax_model.msgpack", "pytorch_model.bin", "coreml.mlpackage"):
         (directory / other).write_bytes(b"not read")

@@ -1,0 +1,79 @@
+"""Configurations that come with cloze are found by name, and copies of them load as they do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from pipeline.config.loading import load_config, load_plain
+from pipeline.config.shipped import PARTS, SHIPPED, copy_shipped, find_shipped, list_shipped
+from pipeline.runs.config import PretrainConfig
+
+NAMES = [one.name for one in list_shipped()]
+
+
+def test_every_file_is_listed_with_a_line_about_it():
+    assert set(NAMES) == {
+        path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.yaml")
+    }
+    assert [one.name for one in list_shipped() if not one.about] == []
+
+
+def test_a_short_name_means_one_file():
+    short = Counter(name.partition("/")[2] for name in NAMES if name.partition("/")[0] not in PARTS)
+    assert [name for name, count in short.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    "given", ["gpt-tiny", "gpt-tiny.yaml", "pretrain/gpt-tiny", "configs/pretrain/gpt-tiny.yaml"]
+)
+def test_a_name_is_taken_in_place_of_a_file(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    found = load_config(PretrainConfig, Path(given), ["name=own"])
+    assert (found.name, found.objective.kind) == ("own", "clm")
+
+
+def test_a_file_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("gpt-tiny").write_text("base: configs/pretrain/gpt-tiny.yaml\nname: own\n")
+    assert load_config(PretrainConfig, Path("gpt-tiny")).name == "own"
+
+
+@pytest.mark.parametrize(
+    "given", ["demo-pretrain", "pretrain", "", ".", "..", "../pretrain/gpt-tiny", "/gpt-tiny", "*"]
+)
+def test_nothing_else_is_a_name(given: str):
+    assert find_shipped(given) is None
+
+
+def test_a_missing_file_is_answered_with_the_nearest_name_and_the_list(tmp_path: Path):
+    with pytest.raises(MissingInputError) as caught:
+        load_config(PretrainConfig, Path("gpt-tinny"))
+    assert "did you mean gpt-tiny?" in caught.value.next_step
+    assert "cloze configs list" in caught.value.next_step
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_loads_as_the_original(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CLOZE_DATA", "/corpora")
+    monkeypatch.chdir(tmp_path)
+    copied = copy_shipped(name, tmp_path / "own")
+    assert load_plain(PretrainConfig, copied) == load_plain(PretrainConfig, SHIPPED / f"{name}.yaml")
+
+
+def test_a_copy_replaces_no_file_unless_told(tmp_path: Path):
+    copied = copy_shipped("gpt-tiny", tmp_path)
+    copied.write_text("own: 1\n")
+    with pytest.raises(ConfigError, match="exists already"):
+        copy_shipped("gpt-tiny", tmp_path)
+    assert copied.read_text() == "own: 1\n"
+    assert copy_shipped("gpt-tiny", tmp_path, replace=True).read_text() != "own: 1\n"
+
+
+def test_a_copy_into_a_file_is_refused(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is a file"):
+        copy_shipped("gpt-tiny", tmp_path / "file")
