@@ -15,6 +15,10 @@ from pipeline.prompting.networks import LanguageModel
 from pipeline.prompting.texts import count_marks, require_length
 
 
+MOST_TEXTS = 64
+"""Texts that an encoder-decoder writes at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """A token at a mask."""
@@ -123,6 +127,11 @@ def _decoded(network: LanguageModel, ids: list[int], places: list[int], tokens: 
 def _write(network: LanguageModel, text: str, top: int) -> Filling:
     """BART writes the whole text again (Lewis et al. 2020, section 2.2); T5 writes what stands at each sentinel (Raffel
     et al. 2020, section 3.1.4)."""
+    if top > MOST_TEXTS:
+        raise ConfigError(
+            f"{network.reference} writes whole texts, and {top} at once are too many.",
+            next_step=f"--top {MOST_TEXTS} at most",
+        )
     tokenizer, count = network.tokenizer, count_marks(text)
     layout = generation_format(network.config, tokenizer.plain, None)
     with_sentinels = starts_with_padding(network.config)
@@ -139,7 +148,13 @@ def _write(network: LanguageModel, text: str, top: int) -> Filling:
         pad_token_id=tokenizer.special["pad"],
         forced_bos_token_id=layout.target.first[0] if layout.target.first else None,
     )
-    found = generate(network.model, torch.tensor([source], device=network.device), None, config)
+    try:
+        found = generate(network.model, torch.tensor([source], device=network.device), None, config)
+    except ValueError as error:
+        raise MismatchError(
+            f"{network.reference} cannot write: {error}",
+            next_step="use another checkpoint, or a shorter text",
+        ) from None
     rows = zip(found.continuations(), found.scores.tolist(), strict=True)
     if not with_sentinels:
         return Filling((), tuple(Filled(tokenizer.decode(row).strip(), score) for row, score in rows))

@@ -67,6 +67,8 @@ def test_encoder_decoders_write_the_texts(tmp_path: Path):
     t5 = load_language_model(str(theirs.t5(tmp_path / "t5")), NOWHERE)
     found = fill(t5, "they [MASK] in the [MASK].", 2)
     assert all(len(each.parts) == 2 and each.text.startswith("they") for each in found.texts)
+    with pytest.raises(ConfigError, match="--top 64"):
+        fill(bart, TEXT.format("[MASK]"), 100_000)
     with pytest.raises(MismatchError, match="extra_id_4"):
         fill(t5, "[MASK] " * 5)
 
