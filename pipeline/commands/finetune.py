@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -123,13 +124,17 @@ def run(
             {"directory": str(directory), "scores": [score.model_dump(mode="json") for score in scores]}
         )
         return
-    show_scores(scores)
+    show_scores(scores, {name: task.kind for name, task in settings.tasks.items()})
     typer.echo(f"\nscores: {directory}\nNext: cloze finetune show {directory} --errors 20 --html scores.html")
 
 
-def show_scores(scores: Sequence[Score]) -> None:
-    """Print mean and standard deviation over seeds, of a search the best choice, and how the numbers came about."""
-    from pipeline.finetune.summary import protocol, summarise
+def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Print mean and standard deviation over seeds, of a search the best choice, and how the numbers came about.
+
+    Args:
+        kinds: of the tasks, by their names; where all of GLUE is among them, its average is printed.
+    """
+    from pipeline.finetune.summary import glue_averages, protocol, summarise
 
     rows = summarise(scores)
     searched = any(row.choice for row in rows)
@@ -146,6 +151,8 @@ def show_scores(scores: Sequence[Score]) -> None:
     headings = ["task", "from", *(["settings"] if searched else []), "seeds", "mean ± standard deviation"]
     print_table("scores, in percent", headings, cells)
     typer.echo(protocol(rows, keeps_best=any(score.kept_epoch for score in scores)))
+    for start, average in glue_averages(rows, kinds).items():
+        typer.echo(f"GLUE's average from {start}, on the development sets: {percent(average, None)}")
 
 
 def percent(mean: float, std: float | None) -> str:

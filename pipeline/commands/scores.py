@@ -55,7 +55,7 @@ def show(
             }
         )
         return
-    show_scores(opened.scores)
+    show_scores(opened.scores, {score.task: opened.kind(score.task) for score in opened.scores})
     if found:
         typer.echo(f"\nworst errors of {shown.name}")
     for error in found:

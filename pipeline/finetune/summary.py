@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from pipeline.finetune.metrics.glue import glue_average
 from pipeline.finetune.scores import Initial, Score
 
 
@@ -54,6 +56,24 @@ def summarise(scores: Iterable[Score], *, all_choices: bool = False) -> list[Sum
         rows += found if all_choices else [best]
         rows += [] if best.task in compared else _baseline_rows(next(iter(choices.values()))[0])
     return rows
+
+
+def glue_averages(rows: Iterable[SummaryRow], kinds: Mapping[str, str]) -> dict[str, float]:
+    """The average over the tasks of GLUE by start (a reference, or random weights), where all of them are there.
+
+    Args:
+        kinds: of the tasks, by their names.
+    """
+    by_start: dict[str, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        if row.initial is not None:
+            by_kind = by_start.setdefault(row.reference or "random weights", {})
+            by_kind[kinds.get(row.task, row.task)] = row.mean
+    found = {}
+    for start, scores in by_start.items():
+        with suppress(ValueError):
+            found[start] = glue_average(scores)
+    return found
 
 
 def protocol(rows: Iterable[SummaryRow], *, keeps_best: bool) -> str:

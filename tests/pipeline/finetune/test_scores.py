@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.finetune.metrics.glue import LEADERBOARD
 from pipeline.finetune.scores import EpochScore, Initial, Score
-from pipeline.finetune.summary import protocol, summarise
+from pipeline.finetune.summary import glue_averages, protocol, summarise
 
 
 def score(task: str, initial: Initial, seed: int, value: float) -> Score:
@@ -72,6 +73,18 @@ def test_main_metric_comes_first():
         update={"metrics": {"accuracy": 0.6, "f1": 0.5}, "main_metric": "f1"}
     )
     assert list(summarise([first])[0].mean) == ["f1", "accuracy"]
+
+
+def test_average_of_glue_is_given_where_all_tasks_are_there():
+    scores = [
+        score(f"my-{kind}", "pretrained", 1, 0.5).model_copy(
+            update={"metrics": dict.fromkeys(metrics, 0.5), "main_metric": metrics[0]}
+        )
+        for kind, metrics in LEADERBOARD.items()
+    ]
+    kinds = {f"my-{kind}": kind for kind in LEADERBOARD}
+    assert glue_averages(summarise(scores), kinds) == {"tiny@5": 0.5}
+    assert glue_averages(summarise(scores[1:]), kinds) == {}
 
 
 def test_no_scores_give_no_rows():
