@@ -17,6 +17,10 @@ from pipeline.probing.features import FeatureNetwork, Passage, Span, word_vector
 MOST_OCCURRENCES = 5000
 """Occurrences that are compared, the first of the file."""
 
+CONTEXT = 1500
+"""Characters that are read on each side of an occurrence: more than most networks have room for, so that a line without
+an end does not take for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
@@ -131,7 +135,13 @@ def _matches(path: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, str, S
             continue
         for sentence in _sentences(line):
             for match in pattern.finditer(sentence):
-                yield place, sentence, match.span()
+                yield place, *_around(sentence, match.span())
+
+
+def _around(sentence: str, span: Span) -> tuple[str, Span]:
+    """A sentence without what is further than CONTEXT characters from a span, and the span in it."""
+    first = max(0, span[0] - CONTEXT)
+    return sentence[first : span[1] + CONTEXT], (span[0] - first, span[1] - first)
 
 
 def _sentences(line: str) -> list[str]:

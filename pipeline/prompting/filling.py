@@ -14,7 +14,6 @@ from pipeline.finetune.tokenizer import generation_format, sequence_format, star
 from pipeline.prompting.networks import LanguageModel
 from pipeline.prompting.texts import count_marks, require_length
 
-
 MOST_TEXTS = 64
 """Texts that an encoder-decoder writes at most."""
 
