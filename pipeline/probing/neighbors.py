@@ -17,6 +17,8 @@ from pipeline.probing.features import FeatureNetwork, Passage, Span, word_vector
 MOST_OCCURRENCES = 5000
 """Occurrences that are compared, the first of the file."""
 
+SHOWN = 100
+"""Characters that are shown on each side of an occurrence."""
 CONTEXT = 1500
 """Characters that are read on each side of an occurrence: more than most networks have room for, so that a line without
 an end does not take for ever."""
@@ -36,9 +38,12 @@ class Occurrence:
 
     @property
     def marked(self) -> str:
-        """The sentence with the word between asterisks."""
+        """The word between asterisks, with up to SHOWN characters of its sentence on each side."""
         start, stop = self.span
-        return f"{self.sentence[:start]}*{self.sentence[start:stop]}*{self.sentence[stop:]}"
+        before, behind = self.sentence[max(0, start - SHOWN) : start], self.sentence[stop : stop + SHOWN]
+        left = "..." if start > SHOWN else ""
+        right = "..." if len(self.sentence) - stop > SHOWN else ""
+        return f"{left}{before}*{self.sentence[start:stop]}*{behind}{right}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,3 +131,5 @@ def test_an_occurrence_in_a_line_without_end_has_the_text_around_it(tmp_path: Pa
     assert len(occurrences) == 50
     assert all(each.sentence[slice(*each.span)] == "play" for each in occurrences)
     assert max(len(each.sentence) for each in occurrences) < 3100
+    assert occurrences[20].marked.endswith("...")
+    assert len(occurrences[20].marked) < 220
