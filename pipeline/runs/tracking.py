@@ -30,6 +30,7 @@ from pipeline.runs.environment import environment, source_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Experiment
 
 CREDENTIALS_HINT = (
     "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (of a database: MLFLOW_TRACKING_URI with its password)"
@@ -172,6 +173,7 @@ def _experiment_id(client: MlflowClient, uri: str, name: str, runs_dir: Path) ->
     from mlflow.exceptions import MlflowException
 
     if existing := client.get_experiment_by_name(name):
+        _mark(client, existing)
         return existing.experiment_id
     # A server knows where its artifacts go; the embedded store would choose the working directory.
     local = uri.startswith("sqlite:")
@@ -182,3 +184,10 @@ def _experiment_id(client: MlflowClient, uri: str, name: str, runs_dir: Path) ->
         if existing := client.get_experiment_by_name(name):
             return existing.experiment_id
         raise
+
+
+def _mark(client: MlflowClient, experiment: Experiment) -> None:
+    """Give an experiment the tags that it lacks, as one has that was made by an earlier version or by hand."""
+    for tag, value in MODEL_TRAINING.items():
+        if tag not in experiment.tags:
+            client.set_experiment_tag(experiment.experiment_id, tag, value)

@@ -23,7 +23,7 @@ from pipeline.runs.log.lines import entries_backwards, log_size, read_metrics, r
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.log.reporter import Reporter
 from pipeline.runs.log.sender import Sender, send_log, want_status
-from pipeline.runs.tracking import TrackedRun, connect, start_run
+from pipeline.runs.tracking import TrackedRun, connect, start_run, tracking_uri
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 
@@ -41,6 +41,25 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> TrackedRun:
 def history(tracked: TrackedRun, metric: str) -> list[tuple[int, float]]:
     found = connect(tracked.uri).get_metric_history(tracked.run_id, metric)
     return sorted((entry.step, entry.value) for entry in found)
+
+
+def test_experiments_open_on_their_runs_also_those_of_earlier_versions(tmp_path: Path):
+    client = connect(tracking_uri(tmp_path))
+    client.create_experiment("old", tags={"own": "1"})
+    client.create_experiment("chosen", tags={"mlflow.experimentKind": "genai_development"})
+    kinds = {
+        "old": "custom_model_development",
+        "chosen": "genai_development",
+        "new": "custom_model_development",
+    }
+    for name, kind in kinds.items():
+        start_run(name, "run", config={}, tags={}, runs_dir=tmp_path)
+        found = client.get_experiment_by_name(name)
+        assert found is not None
+        assert found.tags["mlflow.experimentKind"] == kind
+    old = client.get_experiment_by_name("old")
+    assert old is not None
+    assert old.tags["own"] == "1"
 
 
 def test_steps_that_are_logged_already_are_not_written_again(tmp_path: Path):
