@@ -65,7 +65,19 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
         if row["state"] not in ("created", "finished") and row["detail"]:
             typer.echo(f"{row['run']}: {row['state']}, {row['detail']}")
     if not rows:
-        typer.echo("None yet. Start one: cloze pretrain configs/pretrain/roberta-small-cpu.yaml")
+        typer.echo("None yet. Start one: cloze pretrain roberta-small-cpu (cloze configs list names others)")
+    if (scores := _scores_beside(runs_dir)) is not None:
+        typer.echo(f"Fine-tunings: cloze finetune list {scores}")
+
+
+def _scores_beside(runs_dir: Path) -> Path | None:
+    """The directory where fine-tuning leaves its scores, if it holds any; its files are not read."""
+    from cluster.artefacts.manifest import MANIFEST_NAME
+
+    for place in (Path("finetuned"), runs_dir.parent / "finetuned", runs_dir.parent / "scores"):
+        if next(place.glob(f"*/*/{MANIFEST_NAME}"), None) is not None:
+            return place
+    return None
 
 
 @runs_app.command()
@@ -107,6 +119,40 @@ def compare(
         else:
             typer.echo(f"{title}: none\n")
     typer.echo(f"curves: {curves}")
+
+
+@runs_app.command()
+def export(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="A run: its name, directory or MLflow run id.")],
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Write an event file below this directory, in the run's own one."),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write a table of step, time_ms, name and value.")
+    ] = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Directory that holds the runs.", show_default="runs")
+    ] = None,
+) -> None:
+    """Write the numbers of a run's log for other programs."""
+    from cluster.artefacts.errors import ConfigError
+    from pipeline.inspection.scalars import write_csv, write_tensorboard
+    from pipeline.runs.directory import find_run
+
+    found = find_run(run, runs_dir or context.obj)
+    if tensorboard is None and csv is None:
+        raise ConfigError(
+            "There is nothing to write.",
+            next_step=f"cloze runs export {found.typed} --tensorboard DIR, or --csv FILE",
+        )
+    if csv is not None:
+        typer.echo(f"{write_csv(found, csv):,} numbers: {csv}")
+    if tensorboard is not None:
+        typer.echo(
+            f"events: {write_tensorboard(found, tensorboard)}\nNext: tensorboard --logdir {tensorboard}"
+        )
 
 
 def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:

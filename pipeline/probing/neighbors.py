@@ -17,12 +17,6 @@ from pipeline.probing.features import FeatureNetwork, Passage, Span, word_vector
 MOST_OCCURRENCES = 5000
 """Occurrences that are compared, the first of the file."""
 
-SHOWN = 100
-"""Characters that are shown on each side of an occurrence."""
-CONTEXT = 1500
-"""Characters that are read on each side of an occurrence: more than most networks have room for, so that a line without
-an end does not take for ever."""
-
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
@@ -38,12 +32,9 @@ class Occurrence:
 
     @property
     def marked(self) -> str:
-        """The word between asterisks, with up to SHOWN characters of its sentence on each side."""
+        """The sentence with the word between asterisks."""
         start, stop = self.span
-        before, behind = self.sentence[max(0, start - SHOWN) : start], self.sentence[stop : stop + SHOWN]
-        left = "..." if start > SHOWN else ""
-        right = "..." if len(self.sentence) - stop > SHOWN else ""
-        return f"{left}{before}*{self.sentence[start:stop]}*{behind}{right}"
+        return f"{self.sentence[:start]}*{self.sentence[start:stop]}*{self.sentence[stop:]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +131,7 @@ def _matches(path: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, str, S
             continue
         for sentence in _sentences(line):
             for match in pattern.finditer(sentence):
-                yield place, *_around(sentence, match.span())
-
-
-def _around(sentence: str, span: Span) -> tuple[str, Span]:
-    """A sentence without what is further than CONTEXT characters from a span, and the span in it."""
-    first = max(0, span[0] - CONTEXT)
-    return sentence[first : span[1] + CONTEXT], (span[0] - first, span[1] - first)
+                yield place, sentence, match.span()
 
 
 def _sentences(line: str) -> list[str]:
