@@ -1,4 +1,7 @@
-"""The metrics that a task can name. All are in their natural unit: a share of 1, not percent."""
+"""The metrics that a task can name. All are in their natural unit: a share of 1, not percent.
+
+Their libraries are imported when they are used: together they take longer than a short training.
+"""
 
 from __future__ import annotations
 

@@ -6,16 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.stats import pearsonr, spearmanr
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Linear correlation in [-1, 1]; 0 where either side is constant, or there are fewer than two numbers."""
+    from scipy.stats import pearsonr
+
     return _correlation(pearsonr, labels, predictions)
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Correlation of ranks in [-1, 1]; 0 where either side is constant, or there are fewer than two numbers."""
+    from scipy.stats import spearmanr
+
     return _correlation(spearmanr, labels, predictions)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from sklearn.metrics import matthews_corrcoef
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
     """In [-1, 1]; 0 for constant predictions, as the limit of the formula, and for constant labels."""
+    from sklearn.metrics import matthews_corrcoef
+
     with warnings.catch_warnings():
         # Constant predictions are common after the first epoch; the value 0 already shows them.
         warnings.simplefilter("ignore", UserWarning)
