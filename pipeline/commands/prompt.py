@@ -33,7 +33,9 @@ def register(app: typer.Typer) -> None:
 def fill(
     text: Annotated[
         str,
-        typer.Argument(help="A text with \\[MASK], <mask> or \\[z] where words are missing.", show_default=False),
+        typer.Argument(
+            help="A text with \\[MASK], <mask> or \\[z] where words are missing.", show_default=False
+        ),
     ],
     reference: Reference,
     top: Annotated[int, typer.Option(min=1, help="Predictions for each mask.")] = 5,
@@ -128,7 +130,9 @@ def prompt(
     overrides: Overrides = None,
     template: Annotated[
         list[str] | None,
-        typer.Option(help='A text with \\[x], \\[y] and \\[z], such as "\\[x] It was \\[z]."; repeat it for several.'),
+        typer.Option(
+            help='A text with \\[x], \\[y] and \\[z], such as "\\[x] It was \\[z]."; repeat it for several.'
+        ),
     ] = None,
     verbalizer: Annotated[
         str | None,
