@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 import torch
+from deepspeed.runtime.fp16.loss_scaler import LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ClozeError, CorruptCheckpointError, exit_codes
@@ -29,6 +31,7 @@ from pipeline.checkpoints.checkpoint import (
     TRAINER_FILE,
 )
 from pipeline.commands.verbs import app
+from pipeline.engine.deepspeed.saved_state import _read_tensors
 from pipeline.runs.directory import RunDirectory
 from tests.pipeline.finetune.conftest import write_sst2
 from tests.pipeline.one_rank import train_alone
@@ -43,6 +46,16 @@ class Planted:
 
     def __init__(self, marker: Path, function: Any = os.system, call: str = "touch {}") -> None:
         self._what = function, (call.format(marker),)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._what
+
+
+class Called:
+    """Is the result of a call when it is unpickled."""
+
+    def __init__(self, function: Any, arguments: tuple[Any, ...]) -> None:
+        self._what = function, arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._what
@@ -64,6 +77,14 @@ def planted_loss_scaler(checkpoint: Path, marker: Path) -> None:
     contents["optimizer_state_dict"]["loss_scaler"] = Planted(
         marker, eval, "__import__('pathlib').Path({!r}).touch()".replace("{!r}", "'{}'")
     )
+    torch.save(contents, file)
+
+
+def reached_by_getattr(checkpoint: Path, marker: Path) -> None:
+    """Some versions of Python write members of enumerations as calls of getattr; this attribute is no member."""
+    file = state_file(checkpoint, "optim")
+    contents = torch.load(file, weights_only=False)
+    contents["optimizer_state_dict"]["zero_stage"] = Called(getattr, (LossScaler, "__init__"))
     torch.save(contents, file)
 
 
@@ -116,6 +137,7 @@ STATE_ATTACKS: dict[str, Attack] = {
     for attack in (
         planted_optimizer,
         planted_loss_scaler,
+        reached_by_getattr,
         old_format,
         bare_pickle,
         script,
@@ -381,3 +403,12 @@ def test_a_store_runs_nothing(trained: RunDirectory, store: Path, tmp_path: Path
         ]
         assert any(found[:2]) or name == "state.json"
     assert not marker.exists()
+
+
+def test_stage_of_zero_is_read_in_the_way_of_every_version_of_python(tmp_path):
+    for number, written in enumerate(
+        (ZeroStageEnum.gradients, Called(getattr, (ZeroStageEnum, "gradients")))
+    ):
+        file = tmp_path / f"{number}.pt"
+        torch.save({"zero_stage": written}, file)
+        assert _read_tensors(file) == {"zero_stage": ZeroStageEnum.gradients}

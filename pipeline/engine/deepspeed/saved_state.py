@@ -227,7 +227,18 @@ def _harmless_classes() -> list[Any]:
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+    # Some versions of Python (3.11.2 is one) write a member of an enumeration as getattr(CLASS, NAME).
+    members = [(_stage_by_name, f"{module}.getattr") for module in ("builtins", "__builtin__")]
+    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address, *members]
+
+
+def _stage_by_name(owner: Any, name: Any) -> Any:
+    """Take the place of `getattr` in a file, which could reach anything: a stage of ZeRO, and nothing else."""
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+
+    if owner is not ZeroStageEnum or name not in ZeroStageEnum.__members__:
+        raise pickle.UnpicklingError(f"it asks for an attribute {name!r} that is no stage of ZeRO")
+    return ZeroStageEnum[name]
 
 
 def _unusable(place: Path, reason: str) -> CorruptCheckpointError:
