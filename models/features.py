@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,31 +17,9 @@ from models.elmo.encoder import ElmoEncoder
 from models.elmo.representations import ScalarMix
 from models.elmo.sentences import pad_sentences
 from models.elmo.token_layer import DrawnLinear
+from models.feature_settings import Combination, FeatureSettings
 from models.stacks import add_stacks, read_text
 from models.transformer import Transformer
-
-Combination = Literal["last", "layer", "sum_last_four", "concat_last_four", "sum_all", "scalar_mix"]
-
-
-@dataclass(frozen=True)
-class FeatureSettings:
-    """Which layers become the features of a token (Devlin et al. 2019, table 7)."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
-
-    combine: Combination = "last"
-    """`last`, one `layer`, the sum or the concatenation of the last four, the sum of all, or a learned mixture of all,
-    the embeddings included (Peters et al. 2018, equation 1)."""
-    layer: int | None = None
-    """With `layer`: its number; 0 are the embeddings, -1 is the last layer."""
-    normalize: bool = False
-    """With `scalar_mix`: bring each layer of each token to mean 0 and variance 1 first."""
-    l2: float = 0.0
-    """With `scalar_mix`: the penalty on the scores of the layers; at least 0."""
-
-    def __post_init__(self) -> None:
-        if (self.layer is None) == (self.combine == "layer"):
-            raise ValueError(f"`layer` is for combine: layer, and needed there; combine is {self.combine}")
 
 
 def num_layers_of(config: NetworkConfig) -> int:

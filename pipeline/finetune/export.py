@@ -215,6 +215,11 @@ def finetuned_network(directory: Path, trial: str | None = None) -> FinetunedNet
         content = orjson.loads((directory / SCORES_FILE).read_bytes())
         scores = {Trial.of(score).name: score for score in map(Score.model_validate, content["scores"])}
     chosen = Trial.of(scores[_choose(directory, manifest, scores, trial)])
+    if manifest.config["tasks"][chosen.task].get("training", {}).get("features") is not None:
+        raise ExportError(
+            f"{directory} holds a linear layer on frozen features, over the checkpoint as it was.",
+            next_step=f"use the checkpoint itself: cloze lineage {directory} names it",
+        )
     with contents_of(directory / MANIFEST_NAME):
         return FinetunedNetwork(
             trial=chosen,

@@ -21,6 +21,10 @@ PUBLISHED: Mapping[str, str] = MappingProxyType(
 """Kinds of network with published systems as examples, for messages."""
 
 
+FEATURE_FORMS = ("classification", "tags")
+"""Forms of task that can be trained on frozen features."""
+
+
 def check_fit(config: FinetuneConfig, network: NetworkConfig, tokenizer: TextTokenizer) -> None:
     """Check that every task can be trained with this network and this tokenizer.
 
@@ -33,6 +37,11 @@ def check_fit(config: FinetuneConfig, network: NetworkConfig, tokenizer: TextTok
             raise MismatchError(
                 f"The task {name} ({task.kind}) needs {able}, but the network is {PUBLISHED[network.network]}.",
                 next_step=f"start from a checkpoint of {able}, or leave the task out",
+            )
+        if config.training_of(name).features is not None and task.form not in FEATURE_FORMS:
+            raise MismatchError(
+                f"The task {name} ({task.kind}) cannot be trained on frozen features: that is for labels and tags.",
+                next_step="leave training.features out",
             )
     if isinstance(network, TransformerConfig) and tokenizer.vocab_size > network.require_vocab_size():
         raise MismatchError(

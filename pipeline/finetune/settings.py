@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from models.feature_settings import FeatureSettings
 from models.peft.settings import PeftSettings
 from pipeline.config.loading import Config
 
@@ -50,9 +51,14 @@ class TrainingConfig(Config):
 
     peft: PeftChoice | None = None
     """What is trained instead of all weights: LoRA, adapters, a prefix, biases, or MAM; null trains all weights."""
+    features: FeatureSettings | None = None
+    """Train a linear layer on frozen features of these layers, for tags and for labels of texts (Devlin et al. 2019,
+    section 5.3; Peters et al. 2018); null trains the network."""
 
     @model_validator(mode="after")
-    def _scored_where_chosen(self) -> TrainingConfig:
+    def _fitting(self) -> TrainingConfig:
+        if self.peft is not None and self.features is not None:
+            raise ValueError("features are of frozen weights, and peft changes what they do; set one of them")
         if self.scored == "last_epoch" and (self.keep == "best" or self.patience):
             raise ValueError("keep: best and patience compare epochs, and need scored: every_epoch")
         return self
@@ -87,13 +93,15 @@ class TrainingOverrides(Config):
     """End after so many scored epochs without a better main metric."""
     peft: PeftChoice | None = None
     """What is trained instead of all weights."""
+    features: FeatureSettings | None = None
+    """Train a linear layer on frozen features of these layers."""
 
     def applied_to(self, shared: TrainingConfig) -> TrainingConfig:
         """`shared`, with the values that are set here."""
         return TrainingConfig.model_validate(shared.model_dump() | self.model_dump(exclude_none=True))
 
 
-ADDED_LATER = ("layer_decay", "keep", "patience", "peft")
+ADDED_LATER = ("layer_decay", "keep", "patience", "peft", "features")
 """Settings that older scores do not name: left out of identities at their defaults, so that those stay the same."""
 
 

@@ -64,6 +64,13 @@ STACK_PARTS: Mapping[str, tuple[Part, ...]] = MappingProxyType(
 )
 """By kind of network, the parts below a head on its tokens."""
 
+
+def feature_parts(kind: str) -> tuple[Part, ...]:
+    """The parts of a network below a linear layer on its frozen features, by kind of network."""
+    parts = STACK_PARTS.get(kind, (Part("encoder."),))
+    return tuple(Part(f"features.{part.own}", part.theirs or (part.own,)) for part in parts)
+
+
 EVALUATION_BATCH_SIZE = 64
 """Rows in one forward pass of an evaluation, unless a row takes several sequences."""
 

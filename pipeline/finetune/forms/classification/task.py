@@ -19,6 +19,8 @@ from models.decoder_classifier import DecoderClassifier
 from models.elmo.classifier import ElmoClassifier
 from models.elmo.sentences import read_sentences
 from models.encoder_decoder_classifier import EncoderDecoderClassifier
+from models.feature_settings import FeatureSettings
+from models.features import FeatureClassifier
 from models.sequence_classifier import SequenceClassifier
 from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.encoding import EncodedExamples, encode_examples
@@ -30,6 +32,7 @@ from pipeline.finetune.forms.base import (
     Part,
     TaskContext,
     excerpt,
+    feature_parts,
     json_lines,
     unwrapped,
 )
@@ -116,6 +119,19 @@ CLASSIFIERS: Mapping[str, Classifier] = MappingProxyType(
 """By kind of network."""
 
 
+def classifier_of(network: NetworkConfig, features: FeatureSettings | None) -> Classifier:
+    """How a network classifies: whole, or by a linear layer on frozen features."""
+    whole = CLASSIFIERS[network.network]
+    if features is None:
+        return whole
+    return Classifier(
+        build=lambda config, num_labels: FeatureClassifier(config, num_labels, features),
+        parts=feature_parts(network.network),
+        reader=whole.reader,
+        penalty=FeatureClassifier.penalty,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ClassificationTask:
     """A task of classification with its encoded examples."""
@@ -131,6 +147,8 @@ class ClassificationTask:
     test: EncodedExamples | None = None
     test_examples: Sequence[Example] = ()
     """The examples of `test`."""
+    features: FeatureSettings | None = None
+    """The frozen features that a linear layer reads; None for the whole network."""
 
     evaluation_batch_size = EVALUATION_BATCH_SIZE
 
@@ -154,14 +172,20 @@ class ClassificationTask:
             read=CLASSIFIERS[context.network.network].reader(context.network, tokenizer),
             test=encode(data.test) if data.test else None,
             test_examples=data.test,
+            features=context.settings.features,
         )
 
     @property
+    def classifier(self) -> Classifier:
+        """How the network classifies."""
+        return classifier_of(self.network, self.features)
+
+    @property
     def parts(self) -> tuple[Part, ...]:
-        return CLASSIFIERS[self.network.network].parts
+        return self.classifier.parts
 
     def build(self) -> nn.Module:
-        return CLASSIFIERS[self.network.network].build(self.network, max(1, len(self.labels)))
+        return self.classifier.build(self.network, max(1, len(self.labels)))
 
     def batch(self, part: EncodedExamples, rows: np.ndarray) -> PaddedBatch:
         """Sequences with their labels."""
@@ -169,7 +193,7 @@ class ClassificationTask:
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """Cross-entropy of the labels, or squared error of the numbers, with the network's penalty."""
-        labels, penalty = batch.targets["labels"], CLASSIFIERS[self.network.network].penalty
+        labels, penalty = batch.targets["labels"], self.classifier.penalty
         outputs = model(**batch.inputs).float()
         if self.config.regression:
             loss = F.mse_loss(outputs.squeeze(-1), labels, reduction="sum")

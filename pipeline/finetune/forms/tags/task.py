@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +16,8 @@ from data_prep.ragged import Ragged
 from models.config import ElmoConfig, NetworkConfig
 from models.elmo.sentences import read_sentences
 from models.elmo.tagger import ElmoTagger
+from models.feature_settings import FeatureSettings
+from models.features import FeatureTagger
 from models.token_classifier import TokenClassifier
 from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.encoding import assemble
@@ -26,6 +28,7 @@ from pipeline.finetune.forms.base import (
     PaddedBatch,
     Part,
     TaskContext,
+    feature_parts,
     json_lines,
     unwrapped,
 )
@@ -155,6 +158,19 @@ TAGGERS: Mapping[str, Tagger] = MappingProxyType(
 """By kind of network."""
 
 
+def tagger_of(network: NetworkConfig, features: FeatureSettings | None) -> Tagger:
+    """How a network tags: whole, or by a linear layer on frozen features."""
+    whole = TAGGERS[network.network]
+    if features is None:
+        return whole
+    return replace(
+        whole,
+        build=lambda config, num_labels: FeatureTagger(config, num_labels, features),
+        parts=feature_parts(network.network),
+        penalty=FeatureTagger.penalty,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TagsTask:
     """A task of tagging with its encoded sentences."""
@@ -167,6 +183,8 @@ class TagsTask:
     """The sentences of `evaluation`."""
     labels: tuple[str, ...]
     read: Read
+    features: FeatureSettings | None = None
+    """The frozen features that a linear layer reads; None for the whole network."""
 
     evaluation_batch_size = EVALUATION_BATCH_SIZE
     test = None
@@ -188,14 +206,20 @@ class TagsTask:
             sentences=data.evaluation,
             labels=data.labels,
             read=tagger.reader(context.network, context.tokenizer),
+            features=context.settings.features,
         )
 
     @property
+    def tagger(self) -> Tagger:
+        """How the network tags."""
+        return tagger_of(self.network, self.features)
+
+    @property
     def parts(self) -> tuple[Part, ...]:
-        return TAGGERS[self.network.network].parts
+        return self.tagger.parts
 
     def build(self) -> nn.Module:
-        return TAGGERS[self.network.network].build(self.network, len(self.labels))
+        return self.tagger.build(self.network, len(self.labels))
 
     def batch(self, part: EncodedSentences, rows: np.ndarray) -> PaddedBatch:
         """Sequences with the positions and labels of their words, padded to the longest sentence of all."""
@@ -210,7 +234,7 @@ class TagsTask:
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """Cross-entropy of the words' labels, with the network's penalty."""
-        labels, penalty = batch.targets["labels"].flatten(), TAGGERS[self.network.network].penalty
+        labels, penalty = batch.targets["labels"].flatten(), self.tagger.penalty
         scores = self._scores(model, batch).flatten(0, 1)
         loss = F.cross_entropy(scores, labels, reduction="sum", ignore_index=_IGNORED)
         # An update divides by the number of its words, so their penalties add up to one.
