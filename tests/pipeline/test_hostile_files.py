@@ -278,7 +278,9 @@ def test_what_an_earlier_version_saved_is_still_read_and_nothing_more(
     trained: RunDirectory, tmp_path: Path
 ) -> None:
     (checkpoint,) = trained.checkpoints.glob("step-*")
-    allowed = {"LossScaler", "ZeroStageEnum", "fragment_address"}
+    # Some versions of Python write a member of an enumeration as a call of getattr.
+    by_name = {"getattr"} if ZeroStageEnum.gradients.__reduce_ex__(2)[0] is getattr else set()
+    allowed = {"LossScaler", "ZeroStageEnum", "fragment_address"} | by_name
     found = torch.serialization.get_unsafe_globals_in_checkpoint(state_file(checkpoint, "optim"))
     assert {name.rpartition(".")[2] for name in found} == allowed
     again = attacked(trained, tmp_path, lambda checkpoint, marker: None, tmp_path / "marker")
