@@ -185,7 +185,9 @@ def test_places_in_the_directory_of_runs_are_not_asked_for(online: Hub, tmp_path
 
 
 @pytest.mark.parametrize("reference", ["./missing", "/missing/model", "a/b/c", "../x/"])
-def test_a_path_that_is_missing_is_said_to_be_missing(reference: str, tmp_path: Path):
+def test_a_path_that_is_missing_is_said_to_be_missing(reference: str, tmp_path: Path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(ReferenceNotFoundError, match=f"There is no directory {Path(reference)}"):
         resolve_model(reference, tmp_path)
 
