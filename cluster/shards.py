@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from cluster.artefacts.errors import ClozeError, TooManyRejectsError, WorkersLostError
+from cluster.artefacts.errors import TooManyRejectsError
 from cluster.artefacts.manifest import FileEntry, hash_file
 from cluster.artefacts.parts import ArtefactPart
 from cluster.artefacts.shard_log import Effort, ShardLog, measure_effort
@@ -23,6 +23,7 @@ from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, 
 from cluster.artefacts.shard_status import read_status, remove_status
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
+from cluster.task_results import task_result
 
 STATUS_INTERVAL_S = 2.0
 """Seconds without a finished shard after which the status of a running task is shown."""
@@ -157,21 +158,12 @@ def _run(
 
 
 def _result_of(reference: Any, shard: Shard) -> _Made:
-    import ray
-    from ray.exceptions import NodeDiedError, OutOfMemoryError, RayTaskError, WorkerCrashedError
-
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, ClozeError):
-            raise error.cause from None
-        raise
-    except (WorkerCrashedError, OutOfMemoryError, NodeDiedError) as error:
-        raise WorkersLostError(
-            f"The task for {shard.file} died {TASK_RETRIES + 1} times: {error}",
-            kept="all finished shards",
-            next_step="run the same command again; if it dies at the same shard, give tasks more memory",
-        ) from error
+    return task_result(
+        reference,
+        lost=f"The task for {shard.file} died {TASK_RETRIES + 1} times",
+        kept="all finished shards",
+        next_step="run the same command again; if it dies at the same shard, give tasks more memory",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from cluster.artefacts.errors import ClozeError, WorkersLostError
+from cluster.task_results import task_result
 
 RESTARTS = 3
 """Times that a worker whose process died is started again; its item is begun again too."""
@@ -75,7 +75,12 @@ def run_pool(
                 yield item, None, _progress_of(actor)
                 continue
             actor, item = running.pop(ready[0])
-            result = _result_of(ready[0], item)
+            result = task_result(
+                ready[0],
+                lost=f"The worker of {item} died {RESTARTS + 1} times",
+                kept="everything that was finished, and the last saved state of what was not",
+                next_step="run the same command again; if it dies at the same place, give it more memory",
+            )
             if waiting:
                 following = waiting.popleft()
                 running[actor.work.remote(following)] = actor, following
@@ -106,21 +111,3 @@ def _progress_of(actor: Any) -> str:
         return ray.get(actor.progress.remote(), timeout=POLL_S)
     except RayError:  # still starting, or being started again
         return ""
-
-
-def _result_of(reference: Any, item: object) -> Any:
-    import ray
-    from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayTaskError
-
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, ClozeError):
-            raise error.cause from None
-        raise
-    except (RayActorError, OutOfMemoryError, NodeDiedError) as error:
-        raise WorkersLostError(
-            f"The worker of {item} died {RESTARTS + 1} times: {error}",
-            kept="everything that was finished, and the last saved state of what was not",
-            next_step="run the same command again; if it dies at the same place, give it more memory",
-        ) from error
