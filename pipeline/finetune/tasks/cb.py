@@ -5,29 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
-from pipeline.finetune.files.lines import read_objects, text_of
-from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
-from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueTaskConfig, label_in
+from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig
+from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueTaskConfig, entailment_reader
 
 LABELS = ("entailment", "contradiction", "neutral")
-
-
-def read_examples(path: Path) -> Iterator[Example]:
-    """Stream the examples of a file.
-
-    Raises:
-        ConfigError: a line is not as the release has it.
-    """
-    for name, found in read_objects(path):
-        first, second = (text_of(path, name, found, key) for key in ("premise", "hypothesis"))
-        yield Example(name, first, second, label_in(path, name, found, LABELS))
-
-
-FILES = SuperGlueFiles("CB", read_examples)
+FILES = SuperGlueFiles("CB", entailment_reader(LABELS))
 
 
 class CbConfig(SuperGlueTaskConfig, ClassificationTaskConfig):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, texts_of
-from pipeline.finetune.files.lines import require_file, wrong_line
+from pipeline.finetune.files.lines import read_objects, require_file, text_of, wrong_line
+from pipeline.finetune.forms.classification.settings import Example
 from pipeline.finetune.task import TaskConfig, TaskData
 
 
@@ -54,6 +55,21 @@ class SuperGlueTaskConfig(TaskConfig):
         paths = [self.path / "train.jsonl", self.path / "val.jsonl"]
         train, evaluation = map(self.files.examples, paths)
         return TaskData.of_files(train, evaluation, paths, self.labels)
+
+
+def entailment_reader(labels: tuple[str, ...]) -> Callable[[Path], Iterator[Example]]:
+    """A function that streams the pairs of a file, which raises ConfigError where a line is not as the release has it.
+
+    Args:
+        labels: in the order of their numbers.
+    """
+
+    def read(path: Path) -> Iterator[Example]:
+        for name, found in read_objects(path):
+            first, second = (text_of(path, name, found, key) for key in ("premise", "hypothesis"))
+            yield Example(name, first, second, label_in(path, name, found, labels))
+
+    return read
 
 
 def label_in(path: Path, name: str, found: dict[str, Any], labels: tuple[str, ...]) -> int:
