@@ -80,8 +80,8 @@ class PretrainedModel:
         return load_hf_directory(self.directory)[0]
 
 
-def _is_export(directory: Path) -> bool:
-    """Whether `manifest.json` there is one of ours, damaged or not: other tools use this name, too."""
+def is_export(directory: Path) -> bool:
+    """Whether `manifest.json` there is one of cloze, damaged or not: other tools use this name, too."""
     if not is_committed(directory):
         return False
     try:
@@ -105,7 +105,7 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
     from models.hf.directory import check_tokenizer, read_hf_directory, weight_files
 
     tokenizer = find_tokenizer(directory)
-    if _is_export(directory):
+    if is_export(directory):
         open_artefact(directory, repair="export it again, or fetch the directory again")
     try:
         imported = read_hf_directory(directory)

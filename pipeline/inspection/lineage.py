@@ -14,14 +14,22 @@ from cluster.artefacts.errors import ClozeError, CorruptArtefactError, Reference
 from cluster.artefacts.manifest import InputEntry, Manifest, read_manifest
 from cluster.artefacts.storage import describe_damage, is_committed
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.checkpoints.hub import CONFIG_FILE
+from pipeline.checkpoints.pretrained import is_export
 from pipeline.checkpoints.references import resolve_checkpoint
 from pipeline.checkpoints.store import cache_directory
+from pipeline.inspection.model_directory import (
+    describe_model_directory,
+    find_model_directory,
+    hash_weights,
+)
 from pipeline.inspection.run_lineage import checkpoint_facts, created_facts, described, run_facts
 from pipeline.runs.directory import RunDirectory, find_run
 from pipeline.runs.lifecycle import reconcile
 from pipeline.runs.stored_settings import StoredSettings
 
 RUN_KIND = "run"
+MODEL_KIND = "hugging-face-directory"
 _WIDTH_OF_FILES = 10_000
 
 
@@ -54,7 +62,7 @@ class Node:
 
 
 def trace(reference: str, runs_dir: Path) -> Node:
-    """The ancestry of a run, of a checkpoint reference, or of an artefact's directory.
+    """The ancestry of a run, of a checkpoint reference, of an artefact's directory, or of a Hugging Face directory.
 
     Args:
         runs_dir: where the runs lie that are named, also by scores as `RUN@STEP`.
@@ -63,10 +71,14 @@ def trace(reference: str, runs_dir: Path) -> Node:
         ReferenceNotFoundError: there is no such thing.
     """
     directory = Path(reference)
+    if (directory / CONFIG_FILE).is_file():
+        return _model_node(directory, runs_dir)
     if is_committed(directory):
         return _node(read_manifest(directory), directory, runs_dir)
     if (run := _named_run(reference, runs_dir)) is not None:
         return _run_node(run, runs_dir)
+    if (found := find_model_directory(reference)) is not None:
+        return _model_node(found, runs_dir)
     directory = resolve_checkpoint(reference, runs_dir)
     return _node(read_manifest(directory), directory, runs_dir)
 
@@ -126,6 +138,15 @@ def _node(manifest: Manifest, directory: Path, runs_dir: Path) -> Node:
     )
 
 
+def _model_node(directory: Path, runs_dir: Path) -> Node:
+    """A Hugging Face directory: an export of cloze is followed, any other one ends the ancestry."""
+    if is_export(directory):
+        return _node(read_manifest(directory), directory, runs_dir)
+    found = describe_model_directory(directory)
+    note = "its own ancestry is not recorded"
+    return Node(MODEL_KIND, str(directory), found.fingerprint, note, problem=found.problem, facts=found.facts)
+
+
 def _is_copy(directory: Path) -> bool:
     """Whether it holds only some files of a checkpoint that is kept elsewhere."""
     return directory.is_relative_to(cache_directory())
@@ -146,6 +167,11 @@ def _follow(entry: InputEntry, used_by: Path, runs_dir: Path) -> Node:
             return _node(manifest, directory, runs_dir)
         if manifest.kind == entry.kind:
             problem = f"{directory} now holds something else ({manifest.fingerprint})"
+    if entry.kind == CHECKPOINT_KIND and (found := find_model_directory(entry.uri)) is not None:
+        # Users of a Hugging Face directory record the hash of its weights.
+        if hash_weights(found) == entry.fingerprint:
+            return _model_node(found, runs_dir)
+        problem = f"{found} now holds other weights"
     return Node(entry.kind, entry.uri, entry.fingerprint, problem=problem)
 
 
@@ -183,7 +209,7 @@ def _is_file(node: Node) -> bool:
 
 def _lines(node: Node) -> Iterator[str]:
     """The facts that people read of a node: the course of a run or up to a checkpoint; documents by source."""
-    if node.kind in (RUN_KIND, CHECKPOINT_KIND):
+    if node.kind in (RUN_KIND, CHECKPOINT_KIND, MODEL_KIND):
         yield from described(node.facts)
         return
     for name, stats in node.facts.get("sources", {}).items():
