@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,14 +112,11 @@ def run(
     from pipeline.finetune.run import finetune
     from pipeline.finetune.workload import scores_directory
 
-    scores = finetune(settings, pretrained, replace=replace)
+    on_page = partial(write_page, html) if html is not None and _is_first() else None
+    scores = finetune(settings, pretrained, replace=replace, on_page=on_page)
     directory = scores_directory(settings, pretrained)
     if not _is_first():
         return
-    if html is not None:
-        from pipeline.finetune.report.page import render_page
-
-        write_page(html, render_page(directory, settings.runs_dir))
     if as_json:
         print_json(
             {"directory": str(directory), "scores": [score.model_dump(mode="json") for score in scores]}

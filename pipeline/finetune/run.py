@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +38,7 @@ def finetune(
     *,
     replace: bool = False,
     track: StartRun = start_run,
+    on_page: Callable[[str], None] | None = None,
 ) -> list[Score]:
     """Train every task from the checkpoint (and from random weights, if asked), once per seed.
 
@@ -48,6 +49,8 @@ def finetune(
     Args:
         pretrained: the checkpoint; None trains the network of `config.scratch`.
         replace: allow committed scores of other settings to be replaced; unchanged trainings are kept.
+        on_page: takes the HTML of the page of the scores. A page that cannot be made or taken is told on stderr and is
+            no failure.
 
     Returns:
         The scores, also in the artefact `scores_directory(config, pretrained)`, ordered by task, initial
@@ -72,15 +75,22 @@ def finetune(
         place_setting="name",
     )
     condition = artefact.inspect(replace=replace)
-    if not condition.is_intact:
-        _make(workload, artefact, condition, track)
+    tracked_runs = [] if condition.is_intact else _make(workload, artefact, condition, track)
+    if tracked_runs or on_page is not None:
+        from pipeline.finetune.report.tracked import publish_page
+
+        publish_page(artefact.directory, config.runs_dir, tracked_runs, on_page)
     return read_scores(artefact.directory)
 
 
 def _make(
     workload: Workload, artefact: PartedArtefact[TrialRecord], condition: Condition, track: StartRun
-) -> None:
-    """Run the missing trainings and commit the artefact, or repair a committed one in place."""
+) -> list[str]:
+    """Run the missing trainings and commit the artefact, or repair a committed one in place.
+
+    Returns:
+        The MLflow runs of all trainings, in the process that tracks them.
+    """
     # Everything from here on needs torch; a finished artefact is confirmed without it.
     from pipeline.finetune.processes import make_accelerator, on_first
 
@@ -106,16 +116,8 @@ def _make(
     workspace, finished = on_first(accelerator, prepare)
     records = _train_missing(accelerator, workload, workspace, finished, track)
     on_first(accelerator, conclude)
-    if accelerator.is_main_process and track is start_run:
-        _log_page(artefact.directory, workload.config.runs_dir, [record.tracked_run for record in records])
-
-
-def _log_page(directory: Path, runs_dir: Path, tracked_runs: list[str]) -> None:
-    """Give every training's MLflow run the page and the table of the scores."""
-    from pipeline.finetune.report.page import render_page
-    from pipeline.finetune.report.tracked import log_page
-
-    log_page(tracked_runs, render_page(directory, runs_dir), runs_dir, read_scores(directory))
+    is_tracked = accelerator.is_main_process and track is start_run
+    return [record.tracked_run for record in records] if is_tracked else []
 
 
 def _train_missing(

@@ -1,12 +1,13 @@
-"""The page of finished scores, logged to the MLflow runs of their trainings."""
+"""The page of finished scores, for a file and for the MLflow runs of their trainings."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from pipeline.finetune.scores import Score
+from pipeline.finetune.report.page import render_page
+from pipeline.finetune.scores import Score, read_scores
 from pipeline.finetune.summary import summarise
 from pipeline.runs.tracking import connect, told_of, tracking_uri
 
@@ -14,6 +15,32 @@ PAGE_FILE = "scores.html"
 """Name of the page among the artefacts of an MLflow run."""
 TABLE_FILE = "scores-table.json"
 """MLflow shows it as a table."""
+
+
+def publish_page(
+    directory: Path, runs_dir: Path, tracked_runs: Sequence[str], on_page: Callable[[str], None] | None
+) -> None:
+    """Render the page of committed scores once, hand it on, and log it. What fails is told on stderr with the command
+    that makes the page again.
+
+    Args:
+        tracked_runs: MLflow ids of the trainings' runs, which get the page and the table of the scores.
+        on_page: takes the HTML.
+    """
+    try:
+        page = render_page(directory, runs_dir)
+        if on_page is not None:
+            on_page(page)
+    # The scores are committed: no error of whatever kind in their presentation may take them for failed.
+    except Exception as error:
+        print(
+            f"The scores are complete, but their page is not: {told_of(error)}\n"
+            f"Next: cloze finetune show {directory} --runs-dir {runs_dir} --html scores.html",
+            file=sys.stderr,
+        )
+        return
+    if tracked_runs:
+        log_page(tracked_runs, page, runs_dir, read_scores(directory))
 
 
 def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Sequence[Score] = ()) -> None:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.commands.verbs import app
-from pipeline.finetune.report.tracked import PAGE_FILE, TABLE_FILE, log_page
+from pipeline.finetune.report.tracked import PAGE_FILE, TABLE_FILE, log_page, publish_page
 from pipeline.runs.tracking import connect, start_run
 from tests.pipeline.finetune.written_scores import label_lines, score_of, write_artefact
 
@@ -91,3 +91,20 @@ def test_a_page_that_cannot_be_logged_is_told_of(tmp_path: Path, monkeypatch, ca
     start_run("test", "a", config={}, tags={}, runs_dir=tmp_path)
     log_page(["0" * 32], "<p></p>", tmp_path)
     assert "was not logged to MLflow" in capsys.readouterr().err
+
+
+def test_page_that_cannot_be_made_or_written_is_told_and_the_scores_stay(
+    scores: Path, tmp_path: Path, capsys
+):
+    def full(page: str) -> None:
+        raise OSError("No space left on device")
+
+    publish_page(scores, tmp_path / "runs", [], full)
+    told = capsys.readouterr().err
+    assert "No space left on device" in told
+    assert f"cloze finetune show {scores} --runs-dir {tmp_path / 'runs'} --html" in told
+    next(scores.glob("*.jsonl")).write_text("{}")
+    pages: list[str] = []
+    publish_page(scores, tmp_path / "runs", ["0" * 32], pages.append)
+    assert "The scores are complete, but their page is not: CorruptArtefactError" in capsys.readouterr().err
+    assert not pages
