@@ -22,6 +22,7 @@ from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.probing.config import ProbeConfig
 from pipeline.prompting.config import PromptConfig
 from pipeline.prompting.templates import Template
+from pipeline.road.config import RoadConfig
 from pipeline.runs.config import PretrainConfig
 from tests.pipeline.test_plan import teaching
 
@@ -84,6 +85,15 @@ def check_fragment(path: Path, directory: Path) -> None:
     describe(load_config(PretrainConfig, directory / "run.yaml", ["model.vocab_size=1000"]))
 
 
+def check_road(path: Path, directory: Path) -> None:
+    """The configurations of all stages load with the road's settings."""
+    road = load_config(RoadConfig, path)
+    stages = [(PreparationConfig, stage) for stage in road.data]
+    stages += [(PretrainConfig, road.pretrain), *((FinetuneConfig, stage) for stage in road.finetune)]
+    for kind, stage in stages:
+        assert load_config(kind, stage.config, stage.overrides).name
+
+
 def check_filters(path: Path, directory: Path) -> None:
     """A list of filters fits any preparation, and every filter of it can be made."""
     data = CONFIGS / "demo" / "practice-data.yaml"
@@ -98,6 +108,7 @@ KINDS: dict[str, Callable[[Path, Path], None]] = {
     "pretrain": check_pretrain,
     "finetune": check_finetune,
     "prompt": check_prompt,
+    "road": check_road,
     "probe": check_probe,
     "models": check_fragment,
     "cluster": check_fragment,

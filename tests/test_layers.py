@@ -23,6 +23,7 @@ MAY_IMPORT = {
 """Our packages that each package may import."""
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "commands"}),
+    frozenset({"road"}),
     frozenset({"demo"}),
     frozenset({"preparation"}),
     frozenset({"pretrain"}),

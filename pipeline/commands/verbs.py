@@ -16,6 +16,7 @@ from pipeline.commands import (
     plan,
     probe,
     prompt,
+    road,
     runs,
     schema,
     scores,
@@ -35,5 +36,5 @@ app.add_typer(configs.configs_app, name="configs")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
 scores.register(finetune.finetune_app)
 app.add_typer(finetune.finetune_app, name="finetune")
-for module in (demo, plan, train, prompt, probe, export, runs, checkpoints, jobs, doctor, schema):
+for module in (demo, road, plan, train, prompt, probe, export, runs, checkpoints, jobs, doctor, schema):
     module.register(app)

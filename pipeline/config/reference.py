@@ -21,6 +21,7 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "finetune": ("pipeline.demo.tasks", "FinetuneConfig"),
         "probe": ("pipeline.probing.config", "ProbeConfig"),
         "prompt": ("pipeline.prompting.config", "PromptConfig"),
+        "road": ("pipeline.road.config", "RoadConfig"),
     }
 )
 """The kinds of YAML files: where the class of each is."""
@@ -207,7 +208,10 @@ def _type(node: Mapping[str, Any], definitions: Mapping[str, Any], keys: Mapping
             return f"list of {', '.join(_type(each, definitions, keys) for each in node['prefixItems'])}"
         return f"list of {_type(node.get('items', {}), definitions, keys)}"
     if node.get("type") == "object":
-        return f"mapping of names to {_type(node.get('additionalProperties') or {}, definitions, keys)}"
+        values = node.get("additionalProperties") or {}
+        if values is True:
+            return "mapping of names to values of any type"
+        return f"mapping of names to {_type(values, definitions, keys)}"
     return _scalar(node)
 
 

@@ -31,6 +31,23 @@ def check_fit(config: FinetuneConfig, network: NetworkConfig, tokenizer: TextTok
     Raises:
         MismatchError: a task needs another kind of network, or inputs or vocabulary are too large for the network.
     """
+    check_network(config, network)
+    if isinstance(network, TransformerConfig) and tokenizer.vocab_size > network.require_vocab_size():
+        raise MismatchError(
+            f"The tokenizer {tokenizer.path} has {tokenizer.vocab_size} tokens, but the network embeds only"
+            f" {network.vocab_size}.",
+            next_step="start from the tokenizer that the network was trained with",
+        )
+    for name, task in config.tasks.items():
+        task.check_lengths(name, config.training_of(name).max_length, network, tokenizer)
+
+
+def check_network(config: FinetuneConfig, network: NetworkConfig) -> None:
+    """Check that every task can be trained with this kind of network.
+
+    Raises:
+        MismatchError: a task needs another kind.
+    """
     for name, task in config.tasks.items():
         if network.network not in task.carriers:
             able = " or ".join(PUBLISHED[kind] for kind in task.carriers)
@@ -43,11 +60,3 @@ def check_fit(config: FinetuneConfig, network: NetworkConfig, tokenizer: TextTok
                 f"The task {name} ({task.kind}) cannot be trained on frozen features: that is for labels and tags.",
                 next_step="leave training.features out",
             )
-    if isinstance(network, TransformerConfig) and tokenizer.vocab_size > network.require_vocab_size():
-        raise MismatchError(
-            f"The tokenizer {tokenizer.path} has {tokenizer.vocab_size} tokens, but the network embeds only"
-            f" {network.vocab_size}.",
-            next_step="start from the tokenizer that the network was trained with",
-        )
-    for name, task in config.tasks.items():
-        task.check_lengths(name, config.training_of(name).max_length, network, tokenizer)

@@ -169,6 +169,12 @@ def _check_kept_weights(config: FinetuneConfig, pretrained: PretrainedModel | No
         )
 
 
+def num_trainings(config: FinetuneConfig) -> int:
+    """Trainings that a configuration asks for, from a checkpoint."""
+    starts = 2 if config.compare_random else 1
+    return len(config.tasks) * starts * len(config.search.choices) * len(config.seeds)
+
+
 def _initials(config: FinetuneConfig, pretrained: PretrainedModel | None) -> list[Initial]:
     if pretrained is None:
         return ["random"]

@@ -32,9 +32,10 @@ CONFIG_KINDS = {
     "pretrain": ("pipeline.runs.config", "PretrainConfig"),
     "finetune": ("pipeline.demo.tasks", "FinetuneConfig"),
     "data prepare": ("data_prep.config", "PreparationConfig"),
+    "road": ("pipeline.road.config", "RoadConfig"),
 }
 """Module and class of the configuration that a verb reads."""
-SAVING_VERBS = frozenset({"pretrain", "resume"})
+SAVING_VERBS = frozenset({"pretrain", "resume", "road"})
 """Verbs that answer SIGTERM by saving."""
 JOB_VARIABLE = "CLOZE_SUBMISSION_ID"
 """Environment variable of a job, with its submission id."""

@@ -25,7 +25,7 @@ from pipeline.config.loading import load_config
 from pipeline.pretrain.guards.stall_watch import watching
 from pipeline.pretrain.launch import create_run
 from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory
+from pipeline.runs.directory import RunDirectory, list_runs
 from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from tests.data_prep.download.publisher import Answer, serve
 from tests.pipeline.process_group import PATIENCE_S
@@ -106,20 +106,41 @@ def start_and_watch_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Pa
     """A machine without a cluster, and a run whose tracking store took nothing yet."""
     run = copy_run(killed_run, tmp_path / "runs")
     (run.path / "log.sent").unlink(missing_ok=True)
-    inherited = {name: value for name, value in corpus.environment.items() if not name.startswith("RAY_")}
-    environment = inherited | {"CLOZE_LOCAL_CLUSTER": str(tmp_path / "cluster.json")}
     settings = {"CONFIG": killed_run.path.parents[1] / "run.yaml", "RUNS": run.path.parent}
-    try:
-        yield Situation(
-            tmp_path,
-            settings | {"OPTIONS": "--dry-run"},
-            environment,
-            ("SUCCEEDED", "what would be trained", run.path.name, "Stopped the cluster"),
-        )
-    finally:
-        subprocess.run(["cloze", "stop", "--cluster"], env=environment, check=True, capture_output=True)
+    yield from _on_local_cluster(
+        corpus,
+        tmp_path,
+        settings | {"OPTIONS": "--dry-run"},
+        ("SUCCEEDED", "what would be trained", run.path.name, "Stopped the cluster"),
+    )
     sent = int((run.path / "log.sent").read_text())
     assert sent == (run.path / "log.jsonl").stat().st_size
+
+
+@pytest.fixture
+def run_the_whole_road(
+    killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path
+) -> Iterator[Situation]:
+    """A road whose corpus is prepared and whose run was killed; two fine-tunings are still to come."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"word {n},{n % 2}\n" for n in range(40)))
+    rows = "{kind: rows_classification, train: rows.csv, columns: {text: text, label: label}}"
+    (tmp_path / "tune.yaml").write_text(
+        f"tasks: {{parity: {rows}}}\ntraining: {{epochs: 1, batch_size: 8, lr: 1e-3, max_length: 32}}\n"
+    )
+    (tmp_path / "road.yaml").write_text(
+        f"name: killed\n"
+        f"data: [{{config: {corpus.config}, settings: {{max_rejects: 1}}}}]\n"
+        f"pretrain: {{config: {killed_run.path.parents[1] / 'run.yaml'}, settings: {{runs_dir: {run.path.parent}}}}}\n"
+        "finetune: [{config: tune.yaml, settings: {seeds: [1, 2]}}]\n"
+    )
+    yield from _on_local_cluster(
+        corpus,
+        tmp_path,
+        {"ROAD": tmp_path / "road.yaml", "OPTIONS": "checkpoint=latest"},
+        ("started", f"continuing the run {run.path.name}", f"{run.path.name}@60", "SUCCEEDED", "index.html"),
+    )
+    assert [one.path.name for one in list_runs(run.path.parent)] == [run.path.name]
 
 
 @pytest.fixture
@@ -260,6 +281,18 @@ def trace_a_batch(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> S
         "at_update 8, data_step 8",
     )
     return Situation(tmp_path, settings, corpus.environment, expected)
+
+
+def _on_local_cluster(
+    corpus: Corpus, directory: Path, settings: Mapping[str, object], expected: tuple[str, ...]
+) -> Iterator[Situation]:
+    """A situation on a machine without a cluster: the page starts a local one, which ends with the test."""
+    inherited = {name: value for name, value in corpus.environment.items() if not name.startswith("RAY_")}
+    environment = inherited | {"CLOZE_LOCAL_CLUSTER": str(directory / "cluster.json")}
+    try:
+        yield Situation(directory, settings, environment, expected)
+    finally:
+        subprocess.run(["cloze", "stop", "--cluster"], env=environment, check=True, capture_output=True)
 
 
 # --- what they begin with --------------------------------------------------------------------------------------------

@@ -1,0 +1,113 @@
+"""The stages of a road, loaded and checked against each other before the first one starts.
+
+A road takes days, and a misspelt path of its last stage is found in seconds. What can be known is checked: every
+configuration, the files of sources and of tasks, that each token store of the run is there or is made, and that the
+network can be trained on the tasks. Only lengths and vocabulary wait for the tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem
+from cluster.artefacts.storage import is_committed
+from data_prep.config import PreparationConfig
+from data_prep.layout import TOKENS
+from pipeline.config.loading import load_config
+from pipeline.demo.tasks import FinetuneConfig as LoadedConfig
+from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.fit import check_network
+from pipeline.preparation.config import load_preparation
+from pipeline.road.config import RoadConfig
+from pipeline.runs.config import PretrainConfig
+
+LoadedT = TypeVar("LoadedT")
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The configurations of all stages."""
+
+    data: tuple[PreparationConfig, ...]
+    pretrain: PretrainConfig
+    finetune: tuple[FinetuneConfig, ...]
+
+
+def load_stages(road: RoadConfig) -> Stages:
+    """Load the configurations of all stages and check what can be known before anything is made.
+
+    Raises:
+        ClozeError: the only thing that is wrong.
+        ConfigError: all that is wrong, by the key of its stage.
+    """
+    problems: dict[str, ClozeError] = {}
+
+    def attempt(key: str, make: Callable[[], LoadedT]) -> LoadedT | None:
+        try:
+            return make()
+        except ClozeError as error:
+            problems[key] = error
+            return None
+
+    data, finetune = [], []
+    for number, stage in enumerate(road.data):
+        data.append(
+            attempt(f"data.{number}", lambda stage=stage: load_preparation(stage.config, stage.overrides))
+        )
+    run = road.pretrain
+    pretrain = attempt("pretrain", lambda: load_config(PretrainConfig, run.config, run.overrides))
+    for number, stage in enumerate(road.finetune):
+        finetune.append(
+            attempt(
+                f"finetune.{number}",
+                lambda stage=stage: load_config(LoadedConfig, stage.config, stage.overrides),
+            )
+        )
+    made = [one.out for one in data if one is not None]
+    if pretrain is not None and None not in data:
+        attempt("pretrain", lambda: _check_stores(pretrain, made))
+    for number, one in enumerate(finetune):
+        if one is not None:
+            attempt(f"finetune.{number}", lambda one=one: _check_tasks(one, pretrain, made))
+    if len(problems) == 1:
+        raise next(iter(problems.values()))
+    if problems:
+        raise ConfigError(
+            f"{len(problems)} stages of the road {road.name} cannot be started:",
+            problems=tuple(ConfigProblem(key, "", str(error)) for key, error in problems.items()),
+            next_step="correct the configurations; `--dry-run` checks them again",
+        )
+    assert pretrain is not None, "its problem was raised"
+    return Stages(tuple(one for one in data if one), pretrain, tuple(one for one in finetune if one))
+
+
+def _check_stores(run: PretrainConfig, made: Sequence[Path]) -> None:
+    """Refuse a run whose token stores are neither there nor made by a preparation of the road."""
+    outs = {place.resolve() for place in (*made, *(out / TOKENS for out in made))}
+    absent = [
+        store.path
+        for store in run.data.stores
+        if store.path.resolve() not in outs and not is_committed(store.path)
+    ]
+    if absent:
+        makes = ", ".join(str(out / TOKENS) for out in made) or "none"
+        raise ConfigError(
+            f"The run reads {', '.join(map(str, absent))}, which is not there and which no preparation of the road"
+            f" makes; they make: {makes}.",
+            next_step="name the store with pretrain.settings.data.stores=[{path: ...}], or add its preparation to"
+            " `data`",
+        )
+
+
+def _check_tasks(config: FinetuneConfig, run: PretrainConfig | None, made: Sequence[Path]) -> None:
+    """Read the files of all tasks, but those that a preparation of the road makes, and refuse tasks that the network
+    cannot be trained on."""
+    if run is not None:
+        check_network(config, run.model)
+    for task in config.tasks.values():
+        places = [value.resolve() for value in dict(task).values() if isinstance(value, Path)]
+        if not any(place.is_relative_to(out.resolve()) for place in places for out in made):
+            task.load()
