@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args
 
 from cluster.artefacts.errors import ConfigError, MismatchError
-from cluster.artefacts.manifest import InputEntry, hash_file
+from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
 from models.config import NetworkConfig, TransformerConfig
 from pipeline.config.loading import Config
 from pipeline.finetune.files.evaluation_set import EvaluationSet
@@ -44,27 +44,35 @@ class TaskData(Generic[ExampleT]):
         cls,
         train: Sequence[ExampleT],
         evaluation: Sequence[ExampleT],
-        paths: Sequence[Path],
+        files: Sequence[Path | InputEntry],
         labels: tuple[str, ...] = (),
         test: Sequence[ExampleT] = (),
     ) -> TaskData[ExampleT]:
-        """Examples that were read from the files `paths`.
+        """Examples that were read from files, or from folders with an entry of their own.
 
         Raises:
             ConfigError: there are no examples to train on, or none to evaluate on.
         """
         if not train or not evaluation:
+            places = dict.fromkeys(str(each.uri if isinstance(each, InputEntry) else each) for each in files)
             raise ConfigError(
                 f"There are {len(train)} examples to train on and {len(evaluation)} to evaluate on in"
-                f" {' and '.join(map(str, paths))}.",
+                f" {' and '.join(places)}.",
                 next_step="name larger files, or compare the files with the official release",
             )
-        return cls(tuple(train), tuple(evaluation), labels, tuple(map(file_input, paths)), tuple(test))
+        inputs = (each if isinstance(each, InputEntry) else file_input(each) for each in files)
+        return cls(tuple(train), tuple(evaluation), labels, tuple(inputs), tuple(test))
 
 
 def file_input(path: Path) -> InputEntry:
     """The entry of a file that examples were read from."""
     return InputEntry(kind="source-file", uri=str(path), fingerprint=hash_file(path)[0])
+
+
+def folder_input(folder: Path, paths: Sequence[Path]) -> InputEntry:
+    """The entry of many files of a folder that examples were read from."""
+    hashes = [[path.parent.name, path.name, hash_file(path)[0]] for path in paths]
+    return InputEntry(kind="source-file", uri=str(folder), fingerprint=hash_json(hashes))
 
 
 class TaskConfig(Config):

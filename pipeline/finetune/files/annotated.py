@@ -20,19 +20,10 @@ _ROOT = re.compile(r"\s*\(([0-4]) ")
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")"}
 
 
-def read_columns(path: Path) -> Iterator[NamedText]:
-    """Sentences of a CoNLL file: a word in the first column of each line, a blank line after each sentence."""
-    words: list[str] = []
-    name = ""
-    for line_name, line in read_lines(path):
-        if word := line.partition("\t")[0].strip():
-            name = name if words else line_name
-            words.append(word)
-        elif words:
-            yield name, " ".join(words)
-            words = []
-    if words:
-        yield name, " ".join(words)
+def read_sentences(path: Path) -> Iterator[NamedText]:
+    """Sentences of a CoNLL file whose first column holds the words, named by their first lines."""
+    for sentence in read_tagged(path, 0, -1):
+        yield sentence[0][0], " ".join(word for _, word, _ in sentence)
 
 
 def read_conllu(path: Path) -> Iterator[NamedText]:

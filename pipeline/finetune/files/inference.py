@@ -1,4 +1,4 @@
-"""Pairs of sentences with their inference: JSON lines of SNLI and MultiNLI."""
+"""Pairs of sentences with their inference: SNLI and MultiNLI, as JSON lines or tab-separated."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.finetune.files.lines import read_objects, text_of, wrong_line
+from pipeline.finetune.files.tables import read_columns
 from pipeline.finetune.forms.classification.settings import Example
 
 LABELS = ("entailment", "neutral", "contradiction")
@@ -19,10 +20,13 @@ def read_inference(path: Path) -> Iterator[Example]:
     Raises:
         ConfigError: a line is not as described, or has an unknown label.
     """
-    for name, found in read_objects(path):
-        premise, hypothesis, label = (
-            text_of(path, name, found, key) for key in ("sentence1", "sentence2", "gold_label")
-        )
+    columns = ("sentence1", "sentence2", "gold_label")
+    if ".jsonl" in path.suffixes:
+        objects = read_objects(path)
+        lines = ((name, [text_of(path, name, found, key) for key in columns]) for name, found in objects)
+    else:
+        lines = read_columns(path, columns)
+    for name, (premise, hypothesis, label) in lines:
         if label == NO_LABEL:
             continue
         if label not in LABELS:

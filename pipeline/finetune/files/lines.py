@@ -1,14 +1,38 @@
-"""Files of lines, of text or of JSON objects, and the errors that name a file and its line."""
+"""Files of lines, of text or of JSON objects, gzipped or plain, and the errors that name a file and its line."""
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import orjson
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, decompressed where its name ends with `.gz`.
+
+    Raises:
+        ConfigError: the file cannot be read, or not decompressed.
+    """
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as stream:
+            yield cast(BinaryIO, stream)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error}.", next_step="write or copy the file again"
+        ) from None
+
+
+def stem_of(path: Path) -> str:
+    """The name of a file without its last suffix, and without `.gz`."""
+    return Path(path.name.removesuffix(".gz")).stem
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -20,23 +44,26 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
     Raises:
         ConfigError: a line is not valid UTF-8.
     """
-    with path.open("rb") as stream:
+    stem = stem_of(path)
+    with opened(path) as stream:
         for number, line in enumerate(stream, 1):
             try:
                 # Some editors and download scripts left a byte order mark at the start of a file.
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise wrong_line(path, number, f"byte {error.start} is not valid UTF-8") from None
-            yield f"{path.stem}-{number}", text.rstrip("\r\n")
+                raise wrong_encoding(path, number, error) from None
+            yield f"{stem}-{number}", text.rstrip("\r\n")
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name such as `dev-17`, object) of a file with one JSON object per line.
+    """(name such as `dev-17`, object) of a file with one JSON object per line; blank lines are left out.
 
     Raises:
         ConfigError: a line is not a JSON object.
     """
     for name, line in read_lines(path):
+        if not line.strip():
+            continue
         try:
             found = orjson.loads(line)
         except orjson.JSONDecodeError as error:
@@ -57,17 +84,23 @@ def text_of(path: Path, name: str, found: dict[str, Any], key: str) -> str:
     return found[key]
 
 
-def wrong_line(path: Path, line: int | str, problem: str) -> ConfigError:
+def wrong_line(path: Path, line: int | str, problem: str, next_step: str = "") -> ConfigError:
     """The error for a line of a wrong format; `line` is its number, or a name that ends with it, such as `dev-17`."""
     number = str(line).rpartition("-")[2]
-    return wrong_file(f"{path}, line {number}: {problem}")
+    return wrong_file(f"{path}, line {number}: {problem}", next_step)
 
 
-def wrong_file(problem: str) -> ConfigError:
-    """The error for a file of a wrong format."""
+def wrong_encoding(path: Path, line: int | str, error: UnicodeDecodeError) -> ConfigError:
+    """The error for a line that is not valid UTF-8."""
+    remedy = f"convert the file, such as with: iconv -f latin1 -t utf-8 {path} > NEW"
+    return wrong_line(path, line, f"byte {error.start} is not valid UTF-8", remedy)
+
+
+def wrong_file(problem: str, next_step: str = "") -> ConfigError:
+    """The error for a file of a wrong format; without `next_step`, for a published one."""
     return ConfigError(
         f"{problem}.",
-        next_step="compare the file with the official release, or leave its task out",
+        next_step=next_step or "compare the file with the official release, or leave its task out",
     )
 
 
@@ -79,6 +112,7 @@ def require_file(path: Path, origin: str, settings: str) -> Path:
     """
     if not path.is_file():
         raise MissingInputError(
-            f"There is no {path}.", next_step=f"put {origin} there, or correct the task's {settings}"
+            f"{path} is a directory, but a file is needed." if path.is_dir() else f"There is no {path}.",
+            next_step=f"put {origin} there, or correct the task's {settings}",
         )
     return path

@@ -7,19 +7,22 @@ A data set is a folder as `Dataset.save_to_disk` writes it, or one with files su
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+import io
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import orjson
+
 from cluster.artefacts.errors import ConfigError
-from pipeline.finetune.files.lines import read_objects, wrong_line
+from pipeline.finetune.files.lines import opened, read_lines, read_objects, stem_of, wrong_file, wrong_line
 
 DICT_FILE = "dataset_dict.json"
 """Lies in a folder of several splits that `datasets` saved."""
 _CSV_FIELD_LIMIT = 2**31 - 1
-_MANY_LINES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,28 @@ class Row:
     """Such as `dev-17`, with the line in which the row begins, or the row's number from 1 in Parquet and Arrow."""
     values: Mapping[str, Any]
     """By column."""
+    unit: str = "line"
+    """What the number at the end of `name` counts: `line` or `row`."""
+
+    def error(self, problem: str, next_step: str = "") -> ConfigError:
+        """The error for this row; without `next_step`, for a published file."""
+        return wrong_file(f"{self.path}, {self.unit} {self.name.rpartition('-')[2]}: {problem}", next_step)
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Stream the rows of a file; its suffix says what it holds: .csv, .tsv, .json, .jsonl, .parquet.
+    """Stream the rows of a file; its suffix says what it holds: .csv, .tsv, .json, .jsonl (with .gz behind it where it
+    is gzipped) or .parquet.
 
     Raises:
         ConfigError: the suffix is another one, a line cannot be read, or a row has more or fewer values than columns.
     """
-    if path.suffix not in READERS:
+    suffix = Path(path.name.removesuffix(".gz")).suffix + (".gz" if path.suffix == ".gz" else "")
+    if suffix not in READERS:
         raise ConfigError(
             f"{path} has none of the suffixes {', '.join(READERS)}.",
             next_step="convert the file, or rename it after its contents",
         )
-    return READERS[path.suffix](path)
+    return READERS[suffix](path)
 
 
 def is_dataset(folder: Path) -> bool:
@@ -78,11 +89,13 @@ def _read_saved(folder: Path) -> Iterator[Row]:
 
     saved = Dataset.load_from_disk(str(folder))
     for number, values in enumerate(saved.to_list(), 1):
-        yield Row(folder, f"{folder.name}-{number}", values)
+        yield Row(folder, f"{folder.name}-{number}", values, "row")
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
-    return _read_table(path, csv.excel)
+    """Separated by commas; by semicolons where the first line has no comma, as Excel writes it in many languages."""
+    first = next((line for _, line in read_lines(path)), "")
+    return _read_table(path, _Semicolons if ";" in first and "," not in first else csv.excel)
 
 
 def _read_tsv(path: Path) -> Iterator[Row]:
@@ -95,31 +108,42 @@ def _read_table(path: Path, dialect: type[csv.Dialect]) -> Iterator[Row]:
     csv.field_size_limit(_CSV_FIELD_LIMIT)
     # Quoted fields may hold line ends, so lines are cut by the reader itself (newline=""); utf-8-sig drops a byte order
     # mark.
-    with path.open(encoding="utf-8-sig", newline="") as stream:
+    with opened(path) as binary, io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as stream:
         reader = csv.reader(stream, dialect, strict=True)
         try:
             columns = next(reader, None) or []
-            if repeated := sorted({name for name in columns if columns.count(name) > 1}):
-                raise wrong_line(path, 1, f"the column `{repeated[0]}` occurs more than once")
+            _check_columns(path, columns)
             before = reader.line_num
             for values in reader:
                 line, before = before + 1, reader.line_num
                 if not values:
                     continue
                 if len(values) != len(columns):
-                    raise wrong_line(
-                        path, line, f"{len(values)} values, but {len(columns)} columns{_glued(before - line)}"
-                    )
-                yield Row(path, f"{path.stem}-{line}", dict(zip(columns, values, strict=True)))
+                    remedy = _OPEN_QUOTE if before > line else _SEPARATORS
+                    problem = f"{len(values)} values, but {len(columns)} columns"
+                    raise wrong_line(path, line, problem, remedy)
+                yield Row(path, f"{stem_of(path)}-{line}", dict(zip(columns, values, strict=True)))
         except csv.Error as error:
-            raise wrong_line(path, reader.line_num, f"{error}{_glued(_MANY_LINES)}") from None
-        except UnicodeDecodeError as error:
-            raise wrong_line(path, reader.line_num + 1, f"near byte {error.start}: not valid UTF-8") from None
+            raise wrong_line(path, reader.line_num, str(error), _OPEN_QUOTE) from None
+        except UnicodeDecodeError:
+            # The error counts bytes from the beginning of a block, and lines end inside of it.
+            for _ in read_lines(path):
+                pass
+            raise
 
 
-def _glued(lines: int) -> str:
-    """A hint for a row that goes over many lines."""
-    return '; a quotation mark may be open, write "" for one inside a quoted value' if lines else ""
+_OPEN_QUOTE = 'write "" for a quotation mark inside of a quoted value; one may be open in an earlier line'
+_SEPARATORS = "quote values that hold the separator, or save the rows as JSON lines"
+
+
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    if repeated := sorted({name for name in columns if columns.count(name) > 1}):
+        problem = f"the column `{repeated[0]}` occurs more than once"
+        raise wrong_line(path, 1, problem, "rename one of the two")
+
+
+class _Semicolons(csv.excel):
+    delimiter = ";"
 
 
 class _Unquoted(csv.Dialect):
@@ -128,9 +152,32 @@ class _Unquoted(csv.Dialect):
     lineterminator = "\n"
 
 
+def _read_json(path: Path) -> Iterator[Row]:
+    """Objects in lines, or in one list."""
+    with opened(path) as stream:
+        is_list = stream.read(4096).removeprefix(BOM_UTF8).lstrip().startswith(b"[")
+    return _read_json_list(path) if is_list else _read_json_lines(path)
+
+
 def _read_json_lines(path: Path) -> Iterator[Row]:
     for name, found in read_objects(path):
         yield Row(path, name, found)
+
+
+def _read_json_list(path: Path) -> Iterator[Row]:
+    with opened(path) as stream:
+        content = stream.read().removeprefix(BOM_UTF8)
+    try:
+        rows = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise wrong_line(path, error.lineno, f"no valid JSON: {error.msg}", _JSON) from None
+    for number, values in enumerate(rows, 1):
+        if not isinstance(values, dict):
+            raise wrong_file(f"{path}, row {number}: no JSON object", _JSON)
+        yield Row(path, f"{stem_of(path)}-{number}", values, "row")
+
+
+_JSON = "write a JSON object per row: in a line each, or in a list"
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -139,24 +186,22 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
     try:
         with pq.ParquetFile(path) as file:
+            _check_columns(path, file.schema_arrow.names)
             number = 0
             for batch in file.iter_batches():
                 for values in batch.to_pylist():
                     number += 1
-                    yield Row(path, f"{path.stem}-{number}", values)
+                    yield Row(path, f"{path.stem}-{number}", values, "row")
     except (pa.ArrowException, OSError) as error:
         raise ConfigError(
             f"{path} cannot be read as Parquet: {error}.", next_step="write or copy the file again"
         ) from None
 
 
+_LINE_READERS = {".csv": _read_csv, ".tsv": _read_tsv, ".json": _read_json, ".jsonl": _read_json_lines}
 READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = MappingProxyType(
-    {
-        ".csv": _read_csv,
-        ".tsv": _read_tsv,
-        ".json": _read_json_lines,
-        ".jsonl": _read_json_lines,
-        ".parquet": _read_parquet,
-    }
+    _LINE_READERS
+    | {".parquet": _read_parquet}
+    | {f"{suffix}.gz": read for suffix, read in _LINE_READERS.items()}
 )
 """By suffix."""

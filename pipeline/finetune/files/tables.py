@@ -95,7 +95,7 @@ class GlueFiles:
 def read_columns(
     path: Path, columns: Sequence[str], header: Sequence[str] = (), *, exact: bool = False
 ) -> Iterator[tuple[str, list[str]]]:
-    """(name such as `dev-17`, the named columns) of every line, without white space around a value.
+    """(name such as `dev-17`, the named columns) of every line that is not blank, without white space around a value.
 
     Args:
         header: the names of all columns, where the first line of the file does not name them.
@@ -106,6 +106,8 @@ def read_columns(
     """
     names = list(header)
     for name, line in read_lines(path):
+        if not line.strip():
+            continue
         fields = line.split("\t")
         if not names:
             names = fields

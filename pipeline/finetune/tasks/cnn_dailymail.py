@@ -12,13 +12,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from cluster.artefacts.manifest import InputEntry
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, NamedText
-from pipeline.finetune.files.lines import require_file, wrong_line
+from pipeline.finetune.files.lines import require_file
 from pipeline.finetune.files.rows import read_rows
+from pipeline.finetune.files.stories import read_stories, stories_in, stories_of
 from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
-from pipeline.finetune.task import TaskData
+from pipeline.finetune.task import TaskData, file_input, folder_input
 
-ORIGIN = "CNN/DailyMail's articles as CSV, JSON lines or Parquet with id, article and highlights"
+ORIGIN = "CNN/DailyMail's articles as CSV, JSON lines or Parquet with id, article and highlights, or its .story files"
 
 
 def read_pairs(path: Path) -> Iterator[TextPair]:
@@ -31,7 +33,7 @@ def read_pairs(path: Path) -> Iterator[TextPair]:
         texts: list[Any] = [row.values.get(column) for column in ("article", "highlights")]
         for column, text in zip(("article", "highlights"), texts, strict=True):
             if not isinstance(text, str):
-                raise wrong_line(path, row.name, f"there is no text `{column}` among {list(row.values)}")
+                raise row.error(f"there is no text `{column}` among {list(row.values)}")
         yield TextPair(str(row.values.get("id", row.name)), texts[0].strip(), texts[1].strip())
 
 
@@ -45,9 +47,12 @@ class CnnDailymailConfig(GenerationTaskConfig):
 
     kind: Literal["cnn_dailymail"] = "cnn_dailymail"
     train: Path
-    """Articles to learn from, in CSV, JSON lines or Parquet with `id`, `article` and `highlights`."""
+    """Articles to learn from: CSV, JSON lines or Parquet with `id`, `article` and `highlights`; a folder of .story
+    files; or a file of their web addresses, such as all_train.txt, with `stories`."""
     evaluation: Path
     """Articles to score on, likewise."""
+    stories: Path | None = None
+    """The folder of the .story files that files of web addresses name."""
     max_target_length: int = Field(default=142, ge=8)
     """Tokens of a target with its special tokens; longer ones are cut, in training and in writing."""
     min_target_length: int = Field(default=56, ge=0)
@@ -57,6 +62,7 @@ class CnnDailymailConfig(GenerationTaskConfig):
     length_penalty: float = 2.0
     """Scores of finished texts are divided by their length to this power."""
 
+    later = frozenset({"prompt", "stories"})
     num_lead = 3
     metrics = ("rouge1", "rouge2", "rouge_lsum", "rouge_l")
     evaluation_sets = (
@@ -68,14 +74,16 @@ class CnnDailymailConfig(GenerationTaskConfig):
     )
 
     def load(self) -> TaskData[TextPair]:
-        """Read both files.
+        """Read both sides."""
+        (train, first), (evaluation, second) = map(self._side, (self.train, self.evaluation))
+        return TaskData.of_files(train, evaluation, [first, second])
 
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a row is not as described.
-        """
-        paths = [
-            require_file(path, ORIGIN, "`train` and `evaluation`") for path in (self.train, self.evaluation)
-        ]
-        train, evaluation = ([*read_pairs(path)] for path in paths)
-        return TaskData.of_files(train, evaluation, paths)
+    def _side(self, path: Path) -> tuple[list[TextPair], InputEntry]:
+        """The articles that a setting names, and the entry of their files."""
+        if path.is_dir():
+            stories = stories_in(path)
+        elif path.suffix == ".txt" and self.stories is not None:
+            stories = stories_of(require_file(path, ORIGIN, "`train` and `evaluation`"), self.stories)
+        else:
+            return [*read_pairs(require_file(path, ORIGIN, "`train` and `evaluation`"))], file_input(path)
+        return [*read_stories(stories)], folder_input(path, stories)

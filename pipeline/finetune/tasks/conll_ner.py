@@ -9,24 +9,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pipeline.finetune.files.annotated import read_columns, read_tagged
+from pipeline.finetune.files.annotated import read_sentences, read_tagged
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files
-from pipeline.finetune.files.lines import require_file
 from pipeline.finetune.files.tag_schemes import OUTSIDE, PREFIXES, Scheme, as_bio, check_scheme, type_of
 from pipeline.finetune.forms.tags.settings import TaggedSentence, TagsTaskConfig
 from pipeline.finetune.task import TaskData
+from pipeline.finetune.tasks.two_files import TwoFilesTaskConfig
 
-ORIGIN = "a file of CoNLL columns, such as eng.train of CoNLL-2003 or wnut17train.conll"
 
-
-class ConllNerConfig(TagsTaskConfig):
+class ConllNerConfig(TwoFilesTaskConfig, TagsTaskConfig):
     """Named entity recognition, scored by whole entities."""
 
     kind: Literal["conll_ner"] = "conll_ner"
-    train: Path
-    """The file to learn from."""
-    evaluation: Path
-    """The file to score on."""
     word_column: int = 0
     """Column of the words, from 0; -1 is the last one."""
     tag_column: int = -1
@@ -35,13 +29,14 @@ class ConllNerConfig(TagsTaskConfig):
     """How tags mark entities: `bio` begins each with B; `bioes` also marks the last word E and single words S; `iob1`,
     as in the original files of CoNLL-2003, has B only between neighbours of one type, and is turned into `bio`."""
 
+    origin = "a file of CoNLL columns, such as eng.train of CoNLL-2003 or wnut17train.conll"
     metrics = ("f1", "precision", "recall", "accuracy")
     evaluation_sets = (
         EvaluationSet(
             "wnut17",
             (
-                Files(("wnut17/emerging.dev.conll*",), read_columns),
-                Files(("wnut17/emerging.test*",), read_columns),
+                Files(("wnut17/emerging.dev.conll*",), read_sentences),
+                Files(("wnut17/emerging.test*",), read_sentences),
             ),
             "WNUT-17's emerging.dev.conll and emerging.test.annotated",
         ),
@@ -53,14 +48,7 @@ class ConllNerConfig(TagsTaskConfig):
         return OUTSIDE
 
     def load(self) -> TaskData[TaggedSentence]:
-        """Read both files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a line has other columns than the others, or a tag that its scheme does not allow there, or a
-            type
-                of entity that training does not have.
-        """
+        """Read both files; a type of entity that training does not have is refused."""
         train = [*self._sentences(self.train)]
         types = sorted({type_of(tag) for each in train for tag in each.tags} - {""})
         prefixes = PREFIXES["bio" if self.scheme == "iob1" else self.scheme]
@@ -77,8 +65,7 @@ class ConllNerConfig(TagsTaskConfig):
         return entity_metrics([sentence.tags for sentence in sentences], predictions)
 
     def _sentences(self, path: Path, types: frozenset[str] | None = None) -> Iterator[TaggedSentence]:
-        require_file(path, ORIGIN, "`train` and `evaluation`")
-        for found in read_tagged(path, self.word_column, self.tag_column):
+        for found in read_tagged(self.required(path), self.word_column, self.tag_column):
             check_scheme(path, found, self.scheme, types)
             names, words, tags = zip(*found, strict=True)
             yield TaggedSentence(names[0], words, as_bio(tags) if self.scheme == "iob1" else tags)

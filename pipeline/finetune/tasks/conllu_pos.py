@@ -12,9 +12,9 @@ from typing import Literal
 
 from pipeline.finetune.files.annotated import read_conllu, read_parts_of_speech
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files
-from pipeline.finetune.files.lines import require_file, wrong_line
+from pipeline.finetune.files.lines import wrong_line
 from pipeline.finetune.forms.tags.settings import TaggedSentence, TagsTaskConfig
-from pipeline.finetune.task import TaskData
+from pipeline.finetune.tasks.two_files import TwoFilesTaskConfig
 
 LABELS = (
     *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT"),
@@ -23,15 +23,13 @@ LABELS = (
 ORIGIN = "UD English EWT (github.com/UniversalDependencies/UD_English-EWT)"
 
 
-class ConlluPosConfig(TagsTaskConfig):
-    """Part-of-speech tagging of a treebank of Universal Dependencies, in any language."""
+class ConlluPosConfig(TwoFilesTaskConfig, TagsTaskConfig):
+    """Part-of-speech tagging of a treebank of Universal Dependencies, in any language, from .conllu files."""
 
     kind: Literal["conllu_pos"] = "conllu_pos"
-    train: Path
-    """The .conllu file to learn from."""
-    evaluation: Path
-    """The .conllu file to score on."""
 
+    origin = f"a treebank such as {ORIGIN}"
+    labels = LABELS
     metrics = ("accuracy",)
     evaluation_sets = (
         EvaluationSet(
@@ -49,24 +47,12 @@ class ConlluPosConfig(TagsTaskConfig):
         """`X`, the class of words that have none."""
         return "X"
 
-    def load(self) -> TaskData[TaggedSentence]:
-        """Read both files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a line does not have ten columns, or an unknown class.
-        """
-        train, evaluation = ([*_sentences(path)] for path in (self.train, self.evaluation))
-        return TaskData.of_files(train, evaluation, [self.train, self.evaluation], LABELS)
-
-
-def _sentences(path: Path) -> Iterator[TaggedSentence]:
-    require_file(path, f"a treebank such as {ORIGIN}", "`train` and `evaluation`")
-    for found in read_parts_of_speech(path):
-        for name, word, tag in found:
-            if tag not in LABELS:
-                raise wrong_line(
-                    path, name, f"the class of {word!r} is {tag!r}, not one of {', '.join(LABELS)}"
-                )
-        names, words, tags = zip(*found, strict=True)
-        yield TaggedSentence(names[0], words, tags)
+    def examples(self, path: Path) -> Iterator[TaggedSentence]:
+        """The sentences of a file."""
+        for found in read_parts_of_speech(path):
+            for name, word, tag in found:
+                if tag not in LABELS:
+                    problem = f"the class of {word!r} is {tag!r}, not one of {', '.join(LABELS)}"
+                    raise wrong_line(path, name, problem)
+            names, words, tags = zip(*found, strict=True)
+            yield TaggedSentence(names[0], words, tags)

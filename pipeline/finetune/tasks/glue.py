@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cluster.artefacts.errors import MissingInputError
-from pipeline.finetune.files.lines import require_file, wrong_line
+from pipeline.finetune.files.lines import require_file
 from pipeline.finetune.files.rows import Row, is_dataset, read_split
 from pipeline.finetune.files.tables import GlueFiles
 from pipeline.finetune.forms.classification.settings import UNLABELLED, ClassificationTaskConfig, Example
@@ -114,7 +114,7 @@ class GlueTaskConfig(ClassificationTaskConfig):
         columns = self.hub_texts or self.files.texts
         for column in columns:
             if not isinstance(row.values.get(column), str):
-                raise wrong_line(row.path, row.name, f"there is no text `{column}` among {list(row.values)}")
+                raise row.error(f"there is no text `{column}` among {list(row.values)}")
         return [row.values[column] for column in columns]
 
     def _hub_label(self, row: Row) -> float:
@@ -123,7 +123,7 @@ class GlueTaskConfig(ClassificationTaskConfig):
         if isinstance(label, int) and self.files.bounds is None:
             if not 0 <= label < len(self.files.labels):
                 known = f"from 0 to {len(self.files.labels) - 1}"
-                raise wrong_line(row.path, row.name, f"the label is {label}, not {known}; is it a test set?")
+                raise row.error(f"the label is {label}, not {known}; is it a test set?")
             return label
         return self.files.label_number(row.path, row.name, str(label))
 

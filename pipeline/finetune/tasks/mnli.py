@@ -49,7 +49,7 @@ class MnliConfig(GlueTaskConfig):
     kind: Literal["mnli"] = "mnli"
     path: Path
     """The unpacked folder `MNLI`, with train.tsv, dev_matched.tsv and dev_mismatched.tsv, or MultiNLI's own folder with
-    multinli_1.0_train.jsonl and the like; or a data set with the splits train, validation_matched and
+    multinli_1.0_train.jsonl (or .txt) and the like; or a data set with the splits train, validation_matched and
     validation_mismatched, as `datasets` saves it or the Hugging Face Hub keeps it."""
     diagnostic: Path | None = None
     """GLUE's diagnostic set: diagnostic-full.tsv is scored, diagnostic.tsv has no labels and is predicted for
@@ -99,11 +99,13 @@ class MnliConfig(GlueTaskConfig):
         )
 
     def split(self, stem: str, group: str = "") -> Split:
-        """The examples of `STEM.tsv`; without it, of multinli_1.0_STEM.jsonl."""
-        lines = self.path / f"multinli_1.0_{stem}.jsonl"
-        if (self.path / f"{stem}.tsv").is_file() or not lines.is_file():
+        """The examples of `STEM.tsv`; without it, of multinli_1.0_STEM.jsonl or multinli_1.0_STEM.txt."""
+        names = (f"{stem}.tsv", f"multinli_1.0_{stem}.jsonl", f"multinli_1.0_{stem}.txt")
+        found = next((name for name in names if (self.path / name).is_file()), names[0])
+        if found == names[0]:
             return super().split(stem, group)
-        return [lines], [dataclasses.replace(each, group=group) for each in read_inference(lines)]
+        examples = read_inference(self.path / found)
+        return [self.path / found], [dataclasses.replace(each, group=group) for each in examples]
 
     def measure(self, examples: Sequence[Example], outputs: np.ndarray) -> dict[str, float]:
         """Accuracy on both evaluation sets, and Matthews' correlation on a diagnostic set with labels."""

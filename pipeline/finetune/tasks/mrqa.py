@@ -10,41 +10,27 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files
-from pipeline.finetune.files.lines import require_file, wrong_file
+from pipeline.finetune.files.lines import wrong_file
 from pipeline.finetune.files.mrqa import ORIGIN, read_mrqa_texts, read_passages
 from pipeline.finetune.forms.spans.settings import Question, SpanTaskConfig
-from pipeline.finetune.task import TaskData
+from pipeline.finetune.tasks.two_files import TwoFilesTaskConfig
 
 
-class MrqaConfig(SpanTaskConfig):
-    """A data set of the MRQA 2019 shared task."""
+class MrqaConfig(TwoFilesTaskConfig, SpanTaskConfig):
+    """A data set of the MRQA 2019 shared task, from files such as NewsQA.jsonl.gz."""
 
     kind: Literal["mrqa"] = "mrqa"
-    train: Path
-    """The file to learn from, such as NewsQA.jsonl.gz of the training sets."""
-    evaluation: Path
-    """The file to score on."""
 
+    origin = ORIGIN
     metrics = ("f1", "exact_match")
     evaluation_sets = (
         EvaluationSet("mrqa", (Files(("mrqa/dev/*.jsonl.gz", "mrqa/*.jsonl.gz"), read_mrqa_texts),), ORIGIN),
     )
 
-    def load(self) -> TaskData[Question]:
-        """Read both files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a file is damaged or of another layout, or a question has no answer.
-        """
-        train, evaluation = _read_questions(self.train), _read_questions(self.evaluation)
-        return TaskData.of_files(train, evaluation, [self.train, self.evaluation])
-
-
-def _read_questions(path: Path) -> list[Question]:
-    require_file(path, ORIGIN, "`train` and `evaluation`")
-    questions = [question for *_, found in read_passages(path) for question in found]
-    for question in questions:
-        if not question.answers or not question.accepted:
-            raise wrong_file(f"{path}, question {question.id}: there is no answer")
-    return questions
+    def examples(self, path: Path) -> list[Question]:
+        """The questions of a file, which all have an answer."""
+        questions = [question for *_, found in read_passages(path) for question in found]
+        for question in questions:
+            if not question.answers or not question.accepted:
+                raise wrong_file(f"{path}, question {question.id}: there is no answer")
+        return questions

@@ -15,11 +15,10 @@ import numpy as np
 import orjson
 
 from cluster.artefacts.errors import MissingInputError
-from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, texts_of
 from pipeline.finetune.files.lines import wrong_file
 from pipeline.finetune.forms.choices.settings import Choices, ChoicesTaskConfig
-from pipeline.finetune.task import TaskData
+from pipeline.finetune.task import TaskData, folder_input
 
 ORIGIN = "RACE.tar.gz (www.cs.cmu.edu/~glai1/data/race)"
 LETTERS = "ABCD"
@@ -39,9 +38,8 @@ def read_examples(path: Path) -> Iterator[Choices]:
         asked = zip(found["questions"], found["options"], found["answers"], strict=True)
         for number, (question, options, answer) in enumerate(asked):
             pairs = tuple((article, _filled(question, option)) for option in options)
-            yield Choices(
-                f"{path.stem}-{number}", pairs, LETTERS[: len(pairs)].index(answer), path.parent.name
-            )
+            label = [*LETTERS[: len(pairs)]].index(answer)
+            yield Choices(f"{path.stem}-{number}", pairs, label, path.parent.name)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise wrong_file(f"{path} is not JSON as RACE has it: {error!r}") from None
 
@@ -71,23 +69,12 @@ class RaceConfig(ChoicesTaskConfig):
     )
 
     def load(self) -> TaskData[Choices]:
-        """Read the passages of both parts.
-
-        Raises:
-            MissingInputError: a part has no passages.
-            ConfigError: a file is not as the release has it.
-        """
+        """Read the passages of both parts."""
         parts = [self._passages(split) for split in ("train", self.split)]
         train, evaluation = ([each for path in paths for each in read_examples(path)] for paths in parts)
-        inputs = tuple(
-            InputEntry(
-                kind="source-file",
-                uri=str(self.path / split),
-                fingerprint=hash_json([[p.parent.name, p.name, hash_file(p)[0]] for p in paths]),
-            )
-            for split, paths in zip(("train", self.split), parts, strict=True)
-        )
-        return TaskData(tuple(train), tuple(evaluation), (), inputs)
+        splits = zip(("train", self.split), parts, strict=True)
+        inputs = [folder_input(self.path / split, paths) for split, paths in splits]
+        return TaskData.of_files(train, evaluation, inputs)
 
     def measure(self, examples: Sequence[Choices], outputs: np.ndarray) -> dict[str, float]:
         """Accuracy on all questions, and on those of each kind of school."""

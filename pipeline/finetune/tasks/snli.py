@@ -15,6 +15,12 @@ from pipeline.finetune.forms.classification.settings import ClassificationTaskCo
 from pipeline.finetune.task import TaskData
 
 ORIGIN = "snli_1.0.zip (nlp.stanford.edu/projects/snli)"
+
+
+def _names(split: str) -> tuple[str, ...]:
+    return f"snli_1.0_{split}.jsonl", f"snli_1.0_{split}.txt", f"{split}.tsv"
+
+
 _READ_TEXTS = texts_of(lambda path: ((each.id, each.texts) for each in read_inference(path)))
 
 
@@ -23,7 +29,8 @@ class SnliConfig(ClassificationTaskConfig):
 
     kind: Literal["snli"] = "snli"
     path: Path
-    """The unpacked folder `snli_1.0`, with snli_1.0_train.jsonl and snli_1.0_dev.jsonl."""
+    """The unpacked folder `snli_1.0`, with snli_1.0_train.jsonl and snli_1.0_dev.jsonl, or the same as .txt; or GLUE's
+    folder `SNLI` with train.tsv and dev.tsv."""
     split: Literal["dev", "test"] = "dev"
     """The part to score on."""
 
@@ -31,19 +38,21 @@ class SnliConfig(ClassificationTaskConfig):
     evaluation_sets = (
         EvaluationSet(
             "snli",
-            tuple(Files((f"snli/snli_1.0_{split}.jsonl",), _READ_TEXTS) for split in ("dev", "test")),
+            tuple(
+                Files(tuple(f"snli/{name}" for name in _names(split)), _READ_TEXTS)
+                for split in ("dev", "test")
+            ),
             ORIGIN,
         ),
     )
 
     def load(self) -> TaskData[Example]:
-        """Read both files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a line is not as the release has it; file and line are named.
-        """
-        names = [f"snli_1.0_{split}.jsonl" for split in ("train", self.split)]
-        paths = [require_file(self.path / name, ORIGIN, "`path`") for name in names]
+        """Read both files."""
+        paths = [self._file(split) for split in ("train", self.split)]
         train, evaluation = ([*read_inference(path)] for path in paths)
         return TaskData.of_files(train, evaluation, paths, LABELS)
+
+    def _file(self, split: str) -> Path:
+        """The first file of a split that there is, by its names in the releases."""
+        paths = [self.path / name for name in _names(split)]
+        return require_file(next(filter(Path.is_file, paths), paths[0]), ORIGIN, "`path`")

@@ -8,43 +8,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pipeline.finetune.files.lines import require_file, wrong_file
+from pipeline.finetune.files.lines import wrong_file
 from pipeline.finetune.files.squad import ORIGIN, read_paragraphs, squad_evaluation_set
 from pipeline.finetune.forms.spans.settings import Question, SpanTaskConfig
-from pipeline.finetune.task import TaskData
+from pipeline.finetune.tasks.two_files import TwoFilesTaskConfig
 
 
-class SquadConfig(SpanTaskConfig):
-    """The Stanford Question Answering Dataset."""
+class SquadConfig(TwoFilesTaskConfig, SpanTaskConfig):
+    """The Stanford Question Answering Dataset, from its official JSON files."""
 
     kind: Literal["squad"] = "squad"
-    train: Path
-    """The official json to learn from."""
-    evaluation: Path
-    """The official json to score on."""
 
+    origin = f"train-v1.1.json and dev-v1.1.json of {ORIGIN}"
     metrics = ("f1", "exact_match")
     evaluation_sets = (squad_evaluation_set("squad1", "squad/dev-v1.1*.json"),)
 
-    def load(self) -> TaskData[Question]:
-        """Read both files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a file is not SQuAD's json, or an answer is not where the file says.
-        """
-        train, evaluation = read_questions(self.train), read_questions(self.evaluation)
-        return TaskData.of_files(train, evaluation, [self.train, self.evaluation])
+    def examples(self, path: Path) -> list[Question]:
+        """The questions of a file."""
+        return read_questions(path)
 
 
-def read_questions(path: Path, version: str = "v1.1", *, answerable: bool = True) -> list[Question]:
+def read_questions(path: Path, *, answerable: bool = True) -> list[Question]:
     """The questions of one file; those about one passage share its text.
 
     Args:
-        version: of the official files, for messages.
         answerable: whether every question must have an answer.
+
+    Raises:
+        ConfigError: the file is not SQuAD's JSON, or an answer is missing or not where the file says.
     """
-    require_file(path, f"train-{version}.json and dev-{version}.json of {ORIGIN}", "`train` and `evaluation`")
     questions = [question for *_, found in read_paragraphs(path) for question in found]
     for question in questions:
         if answerable and not question.answers:

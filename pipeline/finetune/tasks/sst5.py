@@ -5,27 +5,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from pipeline.finetune.files.annotated import read_labelled_trees, read_trees
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files
-from pipeline.finetune.files.lines import require_file
 from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
-from pipeline.finetune.task import TaskData
+from pipeline.finetune.tasks.two_files import TwoFilesTaskConfig
 
 ORIGIN = "the trees of the Stanford Sentiment Treebank (nlp.stanford.edu/sentiment)"
 
 
-class Sst5Config(ClassificationTaskConfig):
-    """The Stanford Sentiment Treebank, five classes of whole sentences."""
+class Sst5Config(TwoFilesTaskConfig, ClassificationTaskConfig):
+    """The Stanford Sentiment Treebank, five classes of whole sentences, from files of trees such as train.txt."""
 
     kind: Literal["sst5"] = "sst5"
-    train: Path
-    """The file of trees to learn from; `train.txt` in the official release."""
-    evaluation: Path
-    """The file of trees to score on."""
 
+    origin = ORIGIN
+    labels = ("very negative", "negative", "neutral", "positive", "very positive")
     metrics = ("accuracy", "macro_f1")
     evaluation_sets = (
         EvaluationSet(
@@ -33,22 +31,6 @@ class Sst5Config(ClassificationTaskConfig):
         ),
     )
 
-    def load(self) -> TaskData[Example]:
-        """Read both files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a line holds no tree of labels from 0 to 4.
-        """
-        paths = [self.train, self.evaluation]
-        train, evaluation = (
-            [
-                Example(name, text, None, label)
-                for name, text, label in read_labelled_trees(
-                    require_file(path, ORIGIN, "`train` and `evaluation`")
-                )
-            ]
-            for path in paths
-        )
-        labels = ("very negative", "negative", "neutral", "positive", "very positive")
-        return TaskData.of_files(train, evaluation, paths, labels)
+    def examples(self, path: Path) -> Iterator[Example]:
+        """The sentences of a file of trees."""
+        return (Example(name, text, None, label) for name, text, label in read_labelled_trees(path))

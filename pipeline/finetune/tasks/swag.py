@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, texts_of
-from pipeline.finetune.files.lines import require_file, wrong_line
+from pipeline.finetune.files.lines import require_file
 from pipeline.finetune.files.rows import read_rows
 from pipeline.finetune.forms.choices.settings import Choices, ChoicesTaskConfig
 from pipeline.finetune.task import TaskData
@@ -28,10 +28,10 @@ def read_examples(path: Path) -> Iterator[Choices]:
     """
     for row in read_rows(path):
         if missing := [column for column in COLUMNS if column not in row.values]:
-            raise wrong_line(path, row.name, f"there is no column `{missing[0]}` among {list(row.values)}")
+            raise row.error(f"there is no column `{missing[0]}` among {list(row.values)}")
         first, begin, *endings, label = (row.values[column] for column in COLUMNS)
         if label not in map(str, range(NUM_ENDINGS)):
-            raise wrong_line(path, row.name, f"the label is {label!r}, not from 0 to {NUM_ENDINGS - 1}")
+            raise row.error(f"the label is {label!r}, not from 0 to {NUM_ENDINGS - 1}")
         yield Choices(row.name, tuple((first, f"{begin} {ending}") for ending in endings), int(label))
 
 
@@ -57,12 +57,7 @@ class SwagConfig(ChoicesTaskConfig):
     )
 
     def load(self) -> TaskData[Choices]:
-        """Read `train.csv` and `val.csv`.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a line is not as the release has it; file and line are named.
-        """
+        """Read `train.csv` and `val.csv`."""
         paths = [require_file(self.path / name, ORIGIN, "`path`") for name in ("train.csv", "val.csv")]
         train, evaluation = ([*read_examples(path)] for path in paths)
         return TaskData.of_files(train, evaluation, paths)

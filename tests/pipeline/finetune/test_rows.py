@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -290,11 +291,89 @@ def test_file_that_is_missing_or_has_one_label_is_refused(tmp_path):
         task("classification", path).load()
 
 
-def test_text_that_is_no_utf_8_is_named_by_line(tmp_path):
+def test_text_that_is_no_utf_8_is_named_by_line_with_the_command_that_converts_it(tmp_path):
+    lines = [b"text,label", *[b"x,a"] * 9000, b"y\xff,b"]
+    for suffix, content in (("csv", b"\n".join(lines)), ("tsv", b"\n".join(lines).replace(b",", b"\t"))):
+        path = tmp_path / f"train.{suffix}"
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"line 9002: byte 1 is not valid UTF-8") as raised:
+            task("classification", path).load()
+        assert raised.value.next_step.endswith(f"iconv -f latin1 -t utf-8 {path} > NEW")
     path = tmp_path / "train.csv"
-    path.write_bytes(b"text,label\nx,a\ny\xff,b\n")
-    with pytest.raises(ConfigError, match=r"train\.csv.*not valid UTF-8"):
+    path.write_text("text,label\nx,a\n", encoding="utf-16")
+    with pytest.raises(ConfigError, match=r"line 1: byte 0 is not valid UTF-8"):
         task("classification", path).load()
+
+
+def test_semicolons_of_a_spreadsheet_separate_where_the_first_line_has_no_comma(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_bytes('\ufefftext;label\r\n"a, b; ""c""";1,5\r\nd;2\r\n'.encode())
+    assert [row.values for row in read_rows(path)] == [
+        {"text": 'a, b; "c"', "label": "1,5"},
+        {"text": "d", "label": "2"},
+    ]
+    with pytest.raises(ConfigError, match="line 2: the column `label` holds '1,5', no number"):
+        task("regression", path).load()
+
+
+def test_gzipped_rows_and_lists_of_objects_are_read(tmp_path):
+    path = write(tmp_path / "train.jsonl", GOOD)
+    for suffix, content in (
+        ("jsonl.gz", gzip.compress(path.read_bytes())),
+        ("csv.gz", gzip.compress(b"text,label\nx,a\ny,b\n")),
+        ("json", json.dumps(GOOD, indent=1).encode()),
+        ("json.gz", gzip.compress(json.dumps(GOOD).encode())),
+    ):
+        other = tmp_path / f"other.{suffix}"
+        other.write_bytes(content)
+        assert [row.values for row in read_rows(other)] == GOOD
+        assert next(iter(read_rows(other))).name == ("other-2" if suffix == "csv.gz" else "other-1")
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"text,label\nx,a\n")[:-9])
+    with pytest.raises(ConfigError, match=r"cut\.csv\.gz cannot be read: Compressed file ended"):
+        list(read_rows(tmp_path / "cut.csv.gz"))
+    (tmp_path / "other.json").write_text('[{"text": "x"},\n3]')
+    with pytest.raises(ConfigError, match=r"other\.json, row 2: no JSON object"):
+        list(read_rows(tmp_path / "other.json"))
+    (tmp_path / "other.json").write_text('[{"text": "x"},\n{"text"}]')
+    with pytest.raises(ConfigError, match=r"other\.json, line 2: no valid JSON"):
+        list(read_rows(tmp_path / "other.json"))
+
+
+def test_numbers_that_pandas_made_floats_are_the_same_labels_and_nan_is_none(tmp_path):
+    train = write(tmp_path / "train.parquet", [{"text": "x", "label": n} for n in (0.0, 1.0, 2.5)])
+    dev = write(tmp_path / "dev.jsonl", [{"text": "x", "label": n} for n in (1, 0, 2.5)])
+    data = task("classification", train, dev).load()
+    assert data.labels == ("0", "1", "2.5")
+    assert [each.label for each in data.evaluation] == [1, 0, 2]
+    for kind in ("classification", "regression"):
+        for value in (float("nan"), None):
+            path = write(
+                tmp_path / "dev.parquet", [{"text": "x", "label": 1.0}, {"text": "y", "label": value}]
+            )
+            with pytest.raises(ConfigError, match=r"dev\.parquet, row 2: the column `label` is empty"):
+                task(kind, train, path).load()
+    path = write(tmp_path / "dev.csv", [{"text": "x", "label": "nan"}])
+    with pytest.raises(ConfigError, match=r"line 2: the column `label` holds 'nan', no number"):
+        task("regression", train, path).load()
+
+
+def test_empty_labels_of_a_training_file_are_no_label_of_their_own(tmp_path):
+    path = write(tmp_path / "train.csv", [*GOOD, {"text": "z", "label": " "}])
+    with pytest.raises(ConfigError, match=r"line 4: the column `label` is empty") as raised:
+        task("classification", path).load()
+    assert "predicted as `test`" in raised.value.next_step
+
+
+def test_columns_of_parquet_with_one_name_are_refused(tmp_path):
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table([["x"], ["y"]], names=["text", "text"]), path)
+    with pytest.raises(ConfigError, match=r"line 1: the column `text` occurs more than once"):
+        task("classification", path).load()
+
+
+def test_directory_in_the_place_of_a_file_is_called_one(tmp_path):
+    with pytest.raises(MissingInputError, match="is a directory, but a file is needed"):
+        task("classification", tmp_path).load()
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

@@ -8,10 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import Field
 
-from cluster.artefacts.errors import ConfigError
 from pipeline.finetune.files.lines import require_file
 from pipeline.finetune.files.rows import READERS, Row, read_rows
-from pipeline.finetune.task import TaskConfig
+from pipeline.finetune.task import TaskConfig, TaskData
 from pipeline.samples.noise.noise import Noise
 
 
@@ -29,13 +28,22 @@ class RowsTaskConfig(TaskConfig):
     """Settings that tasks on one's own rows share."""
 
     train: Path
-    """The file to learn from: .csv, .tsv (no quoting), .jsonl, .json (an object per line) or .parquet."""
+    """The file to learn from: .csv, .tsv (no quoting), .jsonl, .json (objects in lines, or in one list), all these also
+    gzipped (.gz); or .parquet."""
     evaluation: Path | None = None
     """The file to score on, likewise; null scores on a share of `train` and learns from the rest."""
     evaluation_share: float = Field(default=0.1, gt=0, lt=1)
     """Without `evaluation`: the share of the rows of `train` to score on, drawn by a hash of their names."""
 
     evaluation_sets = ()
+
+    def load(self) -> TaskData[Any]:
+        """Read the files."""
+        return TaskData.of_files(*self.sides(self.examples), self.files)
+
+    def examples(self, path: Path) -> Iterable[Any]:
+        """The examples of a file."""
+        raise NotImplementedError
 
     def sides(self, read: Callable[[Path], Iterable[ExampleT]]) -> tuple[list[ExampleT], list[ExampleT]]:
         """The examples to learn from, and those to score on.
@@ -72,16 +80,17 @@ def value_of(row: Row, role: str, column: str) -> Any:
     """The value of a column; `role` is the setting that names it.
 
     Raises:
-        ConfigError: there is no such column, or the row has no value there.
+        ConfigError: there is no such column, or the row has no value there: null, or NaN, which pandas writes for it.
     """
     if column not in row.values:
         near = ", ".join(f"`{name}`" for name in row.values)
-        raise wrong_row(
-            row, f"there is no column `{column}`; there are {near}", f"set columns.{role} to one of them"
+        raise row.error(
+            f"there is no column `{column}`; there are {near}", f"set columns.{role} to one of them"
         )
-    if row.values[column] is None:
-        raise wrong_row(row, f"the column `{column}` is empty", "fill it, or leave the row out")
-    return row.values[column]
+    value = row.values[column]
+    if value is None or value != value:
+        raise row.error(f"the column `{column}` is empty", "fill it, or leave the row out")
+    return value
 
 
 def text_in(row: Row, role: str, column: str) -> str:
@@ -95,8 +104,24 @@ def text_in(row: Row, role: str, column: str) -> str:
         return str(value).lower()
     if not isinstance(value, str | int | float):
         remedy = f"set columns.{role} to a column of texts"
-        raise wrong_row(row, f"the column `{column}` holds {value!r}, no text", remedy)
+        raise row.error(f"the column `{column}` holds {value!r}, no text", remedy)
     return str(value)
+
+
+def label_in(row: Row, column: str) -> str:
+    """The label of a row, as a text without white space around it: `1` for 1.0, too, since columns with empty rows are
+    saved as such numbers.
+
+    Raises:
+        ConfigError: there is no such column, or it is empty.
+    """
+    value = value_of(row, "label", column)
+    is_whole = isinstance(value, float) and value.is_integer()
+    label = str(int(value)) if is_whole else text_in(row, "label", column).strip()
+    if not label:
+        remedy = "fill it, or leave the row out; rows without labels can be predicted as `test`"
+        raise row.error(f"the column `{column}` is empty", remedy)
+    return label
 
 
 def list_in(row: Row, role: str, column: str) -> list[str]:
@@ -110,16 +135,10 @@ def list_in(row: Row, role: str, column: str) -> list[str]:
         return value.split()
     if not isinstance(value, list) or not all(isinstance(each, str | int) for each in value):
         remedy = f"set columns.{role} to a column of lists, or of words with spaces between them"
-        raise wrong_row(row, f"the column `{column}` holds {value!r}, no list of texts", remedy)
+        raise row.error(f"the column `{column}` holds {value!r}, no list of texts", remedy)
     return [str(each) for each in value]
 
 
 def name_of(row: Row, column: str | None) -> str:
     """The name of an example: its column, or file and line."""
     return row.name if column is None else text_in(row, "id", column)
-
-
-def wrong_row(row: Row, problem: str, next_step: str) -> ConfigError:
-    """The error for a row; file and line (or number of the row) are named."""
-    line = row.name.rpartition("-")[2]
-    return ConfigError(f"{row.path}, line {line}: {problem}.", next_step=next_step)

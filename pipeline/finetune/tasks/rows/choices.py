@@ -9,8 +9,7 @@ from typing import Literal
 from pipeline.config.loading import Config
 from pipeline.finetune.files.rows import Row
 from pipeline.finetune.forms.choices.settings import Choices, ChoicesTaskConfig
-from pipeline.finetune.task import TaskData
-from pipeline.finetune.tasks.rows.base import RowsTaskConfig, name_of, rows_of, text_in, value_of, wrong_row
+from pipeline.finetune.tasks.rows.base import RowsTaskConfig, label_in, name_of, rows_of, text_in, value_of
 
 
 class ChoiceColumns(Config):
@@ -37,16 +36,8 @@ class RowsChoicesConfig(RowsTaskConfig, ChoicesTaskConfig):
 
     metrics = ("accuracy",)
 
-    def load(self) -> TaskData[Choices]:
-        """Read both files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a file cannot be read, a column is missing, or a label is no choice.
-        """
-        return TaskData.of_files(*self.sides(self._examples), self.files)
-
-    def _examples(self, path: Path) -> Iterator[Choices]:
+    def examples(self, path: Path) -> Iterator[Choices]:
+        """The questions of a file; a context stands before its question."""
         columns = self.columns
         for row in rows_of(path):
             question = text_in(row, "question", columns.question)
@@ -65,15 +56,15 @@ def _choices_in(row: Row, columns: str | tuple[str, ...]) -> list[str]:
     found = value_of(row, "choices", columns)
     if not isinstance(found, list) or len(found) < 2 or not all(isinstance(each, str) for each in found):
         remedy = "set columns.choices to a column of lists, or to a list of columns"
-        raise wrong_row(row, f"the column `{columns}` holds {found!r}, no list of two or more texts", remedy)
+        raise row.error(f"the column `{columns}` holds {found!r}, no list of two or more texts", remedy)
     return found
 
 
 def _label_in(row: Row, column: str, choices: list[str]) -> int:
-    label = text_in(row, "label", column).strip()
+    label = label_in(row, column)
     letters = [chr(ord("A") + number) for number in range(len(choices))]
     for names in (choices, letters, [str(number) for number in range(len(choices))]):
         if label in names:
             return names.index(label)
     last = f"from 0 to {len(choices) - 1}, from A to {letters[-1]}, or the text of a choice"
-    raise wrong_row(row, f"the label in column `{column}` is {label!r}", f"give a label {last}")
+    raise row.error(f"the label in column `{column}` is {label!r}", f"give a label {last}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,9 +12,10 @@ from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import Config
+from pipeline.finetune.files.rows import Row
 from pipeline.finetune.forms.classification.settings import UNLABELLED, ClassificationTaskConfig, Example
 from pipeline.finetune.task import TaskData
-from pipeline.finetune.tasks.rows.base import RowsTaskConfig, name_of, rows_of, text_in, wrong_row
+from pipeline.finetune.tasks.rows.base import RowsTaskConfig, label_in, name_of, rows_of, text_in
 
 
 class TextColumns(Config):
@@ -30,76 +31,86 @@ class TextColumns(Config):
     """Names of examples in the predictions; null takes file and line."""
 
 
-class RowsClassificationConfig(RowsTaskConfig, ClassificationTaskConfig):
-    """Classification of one's own texts, or pairs of texts."""
+class TextRowsConfig(RowsTaskConfig, ClassificationTaskConfig):
+    """Settings that classification and regression of one's own texts share."""
 
-    kind: Literal["rows_classification"] = "rows_classification"
     columns: TextColumns = TextColumns()
     """Names of the columns."""
-    labels: tuple[str, ...] | None = Field(default=None, min_length=2)
-    """All labels, in the order of their numbers; null takes those of the training file, sorted."""
     test: Path | None = None
     """Rows without labels to predict after the training, in test-predictions.jsonl."""
 
-    metrics = ("accuracy", "macro_f1", "matthews")
-
     def load(self) -> TaskData[Example]:
-        """Read the files.
+        """Read the files."""
+        labels = self.label_names()
+        train, evaluation = self.sides(
+            lambda path: (self._example(row, self.target(row, labels)) for row in rows_of(path))
+        )
+        tests = [] if self.test is None else [self.test]
+        test = [self._example(row, UNLABELLED) for path in tests for row in rows_of(path)]
+        return TaskData.of_files(train, evaluation, [*self.files, *tests], labels, test)
+
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the labels, in the order of their numbers; empty for numbers."""
+        return ()
+
+    def target(self, row: Row, labels: tuple[str, ...]) -> float:
+        """The number of the label of a row, or the number to predict.
 
         Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a file cannot be read, a column is missing, a label is unknown, or there are fewer than two.
+            ConfigError: there is none.
         """
-        labels = self.labels or _labels_in(self.train, self.columns.label)
-        train, evaluation = self.sides(lambda path: self._labelled(path, labels))
-        test = [] if self.test is None else [*read_unlabelled(self.test, self.columns)]
-        paths = [*self.files, *([] if self.test is None else [self.test])]
-        return TaskData.of_files(train, evaluation, paths, labels, test)
+        raise NotImplementedError
 
     def submission(
-        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str]
+        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str] = ()
     ) -> dict[str, bytes]:
-        """JSON lines: id, the predicted label, and the score of every label."""
-        rows = zip(examples, self.predictions(outputs).tolist(), outputs.tolist(), strict=True)
-        return {
-            "test-predictions.jsonl": b"".join(
-                orjson.dumps({"id": example.id, "prediction": labels[label], "logits": scores}) + b"\n"
-                for example, label, scores in rows
-            )
-        }
+        """JSON lines: id and prediction, and of labels the score of each."""
+        lines = []
+        for example, value, scores in zip(
+            examples, self.predictions(outputs).tolist(), outputs.tolist(), strict=True
+        ):
+            shown = {"prediction": labels[value], "logits": scores} if labels else {"prediction": value}
+            lines.append(orjson.dumps({"id": example.id} | shown, option=orjson.OPT_APPEND_NEWLINE))
+        return {"test-predictions.jsonl": b"".join(lines)}
 
-    def _labelled(self, path: Path, labels: tuple[str, ...]) -> Iterator[Example]:
+    def _example(self, row: Row, target: float) -> Example:
         columns = self.columns
-        for row in rows_of(path):
-            label = text_in(row, "label", columns.label).strip()
-            if label not in labels:
-                known = ", ".join(map(repr, labels))
-                problem = f"the label in column `{columns.label}` is {label!r}, not one of {known}"
-                hint = "; rows without labels can be predicted as `test`" if not label else ""
-                raise wrong_row(row, problem + hint, "correct the row, or name all labels in `labels`")
-            second = None if columns.text_b is None else text_in(row, "text_b", columns.text_b)
-            text = text_in(row, "text", columns.text)
-            yield Example(name_of(row, columns.id), text, second, labels.index(label))
-
-
-def read_unlabelled(path: Path, columns: TextColumns) -> Iterator[Example]:
-    """The texts of rows without labels.
-
-    Raises:
-        MissingInputError, ConfigError: as for labelled rows.
-    """
-    for row in rows_of(path):
         second = None if columns.text_b is None else text_in(row, "text_b", columns.text_b)
-        yield Example(name_of(row, columns.id), text_in(row, "text", columns.text), second, UNLABELLED)
+        return Example(name_of(row, columns.id), text_in(row, "text", columns.text), second, target)
 
 
-def _labels_in(path: Path, column: str) -> tuple[str, ...]:
-    """The labels of a file: sorted as numbers where all are whole numbers, otherwise as texts."""
-    found = {text_in(row, "label", column).strip() for row in rows_of(path)}
-    if len(found) < 2:
-        raise ConfigError(
-            f"The column `{column}` of {path} has {len(found)} different labels, but at least 2 are needed.",
-            next_step="set columns.label to the column of labels, or name all labels in `labels`",
-        )
-    numeric = all(label.isdecimal() for label in found)
-    return tuple(sorted(found, key=(lambda label: (int(label), label)) if numeric else str))
+class RowsClassificationConfig(TextRowsConfig):
+    """Classification of one's own texts, or pairs of texts."""
+
+    kind: Literal["rows_classification"] = "rows_classification"
+    labels: tuple[str, ...] | None = Field(default=None, min_length=2)
+    """All labels, in the order of their numbers; null takes those of the training file, sorted."""
+
+    metrics = ("accuracy", "macro_f1", "matthews")
+
+    def label_names(self) -> tuple[str, ...]:
+        """`labels`; else those of the training file, sorted as numbers where all are whole numbers, otherwise as texts.
+
+        Raises:
+            ConfigError: the training file has fewer than two.
+        """
+        if self.labels is not None:
+            return self.labels
+        column = self.columns.label
+        found = {label_in(row, column) for row in rows_of(self.train)}
+        if len(found) < 2:
+            raise ConfigError(
+                f"The column `{column}` of {self.train} has {len(found)} different labels, but at least 2 are needed.",
+                next_step="set columns.label to the column of labels, or name all labels in `labels`",
+            )
+        numeric = all(label.isdecimal() for label in found)
+        return tuple(sorted(found, key=(lambda label: (int(label), label)) if numeric else str))
+
+    def target(self, row: Row, labels: tuple[str, ...]) -> float:
+        """The number of the label."""
+        label = label_in(row, self.columns.label)
+        if label not in labels:
+            known = ", ".join(map(repr, labels))
+            problem = f"the label in column `{self.columns.label}` is {label!r}, not one of {known}"
+            raise row.error(problem, "correct the row, or name all labels in `labels`")
+        return labels.index(label)

@@ -8,7 +8,6 @@ from typing import Literal
 
 from pipeline.config.loading import Config
 from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
-from pipeline.finetune.task import TaskData
 from pipeline.finetune.tasks.rows.base import RowsTaskConfig, name_of, rows_of, text_in
 
 
@@ -32,16 +31,8 @@ class RowsGenerationConfig(RowsTaskConfig, GenerationTaskConfig):
 
     metrics = ("rouge1", "rouge2", "rouge_l")
 
-    def load(self) -> TaskData[TextPair]:
-        """Read both files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a file cannot be read, or a column is missing.
-        """
-        return TaskData.of_files(*self.sides(self._pairs), self.files)
-
-    def _pairs(self, path: Path) -> Iterator[TextPair]:
+    def examples(self, path: Path) -> Iterator[TextPair]:
+        """The pairs of a file."""
         columns = self.columns
         for row in rows_of(path):
             source, target = text_in(row, "source", columns.source), text_in(row, "target", columns.target)

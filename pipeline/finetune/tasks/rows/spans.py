@@ -9,8 +9,7 @@ from typing import Any, Literal
 from pipeline.config.loading import Config
 from pipeline.finetune.files.rows import Row
 from pipeline.finetune.forms.spans.settings import Answer, Question, SpanTaskConfig
-from pipeline.finetune.task import TaskData
-from pipeline.finetune.tasks.rows.base import RowsTaskConfig, name_of, rows_of, text_in, value_of, wrong_row
+from pipeline.finetune.tasks.rows.base import RowsTaskConfig, name_of, rows_of, text_in, value_of
 
 
 class SpanColumns(Config):
@@ -38,16 +37,8 @@ class RowsSpansConfig(RowsTaskConfig, SpanTaskConfig):
 
     metrics = ("f1", "exact_match")
 
-    def load(self) -> TaskData[Question]:
-        """Read both files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a file cannot be read, a column is missing, or an answer does not occur in its passage.
-        """
-        return TaskData.of_files(*self.sides(self._questions), self.files)
-
-    def _questions(self, path: Path) -> Iterator[Question]:
+    def examples(self, path: Path) -> Iterator[Question]:
+        """The questions of a file, with their answers at their places."""
         columns = self.columns
         for row in rows_of(path):
             context = text_in(row, "context", columns.context)
@@ -55,7 +46,7 @@ class RowsSpansConfig(RowsTaskConfig, SpanTaskConfig):
             answers = tuple(_answer(row, context, *each) for each in zip(texts, starts, strict=True))
             if not answers:
                 remedy = "leave the row out; questions without an answer are learnt by the task squad2"
-                raise wrong_row(row, "there is no answer", remedy)
+                raise row.error("there is no answer", remedy)
             yield Question(
                 name_of(row, columns.id), text_in(row, "question", columns.question), context, answers
             )
@@ -72,7 +63,7 @@ def _given(row: Row, columns: SpanColumns) -> tuple[list[Any], list[Any]]:
         starts = [None] * len(texts) if found is None else found if isinstance(found, list) else [found]
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         remedy = "give a text, a list of texts, or lists `text` and `answer_start` of one length"
-        raise wrong_row(row, f"the answers {value!r} cannot be read", remedy)
+        raise row.error(f"the answers {value!r} cannot be read", remedy)
     return texts, starts
 
 
@@ -84,18 +75,18 @@ def _answer(row: Row, context: str, text: Any, start: Any) -> Answer:
     """
     remedy = "copy the answer from its passage letter by letter, or leave the row out"
     if not isinstance(text, str) or not text.strip():
-        raise wrong_row(row, f"the answer {text!r} is no text", remedy)
+        raise row.error(f"the answer {text!r} is no text", remedy)
     if start is None:
         place = context.find(text)
         if place < 0:
-            raise wrong_row(row, f"the answer {text!r} does not occur in its passage", remedy)
+            raise row.error(f"the answer {text!r} does not occur in its passage", remedy)
         return Answer(text, place)
     try:
         place = int(start)
     except (TypeError, ValueError):
-        raise wrong_row(
-            row, f"the place {start!r} of the answer is no number", "count characters from 0"
+        raise row.error(
+            f"the place {start!r} of the answer is no number", "count characters from 0"
         ) from None
     if place < 0 or context[place : place + len(text)] != text:
-        raise wrong_row(row, f"the answer {text!r} is not at character {place}", "count characters from 0")
+        raise row.error(f"the answer {text!r} is not at character {place}", "count characters from 0")
     return Answer(text, place)

@@ -10,7 +10,7 @@ from pipeline.config.loading import Config
 from pipeline.finetune.files.tag_schemes import OUTSIDE
 from pipeline.finetune.forms.tags.settings import TaggedSentence, TagsTaskConfig
 from pipeline.finetune.task import TaskData
-from pipeline.finetune.tasks.rows.base import RowsTaskConfig, list_in, name_of, rows_of, wrong_row
+from pipeline.finetune.tasks.rows.base import RowsTaskConfig, list_in, name_of, rows_of
 
 
 class TagColumns(Config):
@@ -41,13 +41,7 @@ class RowsTagsConfig(RowsTaskConfig, TagsTaskConfig):
         return OUTSIDE
 
     def load(self) -> TaskData[TaggedSentence]:
-        """Read both files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a file cannot be read, a column is missing, there are other numbers of words and tags, or a tag
-                is unknown.
-        """
+        """Read the files; a tag that training does not have is refused."""
         found = {tag for sentence in self._sentences(self.train, self.labels) for tag in sentence.tags}
         labels = self.labels or tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
         train, evaluation = self.sides(lambda path: self._sentences(path, labels))
@@ -69,11 +63,10 @@ class RowsTagsConfig(RowsTaskConfig, TagsTaskConfig):
             words, tags = list_in(row, "words", self.columns.words), list_in(row, "tags", self.columns.tags)
             if len(words) != len(tags) or not words:
                 remedy = "give every word one tag"
-                raise wrong_row(row, f"there are {len(words)} words and {len(tags)} tags", remedy)
+                raise row.error(f"there are {len(words)} words and {len(tags)} tags", remedy)
             if unknown := [tag for tag in tags if labels is not None and tag not in labels]:
                 known = ", ".join(labels or ())
-                raise wrong_row(
-                    row,
+                raise row.error(
                     f"the tag {unknown[0]!r} is none of {known}",
                     "correct the row, or name all tags in `labels`",
                 )
