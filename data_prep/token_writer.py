@@ -75,8 +75,13 @@ def write_token_shard(
             num_tokens += len(batch.input_ids.values)
             written = True
         if not written:
-            writer.write_batch(_record_batch(_NOTHING, names, codes, dtype, schema))
+            writer.write_batch(_record_batch(_no_documents(), names, codes, dtype, schema))
     return num_tokens
+
+
+def _no_documents() -> EncodedBatch:
+    nothing = pa.array([], type=pa.string())
+    return EncodedBatch(nothing, nothing, Ragged.of([]), Ragged.of([]))
 
 
 def _record_batch(
@@ -99,11 +104,6 @@ def _list_array(rows: Ragged, dtype: np.dtype) -> pa.ListArray:
     return pa.ListArray.from_arrays(
         pa.array(rows.offsets.astype(np.int32)), pa.array(rows.values.astype(dtype, copy=False))
     )
-
-
-_NOTHING = EncodedBatch(
-    pa.array([], type=pa.string()), pa.array([], type=pa.string()), Ragged.of([]), Ragged.of([])
-)
 
 
 def token_files(num_shards: int) -> list[str]:

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,8 @@ HEAVY = {
     *("numpy", "omegaconf", "tokenizers", "sklearn", "scipy"),
 }
 """What only the verb that needs it may import."""
+SLOWEST = {"torch", "ray", "mlflow", "deepspeed", "pandas", "transformers", "accelerate"}
+"""What no verb imports that only looks at what is there: each takes longer than all of ours."""
 LONG_LINES = 400
 """Lines from which a file is probably two ideas."""
 TOO_MANY_LINES = 450
@@ -189,6 +192,36 @@ def test_help_imports_nothing_heavy(arguments: list[str]):
     )
     # typer itself uses pydantic to read the arguments of a verb.
     assert (HEAVY - {"pydantic"}).isdisjoint(imported)
+
+
+def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: Path):
+    (archive, *_) = (ROOT / "tests/pipeline/earlier").glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    runs, scores = tmp_path / "runs", tmp_path / "scores"
+    verbs = [
+        *(["runs", "--runs-dir", runs], ["runs", "compare", runs / "adamw", runs / "lion-zero3"]),
+        *(
+            ["checkpoints", runs / "adamw"],
+            ["lineage", runs / "adamw"],
+            ["lineage", scores / "moods/adamw@5"],
+        ),
+        *(["finetune", "list", scores], ["finetune", "show", scores / "moods/adamw@5"]),
+        *(
+            ["data", "verify", tmp_path / "data"],
+            ["configs", "list"],
+            ["data", "prepare", "tiny", "--dry-run"],
+        ),
+    ]
+    imported = modules_after(
+        "from typer.testing import CliRunner\n"
+        "from pipeline.commands.verbs import app\n"
+        f"for verb in {[[str(word) for word in verb] for verb in verbs]!r}:\n"
+        "    done = CliRunner().invoke(app, verb)\n"
+        "    assert done.exit_code == 0, (verb, done.output, done.exception)"
+    )
+    assert "pipeline" in imported
+    assert SLOWEST.isdisjoint(imported), SLOWEST & imported
 
 
 def test_architecture_names_files_that_exist():

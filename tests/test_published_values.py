@@ -22,7 +22,7 @@ from models.masked_language_model import MaskedLanguageModel
 from models.weights import count_parameters
 from pipeline.config.loading import load_config, load_plain, to_plain
 from pipeline.config.networks import NetworkChoice
-from pipeline.objectives import OBJECTIVES
+from pipeline.objectives.registry import OBJECTIVES
 from pipeline.runs.config import PretrainConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"

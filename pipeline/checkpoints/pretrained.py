@@ -37,8 +37,6 @@ class PretrainedModel:
     """Canonical: `RUN@STEP` for a run's checkpoint, `NAME@COMMIT` for a model of the Hub, otherwise the directory."""
     run_id: str | None
     """MLflow run that made it; None for a Hugging Face directory."""
-    model_id: str | None
-    """MLflow logged model; None when tracking does not know it."""
     step: int | None
     fingerprint: str
     model: NetworkConfig
@@ -52,6 +50,8 @@ class PretrainedModel:
     """Prefix of the names in `weights_file` that the network itself does not have."""
     origin: InputEntry | None = None
     """The artefact that holds `weights_file`, for lineages."""
+    model_id: str | None = None
+    """MLflow logged model, where `references.with_logged_model` found one."""
 
     left_out: tuple[str, ...] = ()
     """Tensors of a Hugging Face directory that are not part of the network: a head for another task."""
@@ -122,7 +122,6 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
         directory=directory,
         reference=reference or str(directory),
         run_id=None,
-        model_id=None,
         step=None,
         fingerprint=fingerprint,
         model=imported.config,

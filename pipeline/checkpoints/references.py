@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.artefacts.errors import (
@@ -148,7 +148,6 @@ def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") ->
         directory=path,
         reference=f"{state.run_name}@{state.step}",
         run_id=state.run_id,
-        model_id=_model_id(state.run_name, state.step, runs_dir),
         step=state.step,
         fingerprint=manifest.fingerprint,
         model=checkpoints.read_model_config(path),
@@ -287,16 +286,22 @@ def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> Check
     return _in_directory(directory)
 
 
-def _model_id(name: str, step: int, runs_dir: Path) -> str | None:
-    """The logged model of a checkpoint, when tracking answers and knows it."""
+def with_logged_model(pretrained: PretrainedModel, runs_dir: Path) -> PretrainedModel:
+    """A model with the id of its logged model in MLflow, where tracking answers and knows it.
+
+    Apart from `resolve_model`, because most verbs do not need it, and MLflow takes longer to import than they do.
+    """
+    if pretrained.model_id is not None or pretrained.step is None:
+        return pretrained
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     from pipeline.runs.model_versions import MODEL_ID_TAG, find_version
     from pipeline.runs.tracking import connect, tracking_uri
 
+    name = pretrained.reference.rpartition("@")[0]
     try:
-        version = find_version(connect(tracking_uri(runs_dir)), name, step)
+        version = find_version(connect(tracking_uri(runs_dir)), name, pretrained.step)
     except (MlflowException, SQLAlchemyError):
-        return None
-    return None if version is None else version.tags[MODEL_ID_TAG]
+        return pretrained
+    return replace(pretrained, model_id=version and version.tags[MODEL_ID_TAG])

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -35,9 +36,11 @@ from pipeline.checkpoints.checkpoint import (
 )
 from pipeline.checkpoints.remote import Remote
 from pipeline.checkpoints.staging import Staging, staging_of, wrong_sizes
-from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.stored_settings import StoredSettings
+
+if TYPE_CHECKING:
+    from pipeline.runs.config import PretrainConfig
 
 CACHE_VARIABLE = "CLOZE_CACHE"
 """Environment variable that names the directory for copies; ~/.cache/cloze where it is not set."""

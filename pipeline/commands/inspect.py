@@ -248,7 +248,7 @@ def _piece_as_dict(piece: InspectedPiece) -> dict[str, Any]:
 
 def _pretrain_config(path: Path, overrides: tuple[str, ...], objective: str | None) -> Any:
     from pipeline.config.loading import load_config, validate, with_overrides
-    from pipeline.objectives import OBJECTIVES
+    from pipeline.objectives.registry import OBJECTIVES
     from pipeline.runs.config import PretrainConfig
 
     if path.suffix in (".yaml", ".yml"):

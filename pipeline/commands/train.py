@@ -91,11 +91,12 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     import torch
 
     from cluster.artefacts.storage import is_committed
+    from models.initialization import without_memory
     from models.weights import count_parameters
     from pipeline.checkpoints.references import resolve_model
     from pipeline.engine.network import prepare_network
-    from pipeline.objectives import build_model
     from pipeline.objectives.outside import resolve_references
+    from pipeline.objectives.registry import build_model
 
     missing = [str(store.path) for store in config.data.stores if not is_committed(store.path)]
     offloaded = config.zero.offload_optimizer is not None
@@ -123,7 +124,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         plan["epochs"] = config.batch_plan.samples_between(0, config.num_steps) / plan["samples per epoch"]
         plan["held-out documents"] = inputs.held_out.num_documents
     if vocab_size is not None:
-        with torch.device("meta"):
+        with without_memory():
             outside = resolve_references(config.objective, resolve_model)
             network = build_model(config.objective, replace(config.model, vocab_size=vocab_size), outside)
         plan["parameters"] = count_parameters(network)

@@ -55,7 +55,6 @@ def _finetuned(directory: Path, trial: str | None) -> PretrainedModel:
         directory=directory,
         reference=f"{directory}@{found.trial.name}",
         run_id=None,
-        model_id=None,
         step=None,
         fingerprint=entries[found.weights_file.name],
         model=found.network,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,7 +93,12 @@ def _make(
         The MLflow runs of all trainings, in the process that tracks them.
     """
     # Everything from here on needs torch; a finished artefact is confirmed without it.
+    from pipeline.checkpoints.references import with_logged_model
     from pipeline.finetune.processes import make_accelerator, on_first
+
+    if workload.pretrained and track is start_run:
+        pretrained = with_logged_model(workload.pretrained, workload.config.runs_dir)
+        workload = dataclasses.replace(workload, pretrained=pretrained)
 
     def prepare() -> tuple[Path, dict[str, TrialRecord]]:
         workspace = artefact.prepare(condition)

@@ -115,10 +115,10 @@ def check_fit(
         MismatchError: the teacher has other tokens; otherwise as `build_model`.
         ConfigError: as `build_model`.
     """
-    import torch
+    from models.initialization import without_memory
 
     # Built first: that the teacher is of another kind says more than that its tokens differ.
-    with torch.device("meta"):
+    with without_memory():
         build_model(settings, config, teacher)
     _require_same_tokens(settings.teacher, teacher, vocabulary)
 
@@ -154,9 +154,8 @@ def build_model(
 
 def _load(name: str, teacher: TrainedModel) -> MaskedLanguageModel:
     """The teacher's network with its weights, in host memory; `name` is its reference in messages."""
-    import torch
-
     from models.config import TransformerConfig
+    from models.initialization import without_memory
     from models.masked_language_model import MaskedLanguageModel
     from models.weights import check_tensors
 
@@ -166,7 +165,7 @@ def _load(name: str, teacher: TrainedModel) -> MaskedLanguageModel:
             f"The teacher {name} is a network of kind {shape.network}, but only encoders are distilled.",
             next_step="set objective.teacher to an encoder that was trained on masked tokens",
         )
-    with torch.device("meta"):
+    with without_memory():
         network = MaskedLanguageModel(shape)
     expected = network.state_dict()
     # Other heads, such as those for pairs and spans, teach nothing here.

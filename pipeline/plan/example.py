@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from cluster.artefacts.errors import ClozeError
-from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
+from pipeline.objectives.registry import OBJECTIVES
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.runs.config import PretrainConfig
 from pipeline.samples.noise.noise import Noise

@@ -14,8 +14,8 @@ from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
 from pipeline.checkpoints.references import resolve_model
-from pipeline.objectives import build_model
 from pipeline.objectives.outside import resolve_references
+from pipeline.objectives.registry import build_model
 from pipeline.plan.example import Reader, example_batch, reader_of
 from pipeline.plan.trace import Device, Place, Trace, trace, without_storage
 from pipeline.runs.config import PretrainConfig

@@ -16,7 +16,7 @@ from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.factory import open_engine
 from pipeline.engine.interface import TrainingEngine
 from pipeline.engine.network import prepare_network
-from pipeline.objectives import OBJECTIVES
+from pipeline.objectives.registry import OBJECTIVES
 from pipeline.pretrain.evaluation import Evaluation
 from pipeline.pretrain.step.device_batches import HostBatch, host_batch
 from pipeline.runs.config import PretrainConfig

@@ -14,7 +14,7 @@ from models.config import TransformerConfig, stored_fields
 from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
 from pipeline.config.problems import SettingsMisfit, nearest
-from pipeline.objectives import OBJECTIVES, ObjectiveChoice
+from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.terms import deciding_metric, metric_names
 from pipeline.optimizers import OFFLOADABLE, OptimizerChoice
 from pipeline.optimizers.legacy import identity_of_optimizer

@@ -55,7 +55,7 @@ class StoredSettings:
             return chosen
         from pydantic import TypeAdapter, ValidationError
 
-        from pipeline.objectives import OBJECTIVES, ObjectiveChoice
+        from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
         from pipeline.objectives.terms import TOTAL, deciding_metric
 
         try:

@@ -291,8 +291,8 @@ def _network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
     from models.initialization import init_weights
     from pipeline.checkpoints.references import resolve_model
     from pipeline.engine.network import prepare_network
-    from pipeline.objectives import build_model
     from pipeline.objectives.outside import resolve_references
+    from pipeline.objectives.registry import build_model
     from pipeline.plan.example import example_batch, reader_of
 
     config = case.config()

@@ -99,7 +99,7 @@ def make_tracked_run(directory: Path, store: Path, *overrides: str) -> RunDirect
 
 def assert_everything_is_in_mlflow_once(run: RunDirectory, steps: int) -> None:
     """One MLflow run, with each step's loss once and each kept checkpoint as a version."""
-    from pipeline.checkpoints.references import resolve_model
+    from pipeline.checkpoints.references import resolve_model, with_logged_model
     from pipeline.runs.tracking import connect
 
     assert replay(run)
@@ -116,7 +116,8 @@ def assert_everything_is_in_mlflow_once(run: RunDirectory, steps: int) -> None:
     assert sorted(int(version.tags["cloze.step"]) for version in versions) == [40, 60]
     for reference in (f"models:/{info.name}@latest", f"{info.run_id}@60"):
         assert resolve_model(reference, run.path.parent).reference == f"{info.name}@60"
-    assert resolve_model(f"models:/{info.name}@best", run.path.parent).model_id
+    best = resolve_model(f"models:/{info.name}@best", run.path.parent)
+    assert with_logged_model(best, run.path.parent).model_id
 
 
 @pytest.fixture(scope="module")

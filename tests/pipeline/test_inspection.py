@@ -19,7 +19,7 @@ from pipeline.checkpoints.references import resolve_model
 from pipeline.commands.verbs import app
 from pipeline.config.loading import validate
 from pipeline.inspection.sample import InspectedPiece, _Tokens, inspect_sample
-from pipeline.objectives import OBJECTIVES
+from pipeline.objectives.registry import OBJECTIVES
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.inputs import Inputs, open_inputs
 from tests.pipeline.real_text import write_text_store

@@ -36,7 +36,7 @@ from models.presets import PRESETS
 from pipeline.checkpoints.references import resolve_model
 from pipeline.config.loading import validate
 from pipeline.finetune.export import export
-from pipeline.objectives import OBJECTIVES
+from pipeline.objectives.registry import OBJECTIVES
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.inputs import Inputs, open_inputs
 from pipeline.samples.noise.noise import Noise

@@ -15,7 +15,7 @@ from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.commands.verbs import app
 from pipeline.inspection.sample import documents_of
 from pipeline.inspection.step import RebuiltStep, inspect_step, rebuild_data_step, rebuild_step
-from pipeline.objectives import OBJECTIVES
+from pipeline.objectives.registry import OBJECTIVES
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.history import list_attempts
 from pipeline.runs.skipped_data import SkipLedger, SkippedStep

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.checkpoints.checkpoint import TrainerState
-from pipeline.objectives import OBJECTIVES, ObjectiveChoice
+from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.terms import Term, deciding_metric, logged, metric_names, with_perplexities
 from pipeline.pretrain.counters import Counters
 from tests.pipeline.ranks import make_config

@@ -22,8 +22,8 @@ from data_prep.token_store import TokenStore
 from models.initialization import init_weights
 from pipeline.checkpoints.references import resolve_model
 from pipeline.config.loading import load_config
-from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
+from pipeline.objectives.registry import OBJECTIVES
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.inputs import Inputs, open_inputs
 from pipeline.samples.batch_plan import BatchPlan

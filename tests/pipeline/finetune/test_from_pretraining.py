@@ -10,7 +10,7 @@ import pytest
 import transformers
 
 from cluster.artefacts.errors import ExportError
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoints.references import resolve_model, with_logged_model
 from pipeline.config.loading import load_config
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.export import export
@@ -82,8 +82,9 @@ def test_tracked_checkpoint_is_finetuned_scored_exported_and_read_back(
     config = load_config(FinetuneConfig, CONFIGS / f"finetune/{road.finetune}.yaml", settings)
     scores = finetune(config, pretrained)
 
-    assert pretrained.model_id is not None
-    logged = connect(run.info.tracking_uri).get_logged_model(pretrained.model_id)
+    model_id = with_logged_model(pretrained, runs).model_id
+    assert model_id is not None
+    logged = connect(run.info.tracking_uri).get_logged_model(model_id)
     assert {metric.key.partition("/")[0] for metric in logged.metrics or ()} >= set(config.tasks)
     assert all(score.metrics for score in scores)
     directory = scores_directory(config, pretrained)
