@@ -74,6 +74,7 @@ def stop_on_sigterm(
     *,
     grace_s: float,
     next_step: str,
+    kept: str = "all committed checkpoints",
     speaks: bool = True,
     nothing_to_save: Callable[[], bool] = lambda: False,
 ) -> Iterator[StopFile]:
@@ -85,7 +86,7 @@ def stop_on_sigterm(
 
     Args:
         grace_s: grace period in seconds.
-        next_step: the command that continues, for the error's message.
+        next_step, kept: the command that continues and the work that it keeps, for the error's message.
         speaks: whether this process removes an older request first, and announces the stop on stderr; one process of
             a group does.
         nothing_to_save: whether the last checkpoint is up to date; SIGTERM then ends the block at once.
@@ -112,8 +113,8 @@ def stop_on_sigterm(
             if ending.why is None:
                 raise
             raise PreemptedError(
-                f"Ended at once, without waiting for another checkpoint: {ending.why}.",
-                kept="all committed checkpoints",
+                f"Ended at once, without saving again: {ending.why}.",
+                kept=kept,
                 next_step=next_step,
             ) from interrupt
         finally:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from cluster.artefacts.errors import PreemptedError
 from cluster.task_results import task_result
 
 RESTARTS = 3
@@ -47,6 +48,7 @@ def run_pool(
         num_cpus, num_gpus: of one worker.
 
     Raises:
+        PreemptedError: workers were asked to stop, and all have ended their items.
         ClozeError: as a worker raised it; the other workers are stopped.
         WorkersLostError: a worker died again and again.
     """
@@ -67,6 +69,7 @@ def run_pool(
         actor.work.remote(waiting.popleft()): (actor, item)
         for actor, item in zip(actors, items, strict=False)
     }
+    preempted: PreemptedError | None = None
     try:
         while running:
             ready, _ = ray.wait(list(running), num_returns=1, timeout=POLL_S)
@@ -75,16 +78,24 @@ def run_pool(
                 yield item, None, _progress_of(actor)
                 continue
             actor, item = running.pop(ready[0])
-            result = task_result(
-                ready[0],
-                lost=f"The worker of {item} died {RESTARTS + 1} times",
-                kept="everything that was finished, and the last saved state of what was not",
-                next_step="run the same command again; if it dies at the same place, give it more memory",
-            )
+            try:
+                result = task_result(
+                    ready[0],
+                    lost=f"The worker of {item} died {RESTARTS + 1} times",
+                    kept="everything that was finished, and the last saved state of what was not",
+                    next_step="run the same command again; if it dies at the same place, give it more memory",
+                )
+            except PreemptedError as error:
+                # The others are about to save what they have, too.
+                preempted = error
+                waiting.clear()
+                continue
             if waiting:
                 following = waiting.popleft()
                 running[actor.work.remote(following)] = actor, following
             yield item, result, ""
+        if preempted is not None:
+            raise preempted
     finally:
         for actor in actors:
             ray.kill(actor)

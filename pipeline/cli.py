@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
 import sys
 import traceback
@@ -43,7 +44,9 @@ def _run() -> int:
         if signals.received():
             raise
         try:
-            print(f"\n{error}", file=sys.stderr, flush=True)
+            # Of several ranks that stop alike, the first one tells.
+            if not error.everywhere or os.environ.get("RANK", "0") == "0":
+                print(f"\n{error}", file=sys.stderr, flush=True)
         except OSError:
             # A file on the disk that is full: the exit code is still to say what happened.
             sys.stderr = io.StringIO()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -15,17 +15,25 @@ from pipeline.finetune.forms.base import EncodedPart, PaddedBatch, PreparedTask
 
 
 def evaluate(
-    accelerator: Accelerator, model: nn.Module, task: PreparedTask, loader: DataLoader
+    accelerator: Accelerator,
+    model: nn.Module,
+    task: PreparedTask,
+    loader: DataLoader,
+    between: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
     """[rows, ...]: the form's outputs for every evaluation row, in order.
 
     Called by all processes together; each computes a part, all return the whole.
+
+    Args:
+        between: called before every batch; what it raises, it raises in all processes.
     """
     model.eval()
     rows: list[torch.Tensor] = []
     outputs: list[torch.Tensor] = []
     with torch.no_grad():
         for padded, numbers in loader:
+            between()
             batch = cast(PaddedBatch, padded).to(accelerator.device)
             # Accelerate pads the last round with repeated rows; gathering drops them again.
             with accelerator.autocast():

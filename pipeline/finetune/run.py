@@ -136,7 +136,7 @@ def _train_missing(
     """The records of all trials, in order; trains those that `finished` does not have, one after another or side by
     side."""
     from pipeline.finetune.side_by_side import train_side_by_side
-    from pipeline.finetune.trials import TrialRunner
+    from pipeline.finetune.trials import TrialRunner, stopping
 
     runner = TrialRunner(accelerator, workload, workspace, track)
     sizes = {trial.name: runner.num_updates(trial) for trial in workload.trials}
@@ -145,7 +145,8 @@ def _train_missing(
         for name in finished:
             advance(sizes[name], f"{name} already done")
         if workload.config.side_by_side == 1 or len(missing) < 2:
-            finished |= {trial.name: runner.run(trial, advance) for trial in missing}
+            with stopping(workspace, speaks=accelerator.is_main_process) as request:
+                finished |= {trial.name: runner.run(trial, advance, request) for trial in missing}
         else:
             finished |= train_side_by_side(accelerator, workload, workspace, missing, track, sizes, advance)
     return [finished[trial.name] for trial in workload.trials]

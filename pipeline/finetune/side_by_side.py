@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +12,21 @@ from accelerate import Accelerator
 from cluster.artefacts.errors import ConfigError
 from cluster.progress import Advance
 from cluster.runtime import ray_runtime
+from cluster.stopping import StopFile
 from cluster.worker_pool import run_pool
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.processes import make_accelerator
 from pipeline.finetune.results import Trial, TrialRecord
-from pipeline.finetune.trials import StartRun, TrialRunner
+from pipeline.finetune.trials import (
+    StartRun,
+    TrialRunner,
+    end_tracked_runs,
+    ended_as,
+    stop_requests,
+    stopping,
+)
 from pipeline.finetune.workload import Workload
+from pipeline.runs.tracking import start_run
 
 
 def train_side_by_side(
@@ -41,6 +51,7 @@ def train_side_by_side(
 
     Raises:
         ConfigError: several processes were launched, each of which would start all trainings.
+        PreemptedError: SIGTERM asked for a stop, and all trainings have saved.
         ClozeError: as a training raised it; the others stop, and go on with the next start.
     """
     if accelerator.num_processes > 1:
@@ -49,7 +60,11 @@ def train_side_by_side(
             next_step="start one process, or set side_by_side=1 to share each training among the processes",
         )
     records: dict[str, TrialRecord] = {}
-    with ray_runtime():
+    with (
+        ray_runtime(),
+        _tracking_ended(workload, workspace, trials, track),
+        stopping(workspace, speaks=True),
+    ):
         slots, num_cpus, num_gpus = _slots(workload.config)
         pool = run_pool(
             partial(TrialWorker, workload, workspace.resolve(), track, num_cpus),
@@ -65,6 +80,19 @@ def train_side_by_side(
                 records[trial.name] = record
                 advance(num_updates[trial.name], f"{trial.name} done")
     return records
+
+
+@contextmanager
+def _tracking_ended(
+    workload: Workload, workspace: Path, trials: Sequence[Trial], track: StartRun
+) -> Iterator[None]:
+    """End the MLflow runs of workers that were killed because the block failed."""
+    try:
+        yield
+    except BaseException as error:
+        if track is start_run:
+            end_tracked_runs(workload, workspace, trials, ended_as(error))
+        raise
 
 
 def _slots(config: FinetuneConfig) -> tuple[int, int, int]:
@@ -84,6 +112,7 @@ class TrialWorker:
 
     def __init__(self, workload: Workload, workspace: Path, track: StartRun, num_threads: int) -> None:
         self._num_threads = num_threads
+        self._request = StopFile(stop_requests(workspace))
         config = workload.config.model_copy(update={"num_threads": num_threads})
         self._runner = TrialRunner(make_accelerator(config), workload, workspace, track)
         self._shown = ""
@@ -94,7 +123,7 @@ class TrialWorker:
 
         # OpenMP counts its threads for each calling thread, and Ray calls from more than one.
         torch.set_num_threads(self._num_threads)
-        return self._runner.run(trial, self._tell)
+        return self._runner.run(trial, self._tell, self._request)
 
     def progress(self) -> str:
         """The training's last line."""

@@ -67,11 +67,17 @@ def train(
     Raises:
         ConfigError: the batch cannot be shared by the processes.
         ClozeError: gradients became infinite or not a number.
+        PreemptedError: the state file's stop was requested, and the state is saved.
     """
     plan = plan_updates(settings, len(task.train), seed, accelerator.num_processes)
     optimizer = make_optimizer(model, settings)
     prepared, wrapped = accelerator.prepare(model, optimizer)
     state = state_file.restore(model, optimizer) if state_file else TrainingState()
+
+    def pause() -> None:
+        if state_file:
+            state_file.stop_if_asked(state, model, optimizer)
+
     updater = Updater(accelerator, prepared, wrapped, task, settings, plan)
     loader = evaluation_loader(accelerator, task)
     with _own_randomness(accelerator):
@@ -82,13 +88,14 @@ def train(
             for number, batch in enumerate(plan.epoch_batches(epoch)):
                 if number < len(state.losses):
                     continue
+                pause()
                 state.losses.append(updater.make(state.updates, batch))
                 state.updates += 1
                 callbacks.on_update(state.updates, state.losses[-1] * accelerator.num_processes)
                 if state_file:
                     state_file.save_when_due(state, model, optimizer)
             is_scored = settings.scored == "every_epoch" or epoch == settings.epochs - 1
-            outputs = evaluate(accelerator, prepared, task, loader) if is_scored else None
+            outputs = evaluate(accelerator, prepared, task, loader, pause) if is_scored else None
             _close_epoch(accelerator, state, task.measure(outputs) if outputs is not None else {})
             if outputs is not None:
                 _keep(state, outputs, model, settings, main_metric)
@@ -99,7 +106,8 @@ def train(
             model.load_state_dict(kept.weights)
         tested = None
         if task.test is not None:
-            tested = evaluate(accelerator, prepared, task, evaluation_loader(accelerator, task, task.test))
+            unlabelled = evaluation_loader(accelerator, task, task.test)
+            tested = evaluate(accelerator, prepared, task, unlabelled, pause)
     accelerator.free_memory(prepared, wrapped, loader)
     epochs = tuple(state.epochs)
     return Outcome(kept.outputs, epochs, epochs[kept.epoch - 1], tuple(state.curve), tested)

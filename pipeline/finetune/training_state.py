@@ -23,7 +23,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from cluster.artefacts.errors import PreemptedError
 from cluster.artefacts.storage import storage_errors
+from cluster.stopping import StopFile
 from pipeline.finetune.processes import on_first
 
 LARGEST_SHARE = 0.05
@@ -75,17 +77,26 @@ class TrainingState:
 class StateFile:
     """Saves and restores the state of one training, in all processes together."""
 
-    def __init__(self, path: Path, identity: str, accelerator: Accelerator, interval_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        identity: str,
+        accelerator: Accelerator,
+        interval_s: float,
+        request: StopFile | None = None,
+    ) -> None:
         """
         Args:
             path: of the file; its directory is made with it.
             identity: hash of everything that determines the training; a file of another one is not read.
             interval_s: least time between two saves; a training that is killed repeats about as much.
+            request: a stop that any process may be asked for; None for trainings that go on to their end.
         """
         self.path = path
         self._identity = identity
         self._interval_s = interval_s
         self._accelerator = accelerator
+        self._request = request
         self._started = time.monotonic()
         self._next = 0
         self._measured_from = 0
@@ -129,6 +140,26 @@ class StateFile:
         )
         if due:
             self._started, self._measured_from = time.monotonic(), state.updates
+
+    def stop_if_asked(self, state: TrainingState, model: nn.Module, optimizer: Any) -> None:
+        """Save and stop where one of the processes was asked to. All call it, between two updates.
+
+        Raises:
+            PreemptedError: the training stops here.
+        """
+        if self._request is None:
+            return
+        asked = torch.tensor(int(self._request.requested()), device=self._accelerator.device)
+        if not int(torch.as_tensor(self._accelerator.reduce(asked))):
+            return
+        if state.updates:
+            self.save(state, model, optimizer)
+        raise PreemptedError(
+            f"{self.path.stem} stopped after update {state.updates}, as asked:"
+            f" {self._request.reason or 'a signal to another process'}.",
+            kept="the finished trainings and this one's updates; nothing has to be computed again",
+            next_step="run the same command again",
+        )
 
     def save(self, state: TrainingState, model: nn.Module, optimizer: Any) -> None:
         """Write the file now; the one before stays until the new one is complete."""

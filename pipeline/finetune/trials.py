@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -15,8 +16,10 @@ from accelerate import Accelerator
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from cluster.artefacts.errors import PreemptedError
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
+from cluster.stopping import StopFile, stop_on_sigterm
 from models.peft.apply import trained_share
 from pipeline.finetune.adapted import trained_tensors
 from pipeline.finetune.batches import sample_examples
@@ -37,10 +40,12 @@ from pipeline.finetune.trainer import Callbacks, Outcome, train
 from pipeline.finetune.training_state import EpochReport, StateFile
 from pipeline.finetune.updates import plan_updates
 from pipeline.finetune.workload import Workload
-from pipeline.runs.tracking import TrackedRun
+from pipeline.runs.tracking import TrackedRun, end_run, tracking_uri
 
 OnProgress = Callable[[int, str], None]
 """Told of updates that were done since the last call, and how the training stands."""
+GRACE_S = 25.0
+"""Seconds that a training has for saving after SIGTERM; `torchrun` and Kubernetes kill after 30."""
 
 
 class StartRun(Protocol):
@@ -62,7 +67,11 @@ class TrialRunner:
     """Runs trainings of a workload, in all processes together. Tasks are encoded and weights read once."""
 
     def __init__(
-        self, accelerator: Accelerator, workload: Workload, workspace: Path, track: StartRun
+        self,
+        accelerator: Accelerator,
+        workload: Workload,
+        workspace: Path,
+        track: StartRun,
     ) -> None:
         self._accelerator = accelerator
         self._workload = workload
@@ -80,19 +89,28 @@ class TrialRunner:
         num_rows = len(self.task(trial.task).train)
         return plan_updates(settings, num_rows, trial.seed, self._accelerator.num_processes).num_updates
 
-    def run(self, trial: Trial, on_progress: OnProgress) -> TrialRecord:
+    def run(self, trial: Trial, on_progress: OnProgress, request: StopFile) -> TrialRecord:
         """Train, write predictions (and weights), then the record. A failure marks the tracked run as failed.
 
         A training that was begun before goes on after its last saved update, in the same tracked run.
+
+        Args:
+            request: from `stopping`.
+
+        Raises:
+            PreemptedError: the stop was requested; the training's state is saved.
+            ClozeError: the training failed.
         """
         begun = _Begun.read(self._workspace, trial, self._workload.identity(trial))
         tracked = on_first(self._accelerator, lambda: self._start_tracking(trial, begun.tracked_run))
         begun = dataclasses.replace(begun, tracked_run=tracked.run_id)
         try:
-            record = self._train_and_record(trial, tracked, begun, on_progress)
-        except BaseException:
+            record = self._train_and_record(trial, tracked, begun, on_progress, request)
+        except BaseException as error:
             if self._accelerator.is_main_process:
-                tracked.finish("FAILED")
+                # The error that ended the training must not be lost for one of the tracking store.
+                with suppress(Exception):
+                    tracked.finish(ended_as(error))
             raise
         if self._accelerator.is_main_process:
             tracked.finish()
@@ -114,7 +132,7 @@ class TrialRunner:
         return self._workload.config.training_of(trial.task, dict(trial.choice))
 
     def _train_and_record(
-        self, trial: Trial, tracked: TrackedRun, begun: _Begun, on_progress: OnProgress
+        self, trial: Trial, tracked: TrackedRun, begun: _Begun, on_progress: OnProgress, request: StopFile
     ) -> TrialRecord:
         started = time.monotonic()
         task, config = self.task(trial.task), self._workload.config
@@ -122,7 +140,7 @@ class TrialRunner:
         weights, peft = self._checkpoint_weights if pretrained else None, self._settings(trial).peft
         model = initial_network(task, trial.seed, weights, peft)
         path = self._workspace / IN_PROGRESS / f"{trial.name}.safetensors"
-        state_file = StateFile(path, begun.identity, self._accelerator, config.save_every_s)
+        state_file = StateFile(path, begun.identity, self._accelerator, config.save_every_s, request)
         if self._accelerator.is_main_process:
             begun.write(self._workspace, trial)
         curve = _LossCurve(tracked, f"{trial.task}/loss", config.log_every_updates)
@@ -249,6 +267,45 @@ class TrialRunner:
         measured = {f"{trial.task}/{name}": value for name, value in report.metrics.items()}
         if measured:
             tracked.log_metrics(measured, report.update, pretrained.model_id if pretrained else None)
+
+
+def ended_as(error: BaseException) -> str:
+    """MLflow's status of a training that an error ended."""
+    return "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED"
+
+
+def end_tracked_runs(workload: Workload, workspace: Path, trials: Iterable[Trial], status: str) -> None:
+    """End the MLflow runs of trainings whose processes could not do so; runs that have ended stay as they are."""
+    uri = tracking_uri(workload.config.runs_dir)
+    for trial in trials:
+        if run_id := _Begun.read(workspace, trial, workload.identity(trial)).tracked_run:
+            with suppress(Exception):
+                end_run(uri, run_id, status)
+
+
+def stop_requests(workspace: Path) -> Path:
+    """Directory of the requests to stop the trainings in a workspace."""
+    return workspace / IN_PROGRESS
+
+
+@contextmanager
+def stopping(workspace: Path, *, speaks: bool) -> Iterator[StopFile]:
+    """Inside the block, SIGTERM lets the trainings in a workspace save and stop.
+
+    Args:
+        speaks: whether this is the process that removes older requests and announces the stop.
+    """
+    requests = stop_requests(workspace)
+    with storage_errors(requests):
+        requests.mkdir(exist_ok=True)
+    with stop_on_sigterm(
+        requests,
+        grace_s=GRACE_S,
+        next_step="run the same command again",
+        kept="the finished trainings, and the others' last saved states",
+        speaks=speaks,
+    ) as request:
+        yield request
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -91,6 +91,13 @@ class TrackedRun:
         connect(self.uri).set_terminated(self.run_id, status)
 
 
+def end_run(uri: str, run_id: str, status: str) -> None:
+    """End a run that is still marked as running."""
+    client = connect(uri)
+    if client.get_run(run_id).info.status == "RUNNING":
+        client.set_terminated(run_id, status)
+
+
 def told_of(error: Exception) -> str:
     """The message of an error of a tracking store, with what to do where the store wants credentials."""
     told = f"{type(error).__name__}: {message_without_credentials(str(error))}"

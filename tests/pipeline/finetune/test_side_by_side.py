@@ -11,12 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.errors import ClozeError, PreemptedError
 from cluster.artefacts.manifest import read_manifest
 from cluster.runtime import ray_runtime
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.results import IN_PROGRESS
 from pipeline.finetune.run import finetune
+from pipeline.runs.tracking import connect, tracking_uri
 from tests.pipeline.finetune.conftest import write_sst2, write_tokenizer
 
 MODEL = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
@@ -85,6 +86,41 @@ def kill_a_worker(out: Path) -> int:
     worker = next(pid for pid, title in titles.items() if title.startswith("ray::_Actor"))
     os.kill(worker, signal.SIGKILL)
     return worker
+
+
+def test_sigterm_lets_all_workers_save_and_the_same_command_goes_on(ray, folder):
+    training = {"epochs": 25, "batch_size": 8, "max_length": 16}
+    changes = {
+        "side_by_side": 2,
+        "training": training,
+        "search": {"lr": [1e-3]},
+        "save_every_s": 3600,
+        "log_every_updates": 4,
+    }
+    config = make_config(folder, "stopped", runs_dir=folder / "stopped-runs", **changes)
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(stop_when_both_have_trained, config)
+        with pytest.raises(PreemptedError, match="stopped after update"):
+            finetune(config, None)
+        stopped.result()
+    assert len(list((folder / "finetuned/stopped").rglob(f"{IN_PROGRESS}/*.safetensors"))) == 2
+    assert [run.info.status for run in tracked(config)] == ["KILLED"] * 2
+    scores = finetune(config, None)
+    assert [run.info.status for run in tracked(config)] == ["FINISHED"] * 2
+    whole = make_config(folder, "unstopped", **changes | {"side_by_side": 1})
+    assert finetune(whole, None) == scores
+
+
+def stop_when_both_have_trained(config: FinetuneConfig) -> None:
+    """SIGTERM to this process when both trainings have logged losses."""
+    while sum(bool(run.data.metrics) for run in tracked(config)) < 2:
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def tracked(config: FinetuneConfig) -> list:
+    client = connect(tracking_uri(config.runs_dir))
+    return client.search_runs([found.experiment_id for found in client.search_experiments()])
 
 
 def test_failing_training_is_answered_as_if_alone(ray, folder):
