@@ -23,6 +23,8 @@ from cluster import signals
 from cluster.artefacts.errors import PreemptedError
 
 REQUEST_NAME = "stop.json"
+LEAVE_S = 30
+"""Seconds that a stopped verb has to end its workers and its tracking, after it has saved."""
 _UNHEARD_S = 5.0
 """Seconds until an interruption is repeated, because a library may have swallowed it."""
 

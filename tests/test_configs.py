@@ -10,11 +10,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.templates import TEMPLATES
+from cluster.templates.render import render
 from data_prep.config import PreparationConfig
 from data_prep.filters.chain import FilterChain
 from data_prep.plan import plan_preparation
 from models.presets import PRESETS
 from pipeline.commands.train import describe
+from pipeline.config.cluster_templates import load_template
 from pipeline.config.loading import load_config, to_yaml, validate
 from pipeline.config.networks import NetworkChoice
 from pipeline.demo.tasks import FinetuneConfig
@@ -94,6 +97,14 @@ def check_road(path: Path, directory: Path) -> None:
         assert load_config(kind, stage.config, stage.overrides).name
 
 
+def check_cluster(path: Path, directory: Path) -> None:
+    """The settings of a cluster to be rendered, or a fragment of a run."""
+    if path.stem in TEMPLATES:
+        assert render(load_template(path.stem))["NEXT.md"]
+    else:
+        check_fragment(path, directory)
+
+
 def check_filters(path: Path, directory: Path) -> None:
     """A list of filters fits any preparation, and every filter of it can be made."""
     data = CONFIGS / "demo" / "practice-data.yaml"
@@ -111,7 +122,7 @@ KINDS: dict[str, Callable[[Path, Path], None]] = {
     "road": check_road,
     "probe": check_probe,
     "models": check_fragment,
-    "cluster": check_fragment,
+    "cluster": check_cluster,
     "filters": check_filters,
 }
 """How the files of each folder are checked; in `demo/`, by the last word of their names."""

@@ -9,7 +9,7 @@ import typer
 from pipeline.commands.output import print_json, print_table
 
 _KIND_HELP = (
-    "`data`, `pretrain`, `finetune`, `prompt`, `probe` or `road`, and after a dot a part of it:"
+    "`data`, `pretrain`, `finetune`, `prompt`, `probe`, `road`, a kind of `cloze cluster render`; after a dot a part:"
     " `data.filters.pii`, `pretrain.optimizer`."
 )
 

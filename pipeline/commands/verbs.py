@@ -6,6 +6,7 @@ import typer
 
 from pipeline.commands import (
     checkpoints,
+    cluster,
     configs,
     data,
     demo,
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.add_typer(data.data_app, name="data")
 app.add_typer(configs.configs_app, name="configs")
+app.add_typer(cluster.cluster_app, name="cluster")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
 scores.register(finetune.finetune_app)
 app.add_typer(finetune.finetune_app, name="finetune")

@@ -22,6 +22,10 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "probe": ("pipeline.probing.config", "ProbeConfig"),
         "prompt": ("pipeline.prompting.config", "PromptConfig"),
         "road": ("pipeline.road.config", "RoadConfig"),
+        "kuberay": ("cluster.templates.kuberay.settings", "KubeRay"),
+        "slurm": ("cluster.templates.slurm.settings", "Slurm"),
+        "ray-up": ("cluster.templates.ray_up.settings", "RayUp"),
+        "ssh": ("cluster.templates.ssh.settings", "SshHosts"),
     }
 )
 """The kinds of YAML files: where the class of each is."""
@@ -82,7 +86,7 @@ def reference(kind: str) -> list[Section]:
 
 def _schema(kind: str) -> dict[str, Any]:
     module, name = KINDS[kind]
-    return TypeAdapter(getattr(import_module(module), name)).json_schema()
+    return {"$defs": {}} | TypeAdapter(getattr(import_module(module), name)).json_schema()
 
 
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}

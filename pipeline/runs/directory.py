@@ -291,3 +291,17 @@ def find_run(reference: str, runs_dir: Path) -> RunDirectory:
         f"There is no run {reference} in {runs_dir}.{hint}",
         next_step=f"list the runs there are: cloze runs --runs-dir {runs_dir}",
     )
+
+
+def find_run_of_job(submission_id: str, name: str, runs_dir: Path) -> RunDirectory | None:
+    """The run that an earlier attempt of a job began: Slurm and Kubernetes try a job again under the same id.
+
+    Args:
+        name: `name` of the run's configuration.
+    """
+    for run in list_runs(runs_dir):
+        # Damage to another run is told by commands about that run.
+        with suppress(CorruptArtefactError):
+            if run.info.submission_id == submission_id and run.info.name.rpartition("-")[0] == name:
+                return run
+    return None

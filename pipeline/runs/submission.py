@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.artefacts.credentials import has_credentials, split_tracking_credentials
 from cluster.artefacts.errors import ConfigError
+from cluster.stopping import LEAVE_S
 
 if TYPE_CHECKING:
     import typer
@@ -41,8 +42,6 @@ JOB_VARIABLE = "CLOZE_SUBMISSION_ID"
 """Environment variable of a job, with its submission id."""
 VERB_KEY = "cloze_verb"
 """Key of the verb in a job's metadata."""
-_LEAVE_S = 30
-"""Seconds that a stopped verb has to end its workers and its tracking, after it has saved."""
 _ID_DIGITS = 10
 
 
@@ -84,7 +83,7 @@ def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
         verb=verb,
         arguments=tuple(arguments),
         base_id=f"cloze-{verb.replace(' ', '-')}-{digest}",
-        stop_grace_s=saving_s + _LEAVE_S,
+        stop_grace_s=saving_s + LEAVE_S,
     )
 
 

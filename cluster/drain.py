@@ -1,0 +1,68 @@
+"""The end of a pod, before its processes get SIGTERM: `python -m cluster.drain head|worker SECONDS`.
+
+Ray ends everything on a node at once when it is told to end. So a head first lets its verbs save and end, and a worker
+stays until the head is gone, because its ranks are needed for saving.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import PurePath
+
+import psutil
+
+from cluster.connecting import host_and_port, tcp_answers
+
+_POLL_S = 1.0
+_HEAD_VARIABLE = "RAY_ADDRESS"
+"""KubeRay sets it in all containers."""
+
+
+def end_verbs(timeout_s: float) -> list[int]:
+    """Send SIGTERM to all verbs of cloze on this machine and wait for their ends.
+
+    Returns:
+        Process ids of verbs that still ran after `timeout_s` seconds.
+    """
+    verbs = [process for process in psutil.process_iter() if _is_verb(process)]
+    for process in verbs:
+        with suppress(psutil.Error):
+            process.terminate()
+    _, left = psutil.wait_procs(verbs, timeout=timeout_s)
+    return [process.pid for process in left]
+
+
+def outlive_head(address: str, timeout_s: float) -> bool:
+    """Wait until the head at `HOST:PORT` is gone, `timeout_s` seconds at most; returns whether it is gone."""
+    host, port = host_and_port(address, 6379)
+    deadline = time.monotonic() + timeout_s
+    while tcp_answers(host, port):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _is_verb(process: psutil.Process) -> bool:
+    """Whether a process is `cloze ...` or `python -m pipeline.cli ...`, and not the shell that started it."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    program = [PurePath(word).name for word in words[:2]]
+    return process.pid != os.getpid() and ("cloze" in program or words[1:3] == ["-m", "pipeline.cli"])
+
+
+def main() -> int:
+    """Drain this pod; exit code 1 when the time was not enough."""
+    part, timeout_s = sys.argv[1], float(sys.argv[2])
+    if part == "head":
+        return int(bool(end_verbs(timeout_s)))
+    return int(not outlive_head(os.environ.get(_HEAD_VARIABLE, ""), timeout_s))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

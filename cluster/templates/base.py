@@ -1,0 +1,94 @@
+"""The parts of settings that several kinds of clusters share: texts that cannot break out of the files they go into."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from cluster.artefacts.credentials import has_credentials
+
+Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
+"""A DNS label with room for suffixes: lower-case letters, digits and hyphens, 40 characters at most."""
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@,=+-]*$")]
+"""A text without spaces and quotes, for places where nothing can be quoted, such as #SBATCH lines."""
+Host = Annotated[str, Field(pattern=r"^([a-z_][a-z0-9_-]*@)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$")]
+"""A host name or an IPv4 address, maybe with a user: it cannot be taken for an option of ssh."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)KEY($|_)|ACCESS_KEY|API_?KEY", re.I)
+
+
+def _one_line(text: str) -> str:
+    """Refuse line breaks and control characters, and credentials: rendered files are copied and committed."""
+    if _CONTROL.search(text):
+        raise ValueError("must be one line without control characters")
+    if has_credentials(text):
+        raise ValueError("holds credentials, and rendered files hold none")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_one_line)]
+"""Any text in one line; it is quoted where it is written."""
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/") or ":" in path or ".." in path.split("/"):
+        raise ValueError("must be an absolute path without `:` and `..`")
+    return path.rstrip("/") or "/"
+
+
+AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
+"""A directory or file, the same on every machine."""
+
+
+def _command(text: str) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"cannot be read as a command: {error}") from None
+    if not words:
+        raise ValueError("names no verb; such as `pretrain /shared/run.yaml`")
+    if words[0] == "cloze":
+        raise ValueError("begins with the verb, without `cloze`")
+    return shlex.join(words)
+
+
+Verb = Annotated[Text, AfterValidator(_command)]
+"""A verb of cloze with its arguments, as typed. A shell would get every word quoted."""
+
+
+def _variables(variables: Mapping[str, str]) -> Mapping[str, str]:
+    wrong = [name for name in variables if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
+    if wrong:
+        raise ValueError(f"{', '.join(map(repr, wrong))}: letters, digits and _ make the name of a variable")
+    if secret := [name for name in variables if _SECRET_NAME.search(name)]:
+        raise ValueError(f"{', '.join(secret)} would hold a secret in clear; set it on the machines instead")
+    return dict(sorted(variables.items()))
+
+
+Variables = Annotated[dict[str, Text], AfterValidator(_variables)]
+"""Environment variables by name."""
+
+
+class Settings(BaseModel):
+    """Base of settings: immutable, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class ClusterTemplate(Settings):
+    """Settings of a kind of cluster, which know the files that follow from them."""
+
+    folder: ClassVar[str]
+    """Folder of the templates, beside this file."""
+
+    def files(self) -> tuple[str, ...]:
+        """Names of the files to render, in the order in which they are used; `NAME.j2` is the template."""
+        raise NotImplementedError
+
+    def values(self) -> dict[str, Any]:
+        """The names that templates know: `s` are these settings."""
+        return {"s": self}

@@ -1,0 +1,249 @@
+"""Settings of a Ray cluster on Kubernetes, run by the KubeRay operator (1.6 or newer)."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
+
+import orjson
+from pydantic import Field, TypeAdapter, field_validator
+
+from cluster.start_directory import START_DIRECTORY_VARIABLE
+from cluster.stopping import LEAVE_S
+from cluster.templates.base import AbsolutePath, ClusterTemplate, Name, Settings, Variables, Verb
+
+Image = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9._:/@-]*$")]
+LabelName = Annotated[str, Field(pattern=r"^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")]
+
+SPOT_LABELS: MappingProxyType[str, tuple[str, str]] = MappingProxyType(
+    {
+        "gke": ("cloud.google.com/gke-spot", "true"),
+        "eks": ("eks.amazonaws.com/capacityType", "SPOT"),
+        "aks": ("kubernetes.azure.com/scalesetpriority", "spot"),
+        "karpenter": ("karpenter.sh/capacity-type", "spot"),
+    }
+)
+"""The label by which each provider marks its spot nodes, which are often tainted with the same words."""
+
+
+class Machine(Settings):
+    """CPUs and memory of a pod, which are both its request and its limit."""
+
+    cpus: int = Field(ge=1)
+    """CPUs."""
+    memory_gib: int = Field(ge=1)
+    """Memory in GiB, which holds /dev/shm too."""
+    shm_gib: int = Field(default=2, ge=1)
+    """Size of /dev/shm in GiB: Ray's object store and the exchanges between workers of a pod."""
+    scratch_gib: int = Field(default=20, ge=1)
+    """Local disk in GiB for Ray's session, logs and compiled operators."""
+
+
+class Workers(Machine):
+    """The worker pods."""
+
+    replicas: int = Field(ge=1)
+    """Number of pods."""
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of each pod."""
+    gpu_resource: LabelName = "nvidia.com/gpu"
+    """The extended resource that counts GPUs; its taint is tolerated."""
+    spot: Literal["gke", "eks", "aks", "karpenter"] | None = None
+    """Run on spot nodes of this provider; null for ordinary nodes."""
+    node_selector: dict[str, LabelValue] = Field(default_factory=dict)
+    """Labels that nodes must have."""
+
+    @field_validator("node_selector")
+    @classmethod
+    def _label_names(cls, labels: dict[str, str]) -> dict[str, str]:
+        for name in labels:
+            TypeAdapter(LabelName).validate_python(name)
+        return labels
+
+
+class Storage(Settings):
+    """The volume that all pods share: data, runs, checkpoints."""
+
+    mount: AbsolutePath = "/shared"
+    """Where pods mount it; relative paths of jobs start there."""
+    claim: Name | None = None
+    """An existing PersistentVolumeClaim; null renders one."""
+    storage_class: Name | None = None
+    """StorageClass of a rendered claim, which must allow ReadWriteMany; null takes the cluster's default."""
+    size_gib: int = Field(default=500, ge=1)
+    """Size in GiB of a rendered claim."""
+
+
+class Job(Settings):
+    """A verb as a RayJob: it brings up its own Ray cluster and removes it afterwards."""
+
+    verb: Verb
+    """The verb, such as `pretrain run.yaml`; paths are relative to the shared volume."""
+    backoff_limit: int = Field(default=3, ge=0)
+    """Retries of the whole job, each on a new Ray cluster, from the newest checkpoint. A stop by SIGTERM counts."""
+
+
+class Tracking(Settings):
+    """An MLflow server with users and passwords, and its PostgreSQL."""
+
+    enabled: bool = True
+    """Whether to render them; without, MLFLOW_TRACKING_URI of `env` is used, or SQLite on the shared volume."""
+    database_gib: int = Field(default=20, ge=1)
+    """Disk in GiB of the database."""
+    postgres_image: Image = "postgres:17"
+    """Image of PostgreSQL."""
+
+
+class Queue(Settings):
+    """Kueue decides when the cluster starts."""
+
+    name: Name
+    """The LocalQueue."""
+    cluster_queue: Name | None = None
+    """The ClusterQueue of a rendered LocalQueue; null where the LocalQueue exists."""
+
+
+class KubeRay(ClusterTemplate):
+    """A Ray cluster on Kubernetes, or a RayJob, with shared volume, MLflow, and policies."""
+
+    folder: ClassVar[str] = "kuberay"
+
+    kind: Literal["kuberay"] = "kuberay"
+    """The kind of cluster."""
+    name: Name = "cloze"
+    """Name of the cluster, and the beginning of all other names."""
+    namespace: Name = "cloze"
+    """Namespace of everything."""
+    image: Image
+    """Container image of head, workers and MLflow, built from `Containerfile`."""
+    image_pull_secret: Name | None = None
+    """Secret for a private registry."""
+    operator_namespace: Name = "kuberay-operator"
+    """Namespace of the KubeRay operator, which must reach the dashboard."""
+    head: Machine = Machine(cpus=4, memory_gib=16)
+    """The head pod, which runs no training."""
+    workers: Workers
+    """The worker pods."""
+    storage: Storage = Storage()
+    """The shared volume."""
+    job: Job | None = None
+    """A verb to run as a RayJob; null renders a RayCluster for `cloze submit`."""
+    tracking: Tracking = Tracking()
+    """MLflow."""
+    queue: Queue | None = None
+    """Kueue; null starts at once."""
+    fault_tolerant_head: bool = False
+    """Keep Ray's cluster state in a Redis, so that a restarted head pod finds its workers again."""
+    redis_image: Image = "redis:7"
+    """Image of that Redis."""
+    grace_s: int = Field(default=120, ge=10)
+    """Seconds that a run has for saving after SIGTERM; at least its `guards.grace_s`."""
+    user_id: int = Field(default=1000, ge=1)
+    """User and group id of all processes, which own the shared volume."""
+    env: Variables = Field(default_factory=dict)
+    """Environment variables of head and workers."""
+    env_from_secret: Name | None = None
+    """A Secret whose keys become environment variables of head and workers, such as keys of an object store."""
+
+    def files(self) -> tuple[str, ...]:
+        wanted = {
+            "storage.yaml": self.storage.claim is None,
+            "mlflow.yaml": self.tracking.enabled,
+            "redis.yaml": self.fault_tolerant_head,
+            "queue.yaml": self.queue is not None and self.queue.cluster_queue is not None,
+            "policies.yaml": True,
+            "raycluster.yaml": self.job is None,
+            "rayjob.yaml": self.job is not None,
+        }
+        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+
+    def values(self) -> dict[str, Any]:
+        own = {} if self.workers.gpus else {"DS_ACCELERATOR": "cpu"}
+        names = {"app.kubernetes.io/instance": self.name, "app.kubernetes.io/part-of": "cloze"}
+        return super().values() | {
+            "ray_version": version("ray"),
+            "instance": names,
+            "labels": {part: names | {"app.kubernetes.io/component": part} for part in _PARTS},
+            # The head has no GPU, and DeepSpeed would look for one.
+            "head_env": self._environment({"DS_ACCELERATOR": "cpu"}),
+            "worker_env": self._environment(own),
+            "claim": self.storage.claim or f"{self.name}-shared",
+            "end_s": self.grace_s + LEAVE_S,
+            "node_selector": self._node_selector(),
+            "tolerations": self._tolerations(),
+            "runtime_env": orjson.dumps(self._runtime_env(), option=orjson.OPT_SORT_KEYS).decode(),
+            "secrets": self._secrets(),
+            "ray_labels": names | ({"kueue.x-k8s.io/queue-name": self.queue.name} if self.queue else {}),
+            "mlflow_command": self._mlflow_command(),
+            "guarded": self._guarded(),
+        }
+
+    def _environment(self, own: dict[str, str]) -> dict[str, str]:
+        # The user id has no entry in /etc/passwd, where Python would look for a name and a home.
+        fixed = {"HOME": "/var/lib/cloze", "USER": "cloze", "LOGNAME": "cloze"}
+        if self.tracking.enabled:
+            fixed["MLFLOW_TRACKING_URI"] = f"http://{self.name}-mlflow:5000"
+        # Kubernetes would put other variables in the place of $(NAME).
+        given = {name: value.replace("$", "$$") for name, value in self.env.items()}
+        return dict(sorted((fixed | own | given).items()))
+
+    def _node_selector(self) -> dict[str, str]:
+        spot = dict([SPOT_LABELS[self.workers.spot]]) if self.workers.spot else {}
+        return dict(sorted((self.workers.node_selector | spot).items()))
+
+    def _tolerations(self) -> list[dict[str, str]]:
+        tolerations = []
+        if self.workers.gpus:
+            tolerations.append(
+                {"key": self.workers.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
+            )
+        if self.workers.spot:
+            key, value = SPOT_LABELS[self.workers.spot]
+            tolerations.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
+        return tolerations
+
+    def _runtime_env(self) -> dict[str, Any]:
+        """What `cloze submit` sets for a job, except for the code, which the image has."""
+        return {
+            "worker_process_setup_hook": "cluster.start_directory.enter_start_directory",
+            "env_vars": {
+                START_DIRECTORY_VARIABLE: self.storage.mount,
+                # A retry has the same id, and so goes on with the run of the attempt before.
+                "CLOZE_SUBMISSION_ID": f"{self.namespace}-{self.name}",
+                "RAY_CHDIR_TO_TRIAL_DIR": "0",
+                "RAY_JOB_STOP_SIGNAL": "SIGTERM",
+                "RAY_JOB_STOP_WAIT_TIME_S": str(self.grace_s + LEAVE_S),
+            },
+        }
+
+    def _secrets(self) -> dict[str, tuple[str, ...]]:
+        """Secrets that the user makes, with random values under these keys."""
+        secrets: dict[str, tuple[str, ...]] = {}
+        if self.tracking.enabled:
+            secrets[f"{self.name}-mlflow"] = ("password", "database-password", "flask-key")
+        if self.fault_tolerant_head:
+            secrets[f"{self.name}-redis"] = ("password",)
+        return secrets
+
+    def _mlflow_command(self) -> list[str]:
+        service = f"{self.name}-mlflow"
+        hosts = [service, f"{service}.{self.namespace}", f"{service}.{self.namespace}.svc", "localhost"]
+        return [
+            *("mlflow", "server", "--app-name", "basic-auth", "--host", "0.0.0.0", "--port", "5000"),
+            *("--backend-store-uri", "postgresql+psycopg:///mlflow"),
+            *("--artifacts-destination", f"{self.storage.mount}/mlflow-artifacts"),
+            *("--allowed-hosts", ",".join(f"{host}{port}" for host in hosts for port in ("", ":5000"))),
+            # More workers have a supervisor, which kills those that take 5 s to start.
+            *("--workers", "1"),
+        ]
+
+    def _guarded(self) -> list[tuple[str, list[str], int]]:
+        """Services with a NetworkPolicy: the parts that may connect, and the port."""
+        tracking = [("mlflow", ["head", "worker"], 5000), ("postgres", ["mlflow"], 5432)]
+        state = [("redis", ["head"], 6379)]
+        return (tracking if self.tracking.enabled else []) + (state if self.fault_tolerant_head else [])
+
+
+_PARTS = ("head", "worker", "submitter", "mlflow", "postgres", "redis")

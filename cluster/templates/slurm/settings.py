@@ -1,0 +1,75 @@
+"""Settings of a Slurm job that starts Ray over its nodes and runs one verb on it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cluster.stopping import LEAVE_S
+from cluster.templates.base import AbsolutePath, ClusterTemplate, Name, Text, Variables, Verb, Word
+
+
+class Slurm(ClusterTemplate):
+    """One `sbatch` script: Ray over the nodes of the job, a check of all nodes, one verb, and requeues."""
+
+    folder: ClassVar[str] = "slurm"
+
+    kind: Literal["slurm"] = "slurm"
+    """The kind of cluster."""
+    name: Name = "cloze"
+    """Name of the job."""
+    verb: Verb
+    """The verb to run, such as `pretrain run.yaml`; paths are relative to `shared`."""
+    environment: AbsolutePath
+    """Python environment with cloze, the same on all nodes; its `bin/` goes first into PATH."""
+    shared: AbsolutePath
+    """Directory that all nodes share: the verb starts there, and `runs/` is there."""
+    scratch: AbsolutePath = Field(default="/tmp", max_length=24)
+    """Directory on each node's own disk, for Ray's session; 24 characters at most, because sockets lie below it."""
+    nodes: int = Field(ge=1)
+    """Number of nodes."""
+    cpus_per_node: int = Field(ge=1)
+    """CPUs of each node for this job."""
+    gpus_per_node: int = Field(default=0, ge=0)
+    """GPUs of each node for this job."""
+    memory_gib_per_node: int = Field(ge=1)
+    """Memory in GiB of each node for this job."""
+    hours: float = Field(gt=0)
+    """Time limit of one start in hours; the job is requeued when it is over."""
+    max_requeues: int = Field(default=100, ge=0)
+    """Requeues after a stop by SIGTERM. Slurm counts its own requeues, after a node's failure, too."""
+    grace_s: int = Field(default=120, ge=10)
+    """Seconds before the time limit, besides 30 for the end itself, at which the run begins to save."""
+    partition: Word | None = None
+    """Partition; null for Slurm's default."""
+    account: Word | None = None
+    """Account that is charged; null for Slurm's default."""
+    qos: Word | None = None
+    """Quality of service; null for Slurm's default."""
+    constraint: Word | None = None
+    """Features that nodes must have; null for any."""
+    tracking_uri: Text | None = None
+    """MLflow's address; null for SQLite in `runs/`."""
+    env: Variables = Field(default_factory=dict)
+    """Environment variables of the verb and its workers."""
+
+    def files(self) -> tuple[str, ...]:
+        return ("cloze.sbatch",)
+
+    def values(self) -> dict[str, Any]:
+        minutes = max(1, round(self.hours * 60))
+        fixed = {"MLFLOW_TRACKING_URI": self.tracking_uri} if self.tracking_uri else {}
+        cpu = {} if self.gpus_per_node else {"DS_ACCELERATOR": "cpu"}
+        return super().values() | {
+            "time": f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00",
+            "end_s": self.grace_s + LEAVE_S,
+            "choices": {
+                name: value
+                for name in ("partition", "account", "qos", "constraint")
+                if (value := getattr(self, name)) is not None
+            },
+            "env": dict(sorted((fixed | cpu | self.env).items())),
+            "verb": shlex.split(self.verb),
+        }

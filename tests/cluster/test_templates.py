@@ -1,0 +1,330 @@
+"""Rendered clusters: valid for those who read them, safe against any text in the settings, and without a secret."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.templates import TEMPLATES
+from cluster.templates.base import ClusterTemplate
+from cluster.templates.render import render
+from pipeline.config.cluster_templates import load_template
+from tests.cluster.custom_resources import SPECS, misfits, pod_templates
+
+EVERYTHING = (
+    "workers.spot=gke",
+    "workers.node_selector={disk: ssd}",
+    "queue={name: team, cluster_queue: gpus}",
+    "fault_tolerant_head=true",
+    "image_pull_secret=pull",
+    "env_from_secret=keys",
+    "storage.storage_class=shared-nfs",
+    "env={A: '$(B)'}",
+)
+"""All options of KubeRay."""
+JOB = "job.verb=pretrain run.yaml data.stores.0.path='a b'"
+VARIANTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "kuberay": ("kuberay", ()),
+    "kuberay with everything": ("kuberay", EVERYTHING),
+    "kuberay with a job": ("kuberay", (*EVERYTHING, JOB)),
+    "kuberay on CPUs": ("kuberay", ("workers.gpus=0", "tracking.enabled=false", "storage.claim=mine")),
+    "slurm": ("slurm", ()),
+    "slurm with everything": (
+        "slurm",
+        (
+            "partition=gpu",
+            "account=a1",
+            "qos=high",
+            "constraint=a100",
+            "tracking_uri=http://mlflow:5000",
+            "env={A: b}",
+        ),
+    ),
+    "slurm on CPUs": ("slurm", ("gpus_per_node=0", "verb=data prepare 'a b.yaml'", "hours=0.5")),
+    "ray-up": ("ray-up", ("env={A: b}",)),
+    "ray-up on Google Cloud": (
+        "ray-up",
+        ("cloud=gcp", "zone=europe-west4-a", "project=p", "machine_image=projects/p/global/images/i"),
+    ),
+    "ssh": ("ssh", ("env={A: b}", "cpus=4", "gpus=0")),
+    "ssh of one host": ("ssh", ("workers=[]",)),
+}
+HOSTILE = (
+    "$(touch /tmp/owned)",
+    "`id`",
+    "a'b\"c",
+    "x, {y}",
+    "# no comment",
+    "a\\nb",
+    "{{ s.name }}",
+    "-rf",
+    "é🙂",
+    "*",
+)
+LINES = st.text(
+    st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="\u2028\u2029\ufeff"), max_size=40
+)
+
+
+@pytest.fixture(params=VARIANTS.values(), ids=list(VARIANTS))
+def template(request: pytest.FixtureRequest) -> ClusterTemplate:
+    return load_template(*request.param)
+
+
+def objects(files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The Kubernetes objects of rendered files."""
+    for name, text in files.items():
+        if name.endswith(".yaml"):
+            yield from yaml.safe_load_all(text)
+
+
+def pods(files: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+    for each in objects(files):
+        yield from pod_templates(each)
+
+
+def kuberay(*overrides: str) -> dict[str, str]:
+    return render(load_template("kuberay", overrides))
+
+
+def test_the_same_settings_render_the_same_files_and_commands_for_what_comes_next(template: ClusterTemplate):
+    files = render(template)
+    assert files == render(type(template).model_validate(template.model_dump()))
+    assert list(files) == [*template.files(), "NEXT.md"]
+    assert "```bash" in files["NEXT.md"]
+    assert all(text.endswith("\n") for text in files.values())
+
+
+def test_shell_scripts_have_no_flaw_that_shellcheck_knows(template: ClusterTemplate):
+    if not (shellcheck := shutil.which("shellcheck")):
+        pytest.skip("shellcheck is not installed")
+    files = render(template)
+    blocks = "".join(re.findall(r"```bash\n(.*?)```", files["NEXT.md"], re.DOTALL))
+    scripts = [text for text in files.values() if text.startswith("#!")]
+    inner = [
+        found for text in scripts for found in re.findall(r"<< 'END'\n(set -eu\n.*?)^END$", text, re.M | re.S)
+    ]
+    for script in [*scripts, *(f"#!/bin/bash\n{text}" for text in (*inner, blocks))]:
+        command = [shellcheck, "--exclude=SC2086,SC2154,SC2164,SC2029", "-"]
+        done = subprocess.run(command, input=script, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name.startswith("kuberay")])
+def test_kubernetes_objects_fit_the_schemas_of_their_kinds(variant: str):
+    validate = pytest.importorskip("kubernetes_validate").validate
+    found = list(objects(render(load_template(*VARIANTS[variant]))))
+    for each in found:
+        if table := SPECS.get((each["apiVersion"], each["kind"])):
+            assert list(misfits(each["spec"], table, each["kind"])) == []
+            for pod in pod_templates(each):
+                holder = {
+                    "apiVersion": "v1",
+                    "kind": "PodTemplate",
+                    "metadata": {"name": "x"},
+                    "template": pod,
+                }
+                validate(holder, "1.33", strict=True)
+        else:
+            validate(each, "1.33", strict=True)
+    places = [(each["kind"], each["metadata"]["name"]) for each in found]
+    assert len(set(places)) == len(places)
+    assert {each["metadata"]["namespace"] for each in found} == {"cloze"}
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name.startswith("kuberay")])
+def test_pods_are_confined_limited_and_given_time_to_save(variant: str):
+    template = load_template(*VARIANTS[variant])
+    for pod in pods(render(template)):
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["automountServiceAccountToken"] is False
+        (container,) = spec["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"].keys() >= {"cpu", "memory"}
+        volumes = {each["name"] for each in spec["volumes"]} | {"data"}
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        if container["name"].startswith("ray-") and container["name"] != "ray-job-submitter":
+            assert spec["terminationGracePeriodSeconds"] > template.grace_s
+            assert container["lifecycle"]["preStop"]["exec"]["command"][:3] == [
+                "python",
+                "-m",
+                "cluster.drain",
+            ]
+            assert container.keys() >= {"startupProbe", "readinessProbe", "livenessProbe"}
+            assert "/dev/shm" in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_every_secret_that_pods_read_is_made_by_a_printed_command():
+    files = kuberay(*EVERYTHING)
+    text = files["NEXT.md"].replace("\\\n", "")
+    made = {
+        (name, key)
+        for name, rest in re.findall(r"kubectl create secret generic (\S+)(.*)", text)
+        for key in re.findall(r"--from-literal=([\w-]+)=\"\$\(openssl rand", rest)
+    }
+    read = re.findall(r"secretKeyRef: \{name: \"?([\w-]+)\"?, key: \"?([\w-]+)\"?\}", "".join(files.values()))
+    assert set(read) == made
+    assert len(made) == 4
+
+
+def test_selectors_of_budgets_policies_and_services_choose_pods_that_exist():
+    files = kuberay(*EVERYTHING, JOB)
+    labels = [pod["metadata"]["labels"] for pod in pods(files)]
+    selectors = [
+        selector.get("matchLabels", selector)
+        for each in objects(files)
+        if each["kind"] in ("PodDisruptionBudget", "NetworkPolicy", "Service")
+        for selector in [each["spec"].get("selector") or each["spec"]["podSelector"]]
+    ]
+    assert len(selectors) == 2 + 4 + 3
+    for selector in selectors:
+        assert any(selector.items() <= each.items() for each in labels), selector
+
+
+def test_ray_listens_to_its_own_pods_and_the_operator_only():
+    (policy,) = [
+        each
+        for each in objects(kuberay())
+        if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "cloze-ray"
+    ]
+    own, operator = policy["spec"]["ingress"]
+    assert list(own["from"][0]) == ["podSelector"]
+    assert operator["from"][0]["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": "kuberay-operator"
+    }
+    assert operator["ports"] == [{"port": 8265}, {"port": 52365}]
+
+
+def test_a_job_is_one_that_can_be_tried_again_and_waits_in_its_queue():
+    (job,) = [each for each in objects(kuberay(*EVERYTHING, JOB)) if each["kind"] == "RayJob"]
+    assert job["spec"]["backoffLimit"] == 3
+    assert job["spec"]["entrypoint"] == "cloze pretrain run.yaml 'data.stores.0.path=a b'"
+    variables = json.loads(job["spec"]["runtimeEnvYAML"])["env_vars"]
+    assert variables["CLOZE_SUBMISSION_ID"] == "cloze-cloze"
+    assert variables["CLOZE_WORKDIR"] == "/shared"
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert job["spec"]["suspend"] is True
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name.startswith("ray-up")])
+def test_ray_itself_accepts_the_configuration_of_ray_up(variant: str):
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    template = load_template(*VARIANTS[variant])
+    config = prepare_config(yaml.safe_load(render(template)["cluster.yaml"]))
+    validate_config(config)
+    assert config["available_node_types"]["worker"]["max_workers"] == 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(LINES)
+@example("$(touch /tmp/owned)")
+@example("a'b\"c: {# `")
+def test_any_line_of_text_reaches_pods_and_scripts_unchanged(text: str):
+    head = next(pods(render(with_variable("kuberay", text))))
+    values = {each["name"]: each.get("value") for each in head["spec"]["containers"][0]["env"]}
+    assert values["TEXT"] == text.replace("$", "$$")
+    node = render(with_variable("ssh", text))["node.sh"]
+    (line,) = [each for each in node.split("\n") if each.startswith("export TEXT=")]
+    shell = subprocess.run(
+        ["bash", "-c", f'{line}\nprintf %s "$TEXT"'], capture_output=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert shell.stdout.decode() == text
+    options = yaml.safe_load(render(with_variable("ray-up", text))["cluster.yaml"])["docker"]["run_options"]
+    (option,) = [each for each in options if "TEXT=" in each]
+    shell = subprocess.run(
+        ["bash", "-c", f"printf %s {option}"], capture_output=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert shell.stdout.decode() == f"--env=TEXT={text}"
+
+
+def with_variable(kind: str, text: str) -> ClusterTemplate:
+    template = load_template(kind, ("tracking.enabled=false",) if kind == "kuberay" else ())
+    return type(template).model_validate({**template.model_dump(), "env": {"TEXT": text}})
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_names_that_could_break_out_are_refused_and_paths_are_quoted(text: str):
+    for kind, keys in {
+        "kuberay": ("name", "image"),
+        "slurm": ("name", "partition"),
+        "ssh": ("head",),
+    }.items():
+        plain = load_template(kind).model_dump()
+        for key in keys:
+            with pytest.raises(ValueError, match=key):
+                TEMPLATES[kind].model_validate({**plain, key: text})
+    quoted = TEMPLATES["slurm"].model_validate(
+        {**load_template("slurm").model_dump(), "shared": f"/a b/{text}"}
+    )
+    script = render(quoted)["cloze.sbatch"]
+    (line,) = [each for each in script.split("\n") if each.startswith("cd ")]
+    shell = subprocess.run(
+        ["bash", "-c", f"printf '%s|' {line[3:]}"], capture_output=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert shell.stdout.decode() == f"/a b/{text}|"
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\x00b", "a\u2028b", "http://me:secret@host/"])
+def test_line_breaks_and_credentials_are_refused(text: str):
+    for kind in ("kuberay", "slurm", "ray-up", "ssh"):
+        with pytest.raises(ValueError, match="env"):
+            with_variable(kind, text)
+
+
+def test_a_variable_with_the_name_of_a_secret_is_refused():
+    with pytest.raises(ConfigError) as caught:
+        load_template("ssh", ("env.MLFLOW_TRACKING_PASSWORD=x",))
+    assert "would hold a secret in clear" in str(caught.value)
+
+
+def test_all_problems_are_told_at_once_with_the_nearest_names():
+    with pytest.raises(ConfigError) as caught:
+        load_template(
+            "kuberay", ("nmae=x", "workers.replicas=0", "storage.mount=relative", "namespace=Not_OK")
+        )
+    message = str(caught.value)
+    assert "did you mean name?" in message
+    assert "4 problems" in message
+    assert all(key in message for key in ("workers.replicas", "storage.mount", "namespace"))
+    with pytest.raises(ConfigError, match="Did you mean slurm"):
+        load_template("slrum")
+    with pytest.raises(MissingInputError):
+        load_template("missing.yaml")
+
+
+def test_google_cloud_names_all_that_it_lacks():
+    with pytest.raises(ConfigError) as caught:
+        load_template("ray-up", ("cloud=gcp",))
+    assert "zone, project, machine_image" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hours", "shown"), [(24, "1-00:00:00"), (0.5, "0-00:30:00"), (100.25, "4-04:15:00")]
+)
+def test_time_limits_are_written_as_slurm_reads_them(hours: float, shown: str):
+    script = render(load_template("slurm", (f"hours={hours}",)))["cloze.sbatch"]
+    assert f"#SBATCH --time={shown}\n" in script
+
+
+@pytest.mark.skipif(not shutil.which("sbatch"), reason="no Slurm here")
+def test_slurm_would_take_the_job(tmp_path: Path):
+    script = tmp_path / "cloze.sbatch"
+    script.write_text(
+        render(load_template("slurm", ("nodes=1", "gpus_per_node=0", "cpus_per_node=1")))["cloze.sbatch"]
+    )
+    done = subprocess.run(["sbatch", "--test-only", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
