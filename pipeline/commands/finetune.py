@@ -142,12 +142,12 @@ def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxy
             row.reference or "random weights",
             *([", ".join(f"{name} {value:g}" for name, value in row.choice.items())] if searched else []),
             row.num_seeds or "",
-            ", ".join(f"{name} {percent(row.mean[name], row.std[name])}" for name in row.mean),
+            ", ".join(f"{name} {_shown(name, row.mean[name], row.std[name])}" for name in row.mean),
         ]
         for row in rows
     ]
     headings = ["task", "from", *(["settings"] if searched else []), "seeds", "mean ± standard deviation"]
-    print_table("scores, in percent", headings, cells)
+    print_table("scores, shares in percent", headings, cells)
     typer.echo(protocol(rows, keeps_best=any(score.kept_epoch for score in scores)))
     for start, average in glue_averages(rows, kinds).items():
         typer.echo(f"GLUE's average from {start}, on the development sets: {percent(average, None)}")
@@ -156,6 +156,13 @@ def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxy
 def percent(mean: float, std: float | None) -> str:
     """Mean and standard deviation in percent, such as `56.3 ± 1.2`."""
     return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+
+
+def _shown(metric: str, mean: float, std: float | None) -> str:
+    """Mean and standard deviation of a metric in its unit."""
+    from pipeline.finetune.metrics.units import shown
+
+    return shown(metric, mean) + ("" if std is None else f" ± {shown(metric, std)}")
 
 
 def _settings(
@@ -266,6 +273,9 @@ def _show_preview(found: Preview, as_json: bool) -> None:
         for task in found.tasks
     ]
     print_table("tasks", headings, rows)
+    for task in found.tasks:
+        for note in task.notes:
+            typer.echo(f"{task.task}: {note}.")
     typer.echo("Time: training on one device of this machine, from a few updates; evaluation comes to it.")
 
 

@@ -86,17 +86,27 @@ def generate(
     language: Annotated[
         str | None, typer.Option(help="Language tag of an mBART, such as en_XX.", show_default=False)
     ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The text is a user's turn: answer it as learned in fine-tuning.")
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option(help="With --chat: a system turn before it.", show_default=False)
+    ] = None,
     ema: Average = False,
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Continue a text with a decoder, or answer it with an encoder-decoder."""
+    """Continue a text with a decoder, or answer it with an encoder-decoder; --chat asks a network that learned
+    conversations."""
     from dataclasses import asdict
 
     from cluster.artefacts.errors import ConfigError
     from models.generation.config import GenerationConfig
     from pipeline.prompting.networks import load_language_model
-    from pipeline.prompting.writing import write
+    from pipeline.prompting.writing import chat_prompt, write
+
+    if system is not None and not chat:
+        raise ConfigError("--system has no meaning without --chat.", next_step="add --chat")
 
     drawn = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
     given = {name: value for name, value in drawn.items() if value is not None}
@@ -112,11 +122,12 @@ def generate(
     except ValueError as error:
         raise ConfigError(f"These options do not fit: {error}", next_step="cloze generate --help") from None
     network = load_language_model(reference, runs_dir, "ema" if ema else "model")
-    found = write(network, text, settings, language=language)
+    prompt = chat_prompt(network, text, system) if chat else text
+    found = write(network, prompt, settings, language=language, is_chat=chat)
     if as_json:
         print_json({"from": network.reference, "prompt": text, "texts": [asdict(each) for each in found]})
         return
-    begins = text if network.kind == "left_to_right" else ""
+    begins = text if network.kind == "left_to_right" and not chat else ""
     for each in found:
         typer.echo(f"{begins}{each.text}")
 

@@ -66,6 +66,8 @@ class Source:
     """Names of the labels, where it classifies and they are known."""
     notes: tuple[str, ...] = ()
     """Parts of the artefact that are not exported."""
+    chat_template: str | None = None
+    """How conversations are written, in Jinja; None where it learned none."""
     part: str | None = None
     """`generator` or `discriminator`, where one of an ELECTRA was asked for."""
     trial: str | None = None
@@ -344,6 +346,8 @@ def _write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
         "model_max_length": source.config.max_positions,
         "clean_up_tokenization_spaces": False,
     }
+    if source.chat_template is not None:
+        settings["chat_template"] = source.chat_template
     for role, names in ROLE_NAMES.items():
         if role in roles:
             settings |= dict.fromkeys(names, tokenizer.id_to_token(roles[role]))

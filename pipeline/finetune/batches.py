@@ -60,8 +60,10 @@ class UpdatePlan:
         ]
 
 
-def pad_rows(rows: Ragged, numbers: np.ndarray, fill: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pad rows of different lengths on the right.
+def pad_rows(
+    rows: Ragged, numbers: np.ndarray, fill: int, *, left: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pad rows of different lengths on the right, or on the left.
 
     Args:
         rows: int64 values.
@@ -72,7 +74,8 @@ def pad_rows(rows: Ragged, numbers: np.ndarray, fill: int) -> tuple[np.ndarray, 
         int64 [batch, length of the longest], and bool of the same shape that is true at elements of the rows.
     """
     chosen = rows.take(numbers)
-    present = np.arange(chosen.lengths.max()) < chosen.lengths[:, None]
+    place, lengths = np.arange(chosen.lengths.max()), chosen.lengths[:, None]
+    present = place >= len(place) - lengths if left else place < lengths
     padded = np.full(present.shape, fill, dtype=np.int64)
     padded[present] = chosen.values
     return padded, present

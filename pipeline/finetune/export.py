@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic import TypeAdapter
@@ -134,6 +134,7 @@ def load_finetuned(
             input=InputEntry(kind=KIND, uri=str(directory), fingerprint=found.manifest.fingerprint),
             labels=found.labels,
             trial=trial,
+            chat_template=chat_template_of(found, tasks),
         )
 
 
@@ -190,7 +191,12 @@ def _start_of(found: FinetunedNetwork) -> str:
 
 
 def _head_of(found: FinetunedNetwork, tasks: Tasks) -> Head:
-    return tasks[found.manifest.config["tasks"][found.trial.task]["kind"]].head_of(found.network)
+    return tasks[found.settings["kind"]].head_of(found.network)
+
+
+def chat_template_of(found: FinetunedNetwork, tasks: Tasks = TASKS) -> str | None:
+    """The template of the conversations that a network learned, in Jinja; None where it learned none."""
+    return tasks[found.settings["kind"]].chat_template(found.settings, found.network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +209,11 @@ class FinetunedNetwork:
     """Of its task, in the order of their numbers."""
     weights_file: Path
     manifest: Manifest
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of its task, as the scores were made with."""
+        return self.manifest.config["tasks"][self.trial.task]
 
 
 def finetuned_network(directory: Path, trial: str | None = None) -> FinetunedNetwork:

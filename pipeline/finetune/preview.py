@@ -43,6 +43,8 @@ class TaskPreview:
     """Of each training."""
     seconds: float
     """Estimate for all trainings on one device of this machine, without evaluation."""
+    notes: tuple[str, ...]
+    """What the form tells of the encoded examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ def _preview(
         trainings=len(trials),
         updates=max(map(runner.num_updates, trials)),
         seconds=seconds_of_a_token * float(lengths.sum()) * sum(epochs),
+        notes=task.notes,
     )
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pipeline.finetune.metrics.glue import glue_average
+from pipeline.finetune.metrics.units import LOWER_IS_BETTER
 from pipeline.finetune.scores import Initial, Score
 
 
@@ -32,7 +33,7 @@ class SummaryRow:
     """Sample standard deviation (n - 1) by metric; None with a single seed."""
     median: dict[str, float]
     best: dict[str, float]
-    """The highest of the seeds."""
+    """The best of the seeds."""
 
 
 def summarise(scores: Iterable[Score], *, all_choices: bool = False) -> list[SummaryRow]:
@@ -106,7 +107,7 @@ def _summary(group: list[Score], num_choices: int) -> SummaryRow:
         mean={name: statistics.fmean(found) for name, found in values.items()},
         std={name: statistics.stdev(found) if len(found) > 1 else None for name, found in values.items()},
         median={name: statistics.median(found) for name, found in values.items()},
-        best={name: max(found) for name, found in values.items()},
+        best={name: (min if name in LOWER_IS_BETTER else max)(found) for name, found in values.items()},
     )
 
 

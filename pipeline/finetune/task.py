@@ -101,6 +101,12 @@ class TaskConfig(Config):
         """The head, in `transformers`, of this network after it was trained on a task of this form."""
         return cls.head
 
+    @classmethod
+    def chat_template(cls, settings: Mapping[str, Any], network: NetworkConfig) -> str | None:
+        """The template of conversations that an export carries, for a task with these settings, as the manifest of
+        scores holds them; None where no conversations were learned."""
+        return None
+
     def load(self) -> TaskData[Any]:
         """Read or make the examples.
 

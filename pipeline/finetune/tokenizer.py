@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError
 from data_prep.tokenizers.special import NAMES, REQUIRED_ROLES, find_special_tokens, vocabulary_size
@@ -70,6 +70,19 @@ class TextTokenizer:
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Decode each row of ids, without special tokens and without white space around the text."""
         return [text.strip() for text in self._tokenizer.decode_batch([list(row) for row in rows])]
+
+    def token(self, number: int) -> str:
+        """The token with an id, as the vocabulary writes it."""
+        return str(self._tokenizer.id_to_token(number))
+
+    def with_special_tokens(self, more: Sequence[str] = ()) -> Tokenizer:
+        """A copy that reads `more` tokens, and those that begin, end and pad a text, as single tokens wherever a text
+        names them. `transformers` makes those with a role special, too, where the file does not say so."""
+        found = Tokenizer.from_str(self._tokenizer.to_str())
+        known = {token.content for token in found.get_added_tokens_decoder().values()}
+        named = {*map(self.token, (self.special[role] for role in REQUIRED_ROLES)), *more}
+        found.add_special_tokens([AddedToken(token) for token in sorted(named - known)])
+        return found
 
     def id_of(self, token: str) -> int | None:
         """The id of a token, such as a language tag; None when the vocabulary lacks it."""

@@ -20,6 +20,8 @@ from models.sequence_to_sequence import SequenceToSequence
 from models.weights import check_tensors
 from pipeline.checkpoints.references import Weights, resolve_model
 from pipeline.exporting.exporting import Source, network_of
+from pipeline.finetune.reference import RANDOM, resolve_start
+from pipeline.prompting.chat import chat_template_of
 from pipeline.prompting.texts import PromptTokenizer
 
 if TYPE_CHECKING:
@@ -51,9 +53,11 @@ class LanguageModel:
     config: TransformerConfig
     tokenizer: PromptTokenizer
     directory: Path | None
-    """Of a model that `transformers` can read; None for a checkpoint of cloze."""
+    """Of a model that `transformers` can read; None for a checkpoint or scores of cloze."""
     reads_both_ways: bool = False
     """Whether a decoder reads a prompt in both directions."""
+    chat_template: str | None = None
+    """How conversations are written, in Jinja; None for a network that learned none."""
 
     @property
     def device(self) -> torch.device:
@@ -67,13 +71,16 @@ class LanguageModel:
 
 
 def load_language_model(reference: str, runs_dir: Path, weights: Weights = "model") -> LanguageModel:
-    """The network that a reference stands for. Of an ELECTRA this is the generator, which predicts tokens.
+    """The network that a reference, or a directory of scores with models, stands for. Of an ELECTRA this is the
+    generator, which predicts tokens.
 
     Raises:
         ReferenceNotFoundError, CorruptCheckpointError, MismatchError: as `resolve_model`; and MismatchError for a
             network that predicts no tokens, or whose weights do not fit.
     """
-    pretrained = resolve_model(reference, runs_dir, weights)
+    is_plain = weights != "model" or reference == RANDOM
+    pretrained = None if is_plain else resolve_start(reference, runs_dir)
+    pretrained = pretrained or resolve_model(reference, runs_dir, weights)
     if isinstance(pretrained.model, ElmoConfig):
         raise MismatchError(
             f"{pretrained.reference} is an ELMo, which predicts words from one side at a time and fills no masks.",
@@ -96,6 +103,7 @@ def load_language_model(reference: str, runs_dir: Path, weights: Weights = "mode
             f"The tokenizer {tokenizer.path} has {tokenizer.vocab_size} ids, the network {config.vocab_size}.",
             next_step="put the tokenizer there that the network was trained with",
         )
+    is_own = pretrained.step is not None or pretrained.weights_file is not None
     return LanguageModel(
         reference=pretrained.reference,
         fingerprint=pretrained.fingerprint,
@@ -103,8 +111,9 @@ def load_language_model(reference: str, runs_dir: Path, weights: Weights = "mode
         model=model.eval().to(best_device()),
         config=config,
         tokenizer=tokenizer,
-        directory=None if pretrained.step is not None else pretrained.directory,
+        directory=None if is_own else pretrained.directory,
         reads_both_ways=_reads_both_ways(pretrained),
+        chat_template=chat_template_of(pretrained),
     )
 
 

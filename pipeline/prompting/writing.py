@@ -34,7 +34,12 @@ class Written:
 
 
 def write(
-    network: LanguageModel, text: str, settings: GenerationConfig, *, language: str | None = None
+    network: LanguageModel,
+    text: str,
+    settings: GenerationConfig,
+    *,
+    language: str | None = None,
+    is_chat: bool = False,
 ) -> list[Written]:
     """Continue a text with a decoder, or answer it with an encoder-decoder.
 
@@ -45,6 +50,7 @@ def write(
         settings: how to search or sample; its special tokens are filled in here. Without `max_new_tokens`, 50 tokens
             are written, or as many as the network has positions for.
         language: language tag of an mBART.
+        is_chat: the text comes from `chat_prompt`, with all of its special tokens.
 
     Returns:
         `num_return_sequences` texts.
@@ -59,7 +65,7 @@ def write(
             next_step="let it fill masks: cloze fill",
         )
     is_decoder = network.kind == "left_to_right"
-    ids, tokens = (_prompt if is_decoder else _source)(network, text, language)
+    ids, tokens = (_prompt if is_decoder else _source)(network, text, language, is_chat)
     if not ids:
         raise ConfigError(
             "There is no text to continue.", next_step="give one word at least: cloze generate TEXT"
@@ -91,20 +97,67 @@ def write(
     return [Written(network.tokenizer.decode_behind(before, row), score, tuple(row)) for row, score in rows]
 
 
-def _prompt(network: LanguageModel, text: str, language: str | None) -> tuple[list[int], dict[str, Any]]:
+def chat_prompt(network: LanguageModel, text: str, system: str | None = None) -> str:
+    """The text behind which a network responds to a user's turn.
+
+    Raises:
+        MismatchError: the network has no template, or its template refuses these turns.
+    """
+    from jinja2 import TemplateError
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    if network.chat_template is None:
+        raise MismatchError(
+            f"{network.reference} has no template of conversations.",
+            next_step="leave out --chat; or fine-tune on conversations first: cloze finetune"
+            f" configs/finetune/instructions.yaml --from {network.reference}",
+        )
+    turns = [{"role": "user", "content": text}]
+    if system is not None:
+        turns.insert(0, {"role": "system", "content": system})
+    special: dict[str, Any] = {
+        f"{role}_token": network.tokenizer.plain.token(number)
+        for role, number in network.tokenizer.special.items()
+    }
+    try:
+        # Rendered in a sandbox: a directory may come from a stranger.
+        rendered, _ = render_jinja_template(
+            [turns], chat_template=network.chat_template, add_generation_prompt=True, **special
+        )
+    except TemplateError as error:
+        raise MismatchError(
+            f"The chat_template of {network.reference} refuses these turns: {error}",
+            next_step="leave out --system, or correct the template",
+        ) from None
+    return rendered[0]
+
+
+def _ids(network: LanguageModel, text: str, is_chat: bool) -> list[int]:
+    """Ids of a text without special tokens around it."""
+    if is_chat:
+        return network.tokenizer.plain.with_special_tokens().encode(text, add_special_tokens=False).ids
+    return network.tokenizer.encode(text).ids
+
+
+def _prompt(
+    network: LanguageModel, text: str, language: str | None, is_chat: bool
+) -> tuple[list[int], dict[str, Any]]:
     """Ids that a decoder continues, and the token that ends its text."""
     tokenizer = network.tokenizer
     own = network.directory is None
-    first = [tokenizer.special["bos"]] if own else tokenizer.around()[0]
+    outside = [tokenizer.special["bos"]] if own else tokenizer.around()[0]
+    first = [] if is_chat else outside
     tokens = {"eos_token_id": tokenizer.special["eos"]} | _stored_tokens(network)
-    return [*first, *tokenizer.encode(text).ids], {"eos_token_id": tokens["eos_token_id"]}
+    return [*first, *_ids(network, text, is_chat)], {"eos_token_id": tokens["eos_token_id"]}
 
 
-def _source(network: LanguageModel, text: str, language: str | None) -> tuple[list[int], dict[str, Any]]:
+def _source(
+    network: LanguageModel, text: str, language: str | None, is_chat: bool
+) -> tuple[list[int], dict[str, Any]]:
     """Ids that an encoder reads, and the special tokens of its decoder."""
     tokenizer = network.tokenizer
     layout = generation_format(network.config, tokenizer.plain, language)
-    ids = [*layout.source.first, *tokenizer.encode(text).ids, *layout.source.last]
+    ids = [*layout.source.first, *_ids(network, text, is_chat), *layout.source.last]
     forced = layout.target.first[0] if network.directory is None and layout.target.first else None
     tokens = {
         "decoder_start_token_id": layout.start,

@@ -100,6 +100,15 @@ class PaddedBatch:
     targets: dict[str, Tensor]
     """Tensors that the form compares the network's outputs with."""
 
+    @classmethod
+    def of(cls, inputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> PaddedBatch:
+        """A batch in host memory."""
+        tensors = (
+            {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+            for arrays in (inputs, targets)
+        )
+        return cls(*tensors)
+
     def to(self, device: torch.device) -> PaddedBatch:
         """A copy on another device."""
         return PaddedBatch(
@@ -129,6 +138,11 @@ class PreparedTask(Protocol):
     @property
     def parts(self) -> tuple[Part, ...]:
         """The parts of the network that start from a checkpoint."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a dry run tells of the encoded examples; empty in most forms."""
         ...
 
     @property

@@ -8,6 +8,7 @@ from pipeline.finetune.forms.base import PreparedTask, TaskContext
 from pipeline.finetune.forms.choices.task import ChoicesTask
 from pipeline.finetune.forms.classification.task import ClassificationTask
 from pipeline.finetune.forms.generation.task import GenerationTask
+from pipeline.finetune.forms.instructions.task import InstructionTask
 from pipeline.finetune.forms.spans.task import SpanTask
 from pipeline.finetune.forms.tags.task import TagsTask
 
@@ -17,5 +18,6 @@ FORMS: Mapping[str, Callable[[TaskContext], PreparedTask]] = {
     "tags": TagsTask.prepare,
     "choices": ChoicesTask.prepare,
     "generation": GenerationTask.prepare,
+    "instructions": InstructionTask.prepare,
 }
 """Functions that encode the examples of a task for a network, by form."""

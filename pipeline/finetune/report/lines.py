@@ -151,9 +151,30 @@ def _largest_share(scores: Sequence[float | None]) -> float:
     return 1 / sum(math.exp(score - max(finite)) for score in finite)
 
 
+def _response(line: Line) -> Judged:
+    mean = line["loss"] / max(1, line["tokens"])
+    remark = f"{mean:.2f} nats per token, {line['tokens']} tokens"
+    return Judged((mean, 0.0), line["response"], "(not written)", remark)
+
+
 _KEYS: Mapping[str, str] = MappingProxyType(
-    {"logits": "label", "scores": "choice", "n_best": "span", "reference": "text", "tags": "tags"}
+    {
+        "logits": "label",
+        "scores": "choice",
+        "n_best": "span",
+        "reference": "text",
+        "tags": "tags",
+        "response": "response",
+    }
 )
 _JUDGES: Mapping[str, Callable[[dict[str, Any]], Judged]] = MappingProxyType(
-    {"label": _label, "choice": _choice, "span": _span, "text": _text, "tags": _tags, "number": _number}
+    {
+        "label": _label,
+        "choice": _choice,
+        "span": _span,
+        "text": _text,
+        "tags": _tags,
+        "response": _response,
+        "number": _number,
+    }
 )

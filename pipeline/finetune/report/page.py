@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.credentials import without_credentials
+from pipeline.finetune.metrics.units import shown
 from pipeline.finetune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, Interval, confidence_interval
 from pipeline.finetune.report.curves import Curve, plot, thinned
 from pipeline.finetune.report.errors import WrongPrediction, worst_of
@@ -73,6 +74,7 @@ def render_page(directory: Path, runs_dir: Path) -> str:
     )
     environment.filters |= {
         "percent": percent,
+        "shown": lambda value, metric: shown(metric, value),
         "printed": printed,
         "number": lambda value: f"{value:,}",
         "visible": visible,

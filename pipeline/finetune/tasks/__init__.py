@@ -14,6 +14,7 @@ from pipeline.finetune.tasks.cola import ColaConfig
 from pipeline.finetune.tasks.conll_ner import ConllNerConfig
 from pipeline.finetune.tasks.conllu_pos import ConlluPosConfig
 from pipeline.finetune.tasks.copa import CopaConfig
+from pipeline.finetune.tasks.instructions import InstructionsConfig
 from pipeline.finetune.tasks.mnli import MnliConfig
 from pipeline.finetune.tasks.mrpc import MrpcConfig
 from pipeline.finetune.tasks.mrqa import MrqaConfig
@@ -71,6 +72,7 @@ TaskChoice = Annotated[
     | XsumConfig
     | CnnDailymailConfig
     | TranslationConfig
+    | InstructionsConfig
     | RowsClassificationConfig
     | RowsRegressionConfig
     | RowsSpansConfig

@@ -72,6 +72,7 @@ class ChoicesTask:
     read: Read
 
     test = None
+    notes = ()
 
     @classmethod
     def prepare(cls, context: TaskContext) -> ChoicesTask:

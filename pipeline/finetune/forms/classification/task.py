@@ -151,6 +151,7 @@ class ClassificationTask:
     """The frozen features that a linear layer reads; None for the whole network."""
 
     evaluation_batch_size = EVALUATION_BATCH_SIZE
+    notes = ()
 
     @classmethod
     def prepare(cls, context: TaskContext) -> ClassificationTask:

@@ -49,6 +49,7 @@ class GenerationTask:
 
     parts = (Part("network.", ("",)),)
     test = None
+    notes = ()
 
     @classmethod
     def prepare(cls, context: TaskContext) -> GenerationTask:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
@@ -97,7 +96,7 @@ def _encoder_decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, st
         "predicted_positions": np.flatnonzero(predicted),
     }
     targets = {"targets": written[predicted], "prompts": input_ids, "prompt_mask": present}
-    return PaddedBatch(_tensors(inputs), _tensors(targets))
+    return PaddedBatch.of(inputs, targets)
 
 
 def _decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int) -> PaddedBatch:
@@ -109,13 +108,10 @@ def _decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int
     # The last token of a prompt predicts the first one of the target.
     first = sources.lengths[:, None] - 1
     predicted = (place >= first) & (place < first + targets.lengths[:, None])
-    width = sources.lengths.max()
-    present = np.arange(width) >= width - sources.lengths[:, None]
-    prompts = np.full(present.shape, pad_id, dtype=np.int64)
-    prompts[present] = sources.values
+    prompts, present = pad_rows(part.sources, rows, pad_id, left=True)
     inputs = {"input_ids": input_ids, "predicted_positions": np.flatnonzero(predicted)}
     given = {"targets": targets.values, "prompts": prompts, "prompt_mask": present}
-    return PaddedBatch(_tensors(inputs), _tensors(given))
+    return PaddedBatch.of(inputs, given)
 
 
 def _encoder_decoder_format(
@@ -131,10 +127,6 @@ def _decoder_format(
     bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
     (prompt,) = tokenizer.ids([config.prompt])
     return GenerationFormat(SequenceFormat((bos,), (), tuple(prompt)), SequenceFormat((), (), (eos,)), bos)
-
-
-def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
 
 
 WRITERS: Mapping[str, Writer] = MappingProxyType(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,7 @@ class SpanTask:
     """Whether a decoder starts with padding; see `starts_with_padding`."""
 
     test = None
+    notes = ()
     evaluation_batch_size = EVALUATION_BATCH_SIZE
 
     @classmethod
@@ -100,7 +101,7 @@ class SpanTask:
             "begins": (token >= own[:, 0]) & (token < own[:, 1]),
             "ends": (token >= part.first[rows, None]) & (token < (part.first + part.size)[rows, None]),
         }
-        return PaddedBatch(_tensors(inputs), _tensors(targets))
+        return PaddedBatch.of(inputs, targets)
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """Mean of the cross-entropies of begin and end, summed over windows."""
@@ -163,7 +164,3 @@ class SpanTask:
     def answered(self, outputs: np.ndarray) -> Answered:
         """Texts from spans."""
         return answer_questions(self.config, self.questions, self.evaluation, outputs)
-
-
-def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}

@@ -188,6 +188,7 @@ class TagsTask:
 
     evaluation_batch_size = EVALUATION_BATCH_SIZE
     test = None
+    notes = ()
 
     @classmethod
     def prepare(cls, context: TaskContext) -> TagsTask:

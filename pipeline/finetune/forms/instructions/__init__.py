@@ -1,0 +1,1 @@
+"""Instruction tuning: the responses of conversations, behind the turns before them."""
