@@ -10,8 +10,7 @@ from pipeline.config.loading import Config
 from pipeline.finetune.files.rows import Row
 from pipeline.finetune.forms.instructions.settings import Conversation, InstructionTaskConfig
 from pipeline.finetune.forms.instructions.template import ROLES, Turn
-from pipeline.finetune.task import TaskData
-from pipeline.finetune.tasks.rows.base import RowsTaskConfig, name_of, rows_of, text_in, value_of, wrong_row
+from pipeline.finetune.tasks.rows.base import RowsTaskConfig, name_of, rows_of, text_in, value_of
 
 
 class ConversationColumns(Config):
@@ -36,28 +35,29 @@ class InstructionsConfig(RowsTaskConfig, InstructionTaskConfig):
     columns: ConversationColumns = ConversationColumns()
     """Names of the columns."""
 
-    def load(self) -> TaskData[Conversation]:
-        """Read both files.
+    def examples(self, path: Path) -> Iterator[Conversation]:
+        """The conversations of a file.
 
         Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a file cannot be read, or a row is no conversation that ends with a response.
+            MissingInputError: it is missing.
+            ConfigError: it cannot be read, or a row is no conversation that ends with a response.
         """
-        return TaskData.of_files(*self.sides(self._conversations), self.files)
-
-    def _conversations(self, path: Path) -> Iterator[Conversation]:
         columns = self.columns
         for row in rows_of(path):
-            read = _turns_of_messages if columns.messages in row.values else _turns_of_pair
+            # Parquet has a column in all rows, with null where a row has no value.
+            is_chat = row.values.get(columns.messages) is not None
+            read = _turns_of_messages if is_chat else _turns_of_pair
             turns = tuple(read(row, columns))
-            yield Conversation(name_of(row, columns.id), turns, f"{path}, line {row.name.rpartition('-')[2]}")
+            yield Conversation(
+                name_of(row, columns.id), turns, f"{path}, {row.unit} {row.name.rpartition('-')[2]}"
+            )
 
 
 def _turns_of_pair(row: Row, columns: ConversationColumns) -> Iterator[Turn]:
     if columns.prompt not in row.values:
         near = ", ".join(f"`{name}`" for name in row.values) or "nothing"
         problem = f"there is neither `{columns.messages}` nor `{columns.prompt}`; there is {near}"
-        raise wrong_row(row, problem, "set columns.messages or columns.prompt to one of them")
+        raise row.error(problem, "set columns.messages or columns.prompt to one of them")
     names = {"user": columns.prompt, "assistant": columns.response}
     # A row without a system turn may leave its column empty.
     if columns.system is not None and row.values.get(columns.system):
@@ -67,7 +67,7 @@ def _turns_of_pair(row: Row, columns: ConversationColumns) -> Iterator[Turn]:
         if role in names:
             content = text_in(row, settings[role], names[role]).strip()
             if not content:
-                raise wrong_row(row, f"the column `{names[role]}` is empty", "fill it, or leave the row out")
+                raise row.error(f"the column `{names[role]}` is empty", "fill it, or leave the row out")
             yield Turn(role, content)
 
 
@@ -75,25 +75,23 @@ def _turns_of_messages(row: Row, columns: ConversationColumns) -> Iterator[Turn]
     messages = value_of(row, "messages", columns.messages)
     if not isinstance(messages, list) or not messages:
         remedy = 'write it as [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
-        raise wrong_row(row, f"the column `{columns.messages}` is no list of turns", remedy)
+        raise row.error(f"the column `{columns.messages}` is no list of turns", remedy)
     turns = [_turn(row, number, message) for number, message in enumerate(messages, 1)]
     if problem := _disorder(turns):
         remedy = "begin with system or user, let user and assistant take turns, and end with assistant"
-        raise wrong_row(row, problem, remedy)
+        raise row.error(problem, remedy)
     yield from turns
 
 
 def _turn(row: Row, number: int, message: Any) -> Turn:
     if not isinstance(message, dict):
-        raise wrong_row(row, f"turn {number} is no object", "give every turn a `role` and a `content`")
+        raise row.error(f"turn {number} is no object", "give every turn a `role` and a `content`")
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
-        raise wrong_row(
-            row, f"turn {number} has the role {role!r}", f"use one of the roles {', '.join(ROLES)}"
-        )
+        raise row.error(f"turn {number} has the role {role!r}", f"use one of the roles {', '.join(ROLES)}")
     if not isinstance(content, str) or not content.strip():
         problem = f"turn {number} ({role}) has no content"
-        raise wrong_row(row, problem, "give it a text, or leave the conversation out")
+        raise row.error(problem, "give it a text, or leave the conversation out")
     return Turn(role, content.strip())
 
 
