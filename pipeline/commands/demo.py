@@ -26,7 +26,7 @@ def demo(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Text to scores on two cores: documents, tokens, pre-training, fine-tuning; about ten minutes."""
+    """Text to scores on two cores: documents, tokens, pre-training, fine-tuning; about four minutes."""
     from pipeline.demo.demo import run_demo
 
     report = run_demo(out, kill_a_worker=kill_a_worker)
@@ -37,12 +37,13 @@ def demo(
 
 
 def render(report: Report) -> None:
-    """Print the table and the three commands to type next."""
+    """Print the tables, the commands to type next, and the page of the scores."""
     rows = {
         "corpus": f"{report.documents:,} documents, {report.duplicates:,} exact duplicates dropped,"
         f" {report.tokens:,} tokens",
         "pre-training": f"{report.steps:,} steps, {report.tokens_per_s:,.0f} tokens/s",
-        "held-out masked-LM loss": f"{report.loss_start:.2f} at the start, {report.loss_end:.2f} at the end",
+        "held-out masked-LM loss": f"{report.loss_start:.2f} at the start, {report.loss_end:.2f} at the end"
+        f" (on {report.held_out_samples:,} samples: ± {report.loss_error:.2f})",
         **({"a worker was killed": report.killed} if report.killed else {}),
         "time": ", ".join(f"{part} {spent:.0f} s" for part, spent in report.seconds.items()),
         "tokens": report.tokens_directory,
@@ -57,3 +58,5 @@ def render(report: Report) -> None:
         f"  cloze resume {report.run} --runs-dir {report.runs_dir} --allow-changed steps steps={report.steps + 600}"
     )
     print(f"  cloze lineage {report.scores_directory} --runs-dir {report.runs_dir}")
+    if report.page:
+        print(f"\nThe scores as a page, with their errors and where they come from: open\n  {report.page}")

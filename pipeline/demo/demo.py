@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import read_metrics
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "demo"
+PAGE_FILE = "scores.html"
 _POLL_S = 0.2
 
 
@@ -43,10 +45,15 @@ class Report:
     loss_start: float
     """Held-out masked-LM loss before training, nats per predicted token."""
     loss_end: float
+    loss_error: float
+    """Standard error of `loss_end`, from `held_out_samples` samples."""
+    held_out_samples: int
     killed: str
     """The killed worker and the step at which the run continued; empty without a kill."""
     scores: list[Score]
     scores_directory: str
+    page: str
+    """The HTML page of the scores, as a file:// URI; empty where it could not be written."""
     seconds: dict[str, float]
     """Wall time of each part."""
     runs_dir: str
@@ -87,11 +94,13 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
     with ray_runtime("local", num_cpus=max(2, os.cpu_count() or 2)):
         with _timed(seconds, "1/3  data: documents, dedup, tokenizer, tokens"):
             prepared = prepare(data, evaluation_texts=evaluation_texts)
-        with _timed(seconds, "2/3  pre-training: RoBERTa, masked LM, ZeRO-2 on 2 workers"):
+        with _timed(seconds, "2/3  pre-training: a small encoder, masked LM, ZeRO-2 on 2 workers"):
             run, killed = _pretrain(settings, kill_a_worker)
     with _timed(seconds, "3/3  fine-tuning: 2 tasks x 3 seeds, pre-trained and random weights"):
         pretrained = resolve_model(f"{run.path}@latest", settings.runs_dir)
-        scores = finetune(tasks, pretrained, replace=True)
+        page = out / PAGE_FILE
+        page.unlink(missing_ok=True)
+        scores = finetune(tasks, pretrained, replace=True, on_page=partial(page.write_text, encoding="utf-8"))
     held_out, train = read_metrics(run, LogKind.HELD_OUT), read_metrics(run)
     return Report(
         documents=prepared.dedup.stats["documents_kept"],
@@ -103,9 +112,12 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
         tokens_per_s=sorted(step["tokens_per_s"] for step in train)[len(train) // 2],
         loss_start=held_out[0]["loss"],
         loss_end=held_out[-1]["loss"],
+        loss_error=held_out[-1]["mlm/loss_standard_error"],
+        held_out_samples=settings.evaluation.samples,
         killed=killed,
         scores=scores,
         scores_directory=str(scores_directory(tasks, pretrained)),
+        page=page.as_uri() if page.is_file() else "",
         seconds=seconds,
         runs_dir=str(settings.runs_dir),
         tracking_uri=run.info.tracking_uri,

@@ -39,7 +39,7 @@ def finetune(
     *,
     replace: bool = False,
     track: StartRun = start_run,
-    on_page: Callable[[str], None] | None = None,
+    on_page: Callable[[str], object] | None = None,
 ) -> list[Score]:
     """Train every task from the checkpoint (and from random weights, if asked), once per seed.
 

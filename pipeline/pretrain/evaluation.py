@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from cluster.train_group import Rank
 from pipeline.engine.interface import TrainingEngine
@@ -44,8 +47,8 @@ class Evaluation:
 
     @torch.no_grad()
     def measure(self, engine: TrainingEngine, rank: Rank, beat: Callable[[], None]) -> dict[str, float]:
-        """The metrics of `terms.metric_names`, and `TERM/loss/SOURCE` of every source; where sources are measured
-        alone, all metrics of each.
+        """The metrics of `terms.metric_names`, `TERM/loss_standard_error`, and `TERM/loss/SOURCE` of every source;
+        where sources are measured alone, all metrics of each.
 
         All ranks must call it.
 
@@ -72,6 +75,7 @@ class Evaluation:
         beat: Callable[[], None],
     ) -> dict[str, float]:
         counts = dict.fromkeys(self._weights, 0.0)
+        squares = torch.zeros((len(self._weights), 3), dtype=torch.float64, device=engine.device)
         for turn in range(-(-self._micro_batches // rank.world_size)):
             beat()
             number = turn * rank.world_size + rank.rank
@@ -81,6 +85,41 @@ class Evaluation:
             losses, correct = engine(**batch.data.on(engine.device))
             if number < self._micro_batches:
                 totals.add(losses, correct, batch.data.sources_on(engine.device))
+                squares += _squares(losses, batch.data.counts, self._weights)
                 counts = {term: counts[term] + batch.data.counts[term] for term in counts}
-        sums, all_counts = summed(totals.sums, list(counts.values()))
-        return totals.means(sums, dict(zip(counts, all_counts, strict=True)))
+        own = torch.cat([totals.sums, squares.flatten()])
+        sums, all_counts = summed(own, list(counts.values()))
+        counts = dict(zip(counts, all_counts, strict=True))
+        products = np.reshape(sums[len(totals.sums) :], squares.shape)
+        means = totals.means(sums[: len(totals.sums)], counts)
+        if self._micro_batches < 2:
+            return means
+        return means | {
+            f"{term}/loss_standard_error": standard_error(
+                means[f"{term}/loss"], count, self._micro_batches, row
+            )
+            for (term, count), row in zip(counts.items(), products, strict=True)
+        }
+
+
+def _squares(losses: Mapping[str, Tensor], counts: Mapping[str, float], terms: Iterable[str]) -> Tensor:
+    """[terms, 3] float64: of a micro-batch's summed loss l and its predictions n, the products l l, l n and n n."""
+    sums = torch.stack([losses[term].double() for term in terms])
+    numbers = sums.new_tensor([counts[term] for term in terms])
+    return torch.stack([sums * sums, sums * numbers, numbers * numbers], dim=-1)
+
+
+def standard_error(mean: float, count: float, groups: int, products: Sequence[float]) -> float:
+    """The standard error of a mean loss, in nats, from micro-batches as independent groups of predictions: predictions
+    of one document are alike, and would by themselves promise too small an error (the ratio estimator of Cochran 1977,
+    Sampling Techniques, section 2.11).
+
+    Args:
+        mean: loss of a prediction.
+        count: predictions.
+        groups: micro-batches, at least 2.
+        products: [3] sums over micro-batches of l l, l n and n n, for summed loss l and number of predictions n.
+    """
+    loss_loss, loss_count, count_count = products
+    residuals = max(0.0, loss_loss - 2 * mean * loss_count + mean * mean * count_count)
+    return math.sqrt(residuals * groups / (groups - 1)) / max(count, 1.0)

@@ -124,6 +124,7 @@ def test_a_run_logs_every_step_with_what_operators_look_at(runs: dict[str, RunDi
     held_out = read_metrics(runs["plain"], "held_out")
     assert [entry["step"] for entry in held_out] == [0, 6, 12]
     assert held_out[0]["mlm/loss"] == held_out[0]["loss"]
+    assert 0 < held_out[0]["mlm/loss_standard_error"] < 0.1
     assert held_out[0]["mlm/perplexity"] == pytest.approx(math.exp(held_out[0]["loss"]))
 
 

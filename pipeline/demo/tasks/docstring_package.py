@@ -19,7 +19,7 @@ from pipeline.demo.tasks.held_out_sentences import (
     read_sentences,
     too_few,
 )
-from pipeline.finetune.forms.classification.settings import Example
+from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
 from pipeline.finetune.task import TaskData
 
 MASKED_NAME = "PACKAGE"
@@ -35,7 +35,7 @@ ALIASES = {
 """Other names by which sentences give a package away."""
 
 
-class DocstringPackageConfig(HeldOutTaskConfig):
+class DocstringPackageConfig(HeldOutTaskConfig, ClassificationTaskConfig):
     """Classification of docstring sentences by package; all packages are equally frequent."""
 
     kind: Literal["docstring_package"] = "docstring_package"

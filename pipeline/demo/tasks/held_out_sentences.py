@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import InputEntry
-from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig
+from pipeline.finetune.task import TaskConfig
 from pipeline.samples.noise.noise import Noise
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ _MIN_WORD_SHARE = 0.7
 """Share of a sentence's blank-separated parts that must be words; the rest may be code or numbers."""
 
 
-class HeldOutTaskConfig(ClassificationTaskConfig):
-    """Classification of sentences from the held-out documents of a token store."""
+class HeldOutTaskConfig(TaskConfig):
+    """Settings that tasks on sentences from the held-out documents of a token store share."""
 
     evaluation_sets = ()
 

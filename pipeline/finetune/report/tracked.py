@@ -18,7 +18,7 @@ TABLE_FILE = "scores-table.json"
 
 
 def publish_page(
-    directory: Path, runs_dir: Path, tracked_runs: Sequence[str], on_page: Callable[[str], None] | None
+    directory: Path, runs_dir: Path, tracked_runs: Sequence[str], on_page: Callable[[str], object] | None
 ) -> None:
     """Render the page of committed scores once, hand it on, and log it. What fails is told on stderr with the command
     that makes the page again.

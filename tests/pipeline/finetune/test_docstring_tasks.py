@@ -13,14 +13,9 @@ import pytest
 from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep import token_store
 from data_prep.document import Document
+from pipeline.demo.tasks.docstring_code import CODE, DocstringCodeConfig, tag_words
 from pipeline.demo.tasks.docstring_package import DocstringPackageConfig
-from pipeline.demo.tasks.docstring_word_order import (
-    DocstringWordOrderConfig,
-    exchange_halves,
-    exchange_neighbours,
-)
 from pipeline.demo.tasks.held_out_sentences import read_sentences, split_sentences
-from pipeline.samples.noise.noise import Noise
 
 PACKAGES = ("numpy", "ray", "sklearn", "torch")
 NOUNS = ("matrix", "actor", "model", "tensor", "array", "worker", "score", "layer")
@@ -30,7 +25,7 @@ def sentence(number: int, package: str) -> str:
     """A sentence of eleven words that no other number has."""
     first, second = NOUNS[number % 8], NOUNS[number // 8 % 8]
     digits = " ".join("abcdefghij"[int(digit)] * 3 for digit in f"{number:03d}")
-    return f"Return the {first} of {package} whose {second} is {digits} here."
+    return f"Return the `{first}` of {package} whose {second} is {digits} here."
 
 
 class Store:
@@ -73,16 +68,16 @@ def package_config(**changes) -> DocstringPackageConfig:
     return DocstringPackageConfig.model_validate(plain | changes)
 
 
-def order_config(**changes) -> DocstringWordOrderConfig:
+def code_config(**changes) -> DocstringCodeConfig:
     plain = {"store": Path("tokens"), "train_examples": 120, "evaluation_examples": 60}
-    return DocstringWordOrderConfig.model_validate(plain | changes)
+    return DocstringCodeConfig.model_validate(plain | changes)
 
 
 def documents_of(examples) -> set[str]:
     return {example.id.partition("#")[0] for example in examples}
 
 
-@pytest.mark.parametrize("config", [package_config(), order_config()], ids=lambda config: config.kind)
+@pytest.mark.parametrize("config", [package_config(), code_config()], ids=lambda config: config.kind)
 def test_no_document_is_on_both_sides_and_all_are_held_out(store, config):
     data = config.load()
     train, evaluation = documents_of(data.train), documents_of(data.evaluation)
@@ -90,11 +85,15 @@ def test_no_document_is_on_both_sides_and_all_are_held_out(store, config):
     assert all(int(doc_id.removeprefix("docs:")) % 2 == 0 for doc_id in train | evaluation)
 
 
-@pytest.mark.parametrize("config", [package_config(), order_config()], ids=lambda config: config.kind)
-def test_examples_are_the_same_every_time_and_labels_are_balanced(store, config):
+@pytest.mark.parametrize("config", [package_config(), code_config()], ids=lambda config: config.kind)
+def test_examples_are_the_same_every_time(store, config):
     data = config.load()
     assert data == config.load()
     assert (len(data.train), len(data.evaluation)) == (120, 60)
+
+
+def test_packages_are_equally_frequent(store):
+    data = package_config().load()
     counts = Counter(example.label for example in data.evaluation)
     assert set(counts.values()) == {60 // len(data.labels)}
 
@@ -120,14 +119,14 @@ def test_aliases_are_masked_in_any_case(store):
 def test_text_found_on_both_sides_stays_in_the_evaluation_only(store):
     shared = "Arrays are converted before they are used by the estimator."
     store.all_documents = [dataclasses.replace(d, text=f"{d.text}\n{shared}") for d in store.all_documents]
-    sentences = read_sentences(order_config())
+    sentences = read_sentences(code_config())
     assert sum(s.text == shared for s in sentences.train) == 0
     assert sum(s.text == shared for s in sentences.evaluation) == 1
 
 
 def test_too_little_text_is_an_error_that_says_what_was_found(store):
     with pytest.raises(ConfigError, match=r"held_out 0\.01.* too few.*found \d+"):
-        order_config(train_examples=5000).load()
+        code_config(train_examples=5000).load()
     with pytest.raises(ConfigError, match=r"too few.*sentences of 5 packages are needed, found 4"):
         package_config(packages=5).load()
 
@@ -138,59 +137,47 @@ def test_documents_without_packages_are_an_error(store):
         package_config().load()
 
 
-@pytest.mark.parametrize("disorder", ["halves", "neighbours"])
-def test_every_sentence_occurs_in_order_and_disordered_with_the_same_words(store, disorder):
-    data = order_config(disorder=disorder).load()
-    for disordered, ordered in zip(data.train[::2], data.train[1::2], strict=True):
-        assert (data.labels[disordered.label], data.labels[ordered.label]) == ("disordered", "in_order")
-        assert disordered.text_a != ordered.text_a
-        assert Counter(disordered.text_a.split()) == Counter(ordered.text_a.split())
+def test_code_is_tagged_and_its_marks_are_gone(store):
+    data = code_config().load()
+    assert data.labels == ("O", CODE)
+    for sentence in (*data.train, *data.evaluation):
+        assert not any("`" in word for word in sentence.words)
+        assert [word in NOUNS for word in sentence.words[:3]] == [False, False, True]
+        assert [number for number, tag in enumerate(sentence.tags) if tag == CODE] == [2]
 
 
-def test_neither_capital_nor_full_stop_gives_the_order_away(store):
-    data = order_config().load()
-    assert all(e.text_a[0].islower() and e.text_a[-1].isalpha() for e in (*data.train, *data.evaluation))
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Call ``np.sum`` first.", ["np.sum"]),
+        ("It is (`axis`), or :func:`~torch.sum`!", ["axis", "~torch.sum"]),
+        ("All `Tensor`s of `nn.Module`_ are moved.", ["Tensor", "nn.Module"]),
+        ("Nothing is marked here.", None),
+        ("Code of `two words` is unclear.", None),
+        ("Half of a `pair is unclear.", None),
+        ("A ``pair` of unequal marks is unclear.", None),
+    ],
+)
+def test_marks_of_docstrings_are_read(text: str, code: list[str] | None):
+    tagged = tag_words(text)
+    found = tagged and [word for word, tag in zip(*tagged, strict=True) if tag == CODE]
+    assert found == code
 
 
-WORDS = [f"w{n}" for n in range(12)]
+def test_punctuation_around_words_does_not_tell_their_tags():
+    tagged = tag_words("See (the `axis`), if any.")
+    assert tagged
+    assert tagged[0] == ["See", "the", "axis", "if", "any"]
 
 
-def test_halves_are_exchanged_in_the_middle_third():
-    for draw in range(20):
-        moved = exchange_halves(WORDS, 1.0, Noise.of(draw))
-        assert moved is not None
-        cut = 12 - moved.index("w0")
-        assert moved == WORDS[cut:] + WORDS[:cut]
-        assert 4 <= cut < 8
-
-
-def test_halves_are_not_cut_after_punctuation():
-    words = ["a", "b,", "c,", "d,", "e", "f"]
-    assert exchange_halves(words, 1.0, Noise.of(1)) is None
-    assert exchange_halves(["a", "b", "c,", "d", "e", "f"], 1.0, Noise.of(1)) == [
-        "c,",
-        "d",
-        "e",
-        "f",
-        "a",
-        "b",
-    ]
-
-
-@pytest.mark.parametrize(("share", "pairs"), [(0.01, {1}), (0.5, {2}), (1.0, {4, 5})])
-def test_exchanged_neighbours_keep_both_ends_and_move_by_one_place(share, pairs):
-    for draw in range(20):
-        moved = exchange_neighbours(WORDS, share, Noise.of(draw))
-        assert moved is not None
-        places = [WORDS.index(word) for word in moved]
-        assert (places[0], places[-1]) == (0, 11)
-        distances = [abs(place - n) for n, place in enumerate(places)]
-        assert max(distances) == 1
-        assert sum(distances) / 2 in pairs
-
-
-def test_sentence_of_equal_words_has_no_neighbours_to_exchange():
-    assert exchange_neighbours(["no"] * 6, 1.0, Noise.of(1)) is None
+def test_metrics_count_words_of_code(store):
+    config = code_config()
+    sentences = config.load().evaluation[:2]
+    right = [sentence.tags for sentence in sentences]
+    assert config.measure(sentences, right) == {"f1": 1.0, "accuracy": 1.0}
+    prose = ["O"] * len(right[1])
+    measured = config.measure(sentences, [right[0], prose])
+    assert measured["f1"] == pytest.approx(2 / 3)
 
 
 def test_sentences_end_at_full_stops_and_paragraphs_but_not_at_line_ends():
@@ -211,7 +198,7 @@ def test_underlined_headings_belong_to_no_sentence():
 def test_code_and_fragments_are_no_sentences(store):
     junk = ">>> x = np.ones(3); y = x + 1; print(x, y)\n\nstarts in lower case and ends here.\n\nToo short."
     store.all_documents = [dataclasses.replace(d, text=f"{junk}\n\n{d.text}") for d in store.all_documents]
-    assert all(s.text.startswith("Return the") for s in read_sentences(order_config()).train)
+    assert all(s.text.startswith("Return the") for s in read_sentences(code_config()).train)
 
 
 def test_checkpoint_that_saw_the_documents_is_refused(store, make_config, checkpoint, monkeypatch):
@@ -220,6 +207,6 @@ def test_checkpoint_that_saw_the_documents_is_refused(store, make_config, checkp
 
     state = SimpleNamespace(identity={"data": {"held_out": 0.01}})
     monkeypatch.setattr(checkpoints, "read_trainer_state", lambda directory: state)
-    tasks = {"order": {"kind": "docstring_word_order", "store": "tokens", "held_out": 0.05}}
-    with pytest.raises(MismatchError, match=r"trained on all but 0\.01.*\n.*tasks\.order\.held_out=0\.01"):
+    tasks = {"code": {"kind": "docstring_code", "store": "tokens", "held_out": 0.05}}
+    with pytest.raises(MismatchError, match=r"trained on all but 0\.01.*\n.*tasks\.code\.held_out=0\.01"):
         make_workload(make_config(tasks=tasks), checkpoint)
