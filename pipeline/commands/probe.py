@@ -72,6 +72,9 @@ def probe(
     overrides: Overrides = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the result of other settings.")] = False,
     html: Html = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Directory that holds the runs; else the configuration's.")
+    ] = None,
     ema: Average = False,
     as_json: Json = False,
 ) -> None:
@@ -84,7 +87,7 @@ def probe(
 
     settings = load_config(ProbeConfig, config, overrides or ())
     require_place(html)
-    network = load_features(reference, settings.runs_dir, "ema" if ema else "model")
+    network = load_features(reference, runs_dir or settings.runs_dir, "ema" if ema else "model")
     directory, found = probe_layers(settings, network, replace=replace)
     if html is not None:
         write_page(html, page(network.reference, found))

@@ -158,6 +158,9 @@ def prompt(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Correct for what answers are worth without a text.")
     ] = False,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Directory that holds the runs; else the configuration's.")
+    ] = None,
     ema: Average = False,
     as_json: Json = False,
 ) -> None:
@@ -175,7 +178,7 @@ def prompt(
         "calibrate": calibrate or None,
     }
     config = _prompt_config(task, overrides or [], given)
-    network = load_language_model(reference, config.runs_dir, "ema" if ema else "model")
+    network = load_language_model(reference, runs_dir or config.runs_dir, "ema" if ema else "model")
     found = prompt_task(config, network)
     if as_json:
         print_json({**asdict(found), "overall": asdict(found.overall)})
