@@ -143,6 +143,13 @@ class ExportError(ClozeError, ValueError):
     runbook = "export-a-model.md"
 
 
+class UntrustedArtefactError(ClozeError):
+    """Signatures are asked for, and an artefact has none by a trusted key."""
+
+    exit_code = 26
+    runbook = "untrusted-artefact.md"
+
+
 class WorkersLostError(ClozeError):
     """Training workers kept failing after all retries were spent."""
 

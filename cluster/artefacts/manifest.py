@@ -10,7 +10,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,11 +19,21 @@ from typing import Annotated, Any
 
 import orjson
 import xxhash
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
 
+from cluster.artefacts import signatures
 from cluster.artefacts.confined import confined_name, inside
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError
+from cluster.artefacts.signatures import Signature
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
@@ -43,6 +53,13 @@ class FileEntry(_Frozen):
     xxh3_128: str
     rows: int | None = None
     tokens: int | None = None
+    sha256: str | None = None
+    """In signed manifests only."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a SHA-256, as earlier versions read it."""
+        return {name: value for name, value in dump(self).items() if name != "sha256" or value is not None}
 
     def under(self, directory: Path) -> Path:
         """Path of the file if the artefact is in `directory`.
@@ -85,6 +102,8 @@ class Manifest(_Frozen):
     stats: dict[str, Any]
     created_by: CreatedBy
     fingerprint: str
+    signature: Signature | None = None
+    """Of all the above; None where nobody signs."""
 
     @field_validator("files")
     @classmethod
@@ -162,9 +181,40 @@ def make_manifest(
     )
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write `manifest.json` durably: temporary name, fsync, rename."""
-    write_durably(directory / MANIFEST_NAME, manifest_bytes(manifest))
+def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
+    """Write `manifest.json` durably: temporary name, fsync, rename. Returns the manifest, signed where this process
+    signs."""
+    found = signed(manifest, lambda entry: sha256_of(entry.under(directory)))
+    write_durably(directory / MANIFEST_NAME, manifest_bytes(found))
+    return found
+
+
+def signed(manifest: Manifest, digest: Callable[[FileEntry], str]) -> Manifest:
+    """The manifest with a signature, and the SHA-256 of every file; unchanged where this process does not sign.
+
+    Args:
+        digest: the SHA-256 of a file whose entry has none.
+    """
+    if not signatures.is_signing():
+        return manifest
+    files = [
+        entry if entry.sha256 else entry.model_copy(update={"sha256": digest(entry)})
+        for entry in manifest.files
+    ]
+    unsigned = manifest.model_copy(update={"files": tuple(files), "signature": None})
+    return unsigned.model_copy(update={"signature": signatures.sign(signed_bytes(unsigned))})
+
+
+def signed_bytes(manifest: Manifest) -> bytes:
+    """The bytes that a signature is of: canonical JSON of everything but the signature."""
+    plain = manifest.model_dump(mode="json", exclude={"signature"})
+    return orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 hex digest of a local file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -177,13 +227,18 @@ def write_durably(path: Path, data: bytes) -> None:
     os.replace(temporary, path)
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path, *, anyone: bool = False) -> Manifest:
     """Read the manifest of a committed artefact.
+
+    Args:
+        anyone: whether it need not be signed where signatures are asked for.
 
     Raises:
         CorruptArtefactError: the manifest is missing or unreadable, or its checksum or fingerprint does not fit its
             contents.
         MismatchError: it was written by a newer cloze.
+        UntrustedArtefactError: signatures are asked for, and it has no good one.
+        UntrustedArtefactError: signatures are asked for, and it has no good one.
     """
     path = directory / MANIFEST_NAME
     try:
@@ -193,14 +248,15 @@ def read_manifest(directory: Path) -> Manifest:
             f"{directory} is not a committed artefact: it has no {MANIFEST_NAME}.",
             next_step="run the command that makes it again; it continues from what is finished",
         ) from None
-    return parse_manifest(data, str(path))
+    return parse_manifest(data, str(path), anyone=anyone)
 
 
-def parse_manifest(data: bytes, place: str) -> Manifest:
+def parse_manifest(data: bytes, place: str, *, anyone: bool = False) -> Manifest:
     """Parse and check the contents of a manifest's file.
 
     Args:
         place: the file's path or URI, for error messages.
+        anyone: as for `read_manifest`.
 
     Raises:
         CorruptArtefactError, MismatchError: as `read_manifest` does.
@@ -219,12 +275,21 @@ def parse_manifest(data: bytes, place: str) -> Manifest:
         raise CorruptArtefactError(
             f"{place} was altered: it states fingerprint {manifest.fingerprint}, its contents give {expected}."
         )
+    if not anyone:
+        signatures.require_trusted(place, signed_bytes(manifest), manifest.signature)
+    if manifest.signature is not None and not all(entry.sha256 for entry in manifest.files):
+        raise CorruptArtefactError(f"{place} is signed, but has no SHA-256 of some files.")
     return manifest
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The contents of `manifest.json`, with a checksum."""
-    return orjson.dumps(seal(manifest.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
+    return orjson.dumps(seal(_plain(manifest)), option=orjson.OPT_INDENT_2)
+
+
+def _plain(manifest: Manifest) -> dict[str, Any]:
+    """JSON-like data; without a signature, as earlier versions read it."""
+    return manifest.model_dump(mode="json", exclude=None if manifest.signature else {"signature"})
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -25,6 +25,7 @@ from cluster.artefacts.manifest import (
     hash_file,
     make_manifest,
     read_manifest,
+    sha256_of,
     write_manifest,
 )
 from cluster.artefacts.seen_files import SeenFiles
@@ -89,19 +90,30 @@ def find_damage(
             return Damage(entry.path, f"{size_bytes} bytes instead of {entry.size_bytes}")
         if not deep or (only is not None and entry.path not in only):
             return None
-        if seen is not None and seen.has(path, entry.xxh3_128):
+        # A cache that is shared with those who do not ask for signatures must not vouch for the SHA-256.
+        known = entry.sha256 or entry.xxh3_128
+        if seen is not None and seen.has(path, known):
             return None
         before = path.stat()
-        digest = hash_file(path)[0]
-        if digest == entry.xxh3_128:
-            if seen is not None:
-                seen.add(path, digest, before)
-            return None
-        return Damage(entry.path, f"xxh3_128 is {digest} instead of {entry.xxh3_128}")
+        if reason := difference(path, entry):
+            return Damage(entry.path, reason)
+        if seen is not None:
+            seen.add(path, known, before)
+        return None
 
     # Reading and hashing release the GIL, so threads make verification as fast as the disk.
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         return [damage for damage in pool.map(check, manifest.files) if damage is not None]
+
+
+def difference(path: Path, entry: FileEntry) -> str:
+    """How the hashes of a file differ from its entry; empty where they do not."""
+    digest = hash_file(path)[0]
+    if digest != entry.xxh3_128:
+        return f"xxh3_128 is {digest} instead of {entry.xxh3_128}"
+    if entry.sha256 is not None and (digest := sha256_of(path)) != entry.sha256:
+        return f"SHA-256 is {digest} instead of {entry.sha256}"
+    return ""
 
 
 def describe_damage(directory: Path, manifest: Manifest) -> str:
@@ -123,6 +135,7 @@ def open_artefact(
     only: Collection[str] | None = None,
     seen: SeenFiles | None = None,
     repair: str = "",
+    anyone: bool = False,
 ) -> Manifest:
     """Read and verify a committed artefact.
 
@@ -132,12 +145,14 @@ def open_artefact(
         only: paths of the files that are hashed; None means all.
         seen: cache of files that need not be hashed again; verified files are added.
         repair: the command that repairs it, for the error message.
+        anyone: whether it need not be signed where signatures are asked for.
 
     Raises:
         MissingInputError: it is an artefact of another kind.
         CorruptArtefactError: names the artefact and every damaged file.
+        UntrustedArtefactError: signatures are asked for, and it has no good one.
     """
-    manifest = read_manifest(directory)
+    manifest = read_manifest(directory, anyone=anyone)
     if kind is not None and manifest.kind != kind:
         beside = directory.parent / kind
         raise MissingInputError(
@@ -175,7 +190,7 @@ def commit(
     entries = list(files) if files is not None else hash_tree(staging)
     manifest = make_manifest(kind, config=config, inputs=inputs, files=entries, stats=stats or {})
     with storage_errors(directory):
-        write_manifest(staging, manifest)
+        manifest = write_manifest(staging, manifest)
         for entry in entries:
             _fsync(entry.under(staging))
         _fsync(staging)

@@ -11,6 +11,7 @@ import orjson
 
 from cluster.artefacts.errors import CorruptCheckpointError, MismatchError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, hash_file
+from cluster.artefacts.signatures import refuse_unsigned
 from cluster.artefacts.storage import contents_of, is_committed, open_artefact
 from pipeline.checkpoints import checkpoint as checkpoints
 from pipeline.checkpoints.hub import hub_name
@@ -107,6 +108,8 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
     tokenizer = find_tokenizer(directory)
     if is_export(directory):
         open_artefact(directory, repair="export it again, or fetch the directory again")
+    else:
+        refuse_unsigned(str(directory), "a model that another program wrote")
     try:
         imported = read_hf_directory(directory)
         check_tokenizer(tokenizer, imported.config.require_vocab_size())

@@ -9,6 +9,7 @@ makes them a checkpoint, and it is the first file to be removed.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import uuid
 from collections.abc import Collection, Iterator, Sequence
@@ -21,8 +22,8 @@ from typing import Any, BinaryIO
 import xxhash
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError
-from cluster.artefacts.manifest import FileEntry, hash_file
-from cluster.artefacts.storage import Damage, storage_errors
+from cluster.artefacts.manifest import FileEntry
+from cluster.artefacts.storage import Damage, difference, storage_errors
 
 _BLOCK_BYTES = 1 << 26
 """Size of a transfer; S3 takes up to 10,000 of them for a file."""
@@ -114,6 +115,13 @@ class Remote:
         ):
             yield stream
 
+    def sha256(self, name: str) -> str:
+        """SHA-256 hex digest of a file, which is read through the network."""
+        digest = hashlib.sha256()
+        for block in self._blocks(name):
+            digest.update(block)
+        return digest.hexdigest()
+
     def copy(self, directory: str, target: str) -> None:
         """Copy all files below a directory to another name."""
         with self._errors(directory, "move"):
@@ -192,7 +200,7 @@ def _keep(blocks: Iterator[bytes], entry: FileEntry, target: Path | None) -> Dam
     """Hash the blocks of a file and put them at `target` if the hash is right."""
     if target is None:
         return _write(blocks, entry, Path(os.devnull))
-    if target.is_file() and hash_file(target) == (entry.xxh3_128, entry.size_bytes):
+    if target.is_file() and target.stat().st_size == entry.size_bytes and not difference(target, entry):
         return None
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -207,14 +215,18 @@ def _keep(blocks: Iterator[bytes], entry: FileEntry, target: Path | None) -> Dam
 
 
 def _write(blocks: Iterator[bytes], entry: FileEntry, copy: Path) -> Damage | None:
-    digest = xxhash.xxh3_128()
+    digests: list[tuple[str, Any, str]] = [("xxh3_128", xxhash.xxh3_128(), entry.xxh3_128)]
+    if entry.sha256 is not None:
+        digests.append(("SHA-256", hashlib.sha256(), entry.sha256))
     try:
         with copy.open("wb") as stream:
             for block in blocks:
-                digest.update(block)
+                for _, digest, _ in digests:
+                    digest.update(block)
                 stream.write(block)
     except FileNotFoundError:
         return Damage(entry.path, "missing")
-    if (found := digest.hexdigest()) != entry.xxh3_128:
-        return Damage(entry.path, f"xxh3_128 is {found} instead of {entry.xxh3_128}")
+    for name, digest, wanted in digests:
+        if (found := digest.hexdigest()) != wanted:
+            return Damage(entry.path, f"{name} is {found} instead of {wanted}")
     return None

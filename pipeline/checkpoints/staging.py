@@ -7,6 +7,7 @@ machine, uploaded to its place and removed here; the manifest is uploaded last.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,8 +26,10 @@ from cluster.artefacts.manifest import (
     Manifest,
     make_manifest,
     manifest_bytes,
+    signed,
     write_durably,
 )
+from cluster.artefacts.signatures import is_signing
 from cluster.artefacts.storage import Damage, commit, storage_errors
 from pipeline.checkpoints.checkpoint import KIND, checkpoint_name, staging_path
 from pipeline.checkpoints.remote import Remote
@@ -42,6 +45,7 @@ class HashingWriter:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._digest = xxhash.xxh3_128()
+        self._sha256 = hashlib.sha256() if is_signing() else None
         self._size_bytes = 0
         self._error: Exception | None = None
 
@@ -53,6 +57,8 @@ class HashingWriter:
                 block = view[start : start + _BLOCK_BYTES]
                 self._stream.write(block)
                 self._digest.update(block)
+                if self._sha256 is not None:
+                    self._sha256.update(block)
         except Exception as error:
             self._error = error
             raise
@@ -73,7 +79,9 @@ class HashingWriter:
 
     def entry(self, path: str) -> FileEntry:
         """The manifest's entry of the bytes written."""
-        return FileEntry(path=path, size_bytes=self._size_bytes, xxh3_128=self._digest.hexdigest())
+        sha256 = None if self._sha256 is None else self._sha256.hexdigest()
+        digest = self._digest.hexdigest()
+        return FileEntry(path=path, size_bytes=self._size_bytes, xxh3_128=digest, sha256=sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +182,9 @@ class Staging:
                 f"{self.remote.place(step)} does not hold what was written: {damages[0]}.",
                 kept="the earlier checkpoints",
             )
-        self.remote.write(f"{step}/{MANIFEST_NAME}", manifest_bytes(manifest))
+        remote = self.remote
+        manifest = signed(manifest, lambda entry: remote.sha256(f"{step}/{entry.path}"))
+        remote.write(f"{step}/{MANIFEST_NAME}", manifest_bytes(manifest))
         shutil.rmtree(self.path, ignore_errors=True)
         return manifest
 

@@ -21,6 +21,7 @@ from pipeline.commands import (
     runs,
     schema,
     scores,
+    signing,
     tokenizer,
     train,
 )
@@ -38,5 +39,19 @@ app.add_typer(cluster.cluster_app, name="cluster")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
 scores.register(finetune.finetune_app)
 app.add_typer(finetune.finetune_app, name="finetune")
-for module in (demo, road, plan, train, prompt, probe, export, runs, checkpoints, jobs, doctor, schema):
+for module in (
+    demo,
+    road,
+    plan,
+    train,
+    prompt,
+    probe,
+    export,
+    runs,
+    checkpoints,
+    jobs,
+    doctor,
+    schema,
+    signing,
+):
     module.register(app)

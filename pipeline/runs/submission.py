@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.artefacts.credentials import has_credentials, split_tracking_credentials
 from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.signatures import KEY_VARIABLE, TRUST_VARIABLE
 from cluster.stopping import LEAVE_S
 
 if TYPE_CHECKING:
     import typer
     from ray.job_submission import JobSubmissionClient
 
-PASSED_ON = ("CLOZE_DATA", "MLFLOW_TRACKING_URI")
-"""Environment variables that a job gets from its submitter when they are set."""
+PASSED_ON = ("CLOZE_DATA", "MLFLOW_TRACKING_URI", KEY_VARIABLE, TRUST_VARIABLE)
+"""Environment variables that a job gets from its submitter when they are set; those of keys are paths."""
 CODE = ("pipeline", "data_prep", "models", "cluster", "pyproject.toml")
 """Packages and files of this installation that a job gets a copy of."""
 CONTROL_VERBS = frozenset({"submit", "jobs", "logs", "stop"})

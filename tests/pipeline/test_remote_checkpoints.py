@@ -22,7 +22,9 @@ from cluster.artefacts.errors import (
     MissingInputError,
     ReferenceNotFoundError,
     StorageError,
+    UntrustedArtefactError,
 )
+from cluster.artefacts.signatures import KEY_VARIABLE, TRUST_VARIABLE, make_keys
 from pipeline.checkpoints.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,
@@ -270,3 +272,19 @@ def test_another_scheme_works_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     store.delete(20)
     assert store.steps() == [10]
     assert EMA_FILE not in {entry.path for entry in store.manifest(10).files}
+
+
+def test_signed_checkpoint_is_read_and_forged_weights_are_not(
+    store: CheckpointStore, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    private, _ = make_keys(tmp_path / "keys", "team")
+    monkeypatch.setenv(KEY_VARIABLE, str(private))
+    write(store, 10)
+    monkeypatch.setenv(TRUST_VARIABLE, str(private.parent))
+    assert all(entry.sha256 for entry in store.manifest(10).files)
+    assert store.damage(10, deep=True) == []
+    assert (store.fetch(10) / MODEL_FILE).is_file()
+    monkeypatch.delenv(KEY_VARIABLE)
+    write(store, 20)
+    with pytest.raises(UntrustedArtefactError, match="is not signed"):
+        store.fetch(20)

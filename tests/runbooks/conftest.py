@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cluster.artefacts.signatures import make_keys
 from data_prep.documents import DocumentStore, read_selected
 from data_prep.selection import Selection
 from pipeline.checkpoints.checkpoint import checkpoint_name, list_checkpoints
@@ -99,6 +100,17 @@ def corrupt_shard(corpus: Corpus, prepared: Path, tmp_path: Path) -> Situation:
     shard = max((out / "tokens").glob("*.arrow"))
     flip_bit(shard)
     return Situation(tmp_path, {"CONFIG": config, "OUT": out}, corpus.environment, (f"{shard}: xxh3_128",))
+
+
+@pytest.fixture
+def untrusted_artefact(corpus: Corpus, prepared: Path, tmp_path: Path) -> Situation:
+    """Tokens that nobody signed, in a team that has keys."""
+    tokens = tmp_path / "tokens"
+    shutil.copytree(prepared / "tokens", tokens)
+    private, public = make_keys(tmp_path / "keys", "team")
+    settings = {"PLACE": tokens, "KEY": private, "TRUSTED": public.parent}
+    expected = ("signed by the key", "every file verifies", "team.pub")
+    return Situation(tmp_path, settings, corpus.environment, expected)
 
 
 @pytest.fixture

@@ -1,0 +1,211 @@
+"""Signatures of manifests (Ed25519, RFC 8032), so that a team reads only artefacts that the team made.
+
+Where `CLOZE_SIGNING_KEY` names a private key, every artefact is signed when it is committed. Where `CLOZE_TRUSTED_KEYS`
+names a directory of public keys, artefacts that none of them signed are refused. Hashes of xxh3_128 find damage, and a
+forger can make files that have them; so signed manifests also hold the SHA-256 of every file.
+
+Keys are the PEM files that `openssl genpkey -algorithm ed25519` and `openssl pkey -pubout` write.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
+
+from cluster.artefacts.errors import ConfigError, MissingInputError, UntrustedArtefactError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+KEY_VARIABLE = "CLOZE_SIGNING_KEY"
+"""Environment variable that names the file of a private key."""
+TRUST_VARIABLE = "CLOZE_TRUSTED_KEYS"
+"""Environment variable that names a directory of public keys, `*.pub`."""
+PUBLIC_SUFFIX = ".pub"
+_NAME_DIGITS = 16
+
+
+class Signature(BaseModel):
+    """A signature, with the name of its key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    """First digits of the SHA-256 of the raw public key."""
+    value: str
+    """Base64 of the 64 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedKeys:
+    """Public keys by name, and the files they are from."""
+
+    directory: Path
+    keys: Mapping[str, Ed25519PublicKey]
+    files: Mapping[str, str]
+
+
+def is_signing() -> bool:
+    """Whether this process signs what it commits."""
+    return bool(os.environ.get(KEY_VARIABLE))
+
+
+def is_trusting() -> bool:
+    """Whether this process reads signed artefacts only."""
+    return bool(os.environ.get(TRUST_VARIABLE))
+
+
+def sign(contents: bytes) -> Signature:
+    """Sign with the key that `CLOZE_SIGNING_KEY` names.
+
+    Raises:
+        MissingInputError, ConfigError: there is no such file, others can read it, or it holds no such key.
+    """
+    key = _read_private(Path(os.environ[KEY_VARIABLE]))
+    return Signature(key=key_name(key.public_key()), value=base64.b64encode(key.sign(contents)).decode())
+
+
+def require_trusted(place: str, contents: bytes, signature: Signature | None) -> str:
+    """Check a signature against the trusted keys; returns the name of the key's file, empty where no keys are named.
+
+    Raises:
+        UntrustedArtefactError: it is unsigned, signed by another key, or its contents are not what was signed.
+    """
+    if not is_trusting():
+        return ""
+    trusted = _read_trusted(Path(os.environ[TRUST_VARIABLE]))
+    if signature is None:
+        raise _untrusted(f"{place} is not signed, and {TRUST_VARIABLE} asks for signatures.")
+    key = trusted.keys.get(signature.key)
+    if key is None:
+        known = ", ".join(sorted(trusted.files.values())) or "none"
+        raise _untrusted(
+            f"{place} was signed by the key {signature.key}, which is not in {trusted.directory} (there: {known})."
+        )
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        key.verify(base64.b64decode(signature.value, validate=True), contents)
+    except (InvalidSignature, binascii.Error):
+        raise _untrusted(
+            f"{place} is not what {trusted.files[signature.key]} signed: it was altered afterwards."
+        ) from None
+    return trusted.files[signature.key]
+
+
+def refuse_unsigned(place: str, what: str) -> None:
+    """Refuse what cannot be signed, such as a directory that another program wrote, where signatures are asked for.
+
+    Raises:
+        UntrustedArtefactError: `CLOZE_TRUSTED_KEYS` is set.
+    """
+    if is_trusting():
+        raise _untrusted(f"{place} is {what}, and {TRUST_VARIABLE} asks for signatures.")
+
+
+def make_keys(directory: Path, name: str) -> tuple[Path, Path]:
+    """Write a new pair of keys; returns the files of the private and of the public one.
+
+    Raises:
+        ConfigError: one of the files is there already.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private, public = directory / f"{name}.pem", directory / f"{name}{PUBLIC_SUFFIX}"
+    if taken := [str(path) for path in (private, public) if path.exists()]:
+        raise ConfigError(f"{' and '.join(taken)} exists already.", next_step="choose another name")
+    key = Ed25519PrivateKey.generate()
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    return private, public
+
+
+def key_name(key: Ed25519PublicKey) -> str:
+    """The name of a key in signatures."""
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:_NAME_DIGITS]
+
+
+def _untrusted(problem: str) -> UntrustedArtefactError:
+    return UntrustedArtefactError(
+        problem,
+        kept="everything; nothing was read",
+        next_step=f"ask who made it; if you trust it, sign it where its maker's key is: cloze sign PLACE; or unset"
+        f" {TRUST_VARIABLE} to read it all the same",
+    )
+
+
+@lru_cache(maxsize=4)
+def _read_private(path: Path) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        data, mode = path.read_bytes(), path.stat().st_mode
+    except OSError as error:
+        raise MissingInputError(
+            f"{KEY_VARIABLE} names {path}, which cannot be read: {error.strerror}.",
+            next_step=f"make keys with `cloze keys {path.stem} --out {path.parent}`, or unset {KEY_VARIABLE}",
+        ) from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"Others can read the private key {path}.", next_step=f"chmod 600 {path}")
+    try:
+        key = load_pem_private_key(data, password=None)
+    except (ValueError, TypeError) as error:
+        raise _no_key(path, str(error)) from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _no_key(path, "it is of another kind")
+    return key
+
+
+def _read_trusted(directory: Path) -> TrustedKeys:
+    """The public keys of a directory. Read every time: a key that is removed is trusted no longer."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    files = sorted(directory.glob(f"*{PUBLIC_SUFFIX}"))
+    if not files:
+        raise MissingInputError(
+            f"{TRUST_VARIABLE} names {directory}, which holds no public key (*{PUBLIC_SUFFIX}).",
+            next_step=f"copy the keys of those you trust there, or unset {TRUST_VARIABLE}",
+        )
+    keys, names = {}, {}
+    for file in files:
+        try:
+            key = load_pem_public_key(file.read_bytes())
+        except (ValueError, TypeError, OSError) as error:
+            raise _no_key(file, str(error)) from None
+        if not isinstance(key, Ed25519PublicKey):
+            raise _no_key(file, "it is of another kind")
+        keys[key_name(key)] = key
+        names[key_name(key)] = file.name
+    return TrustedKeys(directory, keys, names)
+
+
+def _no_key(path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{path} holds no Ed25519 key: {reason}.", next_step="`cloze keys NAME` writes a pair of keys"
+    )

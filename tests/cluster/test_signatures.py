@@ -1,0 +1,172 @@
+"""Signed artefacts are read, and nothing that somebody else made or changed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import orjson
+import pytest
+import xxhash
+from typer.testing import CliRunner
+
+from cluster.artefacts.errors import (
+    ConfigError,
+    CorruptArtefactError,
+    MissingInputError,
+    UntrustedArtefactError,
+)
+from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest, seal, sha256_of, signed_bytes, unseal
+from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.signatures import KEY_VARIABLE, PUBLIC_SUFFIX, TRUST_VARIABLE, make_keys, sign
+from cluster.artefacts.storage import commit, difference, open_artefact
+from pipeline.commands.verbs import app
+
+
+@pytest.fixture
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of keys: this process signs, and trusts its own key."""
+    private, _ = make_keys(tmp_path / "keys", "team")
+    monkeypatch.setenv(KEY_VARIABLE, str(private))
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "keys"))
+    return tmp_path / "keys"
+
+
+def made(directory: Path, text: str = "tokens") -> Path:
+    staging = directory.with_name(f".{directory.name}.partial")
+    staging.mkdir(parents=True)
+    (staging / "data").write_text(text)
+    commit(staging, directory, "tokens", config={"a": 1})
+    return directory
+
+
+def test_signed_artefact_is_read_by_those_who_trust_its_key(team: Path, tmp_path: Path):
+    manifest = open_artefact(made(tmp_path / "artefact"))
+    assert manifest.files[0].sha256 == sha256_of(tmp_path / "artefact" / "data")
+
+
+def test_signing_changes_no_fingerprint(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    signed = read_manifest(made(tmp_path / "signed"))
+    monkeypatch.delenv(KEY_VARIABLE)
+    monkeypatch.delenv(TRUST_VARIABLE)
+    unsigned = made(tmp_path / "unsigned")
+    assert read_manifest(unsigned).fingerprint == signed.fingerprint
+    stored = orjson.loads((unsigned / MANIFEST_NAME).read_bytes())
+    assert "signature" not in stored
+    assert set(stored["files"][0]) == {"path", "size_bytes", "xxh3_128", "rows", "tokens"}
+
+
+def test_unsigned_artefact_is_refused(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(KEY_VARIABLE)
+    artefact = made(tmp_path / "artefact")
+    with pytest.raises(UntrustedArtefactError, match="is not signed"):
+        open_artefact(artefact)
+
+
+def test_artefact_of_another_key_is_refused(team: Path, tmp_path: Path):
+    artefact = made(tmp_path / "artefact")
+    (team / f"team{PUBLIC_SUFFIX}").unlink()
+    make_keys(team, "others")
+    with pytest.raises(UntrustedArtefactError, match=r"not in .*there: others\.pub"):
+        open_artefact(artefact)
+
+
+def test_forged_file_with_the_same_xxh3_is_found(team: Path, tmp_path: Path):
+    """An entry whose xxh3_128 fits stands for the collision that a forger can compute."""
+    artefact = made(tmp_path / "artefact")
+    (artefact / "data").write_text("forged")
+    (entry,) = read_manifest(artefact).files
+    forged = entry.model_copy(update={"xxh3_128": xxhash.xxh3_128_hexdigest(b"forged")})
+    assert "SHA-256" in difference(artefact / "data", forged)
+
+
+def test_altered_manifest_is_refused_though_its_checksums_fit(team: Path, tmp_path: Path):
+    artefact = made(tmp_path / "artefact")
+    contents = unseal(orjson.loads((artefact / MANIFEST_NAME).read_bytes()))
+    contents["stats"] = {"tokens": 7}
+    (artefact / MANIFEST_NAME).write_bytes(orjson.dumps(seal(contents)))
+    with pytest.raises(UntrustedArtefactError, match=r"not what team\.pub signed"):
+        read_manifest(artefact)
+
+
+def test_signature_of_another_artefact_does_not_fit(team: Path, tmp_path: Path):
+    artefact, other = made(tmp_path / "artefact"), made(tmp_path / "other", "others' tokens")
+    contents, donor = (unseal(orjson.loads((one / MANIFEST_NAME).read_bytes())) for one in (artefact, other))
+    contents["signature"] = donor["signature"]
+    (artefact / MANIFEST_NAME).write_bytes(orjson.dumps(seal(contents)))
+    with pytest.raises(UntrustedArtefactError):
+        read_manifest(artefact)
+
+
+def test_signed_manifest_without_sha256_is_damaged(team: Path, tmp_path: Path):
+    """It would leave files to a hash that a forger can meet; only a buggy or hostile signer makes one."""
+    artefact = made(tmp_path / "artefact")
+    manifest = read_manifest(artefact)
+    bare = manifest.model_copy(
+        update={
+            "files": tuple(one.model_copy(update={"sha256": None}) for one in manifest.files),
+            "signature": None,
+        }
+    )
+    resigned = bare.model_copy(update={"signature": sign(signed_bytes(bare))})
+    (artefact / MANIFEST_NAME).write_bytes(orjson.dumps(seal(resigned.model_dump(mode="json"))))
+    with pytest.raises(CorruptArtefactError, match="no SHA-256"):
+        read_manifest(artefact)
+
+
+def test_cache_of_hashed_files_does_not_vouch_for_signed_ones(team: Path, tmp_path: Path):
+    artefact = made(tmp_path / "artefact")
+    seen = SeenFiles()
+    path, before = artefact / "data", (artefact / "data").stat()
+    seen.add(path, read_manifest(artefact).files[0].xxh3_128, before)
+    assert not seen.has(path, read_manifest(artefact).files[0].sha256 or "")
+
+
+def test_private_key_that_others_can_read_is_refused(team: Path, tmp_path: Path):
+    private = team / "open.pem"
+    private.write_bytes((team / "team.pem").read_bytes())
+    private.chmod(0o644)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEY_VARIABLE, str(private))
+        with pytest.raises(ConfigError, match="Others can read"):
+            made(tmp_path / "artefact")
+    assert not (tmp_path / "artefact").exists()
+
+
+def test_missing_key_and_empty_directory_of_keys_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "gone.pem"))
+    with pytest.raises(MissingInputError, match=r"gone\.pem"):
+        made(tmp_path / "artefact")
+    monkeypatch.delenv(KEY_VARIABLE)
+    artefact = made(tmp_path / "another")
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path))
+    with pytest.raises(MissingInputError, match="holds no public key"):
+        open_artefact(artefact)
+
+
+def test_keys_of_openssl_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    private, public = tmp_path / "o.pem", tmp_path / "o.pub"
+    private.touch(mode=0o600)
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
+    subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
+    monkeypatch.setenv(KEY_VARIABLE, str(private))
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path))
+    assert open_artefact(made(tmp_path / "artefact")).signature is not None
+
+
+def test_artefact_is_signed_later_by_a_command(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    key = team / "team.pem"
+    monkeypatch.delenv(KEY_VARIABLE)
+    artefact = made(tmp_path / "artefact")
+    before = read_manifest(artefact, anyone=True)
+    unset = CliRunner().invoke(app, ["sign", str(artefact)])
+    assert isinstance(unset.exception, ConfigError)
+    monkeypatch.setenv(KEY_VARIABLE, str(key))
+    assert CliRunner().invoke(app, ["sign", str(artefact)], catch_exceptions=False).exit_code == 0
+    assert open_artefact(artefact).fingerprint == before.fingerprint
+
+
+def test_damaged_artefact_is_not_signed(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    artefact = made(tmp_path / "artefact")
+    (artefact / "data").write_text("damage")
+    assert isinstance(CliRunner().invoke(app, ["sign", str(artefact)]).exception, CorruptArtefactError)
