@@ -103,7 +103,7 @@ class Manifest(_Frozen):
     created_by: CreatedBy
     fingerprint: str
     signature: Signature | None = None
-    """Of all the above; None where nobody signs."""
+    """Of all the above; None in an unsigned manifest."""
 
     @field_validator("files")
     @classmethod

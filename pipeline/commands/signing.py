@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def keys(
-    name: Annotated[str, typer.Argument(help="Name of the key, such as that of the cluster or the person.")],
+    name: Annotated[str, typer.Argument(help="Name of the key, such as the name of the cluster.")],
     out: Annotated[Path, typer.Option(help="Directory for both files.")] = Path("keys"),
 ) -> None:
     """Make a pair of keys (Ed25519): a private one to sign with, a public one for those who trust it."""
@@ -24,7 +24,7 @@ def keys(
 
     with storage_errors(out):
         private, public = make_keys(out, name)
-    typer.echo(f"private key: {private}  (keep it; nobody else can read it)\npublic key:  {public}")
+    typer.echo(f"private key: {private}  (keep it secret)\npublic key:  {public}")
     typer.echo(
         f"\nTo sign everything that is committed here: export {KEY_VARIABLE}={private.resolve()}"
         f"\nTo read signed artefacts only: copy {public.name} into a directory, and export {TRUST_VARIABLE}=DIRECTORY"
