@@ -31,6 +31,14 @@ class Places:
 
 def run_checks(places: Places) -> list[Check]:
     """All checks, in the order in which their remedies should be applied; none leaves anything behind."""
+    return [
+        *check_machine(places),
+        _guarded("ray", partial(services.check_ray, places.ray_address)),
+    ]
+
+
+def check_machine(places: Places) -> list[Check]:
+    """The checks of this machine, and of the tracking store as it is seen from here."""
     disks = {"data disk": places.data_dir, "runs disk": places.runs_dir}
     checks: list[tuple[str, Callable[[], Check]]] = [
         ("python", software.check_python),
@@ -43,7 +51,6 @@ def run_checks(places: Places) -> list[Check]:
         ("open files", hardware.check_open_files),
         *((name, partial(hardware.check_disk, name, place)) for name, place in disks.items() if place),
         ("durable writes", partial(hardware.check_durable_writes, places.runs_dir)),
-        ("ray", partial(services.check_ray, places.ray_address)),
         ("tracking", partial(services.check_tracking, places.tracking_uri)),
     ]
     return [_guarded(name, check) for name, check in checks]

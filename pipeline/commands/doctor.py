@@ -1,13 +1,18 @@
-"""`cloze doctor`: is this machine fit to run, and what to type if not."""
+"""`cloze doctor`: are this machine and the nodes of a cluster fit to run, and what to type if not."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.commands.output import Json, RunsDir, print_json, print_table
+
+if TYPE_CHECKING:
+    from cluster.checks.check import Check
+    from cluster.checks.nodes import NodeReport
+    from cluster.preflight import Places
 
 
 def register(app: typer.Typer) -> None:
@@ -21,11 +26,21 @@ def doctor(
         Path | None, typer.Option(envvar="CLOZE_DATA", help="Directory of the corpora.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster to check; default: the environment's.")
+        str | None,
+        typer.Option(
+            help="Ray cluster, HOST:6379 or auto, whose nodes are all checked; default: the environment's."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes that the cluster must have; waits for them two minutes.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check Python, packages, compiler, memory, disks, Ray and tracking; exit code 1 when something fails."""
+    """Check this machine and, with a cluster, every node of it; exit code 1 when something fails.
+
+    Python, packages, compiler, memory, disks, tracking; of a cluster also equal versions, shared storage, clocks, and
+    all-reduce between nodes.
+    """
     import os
     from dataclasses import asdict
 
@@ -39,13 +54,46 @@ def doctor(
         tracking_uri=os.environ.get("MLFLOW_TRACKING_URI"),
     )
     checks = run_checks(places)
-    failed = sum(check.status == "fail" for check in checks)
+    more, reports = _look_at_nodes(places, nodes)
+    checks += more
+    found = [*checks, *(check for report in reports for check in report.checks)]
+    counts = {status: sum(check.status == status for check in found) for status in ("ok", "warn", "fail")}
     if as_json:
-        print_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
+        told = [{"status": report.status, **asdict(report)} for report in reports]
+        print_json({"ok": not counts["fail"], "checks": [asdict(check) for check in checks], "nodes": told})
     else:
         rows = [(check.name, check.status, check.found, check.remedy) for check in checks]
         print_table("this machine", ("check", "", "found", "what to do"), rows)
-        warned = sum(check.status == "warn" for check in checks)
-        typer.echo(f"{len(checks) - failed - warned} ok, {warned} to look at, {failed} failed")
-    if failed:
+        if reports:
+            print_table("nodes of the cluster", ("node", "", "found", "what to do"), _node_rows(reports))
+        typer.echo(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed")
+    if counts["fail"]:
         raise typer.Exit(1)
+
+
+def _look_at_nodes(places: Places, num_nodes: int | None) -> tuple[list[Check], list[NodeReport]]:
+    """Reports about all nodes of the cluster, or a check that says why there are none."""
+    from cluster.artefacts.errors import ClusterUnreachableError
+    from cluster.checks.check import Check
+    from cluster.checks.nodes import check_nodes
+
+    address = places.ray_address
+    if address is None:
+        return [], []
+    if address.startswith(("http://", "https://")):
+        remedy = f"cloze submit --address {address} --wait -- doctor --address auto"
+        return [Check("nodes", "warn", "not checked: a dashboard does not lead to the nodes", remedy)], []
+    try:
+        return [], check_nodes(address, places, num_nodes=num_nodes)
+    except ClusterUnreachableError as error:
+        return [Check("nodes", "fail", error.problem, error.next_step)], []
+
+
+def _node_rows(reports: list[NodeReport]) -> list[tuple[str, str, str, str]]:
+    """A verdict for every node, followed by the checks of it that did not pass."""
+    rows = []
+    for report in reports:
+        wanting = [check for check in report.checks if check.status != "ok"]
+        rows.append((report.node, report.status, f"{len(report.checks) - len(wanting)} checks ok", ""))
+        rows += [("", check.status, f"{check.name}: {check.found}", check.remedy) for check in wanting]
+    return rows

@@ -1,0 +1,137 @@
+"""What a check of the cluster does on one node; each method runs in an actor there."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import IO
+
+from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.storage import commit, open_artefact
+from cluster.checks.check import Check
+from cluster.checks.hardware import existing_place
+from cluster.preflight import Places, check_machine
+
+_PACKAGES = ("ray", "torch", "deepspeed", "mlflow")
+_CODE = ("cluster", "data_prep", "models", "pipeline")
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """The answers of one node."""
+
+    host: str
+    versions: dict[str, str]
+    """Version of Python, of packages, and of cloze's code; `missing` where there is none."""
+    checks: list[Check]
+
+
+class NodeProbe:
+    """Answers for its node."""
+
+    def __init__(self) -> None:
+        self._held: IO[bytes] | None = None
+
+    def facts(self, places: Places) -> NodeFacts:
+        """Versions, and all checks of the machine."""
+        return NodeFacts(platform.node(), versions(), check_machine(places))
+
+    def now_s(self) -> float:
+        """The clock, in seconds since 1970."""
+        return time.time()
+
+    def make_scratch(self, directory: Path, name: str) -> Path:
+        """A directory for the checks of shared storage, in `directory` or in the nearest one that exists."""
+        scratch = existing_place(directory) / name
+        scratch.mkdir()
+        return scratch
+
+    def commit(self, scratch: Path, name: str) -> None:
+        """Commit an artefact, as every stage of cloze does: staged, flushed, renamed."""
+        staged = scratch / f".{name}.partial"
+        staged.mkdir()
+        (staged / "file").write_bytes(name.encode())
+        commit(staged, scratch / name, "probe", config={"name": name})
+
+    def replace(self, path: Path, text: str) -> None:
+        """Replace a file in one step, as configurations and requests to stop are."""
+        write_durably(path, text.encode())
+
+    def reads_artefact(self, directory: Path, timeout_s: float) -> float | None:
+        """Seconds until an artefact of another node verifies here; None when it does not in time."""
+        return _wait_for(directory.parent, lambda: open_artefact(directory) is not None, timeout_s)
+
+    def reads_text(self, path: Path, text: str, timeout_s: float) -> float | None:
+        """Seconds until a file has this text here; None when it does not in time."""
+        return _wait_for(path.parent, lambda: path.read_text() == text, timeout_s)
+
+    def hold_lock(self, path: Path) -> None:
+        """Lock a file until `release`."""
+        self._held = path.open("wb")
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def is_locked(self, path: Path) -> bool:
+        """Whether another process holds the lock."""
+        with path.open("wb") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def remove(self, scratch: Path) -> None:
+        """Remove the directory of the checks."""
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def versions() -> dict[str, str]:
+    """Versions that must be equal on all nodes, by name; nothing is imported."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "missing"
+    return found | {"cloze": _code_version()}
+
+
+def _code_version() -> str:
+    """A hash of cloze's own code, which tells two clones of one version apart."""
+    root = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256()
+    for folder in _CODE:
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return f"code {digest.hexdigest()[:12]}"
+
+
+def _wait_for(directory: Path, holds: Callable[[], bool], timeout_s: float) -> float | None:
+    began = time.monotonic()
+    while True:
+        try:
+            # A list of the directory makes NFS ask the server again.
+            os.listdir(directory)
+            if holds():
+                return time.monotonic() - began
+        except (OSError, ClozeError):
+            # Network file systems show a new name, or new contents, with a delay.
+            pass
+        if time.monotonic() - began > timeout_s:
+            return None
+        time.sleep(_POLL_S)
