@@ -205,8 +205,12 @@ def _kind(task: str | None, form: str | None) -> str | None:
     if task == ROWS and form in FORMS_OF_ROWS:
         return FORMS_OF_ROWS[form]
     if task == ROWS or form is not None:
-        told = "--task rows needs a form" if form is None else f"--form {form} has no meaning here"
-        raise ConfigError(f"{told}.", next_step=f"--task rows --form {'|'.join(FORMS_OF_ROWS)}")
+        told = (
+            "--task rows needs a form"
+            if form is None
+            else f"There is no --form {form} of --task {task or ''}"
+        )
+        raise ConfigError(f"{told.strip()}.", next_step=f"--task rows --form {'|'.join(FORMS_OF_ROWS)}")
     return task
 
 

@@ -12,12 +12,14 @@ import numpy as np
 import torch
 
 from cluster.artefacts.errors import MismatchError
+from data_prep.ragged import Ragged
 from models.config import ElmoConfig, NetworkConfig, TransformerConfig
 from models.elmo.sentences import read_sentences
 from models.encoder import position_limit
 from models.features import FeatureExtractor, FeatureSettings, hidden_states, num_layers_of
 from models.initialization import without_memory
 from pipeline.checkpoints.references import Weights, resolve_model
+from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.forms.base import STACK_PARTS, Part
 from pipeline.finetune.starting import take_parts
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
@@ -59,6 +61,11 @@ class FeatureNetwork:
     extractor: FeatureExtractor
     config: NetworkConfig
     tokenizer: TextTokenizer
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.extractor.parameters()).device
 
     @property
     def num_layers(self) -> int:
@@ -167,17 +174,12 @@ def _read_tokens(
         own = [_overlapping(offsets, span) for span in passage.spans]
         first = _first_kept(own, len(ids), limit - around.specials_of_single)
         kept = ids[first : first + limit - around.specials_of_single]
-        rows.append([*around.first, *kept.tolist(), *around.last])
+        rows.append(np.array([*around.first, *kept, *around.last], dtype=np.int64))
         shift = len(around.first) - first
         places.append([each[(each >= first) & (each < first + len(kept))] + shift for each in own])
-    longest = max(map(len, rows))
-    device = next(network.extractor.parameters()).device
-    input_ids = torch.full((len(rows), longest), network.tokenizer.pad_id)
-    mask = torch.zeros(len(rows), longest, dtype=torch.bool)
-    for number, row in enumerate(rows):
-        input_ids[number, : len(row)] = torch.tensor(row)
-        mask[number, : len(row)] = True
-    states = hidden_states(network.extractor, input_ids=input_ids.to(device), attention_mask=mask.to(device))
+    padded = pad_rows(Ragged.of(rows), np.arange(len(rows)), network.tokenizer.pad_id)
+    input_ids, mask = (torch.from_numpy(each).to(network.device) for each in padded)
+    states = hidden_states(network.extractor, input_ids=input_ids, attention_mask=mask)
     yield from _means(states, layers, places)
 
 
@@ -193,8 +195,8 @@ def _read_words(
         offsets = np.array(spans, dtype=np.int64).reshape(-1, 2)
         places.append([_overlapping(offsets, span) for span in passage.spans])
     inputs: dict[str, Any] = read_sentences(sentences, network.config.max_characters)._asdict()
-    device = next(network.extractor.parameters()).device
-    states = hidden_states(network.extractor, **{name: each.to(device) for name, each in inputs.items()})
+    inputs = {name: each.to(network.device) for name, each in inputs.items()}
+    states = hidden_states(network.extractor, **inputs)
     yield from _means(states, layers, places)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.finetune.files.lines import read_lines
+from pipeline.finetune.metrics.rouge import sentences
 from pipeline.probing.features import FeatureNetwork, Passage, Span, word_vectors
 
 MOST_OCCURRENCES = 5000
@@ -129,17 +129,6 @@ def _matches(path: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, str, S
     for place, line in read_lines(path):
         if not pattern.search(line):
             continue
-        for sentence in _sentences(line):
+        for sentence in sentences([line])[0]:
             for match in pattern.finditer(sentence):
                 yield place, sentence, match.span()
-
-
-def _sentences(line: str) -> list[str]:
-    import pyarrow as pa
-
-    from data_prep.sentences import cut_sentences
-
-    cuts = cut_sentences(pa.array([line], pa.string()), pa.array(["en"]), "blingfire")[0]
-    data, bounds = line.encode(), [0, *map(int, cuts), len(line.encode())]
-    parts = [data[start:stop].decode().strip() for start, stop in pairwise(bounds)]
-    return [part for part in parts if part]

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_prep.ragged import Ragged
+from pipeline.finetune.batches import pad_rows
 from pipeline.prompting.networks import LanguageModel
 
 
@@ -78,13 +80,10 @@ def _batches(
 
 def _padded(network: LanguageModel, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """int64 [rows, longest] ids and their mask, padded on the right."""
-    shape = (len(rows), max(map(len, rows)))
-    ids = torch.full(shape, network.tokenizer.special["pad"])
-    mask = torch.zeros(shape, dtype=torch.bool)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.tensor(row)
-        mask[number, : len(row)] = True
-    return ids.to(network.device), mask.to(network.device)
+    ragged = Ragged.of([np.array(row, dtype=np.int64) for row in rows])
+    padded = pad_rows(ragged, np.arange(len(rows)), network.tokenizer.special["pad"])
+    ids, mask = (torch.from_numpy(each).to(network.device) for each in padded)
+    return ids, mask
 
 
 def _encoded(network: LanguageModel, rows: Sequence[Question]) -> Tensor:

@@ -55,8 +55,11 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
             yield f"{stem}-{number}", text.rstrip("\r\n")
 
 
-def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_objects(path: Path, next_step: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """(name such as `dev-17`, object) of a file with one JSON object per line; blank lines are left out.
+
+    Args:
+        next_step: the advice of errors; without it, for a published file.
 
     Raises:
         ConfigError: a line is not a JSON object.
@@ -67,9 +70,9 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             found = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise wrong_line(path, name, f"no valid JSON: {error}") from None
+            raise wrong_line(path, name, f"no valid JSON: {error}", next_step) from None
         if not isinstance(found, dict):
-            raise wrong_line(path, name, "no JSON object")
+            raise wrong_line(path, name, "no JSON object", next_step)
         yield name, found
 
 

@@ -52,7 +52,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     suffix = Path(path.name.removesuffix(".gz")).suffix + (".gz" if path.suffix == ".gz" else "")
     if suffix not in READERS:
         raise ConfigError(
-            f"{path} has none of the suffixes {', '.join(READERS)}.",
+            f"{path} has none of the suffixes {SUFFIXES}.",
             next_step="convert the file, or rename it after its contents",
         )
     return READERS[suffix](path)
@@ -160,7 +160,7 @@ def _read_json(path: Path) -> Iterator[Row]:
 
 
 def _read_json_lines(path: Path) -> Iterator[Row]:
-    for name, found in read_objects(path):
+    for name, found in read_objects(path, _JSON):
         yield Row(path, name, found)
 
 
@@ -177,7 +177,7 @@ def _read_json_list(path: Path) -> Iterator[Row]:
         yield Row(path, f"{stem_of(path)}-{number}", values, "row")
 
 
-_JSON = "write a JSON object per row: in a line each, or in a list"
+_JSON = "write an object per row: in a line each, or in a list"
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -205,3 +205,4 @@ READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = MappingProxyType(
     | {f"{suffix}.gz": read for suffix, read in _LINE_READERS.items()}
 )
 """By suffix."""
+SUFFIXES = ".csv, .tsv, .json, .jsonl, all also with .gz, or .parquet"

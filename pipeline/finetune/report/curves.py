@@ -19,27 +19,29 @@ _LIKELY_STEPS = (1, 2, 2.5, 5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One training."""
+    """One line of a drawing, such as a training."""
 
     name: str
     colour: int
     """Number of a colour of the page, from 0."""
     x: Sequence[float]
-    """Updates, ascending."""
+    """Ascending: updates."""
     y: Sequence[float]
     marked: bool = False
     """Whether each point has a dot."""
 
 
-def plot(curves: Sequence[Curve], *, title: str, y_format: Callable[[float], str]) -> str:
-    """An SVG element with updates from left to right; empty where no curve has a point.
+def plot(
+    curves: Sequence[Curve], *, title: str, y_format: Callable[[float], str], x_name: str = "update"
+) -> str:
+    """An SVG element with updates, or other whole numbers, from left to right; empty where no curve has a point.
 
     The same curves give the same text. NaN and infinite points are left out.
     """
     drawn = [curve for curve in map(_finite, curves) if curve.x]
     if not drawn:
         return ""
-    x_ticks = ticks(0, max(curve.x[-1] for curve in drawn))
+    x_ticks = ticks(0, max(curve.x[-1] for curve in drawn), whole=True)
     y_ticks = ticks(min(min(curve.y) for curve in drawn), max(max(curve.y) for curve in drawn))
     place = _Scale(x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1])
     parts = [
@@ -54,7 +56,7 @@ def plot(curves: Sequence[Curve], *, title: str, y_format: Callable[[float], str
         x = place.x(tick)
         parts.append(f'<text x="{x}" y="{_HEIGHT - 18}" text-anchor="middle">{tick:,.0f}</text>')
     parts.append(
-        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 3}" text-anchor="middle">update</text>'
+        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 3}" text-anchor="middle">{x_name}</text>'
     )
     parts += [_drawn(curve, place) for curve in drawn]
     return "".join([*parts, "</svg>"])
@@ -68,11 +70,14 @@ def thinned(values: Sequence[float]) -> tuple[list[float], list[float]]:
     return [first + (min(width, len(values) - first) + 1) / 2 for first in starts], means
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Some round numbers in equal steps, the first at most `low` and the last at least `high`."""
+def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
+    """Some round numbers, or whole ones, in equal steps, the first at most `low` and the last at least `high`."""
     span = high - low or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / _NUM_TICKS))
-    step = next(power * each for each in _LIKELY_STEPS if power * each * _NUM_TICKS >= span * 0.999)
+    steps = (power * each for each in _LIKELY_STEPS)
+    step = next(
+        step for step in steps if step * _NUM_TICKS >= span * 0.999 and (not whole or step.is_integer())
+    )
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(number * step, 12) for number in range(first, max(last, first + 1) + 1)]
 

@@ -40,12 +40,7 @@ class GlueTaskConfig(ClassificationTaskConfig):
     """The test sets: a group of examples, the beginning of a file's name, and the file to submit each."""
 
     def load(self) -> TaskData[Example]:
-        """Read `train.tsv` and `dev.tsv`, and `test.tsv` where it is to be predicted.
-
-        Raises:
-            MissingInputError: a file is missing; the message names the archive that holds it.
-            ConfigError: a line has other columns or an unknown label; file and line are named.
-        """
+        """Read `train.tsv` and `dev.tsv`, and `test.tsv` where it is to be predicted."""
         train = self.split("train")
         evaluation = [self.split(stem, group) for group, stem in self.evaluations]
         test = [self.test_split(stem, group) for group, stem, _ in self.leaderboard] if self.submit else []

@@ -80,11 +80,7 @@ class MnliConfig(GlueTaskConfig):
     )
 
     def load(self) -> TaskData[Example]:
-        """Read the files of MNLI, and the diagnostic set where one is named.
-
-        Raises:
-            MissingInputError, ConfigError: as for every task of GLUE.
-        """
+        """Read the files of MNLI, and the diagnostic set where one is named."""
         data = super().load()
         if self.diagnostic is None:
             return data

@@ -46,12 +46,7 @@ class SuperGlueTaskConfig(TaskConfig):
     labels: ClassVar[tuple[str, ...]] = ()
 
     def load(self) -> TaskData[Any]:
-        """Read `train.jsonl` and `val.jsonl`.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a line is not as the release has it; file and line are named.
-        """
+        """Read `train.jsonl` and `val.jsonl`."""
         paths = [self.path / "train.jsonl", self.path / "val.jsonl"]
         train, evaluation = map(self.files.examples, paths)
         return TaskData.of_files(train, evaluation, paths, self.labels)

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from pipeline.finetune.files.lines import read_lines, require_file, wrong_file
 from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
+from pipeline.finetune.metrics.translation import TRANSLATION_METRICS
 from pipeline.finetune.task import TaskData
 
 
@@ -48,7 +49,7 @@ class TranslationConfig(GenerationTaskConfig):
     """Probability that training gives to all tokens alike (Szegedy et al. 2016, section 7)."""
 
     carriers = ("encoder_decoder",)
-    metrics = ("bleu", "chrf")
+    metrics = TRANSLATION_METRICS
     evaluation_sets = ()
 
     @model_validator(mode="after")
@@ -63,12 +64,7 @@ class TranslationConfig(GenerationTaskConfig):
         return self.target_language
 
     def load(self) -> TaskData[TextPair]:
-        """Read the four files.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: files of a pair have different numbers of lines.
-        """
+        """Read the four files."""
         train = self._pairs(self.train_source, self.train_target)
         evaluation = self._pairs(self.source, self.target)
         paths = [self.train_source, self.train_target, self.source, self.target]

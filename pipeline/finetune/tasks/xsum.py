@@ -57,12 +57,7 @@ class XsumConfig(GenerationTaskConfig):
     evaluation_sets = (EvaluationSet("xsum", (Files(("xsum/test*.jsonl",), _read_texts),), ORIGIN),)
 
     def load(self) -> TaskData[TextPair]:
-        """Read the files, and split a single file into documents to learn from and documents to score on.
-
-        Raises:
-            MissingInputError: a file is missing.
-            ConfigError: a line is not as described, or a side of the split is empty.
-        """
+        """Read the files, and split a single file into documents to learn from and documents to score on."""
         pairs = self._pairs(self.path)
         if self.train is not None:
             return TaskData.of_files(self._pairs(self.train), pairs, [self.train, self.path])

@@ -71,8 +71,8 @@ def test_dry_run_of_own_rows_starts_nothing(folder):
     [
         ([], "neither a configuration nor a task"),
         (["--task", "rows", "--train", "pairs.csv"], "--task rows needs a form"),
-        (["--task", "rows", "--form", "pear"], "--form pear has no meaning here"),
-        (["--task", "sst2", "--form", "pair"], "--form pair has no meaning here"),
+        (["--task", "rows", "--form", "pear"], "There is no --form pear of --task rows"),
+        (["--task", "sst2", "--form", "pair"], "There is no --form pair of --task sst2"),
         (["--task", "rows", "--form", "pair", "--columns", "text"], "--columns text cannot be read"),
         (["some.yaml", "--task", "sst2"], "some.yaml describes the tasks, and so do --task"),
     ],

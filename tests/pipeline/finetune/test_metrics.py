@@ -91,6 +91,16 @@ def test_correlations_equal_scipy_and_are_zero_for_constants():
         warnings.simplefilter("error")
         assert measure(["pearson", "spearman"], labels, np.ones(50)) == {"pearson": 0, "spearman": 0}
         assert measure(["pearson"], labels[:1], labels[:1]) == {"pearson": 0}
+        for number in (np.nan, np.inf):
+            broken = np.append(predictions[1:], number)
+            assert measure(["pearson", "spearman"], labels, broken) == {"pearson": 0, "spearman": 0}
+        assert abs(measure(["pearson"], labels, 1 + 1e-14 * predictions)["pearson"]) <= 1
+
+
+def test_ranks_of_equal_numbers_are_shared():
+    # Ranks 1.5, 1.5, 3, 4 against 1, 2, 3, 4: 1 - 6 * 0.5 / (4 * 15) is the formula without ties, 0.95.
+    found = measure(["spearman"], np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 0.0, 5.0, 9.0]))
+    assert found["spearman"] == pytest.approx(4.5 / (5 * 4.5) ** 0.5)
 
 
 # The leaderboard's entry of BERT-large (Devlin et al. 2019): 80.5 over nine tasks.

@@ -275,3 +275,11 @@ def test_ticks_are_few_and_include_both_ends(low: float, high: float):
     assert found[0] <= low + 1e-9
     assert found[-1] >= high - 1e-9
     assert 2 <= len(found) <= 7
+
+
+@pytest.mark.parametrize("high", [1, 3, 10, 12, 24, 999])
+def test_ticks_of_updates_are_whole_numbers(high: int):
+    found = ticks(0, high, whole=True)
+    assert found == [int(tick) for tick in found]
+    assert found[-1] >= high
+    assert len(found) <= 6

@@ -177,95 +177,30 @@ GOOD = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
 @pytest.mark.parametrize(
     ("kind", "name", "content", "said", "remedy"),
     [
-        (
-            "classification",
-            "t.csv",
-            "body,label\nx,a\n",
-            "line 2: there is no column `text`",
-            "set columns.text",
-        ),
-        ("classification", "t.csv", "text,label\nx,a\ny\n", "line 3: 1 values, but 2 columns", ""),
-        ("classification", "t.csv", 'text,label\n"x,a\ny,b\n', "line 3: unexpected end of data", ""),
-        (
-            "classification",
-            "t.csv",
-            "text,text\nx,a\n",
-            "line 1: the column `text` occurs more than once",
-            "",
-        ),
-        (
-            "classification",
-            "t.csv",
-            "text,label\nx,c\n",
-            "line 2: the label in column `label` is 'c', not one",
-            "labels",
-        ),
-        ("classification", "t.csv", "text,label\nx,\n", "rows without labels can be predicted as `test`", ""),
+        ("classification", "t.csv", "body,label\nx,a\n", "line 2: there is no column `text`", "set columns.text"),
+        ("classification", "t.csv", "text,label\nx,a\ny\n", "line 3: 1 values, but 2 columns", "quote values"),
+        ("classification", "t.csv", 'text,label\n"x,a\ny,b\n', "line 3: unexpected end of data", 'write ""'),
+        ("classification", "t.csv", "text,text\nx,a\n", "line 1: the column `text` occurs more than once", "rename"),
+        ("classification", "t.csv", "text,label\nx,c\n", "line 2: the label in column `label` is 'c', not", "labels"),
+        ("classification", "t.csv", "text,label\nx,\n", "line 2: the column `label` is empty", "as `test`"),
         ("classification", "t.csv", "text,label\n", "2 examples to train on and 0 to evaluate on", ""),
         ("classification", "t.csv", "", "2 examples to train on and 0 to evaluate on", ""),
-        (
-            "classification",
-            "t.jsonl",
-            '{"text": "x", "label": null}\n',
-            "line 1: the column `label` is empty",
-            "",
-        ),
-        (
-            "classification",
-            "t.jsonl",
-            '{"text": ["x"], "label": "a"}\n',
-            "line 1: the column `text` holds",
-            "",
-        ),
-        ("classification", "t.jsonl", "[1]\n", "line 1: no JSON object", ""),
+        ("classification", "t.jsonl", '{"text": "x", "label": null}\n', "line 1: the column `label` is empty", ""),
+        ("classification", "t.jsonl", '{"text": ["x"], "label": "a"}\n', "line 1: the column `text` holds", ""),
+        ("classification", "t.jsonl", "[1]\n", "line 1: no JSON object", "an object per row"),
         ("classification", "t.parquet", "x", "cannot be read as Parquet", ""),
         ("classification", "t.xlsx", "x", "has none of the suffixes .csv, .tsv", ""),
-        (
-            "spans",
-            "t.jsonl",
-            '{"question": "q", "context": "abc", "answers": "d"}\n',
-            "does not occur",
-            "copy",
-        ),
-        (
-            "spans",
-            "t.jsonl",
-            '{"question": "q", "context": "abc", "answers": {"text": ["b"], "answer_start": [0]}}\n',
-            "line 1: the answer 'b' is not at character 0",
-            "count characters from 0",
-        ),
-        (
-            "spans",
-            "t.jsonl",
-            '{"question": "q", "context": "abc", "answers": []}\n',
-            "there is no answer",
-            "squad2",
-        ),
+        ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": "d"}\n', "does not occur", "copy"),
+        ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": {"text": ["b"], "answer_start": [0]}}\n',
+            "line 1: the answer 'b' is not at character 0", "count characters from 0"),
+        ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": []}\n', "there is no answer", "squad2"),
         ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": ""}\n', "is no text", ""),
-        (
-            "tags",
-            "t.jsonl",
-            '{"tokens": ["a", "b"], "tags": ["O"]}\n',
-            "line 1: there are 2 words and 1 tags",
-            "",
-        ),
+        ("tags", "t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "line 1: there are 2 words and 1 tags", ""),
         ("tags", "t.jsonl", '{"tokens": ["a"], "tags": ["B-X"]}\n', "the tag 'B-X' is none of O", "labels"),
-        (
-            "choices",
-            "t.jsonl",
-            '{"question": "q", "choices": "x", "label": 0}\n',
-            "no list of two or more",
-            "",
-        ),
-        (
-            "choices",
-            "t.jsonl",
-            '{"question": "q", "choices": ["x", "y"], "label": 2}\n',
-            "is '2'",
-            "from A to B",
-        ),
+        ("choices", "t.jsonl", '{"question": "q", "choices": "x", "label": 0}\n', "no list of two or more", ""),
+        ("choices", "t.jsonl", '{"question": "q", "choices": ["x", "y"], "label": 2}\n', "is '2'", "from A to B"),
     ],
-)
+)  # fmt: skip
 def test_wrong_rows_are_named_by_file_and_line_with_a_way_out(tmp_path, kind, name, content, said, remedy):
     good = {
         "classification": GOOD,
@@ -287,7 +222,7 @@ def test_file_that_is_missing_or_has_one_label_is_refused(tmp_path):
     with pytest.raises(MissingInputError, match=r"absent\.csv"):
         task("classification", tmp_path / "absent.csv").load()
     path = write(tmp_path / "train.jsonl", GOOD[:1])
-    with pytest.raises(ConfigError, match="has 1 different labels, but at least 2 are needed"):
+    with pytest.raises(ConfigError, match="have the same label in the column `label`"):
         task("classification", path).load()
 
 
@@ -419,3 +354,6 @@ def test_single_file_is_split_by_the_names_of_its_rows(tmp_path):
     assert {example.id for example in fewer.evaluation} <= {example.id for example in whole.evaluation}
     half = alone("classification", tmp_path / "all.jsonl", evaluation_share=0.5).load()
     assert 160 < len(half.evaluation) < 240
+    write(tmp_path / "all.jsonl", rows[:2])
+    with pytest.raises(ConfigError, match=r"None of the 2 rows of .* fell to the side to score on"):
+        alone("classification", tmp_path / "all.jsonl").load()

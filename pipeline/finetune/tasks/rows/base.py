@@ -8,8 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import Field
 
+from cluster.artefacts.errors import ConfigError
 from pipeline.finetune.files.lines import require_file
-from pipeline.finetune.files.rows import READERS, Row, read_rows
+from pipeline.finetune.files.rows import SUFFIXES, Row, read_rows
 from pipeline.finetune.task import TaskConfig, TaskData
 from pipeline.samples.noise.noise import Noise
 
@@ -50,6 +51,9 @@ class RowsTaskConfig(TaskConfig):
 
         Args:
             read: the examples of a file.
+
+        Raises:
+            ConfigError: there are too few rows to score on some of them.
         """
         train = [*read(self.train)]
         if self.evaluation is not None:
@@ -58,6 +62,11 @@ class RowsTaskConfig(TaskConfig):
         for example in train:
             draw = float(Noise.of("rows-split", example.id).uniform())
             sides[draw < self.evaluation_share].append(example)
+        if train and not sides[1]:
+            raise ConfigError(
+                f"None of the {len(train)} rows of {self.train} fell to the side to score on.",
+                next_step="name a file of rows to score on as `evaluation`, or raise `evaluation_share`",
+            )
         return sides
 
     @property
@@ -73,7 +82,7 @@ def rows_of(path: Path) -> Iterator[Row]:
         MissingInputError: it is missing.
         ConfigError: it cannot be read; the line is named.
     """
-    return read_rows(require_file(path, f"a file of rows ({', '.join(READERS)})", "`train` and `evaluation`"))
+    return read_rows(require_file(path, f"a file of rows ({SUFFIXES})", "`train` and `evaluation`"))
 
 
 def value_of(row: Row, role: str, column: str) -> Any:

@@ -92,15 +92,15 @@ class RowsClassificationConfig(TextRowsConfig):
         """`labels`; else those of the training file, sorted as numbers where all are whole numbers, otherwise as texts.
 
         Raises:
-            ConfigError: the training file has fewer than two.
+            ConfigError: all rows of the training file have the same.
         """
         if self.labels is not None:
             return self.labels
         column = self.columns.label
         found = {label_in(row, column) for row in rows_of(self.train)}
-        if len(found) < 2:
+        if len(found) == 1:
             raise ConfigError(
-                f"The column `{column}` of {self.train} has {len(found)} different labels, but at least 2 are needed.",
+                f"All rows of {self.train} have the same label in the column `{column}`, but two are needed.",
                 next_step="set columns.label to the column of labels, or name all labels in `labels`",
             )
         numeric = all(label.isdecimal() for label in found)
