@@ -51,13 +51,30 @@ class Ragged:
         """Whether both hold the same rows."""
         return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.values, other.values)
 
+    @classmethod
+    def beside(cls, parts: Sequence[Ragged]) -> Ragged:
+        """Row `i` is the rows `i` of all parts (of one dtype, with equally many rows), one behind the other."""
+        sizes = np.stack([part.lengths for part in parts], 1)
+        begins = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        values = np.empty(begins[-1], dtype=parts[0].values.dtype)
+        for number, part in enumerate(parts):
+            first = begins[number : -1 : len(parts)]
+            values[np.arange(len(part.values)) + np.repeat(first - part.offsets[:-1], part.lengths)] = (
+                part.values
+            )
+        return cls(values, begins[:: len(parts)])
+
     def take(self, rows: np.ndarray) -> Ragged:
         """The given rows, in the given order, any of them any number of times."""
-        first = self.offsets[rows]
-        sizes = self.offsets[rows + 1] - first
+        return self.slices(
+            rows, np.zeros(len(rows), dtype=np.int64), self.offsets[rows + 1] - self.offsets[rows]
+        )
+
+    def slices(self, rows: np.ndarray, first: np.ndarray, sizes: np.ndarray) -> Ragged:
+        """Of each given row its elements from `first`, as many as `sizes` says; all are int64 [slices]."""
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-        # Element k of the result is the (k - start of its row)-th element of that row.
-        places = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], sizes)
+        # Element k of the result is the (k - start of its slice)-th element of that slice.
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] + first - offsets[:-1], sizes)
         return Ragged(self.values[places], offsets)
 
     def replaced(self, rows: np.ndarray, other: Ragged) -> Ragged:

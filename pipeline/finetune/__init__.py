@@ -10,6 +10,7 @@ evaluation_sets   the texts that pre-training corpora are decontaminated against
 metrics           from predictions and right answers to a number
 tokenizer         a network's tokenizer, and the special tokens of its sequences
 encoding          single texts and pairs as token ids
+bulk_encoding     many texts at once, several times faster than by the tokenizer itself
 fit               whether tasks, network and tokenizer fit together
 workload          everything that is known before the first training starts
 batches           order, micro-batches and padding

@@ -45,44 +45,63 @@ def encode_examples(
     label_type: type[np.generic] = np.int64,
 ) -> EncodedExamples:
     """Encode; no example gets more than `max_length` tokens, special tokens included."""
-    first = tokenizer.ids([example.text_a for example in examples])
-    paired = [number for number, example in enumerate(examples) if example.text_b is not None]
-    second = dict(zip(paired, tokenizer.ids([examples[n].text_b or "" for n in paired]), strict=True))
-    rows = [assemble(sequences, ids, second.get(n), max_length) for n, ids in enumerate(first)]
+    first = tokenizer.rows([example.text_a for example in examples])
+    second = tokenizer.rows([example.text_b or "" for example in examples])
+    paired = np.array([example.text_b is not None for example in examples], dtype=bool)
+    specials = np.where(paired, sequences.specials_of_pair, sequences.specials_of_single)
+    kept_first, kept_second = longest_first(
+        first.lengths, np.where(paired, second.lengths, 0), max_length - specials
+    )
+    numbers = np.arange(len(examples))
+    begin = np.zeros_like(numbers)
+    rows = Ragged.beside(
+        [
+            repeated(sequences.first, len(examples)),
+            first.slices(numbers, begin, kept_first),
+            repeated(sequences.between, len(examples)).slices(
+                numbers, begin, paired * len(sequences.between)
+            ),
+            second.slices(numbers, begin, kept_second),
+            repeated(sequences.last, len(examples)),
+        ]
+    )
+    heads = len(sequences.first) + kept_first + len(sequences.between)
     return EncodedExamples(
-        input_ids=Ragged.of([np.array(ids, dtype=np.int64) for ids, _ in rows]),
-        segment_ids=Ragged.of([segments_of(len(ids), head) for ids, head in rows])
+        input_ids=rows,
+        segment_ids=segments_of(rows, np.where(paired, heads, rows.lengths))
         if sequences.has_segments
         else None,
         labels=np.asarray([example.label for example in examples], dtype=label_type),
     )
 
 
-def assemble(
-    sequences: SequenceFormat, first: Sequence[int], second: Sequence[int] | None, max_length: int
-) -> tuple[list[int], int]:
-    """One sequence of at most `max_length` tokens, and the number of tokens before the second text."""
-    if second is None:
-        kept = max_length - sequences.specials_of_single
-        ids = [*sequences.first, *first[:kept], *sequences.last]
-        return ids, len(ids)
-    kept_first, kept_second = longest_first(len(first), len(second), max_length - sequences.specials_of_pair)
-    head = [*sequences.first, *first[:kept_first], *sequences.between]
-    return [*head, *second[:kept_second], *sequences.last], len(head)
+def single_rows(sequences: SequenceFormat, texts: Ragged, max_length: int) -> Ragged:
+    """Texts by themselves, each of at most `max_length` tokens with its special tokens."""
+    numbers = np.arange(len(texts))
+    kept = np.minimum(texts.lengths, max_length - sequences.specials_of_single)
+    body = texts.slices(numbers, np.zeros_like(numbers), kept)
+    return Ragged.beside([repeated(sequences.first, len(texts)), body, repeated(sequences.last, len(texts))])
 
 
-def segments_of(length: int, boundary: int) -> np.ndarray:
-    """int64 [length]: 0 before `boundary` and 1 from there."""
-    return (np.arange(length) >= boundary).astype(np.int64)
+def repeated(tokens: Sequence[int], count: int) -> Ragged:
+    """As many rows, each with these tokens, int64."""
+    return Ragged(
+        np.tile(np.array(tokens, dtype=np.int64), count), np.arange(count + 1, dtype=np.int64) * len(tokens)
+    )
 
 
-def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
-    """Numbers of tokens of a pair that are kept when the longer text is cut until both fit.
+def segments_of(rows: Ragged, boundaries: np.ndarray) -> Ragged:
+    """For each token 0 before the boundary of its row (int64 [rows]), and 1 from there; int64."""
+    place = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
+    return Ragged((place >= np.repeat(boundaries, rows.lengths)).astype(np.int64), rows.offsets)
+
+
+def longest_first(first: np.ndarray, second: np.ndarray, budget: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of tokens of pairs that are kept when the longer text is cut until both fit; int64 arrays.
 
     Computes in one step the result of removing one token at a time, from the second text when both are equally
     long: `longest_first` in `transformers`.
     """
-    if first + second <= budget:
-        return first, second
-    kept_first = min(first, max(budget - second, (budget + 1) // 2))
-    return kept_first, min(second, budget - kept_first)
+    fits = first + second <= budget
+    kept_first = np.where(fits, first, np.minimum(first, np.maximum(budget - second, (budget + 1) // 2)))
+    return kept_first, np.where(fits, second, np.minimum(second, budget - kept_first))

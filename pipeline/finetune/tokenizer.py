@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError
+from data_prep.ragged import Ragged
 from data_prep.tokenizers.special import NAMES, REQUIRED_ROLES, find_special_tokens, vocabulary_size
 from models.config import NetworkConfig, TransformerConfig
+from pipeline.finetune.bulk_encoding import encode_rows
 
 
 class TextTokenizer:
@@ -50,22 +53,25 @@ class TextTokenizer:
         """The id of the padding token."""
         return self.special["pad"]
 
+    def rows(self, texts: Sequence[str]) -> Ragged:
+        """Token ids of each text, int64."""
+        return self.rows_with_offsets(texts)[0]
+
+    def rows_with_offsets(self, texts: Sequence[str]) -> tuple[Ragged, np.ndarray]:
+        """Token ids of each text, int64, and int64 [tokens of all texts, 2]: the span of characters of each token in
+        its text, from and up to (exclusive). Byte tokens that share a character all have its span."""
+        return encode_rows(self._tokenizer, texts)
+
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text."""
-        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in found]
+        found = self.rows(texts)
+        return [found[number].tolist() for number in range(len(found))]
 
     def ids_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Token ids of each text, int64 [tokens], and the span of characters of each token, int64 [tokens, 2]: from and
-        up to (exclusive). Byte tokens that share a character all have its span."""
-        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [
-            (
-                np.array(encoding.ids, dtype=np.int64),
-                np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2),
-            )
-            for encoding in found
-        ]
+        """Of each text the ids and the spans of `rows_with_offsets`, int64 [tokens] and [tokens, 2]."""
+        rows, spans = self.rows_with_offsets(texts)
+        bounds = list(pairwise(rows.offsets.tolist()))
+        return [(rows.values[first:last], spans[first:last]) for first, last in bounds]
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Decode each row of ids, without special tokens and without white space around the text."""

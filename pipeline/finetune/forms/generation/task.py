@@ -17,7 +17,7 @@ from models.conditional_generator import smoothed_loss
 from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
-from pipeline.finetune.encoding import assemble
+from pipeline.finetune.encoding import single_rows
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
     Metrics,
@@ -163,5 +163,4 @@ def first_sentences(texts: Sequence[str], count: int = 1) -> list[str]:
 def _encode(
     tokenizer: TextTokenizer, layout: SequenceFormat, texts: Sequence[str], max_length: int
 ) -> Ragged:
-    rows = (assemble(layout, ids, None, max_length)[0] for ids in tokenizer.ids(texts))
-    return Ragged.of([np.array(row, dtype=np.int64) for row in rows])
+    return single_rows(layout, tokenizer.rows(texts), max_length)

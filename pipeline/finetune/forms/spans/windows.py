@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from data_prep.ragged import Ragged
-from pipeline.finetune.encoding import segments_of
+from pipeline.finetune.encoding import repeated, segments_of
 from pipeline.finetune.forms.spans.settings import Question
 from pipeline.finetune.tokenizer import SequenceFormat, TextTokenizer
 
@@ -63,34 +64,50 @@ def encode_questions(
     doc_stride: int,
 ) -> Windows:
     """Encode; no window gets more than `max_length` tokens, special tokens included."""
-    contexts = list(dict.fromkeys(question.context for question in questions))
-    tokens = dict(zip(contexts, tokenizer.ids_with_offsets(contexts), strict=True))
-    asked = tokenizer.ids([question.question for question in questions])
-    ids, segments, facts = [], [], []
-    for number, (question, words) in enumerate(zip(questions, asked, strict=True)):
-        passage, offsets = tokens[question.context]
-        head = [*sequences.first, *words[:max_query_length], *sequences.between]
-        spans = window_spans(len(passage), max_length - len(head) - len(sequences.last), doc_stride)
-        answer = _learnt_answer(question, offsets)
-        for (first, size), own in zip(spans, own_tokens(spans).tolist(), strict=True):
-            row = np.array([*head, *passage[first : first + size], *sequences.last], dtype=np.int64)
-            ids.append(row)
-            segments.append(segments_of(len(row), len(head)))
-            inside = answer is not None and first <= answer[0] and answer[1] < first + size
-            positions = [at - first + len(head) for at in answer] if inside and answer else [0, 0]
-            facts.append((number, len(head), first, size, *own, *positions))
-    table = np.array(facts, dtype=np.int64).reshape(-1, 8)
-    return Windows(
-        input_ids=Ragged.of(ids),
-        segment_ids=Ragged.of(segments) if sequences.has_segments else None,
-        question=table[:, 0],
-        begin=table[:, 1],
-        first=table[:, 2],
-        size=table[:, 3],
-        own=table[:, 4:6],
-        answer=table[:, 6:8],
-        offsets=tuple(tokens[question.context][1] for question in questions),
+    contexts = {context: number for number, context in enumerate(dict.fromkeys(q.context for q in questions))}
+    passage = np.array([contexts[question.context] for question in questions], dtype=np.int64)
+    ids, offsets = tokenizer.rows_with_offsets([*contexts, *(question.question for question in questions)])
+    asked = np.arange(len(contexts), len(ids))
+    words = np.minimum(ids.lengths[asked], max_query_length)
+    begin = len(sequences.first) + words + len(sequences.between)
+    sizes, room = ids.lengths[passage], max_length - begin - len(sequences.last)
+    spans = [_spans(*each, doc_stride) for each in zip(sizes.tolist(), room.tolist(), strict=True)]
+    question = np.repeat(np.arange(len(questions)), [len(each) for each in spans])
+    first, size, *own = np.array(list(chain.from_iterable(spans)), dtype=np.int64).reshape(-1, 4).T
+    rows = Ragged.beside(
+        [
+            repeated(sequences.first, len(question)),
+            ids.slices(asked[question], np.zeros_like(question), words[question]),
+            repeated(sequences.between, len(question)),
+            ids.slices(passage[question], first, size),
+            repeated(sequences.last, len(question)),
+        ]
     )
+    by_passage = np.split(offsets, ids.offsets[1:-1])
+    of_questions = tuple(by_passage[number] for number in passage.tolist())
+    learnt = np.array(list(map(_learnt_answer, questions, of_questions)), dtype=np.int64).reshape(-1, 2)[
+        question
+    ]
+    inside = (first <= learnt[:, 0]) & (learnt[:, 1] < first + size) & (learnt[:, 0] >= 0)
+    return Windows(
+        input_ids=rows,
+        segment_ids=segments_of(rows, begin[question]) if sequences.has_segments else None,
+        question=question,
+        begin=begin[question],
+        first=first,
+        size=size,
+        own=np.stack(own, 1),
+        answer=np.where(inside[:, None], learnt + (begin[question] - first)[:, None], 0),
+        offsets=of_questions,
+    )
+
+
+def _spans(num_tokens: int, capacity: int, stride: int) -> list[tuple[int, int, int, int]]:
+    """Of every window over a passage its first token, its size, and its own tokens, from and up to (exclusive)."""
+    if num_tokens <= capacity:
+        return [(0, num_tokens, 0, num_tokens)]
+    spans = window_spans(num_tokens, capacity, stride)
+    return [(*span, *own) for span, own in zip(spans, own_tokens(spans).tolist(), strict=True)]
 
 
 def window_spans(num_tokens: int, capacity: int, stride: int) -> list[tuple[int, int]]:
@@ -134,9 +151,10 @@ def answer_tokens(offsets: np.ndarray, start: int, text: str) -> tuple[int, int]
     return (first, last) if first <= last else None
 
 
-def _learnt_answer(question: Question, offsets: np.ndarray) -> tuple[int, int] | None:
+def _learnt_answer(question: Question, offsets: np.ndarray) -> tuple[int, int]:
+    """The tokens of the first answer; -1 where there is none."""
     first = next(iter(question.answers), None)
-    return answer_tokens(offsets, first.start, first.text) if first else None
+    return (first and answer_tokens(offsets, first.start, first.text)) or (-1, -1)
 
 
 def text_of(context: str, offsets: np.ndarray, first: int, last: int) -> str:

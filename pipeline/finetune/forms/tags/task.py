@@ -20,7 +20,6 @@ from models.feature_settings import FeatureSettings
 from models.features import FeatureTagger
 from models.token_classifier import TokenClassifier
 from pipeline.finetune.batches import pad_rows
-from pipeline.finetune.encoding import assemble
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
     STACK_PARTS,
@@ -303,10 +302,10 @@ def _sequence(
     sequences: SequenceFormat, ids: np.ndarray, tokens: np.ndarray, max_length: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """A sequence with its special tokens, cut to `max_length`, and the positions of the words in it."""
-    row, _ = assemble(sequences, ids.tolist(), None, max_length)
-    kept = len(row) - sequences.specials_of_single
+    kept = min(len(ids), max_length - sequences.specials_of_single)
+    row = np.array([*sequences.first, *ids[:kept].tolist(), *sequences.last], dtype=np.int64)
     inside = (tokens != ABSENT) & (tokens < kept)
-    return np.array(row, dtype=np.int64), np.where(inside, tokens + len(sequences.first), ABSENT)
+    return row, np.where(inside, tokens + len(sequences.first), ABSENT)
 
 
 def _encoded(
