@@ -238,12 +238,11 @@ def read_manifest(directory: Path, *, anyone: bool = False) -> Manifest:
             contents.
         MismatchError: it was written by a newer cloze.
         UntrustedArtefactError: signatures are asked for, and it has no good one.
-        UntrustedArtefactError: signatures are asked for, and it has no good one.
     """
     path = directory / MANIFEST_NAME
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise CorruptArtefactError(
             f"{directory} is not a committed artefact: it has no {MANIFEST_NAME}.",
             next_step="run the command that makes it again; it continues from what is finished",

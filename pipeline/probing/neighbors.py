@@ -65,7 +65,7 @@ def find_occurrences(path: Path, word: str, most: int = MOST_OCCURRENCES) -> lis
     """
     if not path.is_file():
         raise MissingInputError(
-            f"There is no file {path}.",
+            f"There is no text file {path}.",
             next_step="name a text file, with a sentence or a paragraph in each line",
         )
     if not word.strip():

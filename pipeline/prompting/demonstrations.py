@@ -25,8 +25,9 @@ def draw_demonstrations(examples: Sequence[Example], num_labels: int, shots: int
             wanted[label] -= 1
             drawn.append(examples[number])
     if any(wanted):
+        fewest = min(sum(example.label == label for example in examples) for label in range(num_labels))
         raise ConfigError(
             f"{shots} demonstrations need more examples of a label than the {len(examples)} training examples have.",
-            next_step=f"shots={shots - sum(wanted)}",
+            next_step=f"shots={fewest * num_labels}",
         )
     return drawn

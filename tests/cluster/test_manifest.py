@@ -121,6 +121,12 @@ def test_missing_manifest_says_that_nothing_was_committed(tmp_path):
         read_manifest(tmp_path)
 
 
+def test_file_in_the_place_of_a_directory_is_no_artefact(tmp_path):
+    (tmp_path / "rows.csv").touch()
+    with pytest.raises(CorruptArtefactError, match=r"rows\.csv is not a committed artefact"):
+        read_manifest(tmp_path / "rows.csv")
+
+
 def test_manifest_of_a_newer_cloze_asks_for_an_upgrade(tmp_path):
     newer = make().model_dump(mode="json") | {"schema_version": 99, "new_field": 1}
     (tmp_path / "manifest.json").write_bytes(orjson.dumps(newer))

@@ -8,6 +8,6 @@ annotated        sentences whose words carry labels: CoNLL, CoNLL-U, trees of se
 tag_schemes      how tags mark entities: BIO, BIOES, IOB1
 squad            SQuAD's JSON
 mrqa             MRQA's gzipped JSON lines
-stories          CNN/DailyMail's stories with their highlights
+summaries        texts with their summaries: rows, and CNN/DailyMail's stories
 evaluation_set   which files hold the texts that a task evaluates on
 """

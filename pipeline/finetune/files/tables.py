@@ -112,7 +112,7 @@ def read_columns(
         if not names:
             names = fields
             if missing := [column for column in columns if column not in names]:
-                hint = "; is it a test file, which has no labels?" if missing == [columns[-1]] else ""
+                hint = "; files of test sets have no labels" if missing == [columns[-1]] else ""
                 raise wrong_line(path, name, f"there is no column `{missing[0]}` among {fields}{hint}")
             continue
         places = [names.index(column) for column in columns]

@@ -6,40 +6,26 @@ anonymised names; Lewis et al. 2020, section 5.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from cluster.artefacts.manifest import InputEntry
-from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, NamedText
+from pipeline.finetune.files.evaluation_set import EvaluationSet, Files
 from pipeline.finetune.files.lines import require_file
-from pipeline.finetune.files.rows import read_rows
-from pipeline.finetune.files.stories import read_stories, stories_in, stories_of
+from pipeline.finetune.files.summaries import (
+    read_stories,
+    read_summaries,
+    stories_in,
+    stories_of,
+    summary_texts,
+)
 from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
 from pipeline.finetune.task import TaskData, file_input, folder_input
 
 ORIGIN = "CNN/DailyMail's articles as CSV, JSON lines or Parquet with id, article and highlights, or its .story files"
-
-
-def read_pairs(path: Path) -> Iterator[TextPair]:
-    """Stream the articles of one file with their highlights, a sentence in each line.
-
-    Raises:
-        ConfigError: a row is not as described.
-    """
-    for row in read_rows(path):
-        texts: list[Any] = [row.values.get(column) for column in ("article", "highlights")]
-        for column, text in zip(("article", "highlights"), texts, strict=True):
-            if not isinstance(text, str):
-                raise row.error(f"there is no text `{column}` among {list(row.values)}")
-        yield TextPair(str(row.values.get("id", row.name)), texts[0].strip(), texts[1].strip())
-
-
-def _read_texts(path: Path) -> Iterator[NamedText]:
-    for pair in read_pairs(path):
-        yield from ((pair.id, pair.source), (pair.id, pair.target))
+COLUMNS = ("article", "highlights")
 
 
 class CnnDailymailConfig(GenerationTaskConfig):
@@ -68,7 +54,7 @@ class CnnDailymailConfig(GenerationTaskConfig):
     evaluation_sets = (
         EvaluationSet(
             "cnn_dailymail",
-            (Files(("cnn_dailymail/test*.parquet", "cnn_dailymail/test*.jsonl"), _read_texts),),
+            (Files(("cnn_dailymail/test*.parquet", "cnn_dailymail/test*.jsonl"), summary_texts(*COLUMNS)),),
             ORIGIN,
         ),
     )
@@ -85,5 +71,7 @@ class CnnDailymailConfig(GenerationTaskConfig):
         elif path.suffix == ".txt" and self.stories is not None:
             stories = stories_of(require_file(path, ORIGIN, "`train` and `evaluation`"), self.stories)
         else:
-            return [*read_pairs(require_file(path, ORIGIN, "`train` and `evaluation`"))], file_input(path)
+            return [
+                *read_summaries(require_file(path, ORIGIN, "`train` and `evaluation`"), *COLUMNS)
+            ], file_input(path)
         return [*read_stories(stories)], folder_input(path, stories)

@@ -118,7 +118,7 @@ class GlueTaskConfig(ClassificationTaskConfig):
         if isinstance(label, int) and self.files.bounds is None:
             if not 0 <= label < len(self.files.labels):
                 known = f"from 0 to {len(self.files.labels) - 1}"
-                raise row.error(f"the label is {label}, not {known}; is it a test set?")
+                raise row.error(f"the label is {label}, not {known}; test sets have no labels")
             return label
         return self.files.label_number(row.path, row.name, str(label))
 

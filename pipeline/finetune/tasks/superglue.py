@@ -78,6 +78,6 @@ def label_in(path: Path, name: str, found: dict[str, Any], labels: tuple[str, ..
         return int(label)
     if label not in labels:
         known = ", ".join(labels)
-        hint = "; is it a test file, which has no labels?" if label is None else ""
+        hint = "; files of test sets have no labels" if label is None else ""
         raise wrong_line(path, name, f"the label is {label!r}, not one of {known}{hint}")
     return labels.index(label)

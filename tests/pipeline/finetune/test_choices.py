@@ -159,7 +159,7 @@ def test_tasks_of_superglue_are_read_by_their_columns(tmp_path):
 def test_test_file_without_labels_is_recognised(tmp_path):
     folder = write_lines(tmp_path, {"question": "q", "passage": "p", "idx": 0})
     with pytest.raises(
-        ConfigError, match=r"line 1: the label is None, not one of no, yes; is it a test file"
+        ConfigError, match=r"line 1: the label is None, not one of no, yes; files of test sets"
     ):
         BoolqConfig(path=folder).load()
     with pytest.raises(MissingInputError, match=r"BoolQ\.zip of the SuperGLUE benchmark"):

@@ -253,7 +253,7 @@ def test_test_set_in_place_of_the_evaluation_set_is_recognised(tmp_path):
     train = "sentence\tlabel\nfine\t1\n"
     folder = write(tmp_path / "SST-2", train=train, dev="index\tsentence\n0\tuneasy .\n")
     with pytest.raises(
-        ConfigError, match=r"dev\.tsv, line 1: there is no column `label` .* is it a test file"
+        ConfigError, match=r"dev\.tsv, line 1: there is no column `label` .* files of test sets"
     ):
         Sst2Config(path=folder).load()
 
@@ -320,7 +320,9 @@ def test_data_sets_of_the_hub_give_what_the_official_files_give(tmp_path):
     (tmp_path / "files/data/validation.jsonl").write_text(
         json.dumps({"sentence1": "A.", "sentence2": "B.", "label": -1}) + "\n"
     )
-    with pytest.raises(ConfigError, match=r"line 1: the label is -1, not from 0 to 1; is it a test set\?"):
+    with pytest.raises(
+        ConfigError, match=r"line 1: the label is -1, not from 0 to 1; test sets have no labels"
+    ):
         RteConfig(path=tmp_path / "files").load()
     (tmp_path / "files/data/validation.jsonl").unlink()
     with pytest.raises(MissingInputError, match="has no split `validation`"):

@@ -261,7 +261,7 @@ def test_superglue_is_read_as_released_and_its_test_file_says_that_it_has_no_lab
         del query["answers"]
     write(tmp_path / "val.jsonl", json.dumps(unlabelled))
     with pytest.raises(
-        ConfigError, match=r"val\.jsonl, line 1: .*(test file, which has no labels|no passage as ReCoRD)"
+        ConfigError, match=r"val\.jsonl, line 1: .*(files of test sets have no labels|no passage as ReCoRD)"
     ):
         task(kind, path=tmp_path).load()
 

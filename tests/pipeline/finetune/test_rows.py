@@ -156,6 +156,17 @@ def test_choices_are_a_list_or_columns_and_labels_numbers_letters_or_texts(tmp_p
     assert data.load().train[0].pairs == (("T.", "Why? so"), ("T.", "Why? not"))
 
 
+def test_labels_that_name_two_choices_are_refused_and_numbers_are_numbers(tmp_path):
+    rows = [{"question": "1 + 1?", "choices": ["2", "0", "1"], "label": label} for label in (0, 1.0, "A")]
+    data = task("choices", write(tmp_path / "train.jsonl", rows)).load()
+    assert [each.label for each in data.train] == [0, 1, 0]
+    write(tmp_path / "train.jsonl", [rows[0] | {"label": "2"}])
+    with pytest.raises(
+        ConfigError, match="is '2', the text of one choice and the number or letter of another"
+    ):
+        task("choices", tmp_path / "train.jsonl").load()
+
+
 def test_truth_values_are_labels_and_numbers_tags(tmp_path):
     path = write(tmp_path / "train.parquet", [{"text": "x", "label": True}, {"text": "y", "label": False}])
     data = task("classification", path).load()

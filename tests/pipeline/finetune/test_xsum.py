@@ -19,13 +19,14 @@ from models.sequence_to_sequence import SequenceToSequence
 from pipeline.config.loading import validate
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.export import load_finetuned
+from pipeline.finetune.files.summaries import read_summaries
 from pipeline.finetune.forms.base import TaskContext
 from pipeline.finetune.forms.generation.task import GenerationTask, first_sentences
 from pipeline.finetune.metrics.rouge import rouge
 from pipeline.finetune.run import finetune
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.summary import summarise
-from pipeline.finetune.tasks.xsum import XsumConfig, read_pairs
+from pipeline.finetune.tasks.xsum import COLUMNS, XsumConfig
 from pipeline.finetune.tokenizer import TextTokenizer
 from pipeline.finetune.workload import scores_directory
 from tests.pipeline.finetune.conftest import make_checkpoint
@@ -47,7 +48,7 @@ BART = TransformerConfig(
 def test_first_sentences_score_what_was_published_for_lead_1(corpora: Path):
     # Narayan et al. 2018, table 4: ROUGE-1, -2 and -L of LEAD are 16.30, 1.60 and 11.95 on all test documents.
     config = XsumConfig(path=corpora / "xsum/test-1000.jsonl")
-    pairs = list(read_pairs(config.path))
+    pairs = list(read_summaries(config.path, *COLUMNS))
     found = config.measure(pairs, first_sentences([config.lead(pair.source) for pair in pairs]))
     published = {"rouge1": 0.1630, "rouge2": 0.0160, "rouge_l": 0.1195}
     assert found == pytest.approx(published, abs=0.002)

@@ -61,10 +61,21 @@ def _choices_in(row: Row, columns: str | tuple[str, ...]) -> list[str]:
 
 
 def _label_in(row: Row, column: str, choices: list[str]) -> int:
+    """The right choice; numbers that are no texts count from 0."""
     label = label_in(row, column)
+    numbers = [str(number) for number in range(len(choices))]
     letters = [chr(ord("A") + number) for number in range(len(choices))]
-    for names in (choices, letters, [str(number) for number in range(len(choices))]):
-        if label in names:
-            return names.index(label)
-    last = f"from 0 to {len(choices) - 1}, from A to {letters[-1]}, or the text of a choice"
-    raise row.error(f"the label in column `{column}` is {label!r}", f"give a label {last}")
+    is_text = isinstance(row.values[column], str)
+    found = {
+        names.index(label)
+        for names in ((numbers, letters, choices) if is_text else (numbers,))
+        if label in names
+    }
+    if len(found) == 1:
+        return found.pop()
+    problem = f"the label in column `{column}` is {label!r}"
+    if found:
+        remedy = "give all labels as letters from A, or in JSON lines or Parquet as numbers from 0"
+        raise row.error(f"{problem}, the text of one choice and the number or letter of another one", remedy)
+    last = f"from 0 to {numbers[-1]}, from A to {letters[-1]}, or the text of a choice"
+    raise row.error(problem, f"give a label {last}")

@@ -1,4 +1,5 @@
-"""News stories of CNN/DailyMail: an article, and highlights behind lines `@highlight` (Hermann et al. 2015)."""
+"""Texts with their summaries: rows with a column of each, and CNN/DailyMail's stories, with highlights behind lines
+`@highlight` (Hermann et al. 2015)."""
 
 from __future__ import annotations
 
@@ -7,11 +8,38 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cluster.artefacts.errors import MissingInputError
+from pipeline.finetune.files.evaluation_set import ReadTexts, texts_of
 from pipeline.finetune.files.lines import read_lines, wrong_file
+from pipeline.finetune.files.rows import read_rows
 from pipeline.finetune.forms.generation.settings import TextPair
 
 _HIGHLIGHT = "@highlight"
 _SENTENCE_ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
+
+
+def read_summaries(path: Path, text: str, summary: str) -> Iterator[TextPair]:
+    """Stream the pairs of a file of rows, named by their `id`, where there is one.
+
+    Args:
+        text: the column of the texts.
+        summary: the column of their summaries.
+
+    Raises:
+        ConfigError: a row lacks one of them.
+    """
+    for row in read_rows(path):
+        texts = row.values.get(text), row.values.get(summary)
+        for column, found in zip((text, summary), texts, strict=True):
+            if not isinstance(found, str):
+                raise row.error(f"there is no text `{column}` among {list(row.values)}")
+        yield TextPair(str(row.values.get("id", row.name)), *(str(found).strip() for found in texts))
+
+
+def summary_texts(text: str, summary: str) -> ReadTexts:
+    """A reader of both texts of every pair, by their columns."""
+    return texts_of(
+        lambda path: ((each.id, (each.source, each.target)) for each in read_summaries(path, text, summary))
+    )
 
 
 def stories_in(folder: Path) -> list[Path]:
