@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -13,6 +15,7 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.templates import TEMPLATES
 from cluster.templates.render import render
 from data_prep.config import PreparationConfig
+from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.filters.chain import FilterChain
 from data_prep.plan import plan_preparation
 from models.presets import PRESETS
@@ -21,6 +24,7 @@ from pipeline.config.cluster_templates import load_template
 from pipeline.config.loading import load_config, to_yaml, validate
 from pipeline.config.networks import NetworkChoice
 from pipeline.demo.tasks import FinetuneConfig
+from pipeline.ladder.config import LadderConfig
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.probing.config import ProbeConfig
 from pipeline.prompting.config import PromptConfig
@@ -44,8 +48,8 @@ optimizer: {lr: 1e-3}
 OBJECTIVE_OF = {"encoder": "mlm", "decoder": "clm", "encoder_decoder": "bart_denoising", "elmo": "bilm"}
 
 
-def check_data(path: Path, directory: Path) -> None:
-    config = load_config(PreparationConfig, path)
+def check_data(path: Path, directory: Path, **changes: Any) -> None:
+    config = load_config(PreparationConfig, path).model_copy(update=changes)
     for source in config.sources:
         for pattern in getattr(source, "paths", ()):
             make_file_for(pattern, directory)
@@ -114,6 +118,21 @@ def check_filters(path: Path, directory: Path) -> None:
     FilterChain(config.filters)
 
 
+def check_ladder_data(path: Path, directory: Path) -> None:
+    """As any data, but evaluation sets, whose files are not here."""
+    check_data(path, directory, decontaminate=DecontaminationConfig())
+
+
+def check_ladder(path: Path, directory: Path) -> None:
+    """The files that it names are shipped beside it; its tasks are in the fine-tuning configuration."""
+    config = load_config(LadderConfig, path)
+    named = [*config.data, config.finetune, *(arm.pretrain for arm in config.arms.values())]
+    assert all((path.parent / file).is_file() for file in named)
+    tasks = load_config(FinetuneConfig, path.parent / config.finetune).tasks
+    assert {task for each in config.comparisons.values() for task in each.tasks} <= set(tasks)
+    assert set(config.ceilings) <= set(tasks)
+
+
 KINDS: dict[str, Callable[[Path, Path], None]] = {
     "data": check_data,
     "pretrain": check_pretrain,
@@ -124,6 +143,10 @@ KINDS: dict[str, Callable[[Path, Path], None]] = {
     "models": check_fragment,
     "cluster": check_cluster,
     "filters": check_filters,
+    "ladder": check_ladder,
+    "ladder/data": check_ladder_data,
+    "ladder/pretrain": check_pretrain,
+    "ladder/finetune": check_finetune,
 }
 """How the files of each folder are checked; in `demo/`, by the last word of their names."""
 
@@ -268,7 +291,7 @@ def refusal(*overrides: str) -> str:
 
 def make_file_for(pattern: str, directory: Path) -> None:
     """An empty file that a pattern matches, below the directory that stands for CLOZE_DATA."""
-    path = Path(pattern.replace("**", "folder").replace("*", "part-1"))
+    path = Path(re.sub(r"\[(.)-.\]", r"\1", pattern.replace("**", "folder").replace("*", "part-1")))
     assert path.is_relative_to(directory), f"{pattern} does not start from CLOZE_DATA"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()

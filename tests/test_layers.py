@@ -25,7 +25,7 @@ MAY_IMPORT = {
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "commands"}),
     frozenset({"road"}),
-    frozenset({"demo"}),
+    frozenset({"demo", "ladder"}),
     frozenset({"preparation"}),
     frozenset({"pretrain"}),
     frozenset({"prompting", "probing"}),

@@ -9,8 +9,8 @@ import typer
 from pipeline.commands.output import print_json, print_table
 
 _KIND_HELP = (
-    "`data`, `pretrain`, `finetune`, `prompt`, `probe`, `road`, a kind of `cloze cluster render`; after a dot a part:"
-    " `data.filters.pii`, `pretrain.optimizer`."
+    "`data`, `pretrain`, `finetune`, `prompt`, `probe`, `road`, `ladder`, a kind of `cloze cluster render`; after a dot"
+    " a part: `data.filters.pii`, `pretrain.optimizer`."
 )
 
 

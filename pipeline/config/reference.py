@@ -22,6 +22,7 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "probe": ("pipeline.probing.config", "ProbeConfig"),
         "prompt": ("pipeline.prompting.config", "PromptConfig"),
         "road": ("pipeline.road.config", "RoadConfig"),
+        "ladder": ("pipeline.ladder.config", "LadderConfig"),
         "kuberay": ("cluster.templates.kuberay.settings", "KubeRay"),
         "slurm": ("cluster.templates.slurm.settings", "Slurm"),
         "ray-up": ("cluster.templates.ray_up.settings", "RayUp"),

@@ -30,12 +30,6 @@ CODE = ("pipeline", "data_prep", "models", "cluster", "pyproject.toml")
 """Packages and files of this installation that a job gets a copy of."""
 CONTROL_VERBS = frozenset({"submit", "jobs", "logs", "stop"})
 """Verbs that act on jobs and cannot be jobs."""
-GROUP_SETTINGS = {
-    "pretrain": "cluster",
-    "resume": "cluster",
-    "road": "pretrain.settings.cluster",
-}
-"""Key of the settings of the training group, by verb."""
 CONFIG_KINDS = {
     "pretrain": ("pipeline.runs.config", "PretrainConfig"),
     "finetune": ("pipeline.demo.tasks", "FinetuneConfig"),
@@ -64,46 +58,6 @@ class Submission:
     """Submission id of the verb's first job; the ids of its later jobs end in `-2`, `-3`, ..."""
     stop_grace_s: int
     """Seconds between the signal that stops it and the kill."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """When a job starts, and starts again."""
-
-    retries: int = 0
-    """Times that the verb is started again after a failure that may pass."""
-    after: tuple[str, ...] = ()
-    """Submission ids of jobs that must succeed first."""
-
-    def around(self, python: str, command: Sequence[str]) -> tuple[str, ...]:
-        """The command of the job."""
-        if not self.retries and not self.after:
-            return tuple(command)
-        options = [word for job in self.after for word in ("--after", job)]
-        return (python, "-m", "cluster.job_process", *options, "--retries", str(self.retries), "--", *command)
-
-
-def with_group_size(arguments: Sequence[str], nodes: int | None, gpus_per_node: int | None) -> list[str]:
-    """The verb with the settings of a group of so many workers: one for each GPU, or without GPUs for each node.
-
-    Raises:
-        ConfigError: the verb trains no such group.
-    """
-    if nodes is None and gpus_per_node is None:
-        return list(arguments)
-    verb = arguments[0] if arguments else ""
-    if verb not in GROUP_SETTINGS:
-        raise ConfigError(
-            f"--nodes and --gpus-per-node size a training group, and `{verb}` starts none.",
-            next_step=f"leave them out; they fit {', '.join(GROUP_SETTINGS)}",
-        )
-    gpus = gpus_per_node or 0
-    key = GROUP_SETTINGS[verb]
-    return [
-        *arguments,
-        f"{key}.workers={(nodes or 1) * max(gpus, 1)}",
-        f"{key}.gpus_per_worker={min(gpus, 1)}",
-    ]
 
 
 def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
@@ -137,7 +91,6 @@ def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
 def submit(
     client: JobSubmissionClient,
     submission: Submission,
-    conditions: Conditions = Conditions(),
     *,
     python: str | None,
     variables: Mapping[str, str],
@@ -146,7 +99,6 @@ def submit(
     """Submit a verb unless the same work runs already; returns the submission id, and whether it was started.
 
     Args:
-        conditions: when it starts, and starts again.
         python: interpreter on the cluster; None takes `python`, and this one on the local cluster.
         variables: environment variables of the job, besides the result of `environment_of`.
         resources: `memory_bytes` and `num_gpus` of `jobs.submit`.
@@ -163,7 +115,7 @@ def submit(
     started = jobs.submit(
         client,
         submission_id,
-        conditions.around(python, (python, "-m", "pipeline.cli", *submission.arguments)),
+        (python, "-m", "pipeline.cli", *submission.arguments),
         root=Path(__file__).resolve().parents[2],
         code=CODE,
         metadata={VERB_KEY: submission.verb},
