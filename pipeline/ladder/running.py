@@ -107,13 +107,15 @@ class _Running:
         started = False
         for name, stage in self.stages.items():
             busy = {one.stage.name for one in self.processes}
-            alone = any(one.stage.alone for one in self.processes)
-            if alone or len(busy) >= self.ladder.config.at_once or (stage.alone and busy):
+            tried = name in self.finished or name in self.failed or name in busy
+            if tried or not self.finished.issuperset(stage.needs):
+                continue
+            alone = stage.alone or any(one.stage.alone for one in self.processes)
+            if len(busy) >= (1 if alone else self.ladder.config.at_once):
+                # A stage that takes the whole machine waits for the others, and is not overtaken for ever.
                 break
-            ready = self.finished.issuperset(stage.needs)
-            if ready and name not in self.finished | self.failed.keys() | busy:
-                self._start(stage)
-                started = True
+            self._start(stage)
+            started = True
         return started
 
     def _start(self, stage: Stage) -> None:
