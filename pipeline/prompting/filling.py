@@ -9,10 +9,10 @@ import torch
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from models.generation.config import GenerationConfig
-from models.generation.generate import generate
 from pipeline.finetune.tokenizer import generation_format, sequence_format, starts_with_padding
 from pipeline.prompting.networks import LanguageModel
 from pipeline.prompting.texts import count_marks, require_length
+from pipeline.prompting.writing import generated
 
 MOST_TEXTS = 64
 """Texts that an encoder-decoder writes at most."""
@@ -147,14 +147,7 @@ def _write(network: LanguageModel, text: str, top: int) -> Filling:
         pad_token_id=tokenizer.special["pad"],
         forced_bos_token_id=layout.target.first[0] if layout.target.first else None,
     )
-    try:
-        found = generate(network.model, torch.tensor([source], device=network.device), None, config)
-    except ValueError as error:
-        raise MismatchError(
-            f"{network.reference} cannot write: {error}",
-            next_step="use another checkpoint, or a shorter text",
-        ) from None
-    rows = zip(found.continuations(), found.scores.tolist(), strict=True)
+    rows = generated(network, source, config)
     if not with_sentinels:
         return Filling((), tuple(Filled(tokenizer.decode(row).strip(), score) for row, score in rows))
     return Filling((), tuple(_filled_sentinels(network, text, row, masks, score) for row, score in rows))

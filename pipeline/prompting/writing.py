@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,22 +80,30 @@ def write(
             next_step=f"--max-new-tokens {room}, or shorten the text",
         )
     config = replace(settings, max_new_tokens=limit, pad_token_id=network.tokenizer.special["pad"], **tokens)
+    before = ids if is_decoder else []
+    return [
+        Written(network.tokenizer.decode_behind(before, row), score, tuple(row))
+        for row, score in generated(network, ids, config)
+    ]
+
+
+def generated(
+    network: LanguageModel, ids: Sequence[int], config: GenerationConfig
+) -> list[tuple[list[int], float]]:
+    """What a network writes for ids: the new ids of each text, and its score.
+
+    Raises:
+        MismatchError: the network or its generation settings do not allow it.
+    """
+    rows = torch.tensor([list(ids)], device=network.device)
     try:
-        found = generate(
-            network.model,
-            torch.tensor([ids], device=network.device),
-            None,
-            config,
-            read_both_ways=network.reads_both_ways,
-        )
+        found = generate(network.model, rows, None, config, read_both_ways=network.reads_both_ways)
     except ValueError as error:
         raise MismatchError(
             f"{network.reference} cannot write: {error}",
-            next_step="change the settings that the message names",
+            next_step="change the settings that the message names, or use another checkpoint",
         ) from None
-    rows = zip(found.continuations(), found.scores.tolist(), strict=True)
-    before = ids if is_decoder else []
-    return [Written(network.tokenizer.decode_behind(before, row), score, tuple(row)) for row, score in rows]
+    return list(zip(found.continuations(), found.scores.tolist(), strict=True))
 
 
 def chat_prompt(network: LanguageModel, text: str, system: str | None = None) -> str:

@@ -37,9 +37,14 @@ class Row:
     unit: str = "line"
     """What the number at the end of `name` counts: `line` or `row`."""
 
+    @property
+    def place(self) -> str:
+        """File and line, or file and row."""
+        return f"{self.path}, {self.unit} {self.name.rpartition('-')[2]}"
+
     def error(self, problem: str, next_step: str = "") -> ConfigError:
         """The error for this row; without `next_step`, for a published file."""
-        return wrong_file(f"{self.path}, {self.unit} {self.name.rpartition('-')[2]}: {problem}", next_step)
+        return wrong_file(f"{self.place}: {problem}", next_step)
 
 
 def read_rows(path: Path) -> Iterator[Row]:

@@ -48,9 +48,7 @@ class InstructionsConfig(RowsTaskConfig, InstructionTaskConfig):
             is_chat = row.values.get(columns.messages) is not None
             read = _turns_of_messages if is_chat else _turns_of_pair
             turns = tuple(read(row, columns))
-            yield Conversation(
-                name_of(row, columns.id), turns, f"{path}, {row.unit} {row.name.rpartition('-')[2]}"
-            )
+            yield Conversation(name_of(row, columns.id), turns, row.place)
 
 
 def _turns_of_pair(row: Row, columns: ConversationColumns) -> Iterator[Turn]:
