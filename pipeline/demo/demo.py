@@ -96,11 +96,13 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
             prepared = prepare(data, evaluation_texts=evaluation_texts)
         with _timed(seconds, "2/3  pre-training: a small encoder, masked LM, ZeRO-2 on 2 workers"):
             run, killed = _pretrain(settings, kill_a_worker)
-    with _timed(seconds, "3/3  fine-tuning: 2 tasks x 3 seeds, pre-trained and random weights"):
-        pretrained = resolve_model(f"{run.path}@latest", settings.runs_dir)
-        page = out / PAGE_FILE
-        page.unlink(missing_ok=True)
-        scores = finetune(tasks, pretrained, replace=True, on_page=partial(page.write_text, encoding="utf-8"))
+        with _timed(seconds, "3/3  fine-tuning: 2 tasks x 3 seeds, pre-trained and random weights"):
+            pretrained = resolve_model(f"{run.path}@latest", settings.runs_dir)
+            page = out / PAGE_FILE
+            page.unlink(missing_ok=True)
+            scores = finetune(
+                tasks, pretrained, replace=True, on_page=partial(page.write_text, encoding="utf-8")
+            )
     held_out, train = read_metrics(run, LogKind.HELD_OUT), read_metrics(run)
     return Report(
         documents=prepared.dedup.stats["documents_kept"],
