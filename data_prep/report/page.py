@@ -38,7 +38,11 @@ def render_report(store: TokenStore, facts: Mapping[str, Any]) -> str:
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         facts=facts,
-        tables=[("Sources", facts["sources"]), ("Languages", facts["languages"])],
+        # The row of an only language would repeat the figures of all sources.
+        tables=[
+            ("Sources", facts["sources"]),
+            *([("Languages", facts["languages"])] if len(facts["languages"]) > 1 else []),
+        ],
         plots=_plots(store, facts),
         dropped=_dropped_examples(store.path.parent),
         samples=_sampled(store),

@@ -22,8 +22,8 @@ def length_histogram(lengths: Mapping[str, np.ndarray]) -> str:
     shortest = min((int(own.min()) for own in filled), default=1)
     longest = max((int(own.max()) for own in filled), default=1)
     first = np.log10(max(shortest, 1))
-    last = max(np.log10(longest + 1), first + 1)
-    edges = np.logspace(first, last, int(BINS_PER_DECADE * (last - first)) + 1)
+    last = np.log10(longest + 1)
+    edges = np.logspace(first, last, max(BINS_PER_DECADE, round(BINS_PER_DECADE * (last - first))) + 1)
 
     def draw(axes: Axes) -> None:
         for name, own in lengths.items():
@@ -31,7 +31,9 @@ def length_histogram(lengths: Mapping[str, np.ndarray]) -> str:
             axes.stairs(counts, edges, label=name)
         axes.set(xscale="log", yscale="symlog", xlabel="tokens per document", ylabel="documents")
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.legend(fontsize="small")
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        if len(lengths) > 1:
+            axes.legend(fontsize="small")
 
     return _svg(draw)
 
@@ -64,5 +66,5 @@ def _svg(draw: Callable[[Axes], None]) -> str:
         FigureCanvasSVG(figure)
         draw(figure.add_subplot())
         text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
     return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]

@@ -12,10 +12,12 @@ from pipeline.runs.directory import RunInfo
 _SERVED_AT = "http://127.0.0.1:5000"
 """Default address of `mlflow ui`."""
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ names | join(" and ") }}</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{{ names | join(" and ") }}</title>
 <style>
 :root { color-scheme: light dark }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  overflow-wrap: anywhere }
 table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .2rem .8rem .2rem 0; text-align: left;
 vertical-align: top; border-bottom: 1px solid #8886; overflow-wrap: anywhere }
 </style></head><body>

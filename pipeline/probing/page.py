@@ -9,10 +9,12 @@ from pipeline.probing.run import ProbeResult
 
 COLUMNS = ("layer", "probe", "accuracy", "control", "selectivity")
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{{ title }}</title>
 <style>
 :root { color-scheme: light dark }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  overflow-wrap: anywhere }
 table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .2rem 1rem .2rem 0; text-align: right;
 border-bottom: 1px solid #8886 }
 svg { width: 100%; max-width: 40rem } svg text { font-size: 11px; fill: currentColor } svg .grid { stroke: #8884 }

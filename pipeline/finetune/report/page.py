@@ -193,6 +193,8 @@ def _plots(opened: ScoresDirectory, results: Sequence[Result]) -> list[tuple[str
             points = [epoch.metrics[score.main_metric] for epoch in scored]
             metrics.append(Curve(trial.name, colour, [epoch.update for epoch in scored], points, marked=True))
     metric = results[0].row.main_metric
+    # A network that is scored once has no curve; its score is in the table.
+    metrics = [curve for curve in metrics if len(curve.x) > 1]
     drawings = [
         ("loss, nats per prediction", plot(losses, title="loss by update", y_format=lambda y: f"{y:g}")),
         (f"{metric}, percent", plot(metrics, title=f"{metric} by update", y_format=lambda y: f"{100 * y:g}")),

@@ -175,7 +175,7 @@ def test_page_of_a_real_training_has_its_interval_texts_losses_and_source_files(
     assert 0 < score.metrics["accuracy"] < 1
     page = render_page(scores_directory(config, checkpoint), config.runs_dir)
     assert re.search(r'data-label="interval">\d+\.\d to \d+\.\d<', page)
-    assert page.count("<polyline") == 2
+    assert page.count("<polyline") == 1
     assert worst_errors(scores_directory(config, checkpoint), None, 1)[0].texts["text"] in page
     for name in ("train.tsv", "dev.tsv"):
         assert str(sst2 / name) in page
