@@ -50,13 +50,13 @@ def connect(address: str) -> JobSubmissionClient:
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
     own = own_cluster_at(url)
-    with without_address_variables(), _answering(url):
+    with without_address_variables(), answering(url):
         return JobSubmissionClient(url, headers=own.headers if own else None)
 
 
 def list_jobs(client: JobSubmissionClient) -> list[JobDetails]:
     """All submitted jobs that the cluster remembers, newest first."""
-    with _answering(client.get_address()):
+    with answering(client.get_address()):
         jobs = [job for job in client.list_jobs() if job.submission_id]
     return sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)
 
@@ -67,7 +67,7 @@ def find_job(client: JobSubmissionClient, submission_id: str) -> JobDetails:
     Raises:
         ReferenceNotFoundError: there is none; names the nearest.
     """
-    with _answering(client.get_address()):
+    with answering(client.get_address()):
         try:
             return client.get_job_info(submission_id)
         except RuntimeError:
@@ -106,7 +106,7 @@ def submit(
             is memory and no share of a CPU, because that would leave too few CPUs for workers that take all of them.
         num_gpus: GPUs of the command itself, besides the GPUs of the workers it starts.
     """
-    with _answering(client.get_address()):
+    with answering(client.get_address()):
         try:
             client.submit_job(
                 entrypoint=shlex.join(command),
@@ -147,7 +147,7 @@ def read_logs(client: JobSubmissionClient, submission_id: str) -> str:
         ReferenceNotFoundError: no such job, or its log was lost with its machine.
     """
     job = find_job(client, submission_id)
-    with _answering(client.get_address()):
+    with answering(client.get_address()):
         try:
             return client.get_job_logs(submission_id)
         except RuntimeError as error:
@@ -167,7 +167,7 @@ def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable
     find_job(client, submission_id)
     shown = 0
     while True:
-        with _answering(client.get_address()):
+        with answering(client.get_address()):
             shown = asyncio.run(_follow_once(client, submission_id, write, shown))
         job = find_job(client, submission_id)
         if job.status.is_terminal():
@@ -186,7 +186,7 @@ def stop(client: JobSubmissionClient, submission_id: str) -> tuple[JobDetails, b
     job = find_job(client, submission_id)
     if job.status.is_terminal():
         return job, False
-    with _answering(client.get_address()):
+    with answering(client.get_address()):
         client.stop_job(submission_id)
     while not job.status.is_terminal():
         time.sleep(_POLL_S)
@@ -195,7 +195,7 @@ def stop(client: JobSubmissionClient, submission_id: str) -> tuple[JobDetails, b
 
 
 @contextmanager
-def _answering(address: str) -> Iterator[None]:
+def answering(address: str) -> Iterator[None]:
     """Raise ClusterUnreachableError if the connection to the cluster breaks inside the block."""
     from aiohttp import ClientError
     from ray.exceptions import AuthenticationError

@@ -68,3 +68,14 @@ def dashboard_of(address: str) -> str:
     from ray.dashboard.utils import get_address_for_submission_client
 
     return get_address_for_submission_client(address)
+
+
+def node_summaries(client: Any, timeout_s: float) -> list[dict[str, Any]]:
+    """The nodes of a cluster with their load, as the dashboard's own page gets them: no public call has the load.
+
+    Args:
+        client: a `JobSubmissionClient`, which knows address and token.
+    """
+    answer = client._do_request("GET", "/nodes?view=summary", timeout=timeout_s)
+    answer.raise_for_status()
+    return answer.json()["data"]["summary"]

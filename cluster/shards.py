@@ -108,15 +108,16 @@ def map_shards(
         for record in finished.values():
             tally.add(record)
         if pending:
-            log = ShardLog(directory, title, [shard.size_bytes for shard in pending])
+            sizes = [shard.size_bytes for shard in pending]
+            log = ShardLog(directory, title, sizes, done=len(finished), rejects=tally.num_rejects)
             shown = ""
             for shard, made in _run(function, pending, directory, num_cpus, max_in_flight):
                 if made is None:
                     advance(0, read_status(directory, shard.file) or shown)
                     continue
                 finished[shard.file] = made.record
-                rows = made.record.entry.rows or 0
-                log.add(shard.file, shard.size_bytes, made.text_bytes, rows, made.effort)
+                rows, rejects = made.record.entry.rows or 0, len(made.record.rejects)
+                log.add(shard.file, shard.size_bytes, made.text_bytes, rows, made.effort, rejects=rejects)
                 tally.add(made.record)
                 shown = ", ".join(filter(None, (str(tally), str(log))))
                 advance(1, shown)
@@ -229,6 +230,11 @@ class _Tally:
                 kept="all finished shards",
                 next_step="replace the damaged sources, or raise max_rejects, and run the same command again",
             )
+
+    @property
+    def num_rejects(self) -> int:
+        """Inputs that could not be read."""
+        return len(self._rejects)
 
     def __str__(self) -> str:
         return ", ".join(

@@ -30,6 +30,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"pretrain"}),
     frozenset({"prompting", "probing"}),
     frozenset({"finetune"}),
+    frozenset({"monitoring"}),
     frozenset({"plan", "inspection", "exporting"}),
     frozenset({"checkpoints"}),
     frozenset({"engine"}),
@@ -46,7 +47,18 @@ DEEPSPEED_DOOR = "pipeline/engine/deepspeed/"
 """The only folder that imports deepspeed."""
 NEVER_IN_MODELS = {"ray", "deepspeed", "mlflow"}
 HEAVY = {
-    *("torch", "deepspeed", "ray", "mlflow", "transformers", "datasets", "pyarrow", "pydantic", "accelerate"),
+    *(
+        "torch",
+        "deepspeed",
+        "ray",
+        "mlflow",
+        "transformers",
+        "datasets",
+        "pyarrow",
+        "pydantic",
+        "accelerate",
+        "prometheus_client",
+    ),
     *("numpy", "omegaconf", "tokenizers", "sklearn", "scipy"),
 }
 """What only the verb that needs it may import."""

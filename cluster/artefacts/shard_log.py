@@ -1,6 +1,7 @@
 """The log of shard tasks: speed, worker and memory of every shard, and the time left.
 
-The log lies beside the shard records. It depends on the machines, so nothing of it enters a manifest.
+The log lies beside the shard records. It depends on the machines, so nothing of it enters a manifest. A line is a start
+of the stage (`total`, `done`) or a finished shard (`file`).
 """
 
 from __future__ import annotations
@@ -61,24 +62,32 @@ def _peak_rss_bytes() -> int:
 class ShardLog:
     """Writes the log of one run of `map_shards`, and estimates the time left."""
 
-    def __init__(self, directory: Path, stage: str, sizes: Sequence[int]) -> None:
+    def __init__(
+        self, directory: Path, stage: str, sizes: Sequence[int], *, done: int = 0, rejects: int = 0
+    ) -> None:
         """Begin a run.
 
         Args:
             sizes: bytes of input of every shard that is to be made; they weigh the estimate of the time left.
+            done: shards that were made before.
+            rejects: inputs that could not be read in them.
         """
         self._path = directory / LOG_NAME
         self._stage = stage
         self._weights_left = sum(max(size, 1) for size in sizes)
         self._weights_done = self._bytes = self._rows = 0
         self._started = time.perf_counter()
+        self._write({"total": done + len(sizes), "done": done, "rejects": rejects})
 
-    def add(self, file: str, size: int, num_bytes: int, rows: int, effort: Effort) -> None:
+    def add(
+        self, file: str, size: int, num_bytes: int, rows: int, effort: Effort, *, rejects: int = 0
+    ) -> None:
         """Note a finished shard.
 
         Args:
             size: its entry in `sizes`.
             num_bytes: bytes of text that were handled.
+            rejects: inputs that could not be read.
         """
         self._weights_done += max(size, 1)
         self._weights_left -= max(size, 1)
@@ -86,10 +95,10 @@ class ShardLog:
         self._rows += rows
         self._write(
             {
-                "stage": self._stage,
                 "file": file,
                 "bytes": num_bytes,
                 "rows": rows,
+                "rejects": rejects,
                 "mb_per_s": round(num_bytes / 1e6 / max(effort.seconds, 1e-3), 2),
                 "rows_per_s": round(rows / max(effort.seconds, 1e-3), 1),
                 **asdict(effort),
@@ -111,8 +120,61 @@ class ShardLog:
         return ", ".join((speeds if self._bytes else []) + left)
 
     def _write(self, line: dict[str, Any]) -> None:
+        stamped = {"stage": self._stage, "time_s": round(time.time(), 6), **line}
         with self._path.open("ab") as stream:
-            stream.write(orjson.dumps(line) + b"\n")
+            stream.write(orjson.dumps(stamped) + b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProgress:
+    """The progress of a stage since it was last started."""
+
+    stage: str
+    done: int
+    """Finished shards, with those of earlier starts."""
+    total: int
+    rows: int
+    """Of the shards that were finished since the start, as `text_bytes`."""
+    text_bytes: int
+    rejects: int
+    """Inputs that could not be read, with those of earlier starts."""
+    started_s: float
+    """Unix time of the start, by the driver's clock; so is `last_s`."""
+    last_s: float
+    """Unix time of the last finished shard; that of the start before there is one."""
+    seconds_left: float | None
+    """Estimate at `last_s`; None before a shard is finished."""
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes of text per second, of all workers together; 0 before a shard is finished."""
+        return self.text_bytes / (self.last_s - self.started_s) if self.last_s > self.started_s else 0.0
+
+
+def read_progress(directory: Path) -> ShardProgress | None:
+    """The progress of the artefact in `directory`; None without a log, or with the log of an older version, which says
+    neither when a stage began nor how many shards it has."""
+    started: dict[str, Any] | None = None
+    shards: list[dict[str, Any]] = []
+    for line in _lines(directory / LOG_NAME):
+        if "total" in line:
+            started, shards = line, []
+        elif "file" in line:
+            shards.append(line)
+    if started is None:
+        return None
+    last = shards[-1] if shards else {}
+    return ShardProgress(
+        stage=str(started["stage"]),
+        done=started["done"] + len({line["file"] for line in shards}),
+        total=started["total"],
+        rows=sum(line["rows"] for line in shards),
+        text_bytes=sum(line["bytes"] for line in shards),
+        rejects=started["rejects"] + sum(line["rejects"] for line in shards),
+        started_s=started["time_s"],
+        last_s=last.get("time_s", started["time_s"]),
+        seconds_left=last.get("seconds_left"),
+    )
 
 
 def summarize_log(directory: Path) -> dict[str, Any]:
@@ -122,7 +184,7 @@ def summarize_log(directory: Path) -> dict[str, Any]:
         `shards`, `bytes`, `rows`, `seconds` (of work, added up over workers), `mb_per_s` and `rows_per_s` (of one
         worker), `peak_rss_bytes`, and `workers`: the same by name. A shard that was made twice counts twice.
     """
-    lines = _read(directory / LOG_NAME)
+    lines = [line for line in _lines(directory / LOG_NAME) if "file" in line]
     if not lines:
         return {}
     workers = sorted({line["worker"] for line in lines})
@@ -142,14 +204,12 @@ def _totals(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole line; a process that was killed may have left half of one."""
-    lines = []
     with suppress(FileNotFoundError):
         for line in path.read_bytes().splitlines():
             with suppress(orjson.JSONDecodeError):
-                lines.append(orjson.loads(line))
-    return lines
+                yield orjson.loads(line)
 
 
 def _duration(seconds: float) -> str:

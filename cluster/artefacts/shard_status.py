@@ -16,8 +16,17 @@ def report_status(path: Path, text: str) -> None:
 
 def read_status(directory: Path, file: str) -> str:
     """The latest status of a shard's running task; empty without one."""
+    return _latest(directory, f".{file}.*.status.tmp")
+
+
+def latest_status(directory: Path) -> str:
+    """The latest status of any running task of an artefact; empty without one."""
+    return _latest(directory, ".*.status.tmp")
+
+
+def _latest(directory: Path, pattern: str) -> str:
     found = []
-    for status in directory.glob(f".{file}.*.status.tmp"):
+    for status in directory.glob(pattern):
         try:
             found.append((status.stat().st_mtime_ns, status.read_text(encoding="utf-8")))
         except OSError:

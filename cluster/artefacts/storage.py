@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -33,6 +34,8 @@ from cluster.artefacts.seen_files import SeenFiles
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 QUARANTINE_NAME = "quarantine"
 LOCK_NAME = ".lock"
+_LOOKS_S = (0.01, 0.03, 0.1)
+"""Seconds to wait for processes that only look whether a directory is in use, which takes them microseconds."""
 LOOKED_AT_BYTES = 1 << 30
 """Size that is hashed in a second or two."""
 _HASHING_THREADS = min(8, os.cpu_count() or 1)
@@ -266,7 +269,7 @@ def exclusive(
     with storage_errors(directory):
         descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{what} (process {os.getpid()} on {platform.node()})".encode(), 0)
     except OSError as error:
@@ -281,6 +284,28 @@ def exclusive(
         yield
     finally:
         os.close(descriptor)
+
+
+def is_in_use(directory: Path) -> bool:
+    """Whether a process has locked `directory`; False on a file system without locks."""
+    try:
+        with (directory / LOCK_NAME).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _lock(descriptor: int) -> None:
+    """Take the lock; raises OSError if another process holds it, and not only looks at it as `is_in_use` does."""
+    for patience_s in _LOOKS_S:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(patience_s)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager

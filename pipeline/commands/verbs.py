@@ -10,11 +10,13 @@ from pipeline.commands import (
     configs,
     data,
     demo,
+    describe,
     doctor,
     export,
     finetune,
     jobs,
     ladder,
+    metrics,
     plan,
     probe,
     prompt,
@@ -23,7 +25,9 @@ from pipeline.commands import (
     schema,
     scores,
     signing,
+    support_bundle,
     tokenizer,
+    top,
     train,
 )
 
@@ -38,6 +42,7 @@ app.add_typer(data.data_app, name="data")
 app.add_typer(configs.configs_app, name="configs")
 app.add_typer(cluster.cluster_app, name="cluster")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
+app.add_typer(metrics.metrics_app, name="metrics")
 scores.register(finetune.finetune_app)
 app.add_typer(finetune.finetune_app, name="finetune")
 for module in (
@@ -50,8 +55,11 @@ for module in (
     probe,
     export,
     runs,
+    top,
     checkpoints,
     jobs,
+    describe,
+    support_bundle,
     doctor,
     schema,
     signing,

@@ -4,6 +4,7 @@ driver was killed, as any verb does that looks at the run.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from contextlib import suppress
@@ -18,6 +19,7 @@ from pipeline.runs.heartbeat import this_machine
 from pipeline.runs.history import last_logged
 from pipeline.runs.log.sender import send_log, want_status
 from pipeline.runs.state import is_held, state_of
+from pipeline.runs.submission import JOB_VARIABLE
 
 
 def record_launch(run: RunDirectory) -> None:
@@ -29,6 +31,7 @@ def record_launch(run: RunDirectory) -> None:
         machine=this_machine(),
         pid=process.pid,
         started_s=process.create_time(),
+        submission_id=os.environ.get(JOB_VARIABLE),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import platform
 import time
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from cluster.artefacts.storage import is_in_use
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.heartbeat import (
@@ -101,14 +101,7 @@ def _is_driver_alive(launch: Mapping[str, Any]) -> bool:
 
 def is_held(run: RunDirectory) -> bool:
     """Whether a process trains or changes the run; False on a file system without locks."""
-    try:
-        with run.lock.open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    return is_in_use(run.path)
 
 
 def _made_last_step(run: RunDirectory) -> bool:

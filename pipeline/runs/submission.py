@@ -41,8 +41,8 @@ SAVING_VERBS = frozenset({"pretrain", "resume", "road"})
 """Verbs that answer SIGTERM by saving."""
 JOB_VARIABLE = "CLOZE_SUBMISSION_ID"
 """Environment variable of a job, with its submission id."""
-VERB_KEY = "cloze_verb"
-"""Key of the verb in a job's metadata."""
+VERB_KEY, CONFIG_KEY = "cloze_verb", "cloze_config"
+"""Keys of a job's metadata: the verb, and the hash of the configuration that it resolves to, if it reads one."""
 _ID_DIGITS = 10
 
 
@@ -58,6 +58,13 @@ class Submission:
     """Submission id of the verb's first job; the ids of its later jobs end in `-2`, `-3`, ..."""
     stop_grace_s: int
     """Seconds between the signal that stops it and the kill."""
+    config_hash: str | None = None
+    """Hash of the configuration that it resolves to; None for a verb without one."""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """For the job."""
+        return {VERB_KEY: self.verb} | ({CONFIG_KEY: self.config_hash} if self.config_hash else {})
 
 
 def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
@@ -85,6 +92,7 @@ def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
         arguments=tuple(arguments),
         base_id=f"cloze-{verb.replace(' ', '-')}-{digest}",
         stop_grace_s=saving_s + LEAVE_S,
+        config_hash=config_hash,
     )
 
 
@@ -118,7 +126,7 @@ def submit(
         (python, "-m", "pipeline.cli", *submission.arguments),
         root=Path(__file__).resolve().parents[2],
         code=CODE,
-        metadata={VERB_KEY: submission.verb},
+        metadata=submission.metadata,
         environment={**environment_of(submission_id), **variables},
         stop_grace_s=submission.stop_grace_s,
         **resources,

@@ -14,6 +14,7 @@ PRIVATE_NAMES = {
     "ray._private.worker._global_node": "read in `shut_down`",
     "ray._private.node.Node.kill_all_processes": "replaced in `shut_down`",
     "ray.dashboard.utils.get_address_for_submission_client": "called in `dashboard_of`",
+    "ray.job_submission.JobSubmissionClient._do_request": "called in `node_summaries`",
     "ray.train.v2.api.exceptions.TrainingFailedError": "caught in train_group.py",
     "ray.train.v2.api.exceptions.ControllerError": "distinguished from lost workers in train_group.py",
 }

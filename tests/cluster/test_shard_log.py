@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from cluster.artefacts.shard_log import LOG_NAME, Effort, ShardLog, measure_effort, summarize_log
+from cluster.artefacts.shard_log import (
+    LOG_NAME,
+    Effort,
+    ShardLog,
+    measure_effort,
+    read_progress,
+    summarize_log,
+)
 
 
 def test_totals_are_over_all_shards_and_by_worker(tmp_path):
@@ -43,3 +50,27 @@ def test_the_peak_of_memory_is_that_of_the_block_alone():
     small = effort()
     assert large.peak_rss_bytes - small.peak_rss_bytes > 30_000_000
     assert large.seconds > 0
+
+
+def test_progress_is_of_the_last_start_and_counts_what_was_made_before(tmp_path):
+    log = ShardLog(tmp_path, "documents", [10, 10], done=3, rejects=1)
+    begun = read_progress(tmp_path)
+    assert begun is not None
+    assert (begun.stage, begun.done, begun.total, begun.rejects) == ("documents", 3, 5, 1)
+    assert (begun.bytes_per_s, begun.seconds_left) == (0.0, None)
+    log.add("a", 10, 2_000, 7, Effort("one:1", 2.0, 5), rejects=2)
+    first = read_progress(tmp_path)
+    assert first is not None
+    assert (first.done, first.rows, first.text_bytes, first.rejects) == (4, 7, 2_000, 3)
+    assert first.started_s <= first.last_s
+    ShardLog(tmp_path, "documents", [10], done=4, rejects=3)
+    again = read_progress(tmp_path)
+    assert again is not None
+    assert (again.done, again.total, again.rows, again.rejects) == (4, 5, 0, 3)
+
+
+def test_a_log_of_a_version_that_wrote_no_starts_has_totals_and_no_progress(tmp_path):
+    line = b'{"stage":"tokens","file":"a","bytes":5,"rows":2,"worker":"one:1","seconds":1.0,"peak_rss_bytes":9}\n'
+    (tmp_path / LOG_NAME).write_bytes(line)
+    assert read_progress(tmp_path) is None
+    assert summarize_log(tmp_path)["rows"] == 2

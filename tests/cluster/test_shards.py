@@ -21,7 +21,7 @@ from cluster.artefacts.errors import (
     WorkersLostError,
 )
 from cluster.artefacts.manifest import InputEntry
-from cluster.artefacts.shard_log import LOG_NAME
+from cluster.artefacts.shard_log import LOG_NAME, read_progress
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject
 from cluster.artefacts.shard_status import read_status, report_status
 from cluster.runtime import node_cpus, ray_runtime, tasks_in_flight
@@ -313,5 +313,8 @@ def test_shards_that_were_made_from_the_same_are_taken_over_under_their_new_name
     replaced = build(tmp_path / "a", make(["new", "x", "z"]), {"rate": 2}, replace=True)
     assert replaced.fingerprint == expected.fingerprint
     assert [(tmp_path / "a" / f"shard-{n}").read_text() for n in range(3)] == ["new", "x", "z"]
-    lines = (tmp_path / "a" / LOG_NAME).read_text().splitlines()
-    assert [json.loads(line)["file"] for line in sorted(lines)] == ["shard-0", "shard-2"]
+    lines = map(json.loads, (tmp_path / "a" / LOG_NAME).read_text().splitlines())
+    assert sorted(line["file"] for line in lines if "file" in line) == ["shard-0", "shard-2"]
+    progress = read_progress(tmp_path / "a")
+    assert progress is not None
+    assert (progress.done, progress.total) == (3, 3)

@@ -19,7 +19,7 @@ from cluster.artefacts.errors import (
 from cluster.jobs import connect as connect_jobs
 from cluster.jobs import submit
 from cluster.local_cluster import find_local_cluster, resolve_address
-from pipeline.commands import doctor, jobs, train
+from pipeline.commands import describe, doctor, jobs, top, train
 from pipeline.runs import submission
 
 SLEEPING = """
@@ -49,7 +49,7 @@ precision: fp32
 
 def make_app() -> typer.Typer:
     app = typer.Typer()
-    for module in (train, jobs, doctor):
+    for module in (train, jobs, doctor, describe, top):
         module.register(app)
     return app
 
@@ -129,6 +129,18 @@ def test_failed_job_gives_its_exit_code(cli):
     failed = cli("submit", "--wait", "--env", "MLFLOW_TRACKING_URI=http://127.0.0.1:1", "--", "doctor")
     assert failed.exit_code == 1
     assert "FAILED, exit code 1" in failed.output
+    job = failed.stdout.splitlines()[0]
+    described = json.loads(cli("describe", job, "--json").stdout)
+    assert (described["job"]["status"], described["ending"]["error"]) == ("FAILED", "ClozeError")
+    assert (described["job"]["verb"], described["run"]) == ("doctor", None)
+
+
+def test_top_shows_the_nodes_and_jobs_of_a_cluster(cli):
+    told = json.loads(cli("top", "--json", "--address", resolve_address(None)).stdout)
+    (node,) = told["nodes"]
+    assert (node["of"], node["is_alive"]) == ("cluster", True)
+    assert 0 < node["memory_ratio"] < 1
+    assert {row["verb"] for row in told["jobs"]} == {"doctor"}
 
 
 def test_unknown_job_and_missing_names_are_explained(cli):

@@ -156,6 +156,26 @@ def run_the_whole_road(
 
 
 @pytest.fixture
+def watch_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run whose workers were killed, and the preparation that it read."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    settings = {"RUNS": run.path.parent, "DATA": corpus.out, "FILES": tmp_path / "files"}
+    expected = (run.path.name, "lost", "data wait", f'cloze_run_step{{run="{run.path.name}"}}', "alerts.yaml")
+    return Situation(tmp_path, settings | {"RUNBOOKS": "https://example.org"}, corpus.environment, expected)
+
+
+@pytest.fixture
+def collect_a_support_bundle(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run whose workers were killed, and its configuration was damaged."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    with run.config_file.open("a") as stream:
+        stream.write("edited by hand: true\n# xxh3_128 of the lines above: 0\n")
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "OUT": tmp_path / "support.tar.gz"}
+    expected = ("unreadable", "problems.txt", "run/log-tail.jsonl", "secrets were removed")
+    return Situation(tmp_path, settings, corpus.environment, expected)
+
+
+@pytest.fixture
 def resume_after_a_failure(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run whose two workers were killed with SIGKILL; one is left to go on with."""
     run = copy_run(killed_run, tmp_path / "runs")

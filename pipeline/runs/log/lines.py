@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,13 @@ def entries_from(run: RunDirectory, offset: int = 0) -> Iterator[tuple[dict[str,
 
 def entries_backwards(run: RunDirectory) -> Iterator[dict[str, Any]]:
     """Whole entries, the newest first; reads no further back than it is asked."""
-    path = run.log
+    for line in lines_backwards(run.log):
+        if (entry := decode(line)) is not None:
+            yield entry
+
+
+def lines_backwards(path: Path) -> Iterator[bytes]:
+    """Whole lines of a file without their line breaks, the newest first; reads no further back than it is asked."""
     if not path.exists():
         return
     with path.open("rb") as stream:
@@ -78,11 +85,9 @@ def entries_backwards(run: RunDirectory) -> Iterator[dict[str, Any]]:
                 # After the last line break there is a line that a killed process left unfinished, or nothing.
                 lines.pop()
                 torn = False
-            for line in reversed(lines):
-                if (entry := decode(line)) is not None:
-                    yield entry
-        if not torn and (entry := decode(head)) is not None:
-            yield entry
+            yield from reversed(lines)
+        if not torn:
+            yield head
 
 
 def read_new(run: RunDirectory, offset: int = 0) -> tuple[list[dict[str, Any]], int]:

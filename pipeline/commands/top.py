@@ -1,0 +1,225 @@
+"""`cloze top`: runs, data jobs and machines, live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.commands.output import Json, print_json, shown
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from cluster.node_load import NodeLoad
+    from pipeline.monitoring.cluster_watch import ClusterWatch
+    from pipeline.monitoring.data_status import DataStatus
+    from pipeline.monitoring.overview import Overview
+    from pipeline.monitoring.run_status import RunStatus
+
+RunsDirs = Annotated[
+    list[Path] | None,
+    typer.Option("--runs-dir", help="Directory that holds runs; repeatable.", show_default="runs"),
+]
+DataDirs = Annotated[
+    list[Path] | None,
+    typer.Option("--data-dir", help="Directory of a preparation, or that holds some; repeatable."),
+]
+WatchedAddress = Annotated[
+    str | None,
+    typer.Option("--address", help="Also watch this Ray cluster: http://HOST:8265, HOST:6379 or auto."),
+]
+Days = Annotated[float, typer.Option(min=0.0, help="Leave out runs that wrote nothing for so long.")]
+Most = Annotated[int, typer.Option(min=1, help="Runs to show at most.")]
+_WIDTH_OF_FILES = 160
+_GB = 1e9
+_COLORS = {
+    "running": "green",
+    "starting": "cyan",
+    "finished": "dim",
+    "created": "dim",
+    "preempted": "yellow",
+    "stalled": "bold red",
+    "lost": "red",
+    "failed": "red",
+    "unreadable": "red",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's verb to the command line."""
+    app.command()(top)
+
+
+def top(
+    runs_dirs: RunsDirs = None,
+    data_dirs: DataDirs = None,
+    address: WatchedAddress = None,
+    days: Days = 7.0,
+    most: Most = 30,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Watch runs, data jobs and machines; Ctrl-C ends it. It reads files only, and disturbs no run."""
+    import sys
+
+    from rich.console import Console
+
+    from pipeline.monitoring.overview import look
+    from pipeline.monitoring.runs import RunsReader
+
+    reader = RunsReader(runs_dirs or [Path("runs")], days=days, most=most)
+    cluster = watched_cluster(address)
+
+    def see() -> Overview:
+        return look(reader, data_dirs or [], cluster)
+
+    if as_json:
+        print_json(see().as_dict())
+    elif once or not sys.stdout.isatty():
+        console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES)
+        console.print(_page(see()))
+    else:
+        _live(Console(), see, interval)
+
+
+def watched_cluster(address: str | None) -> ClusterWatch | None:
+    """The cluster to watch; None without an address, because reaching one takes a second."""
+    if address is None:
+        return None
+    from pipeline.monitoring.cluster_watch import ClusterWatch
+
+    return ClusterWatch(address)
+
+
+def _live(console: Console, see: Any, interval: float) -> None:
+    from rich.live import Live
+
+    from cluster import signals
+
+    with (
+        signals.goes_on_by("cloze top", kept="everything: it only looks"),
+        Live(_page(see()), console=console, screen=True, auto_refresh=False) as live,
+    ):
+        while True:
+            time.sleep(interval)
+            live.update(_page(see()), refresh=True)
+
+
+def _page(overview: Overview) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(*(Text(part) if isinstance(part, str) else part for part in _parts(overview)))
+
+
+def _parts(overview: Overview) -> Iterator[Any]:
+    now = time.time()
+    runs, left_out = overview.runs.shown, overview.runs.left_out
+    rest = f", {left_out} more (--days, --most)" if left_out else ""
+    yield _table(
+        f"{time.strftime('%H:%M:%S')}  {len(runs)} runs{rest}",
+        (
+            *("run", "state", "step", "loss", "held-out", "tokens/s", "MFU", "data wait", "memory GB"),
+            *("restarts", "checkpoint", "last step"),
+        ),
+        [_run_row(run, now) for run in runs],
+    )
+    yield from (f"{run.name}: {run.state}, {run.detail}" for run in runs if _explains(run))
+    if overview.nodes:
+        columns = ("node", "of", "CPU", "load", "memory GB", "memory", "disk free GB", "GPUs: busy, memory")
+        yield _table("nodes", columns, [_node_row(of, node) for of, node in overview.nodes])
+    if overview.data:
+        columns = ("data job", "stage", "", "shards", "MB/s", "rejects", "time left", "last shard", "status")
+        yield _table("data jobs", columns, [_data_row(own, now) for own in overview.data])
+    if overview.jobs:
+        counts = (f"{count} {verb} {status}" for (verb, status), count in sorted(overview.jobs.items()))
+        yield f"jobs: {', '.join(counts)}"
+    if overview.problem:
+        yield overview.problem
+
+
+def _explains(run: RunStatus) -> bool:
+    return bool(run.detail) and run.state not in ("running", "finished", "created")
+
+
+def _run_row(run: RunStatus, now: float) -> Sequence[Any]:
+    metrics, wait = run.metrics, run.metrics.get("data_wait_share")
+    return (
+        run.name,
+        run.state,
+        f"{run.step:,}" + ("" if run.num_steps is None else f"/{run.num_steps:,}"),
+        metrics.get("loss"),
+        run.held_out.get("loss"),
+        metrics.get("tokens_per_s"),
+        _percent(metrics.get("mfu")),
+        _percent(wait),
+        None if run.memory_bytes is None else f"{run.memory_bytes / _GB:.1f}",
+        run.restarts,
+        _age(run.checkpoint_s, now),
+        _age(run.logged_s, now),
+    )
+
+
+def _node_row(of: str, node: NodeLoad) -> Sequence[Any]:
+    gpus = (f"{_percent(gpu.ratio) or '-'} {_percent(gpu.memory_ratio) or '-'}" for gpu in node.gpus)
+    return (
+        node.name if node.is_alive else f"{node.name} (dead)",
+        of,
+        _percent(node.cpu_ratio),
+        node.load_average,
+        None if node.memory_bytes is None else f"{node.memory_bytes / _GB:.1f}",
+        _percent(node.memory_ratio),
+        None if node.disk_free_bytes is None else f"{node.disk_free_bytes / _GB:,.0f}",
+        "  ".join(gpus) or None,
+    )
+
+
+def _data_row(own: DataStatus, now: float) -> Sequence[Any]:
+    progress = own.progress
+    left = progress.seconds_left if own.is_running else None
+    return (
+        own.job,
+        own.artefact,
+        "running" if own.is_running else "waits for the same command",
+        f"{progress.done:,}/{progress.total:,}",
+        progress.bytes_per_s / 1e6,
+        progress.rejects,
+        None if left is None else _duration(left),
+        _age(progress.last_s, now),
+        own.status or None,
+    )
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        left = number < 2 or column in ("", "status")
+        table.add_column(column, justify="left" if left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(shown(cell), _COLORS.get(str(cell), "")) for cell in row))
+    return table
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None else f"{value:.0%}"
+
+
+def _age(time_s: float | None, now: float) -> str | None:
+    """How long ago; clocks of machines differ, so never less than nothing."""
+    return None if time_s is None else _duration(max(0.0, now - time_s))
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
