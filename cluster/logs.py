@@ -55,6 +55,11 @@ def in_json() -> bool:
     return isinstance(sys.stderr, JsonStream)
 
 
+def environment() -> dict[str, str]:
+    """The variable with the format, for processes on other machines; empty where it is not set."""
+    return {FORMAT_VARIABLE: os.environ[FORMAT_VARIABLE]} if os.environ.get(FORMAT_VARIABLE) else {}
+
+
 def bind(**members: Any) -> None:
     """Set members of all lines to come, such as `run`, `rank` and `step`."""
     _context.update(members)
@@ -68,11 +73,16 @@ def say(message: str, level: str = "info", **members: Any) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
+def as_written(message: str, level: str) -> str:
+    """A message as `say` writes it, for code that cannot use Python's buffers."""
+    return line(message, level) if in_json() else f"{message}\n"
+
+
 def line(message: str, level: str, members: dict[str, Any] | None = None) -> str:
     """A message as a line of JSON."""
     now = time.time()
     stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1000):03d}Z"
-    told = {"time": stamp, "level": level, **_context, **(members or {}), "message": message}
+    told = {"time": stamp, "level": level, **_context, **(members or {}), "message": message.strip()}
     return json.dumps(told, ensure_ascii=False, default=str) + "\n"
 
 

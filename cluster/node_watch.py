@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from cluster import signals
+from cluster import logs, signals
 from cluster.artefacts.errors import WorkersLostError
 
 _NODE_PROCESS = "raylet"
@@ -52,5 +52,5 @@ def _watch(descriptor: int, over: threading.Event) -> None:
         next_step=next_step,
     )
     signals.end_children()
-    os.write(stderr, f"\n{error}\n".encode())
+    os.write(stderr, logs.as_written(f"\n{error}", "error").encode())
     os._exit(error.exit_code)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from cluster import logs
+
 PLAIN_INTERVAL_S = 10.0
 """Seconds between two plain lines."""
 
@@ -20,7 +22,7 @@ class Advance(Protocol):
 
 def announce(text: str) -> None:
     """Announce on stderr a step that takes seconds before there is progress to show."""
-    print(text, file=sys.stderr, flush=True)
+    logs.say(text)
 
 
 @contextmanager
@@ -57,6 +59,7 @@ def _lines(title: str, total: int) -> Iterator[Advance]:
         if state["done"] >= total or now - state["printed"] >= PLAIN_INTERVAL_S:
             state["printed"] = now
             parts = [f"{title}: {int(state['done'])}/{total}", f"{now - started:.0f} s", shown]
-            print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)
+            told = {"task": title, "done": int(state["done"]), "total": total} if logs.in_json() else {}
+            logs.say("  ".join(part for part in parts if part), **told)
 
     yield advance

@@ -22,6 +22,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType, ModuleType
 from typing import NoReturn
 
+from cluster import logs
+
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
 """EX_TEMPFAIL of sysexits.h, and the code of shells for Ctrl-C."""
 RUNBOOK = "stop-and-preempt.md"
@@ -148,7 +150,7 @@ def end() -> NoReturn:
         _state.said = True
         # Past Python's buffers, whose locks an interrupted thread may hold.
         with suppress(OSError):
-            os.write(2, f"\n{message(_state.received)}\n".encode())
+            os.write(2, logs.as_written(f"\n{message(_state.received)}", "warning").encode())
     with suppress(Exception):
         end_children()
     # A normal exit would wait for threads, and crashes some libraries that are interrupted in the middle.

@@ -19,7 +19,7 @@ from types import FrameType
 
 import orjson
 
-from cluster import signals
+from cluster import logs, signals
 from cluster.artefacts.errors import PreemptedError
 
 REQUEST_NAME = "stop.json"
@@ -168,4 +168,4 @@ class _Ending:
 
 def _say(text: str) -> None:
     # Written past Python's buffers: a handler may interrupt code that holds their lock.
-    os.write(sys.stderr.fileno(), f"{text}\n".encode())
+    os.write(sys.stderr.fileno(), logs.as_written(text, "warning").encode())

@@ -9,7 +9,7 @@ import sys
 import traceback
 from contextlib import suppress
 
-from cluster import signals
+from cluster import logs, signals
 
 
 def main() -> None:
@@ -37,6 +37,7 @@ def _run() -> int:
     from pipeline.commands.verbs import app
 
     try:
+        logs.start()
         enter_start_directory()
         split_tracking_credentials()
         app()
@@ -46,7 +47,7 @@ def _run() -> int:
         try:
             # Of several ranks that stop alike, the first one tells.
             if not error.everywhere or os.environ.get("RANK", "0") == "0":
-                print(f"\n{error}", file=sys.stderr, flush=True)
+                logs.say(f"\n{error}", "error", **error.members)
         except OSError:
             # A file on the disk that is full: the exit code is still to say what happened.
             sys.stderr = io.StringIO()
@@ -56,7 +57,7 @@ def _run() -> int:
             raise
         # No error of ours: what is needed to report it, but for the passwords in it.
         with suppress(OSError):
-            print(message_without_credentials(traceback.format_exc()), file=sys.stderr, flush=True)
+            logs.say(message_without_credentials(traceback.format_exc()), "critical", exit_code=1)
         return 1
     return 0
 

@@ -34,6 +34,11 @@ class ClozeError(Exception):
         self.kept = message_without_credentials(kept)
         self.next_step = message_without_credentials(next_step)
 
+    @property
+    def members(self) -> dict[str, str | int | None]:
+        """For programs that read messages."""
+        return {"error": type(self).__name__, "exit_code": self.exit_code, "runbook": self.runbook}
+
     def __str__(self) -> str:
         lines = [self.problem]
         if self.kept:

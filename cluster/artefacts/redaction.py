@@ -21,7 +21,7 @@ _SHORTEST = 6
 """Characters of a known secret; shorter ones are often ordinary words, which stand anywhere."""
 _LARGEST_FILE_BYTES = 1 << 20
 _WORDS = (
-    r"passw(?:or)?d|passphrase|pass|pwd|secret|api[-_]?key|access[-_]?key(?:[-_]?id)?|private[-_]?key|secret[-_]?key"
+    r"passw(?:or)?d|passphrase|(?<![a-z])(?:pass|pwd)|secret|api[-_]?key|access[-_]?key(?:[-_]?id)?|private[-_]?key|secret[-_]?key"
     r"|account[-_]?key|credentials?|authorization|(?<!mask_)(?<!pad_)(?<!eos_)(?<!bos_)(?<!cls_)(?<!sep_)(?<!unk_)(?<![a-z])token|(?:auth|access|api|bearer|refresh)token"
 )
 _NAMED = re.compile(rf"(?:^|[-_.])(?:{_WORDS}|key|auth|login)$", re.IGNORECASE)
@@ -29,9 +29,9 @@ _NAMED = re.compile(rf"(?:^|[-_.])(?:{_WORDS}|key|auth|login)$", re.IGNORECASE)
 _NO_SECRETS = frozenset({"PWD", "OLDPWD"})
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([\w.-]+)\s*[=:]\s*[\"']?(.*?)[\"']?\s*$")
 _IN_URI = re.compile(r"://([^\s/?#\"'<>\\]+)@")
-_VALUE = r"""\\"(?:.*?)\\"|"(?:[^"\\]|\\.)*"|'[^']*'|(?:(?:bearer|basic|token)\s+)?[^\s"',;&)}\]\\]+"""
-_NAMED_VALUE = re.compile(rf"""([\w.-]*(?:{_WORDS})(?:\\?["'])?\s*[:=]\s*)({_VALUE})""", re.IGNORECASE)
-_OPTION = re.compile(rf"(--[\w-]*(?:{_WORDS})\s+)({_VALUE})", re.IGNORECASE)
+_VALUE = r"""\\".{0,1000}?\\"|"(?:[^"\\]|\\.)*"|'[^']*'|(?:(?:bearer|basic|token)\s+)?[^\s"',;&)}\]\\]+"""
+_NAMED_VALUE = re.compile(rf"""((?:{_WORDS})(?:\\?["'])?\s*[:=]\s*)({_VALUE})""", re.IGNORECASE)
+_OPTION = re.compile(rf"((?<!-)--[\w-]{{0,40}}(?:{_WORDS})\s+)({_VALUE})", re.IGNORECASE)
 _TOKENS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"
@@ -94,7 +94,7 @@ def known_secrets(environment: Mapping[str, str], *directories: Path) -> set[str
     hugging_face = Path(environment.get("HF_HOME") or home / ".cache" / "huggingface")
     settings = [
         *(directory / ".env" for directory in directories),
-        *(home / name for name in (".aws/credentials", ".pypirc", ".config/pip/pip.conf", ".databrickscfg")),
+        *(home / name for name in (".aws/credentials", ".mlflow/credentials", ".pypirc", ".databrickscfg")),
     ]
     tokens = [hugging_face / "token", home / ".ray" / "auth_token"]
     if place := environment.get("RAY_AUTH_TOKEN_PATH"):

@@ -16,6 +16,7 @@ from pipeline.commands.output import (
     DryRun,
     Html,
     Json,
+    LogFormat,
     Overrides,
     Replace,
     Workers,
@@ -47,6 +48,7 @@ def prepare(
     workers: Workers = None,
     dry_run: DryRun = False,
     as_json: Json = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Turn raw text into a token store. The same command continues, repairs, or confirms an existing one."""
     from cluster.runtime import ray_runtime

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.finetune import show_scores
-from pipeline.commands.output import Json, print_json, print_mapping
+from pipeline.commands.output import Json, LogFormat, print_json, print_mapping
 
 if TYPE_CHECKING:
     from pipeline.demo.demo import Report
@@ -25,6 +25,7 @@ def demo(
         bool, typer.Option("--kill-a-worker", help="SIGKILL one trainer process half-way; the run recovers.")
     ] = False,
     as_json: Json = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Text to scores on two cores: documents, tokens, pre-training, fine-tuning; about four minutes."""
     from pipeline.demo.demo import run_demo

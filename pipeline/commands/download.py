@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.output import DryRun, Json, print_json, print_mapping, print_table
+from pipeline.commands.output import DryRun, Json, LogFormat, print_json, print_mapping, print_table
 
 
 class Publisher(StrEnum):
@@ -48,6 +48,7 @@ def download(
     verify: Annotated[bool, typer.Option("--verify", help="Hash the files that are there already.")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Fetch a corpus from its publisher. The same command continues, or confirms the files that are there."""
     from data_prep.download.directory import download as fetch_all

@@ -15,6 +15,7 @@ from pipeline.commands.output import (
     DryRun,
     Html,
     Json,
+    LogFormat,
     Overrides,
     print_json,
     print_mapping,
@@ -90,6 +91,7 @@ def run(
     dry_run: DryRun = False,
     html: Html = None,
     as_json: Json = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Fine-tune a checkpoint on tasks, score it, and log each score with the checkpoint it came from."""
     from pipeline.finetune.reference import resolve_start

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.commands.output import LogFormat
 from pipeline.commands.top import DataDirs, Days, Most, RunsDirs, WatchedAddress, watched_cluster
 
 metrics_app = typer.Typer(invoke_without_command=True)
@@ -26,6 +27,7 @@ def metrics(
         str, typer.Option(help="Address to listen on. Readers see names of runs and machines.")
     ] = "127.0.0.1",
     once: Annotated[bool, typer.Option("--once", help="Print the metrics and end.")] = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Serve metrics for Prometheus until it is stopped. It reads files only, and disturbs no run."""
     if context.invoked_subcommand is not None:

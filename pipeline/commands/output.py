@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,6 +34,28 @@ Html = Annotated[
     Path | None, typer.Option(dir_okay=False, help="Also write one self-contained page to this file.")
 ]
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Directory that holds the runs.")]
+
+
+def _start_log(context: typer.Context, value: str | None) -> str | None:
+    from cluster import logs
+
+    # `cloze submit` parses a verb for its job, whose messages are not this process's.
+    if value and context.parent is not None:
+        logs.start(value)
+    return value
+
+
+LogFormat = Annotated[
+    Literal["text", "json"] | None,
+    typer.Option(
+        "--log-format",
+        help="Messages on stderr: text, or one JSON object a line; else CLOZE_LOG says it.",
+        callback=_start_log,
+        is_eager=True,
+        show_default=False,
+    ),
+]
+"""For verbs that take long; the value is used as soon as it is read."""
 
 
 def print_json(value: Any) -> None:

@@ -11,6 +11,7 @@ from pipeline.commands.output import (
     ConfigPath,
     Html,
     Json,
+    LogFormat,
     Overrides,
     RunsDir,
     print_json,
@@ -77,6 +78,7 @@ def probe(
     ] = None,
     ema: Average = False,
     as_json: Json = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Fit linear or small non-linear classifiers on every layer of a network, and on a control task."""
     from pipeline.config.loading import load_config

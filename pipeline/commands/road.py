@@ -13,6 +13,7 @@ from pipeline.commands.output import (
     ConfigPath,
     DryRun,
     Json,
+    LogFormat,
     Overrides,
     Replace,
     print_json,
@@ -37,6 +38,7 @@ def road(
     address: Address = None,
     dry_run: DryRun = False,
     as_json: Json = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Prepare, pre-train and fine-tune in one go. The same command continues after the finished stages."""
     from pipeline.config.loading import load_config

@@ -12,6 +12,7 @@ from pipeline.commands.output import (
     Address,
     ConfigPath,
     Json,
+    LogFormat,
     Overrides,
     Replace,
     Workers,
@@ -36,6 +37,7 @@ def train(
     address: Address = None,
     workers: Workers = None,
     as_json: Json = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Train the tokenizer of a data configuration: its documents are prepared, its tokens are not."""
     from cluster.runtime import ray_runtime

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.output import ConfigPath, DryRun, Json, Overrides, RunsDir, print_json, print_mapping
+from pipeline.commands.output import (
+    ConfigPath,
+    DryRun,
+    Json,
+    LogFormat,
+    Overrides,
+    RunsDir,
+    print_json,
+    print_mapping,
+)
 
 if TYPE_CHECKING:
     from pipeline.runs.config import PretrainConfig
@@ -22,7 +31,11 @@ def register(app: typer.Typer) -> None:
 
 
 def pretrain(
-    config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False, as_json: Json = False
+    config: ConfigPath,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Train a network on token stores, from random weights. A job that is tried again goes on with its run."""
     from pipeline.config.loading import load_config
@@ -58,6 +71,7 @@ def resume(
     ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Continue a run from its newest good checkpoint, on as many workers as `cluster.workers=N` says."""
     from contextlib import nullcontext

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from cluster import signals
+from cluster import logs, signals
 
 if TYPE_CHECKING:
     from cluster.train_group import Rank
@@ -45,6 +45,8 @@ def _main(directory: str) -> None:
     if "RANK" not in os.environ:
         os.environ |= _ALONE
     run, rank = RunDirectory(Path(directory)), rank_from_environment()
+    logs.start()
+    logs.bind(run=run.path.name, rank=rank.rank)
     try:
         with ExitStack() as held:
             if rank.rank == 0:
@@ -59,7 +61,7 @@ def _main(directory: str) -> None:
         if rank.rank == 0 or not error.everywhere:
             # Standard error may be a file on the disk that is full.
             with suppress(OSError):
-                print(f"\n{error}", file=sys.stderr, flush=True)
+                logs.say(f"\n{error}", "error", **error.members)
         signals.end_children()
         # At once: the other ranks may wait in a collective for this one, and a clean exit would wait for them.
         os._exit(error.exit_code)

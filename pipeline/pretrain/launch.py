@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from cluster import signals
+from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
 from cluster.artefacts.errors import ClozeError, WorkersLostError
 from cluster.artefacts.seen_files import SeenFiles
@@ -33,6 +33,7 @@ from pipeline.pretrain.guards.out_of_memory import (
     what_fits,
 )
 from pipeline.pretrain.guards.stall_watch import StallWatch, watching
+from pipeline.pretrain.told_events import ToldEvents
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory, RunInfo
 from pipeline.runs.events import Event
@@ -121,6 +122,7 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
         LossSpikeError, NonFiniteError, OutOfMemoryError, StalledError, WorkersLostError: it needs an operator.
     """
     with signals.goes_on_by(f"cloze resume {run.typed}", kept="the run and its committed checkpoints"):
+        logs.bind(run=run.path.name)
         config = run.config()
         cluster = config.cluster
         size = GroupSize(cluster.workers, cluster.cpus_per_worker, cluster.gpus_per_worker)
@@ -180,7 +182,7 @@ def _train_with_restarts(
                 storage=run.ray_train,
                 max_failures=config.cluster.max_failures,
                 next_step=f"cloze resume {run.typed}",
-                environment=tracking_environment(),
+                environment={**tracking_environment(), **logs.environment()},
                 on_failure=lambda failure: record_lost_workers(run, failure, count_oom_kills() - oom_kills),
             )
             return
@@ -210,6 +212,8 @@ def _run_rank(argument: Any, rank: Any) -> None:
     # Imported in the worker: the driver starts it without DeepSpeed and the network.
     from pipeline.pretrain.trainer import run_rank
 
+    logs.start()
+    logs.bind(run=Path(argument["run"]).name, rank=rank.rank)
     with memory_explained(RunDirectory(Path(argument["run"])), rank.rank):
         run_rank(argument, rank)
 
@@ -231,9 +235,11 @@ def _shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]
     def follow() -> None:
         last = last_logged(run)
         shown, offset = 0, log_size(run)
+        told = ToldEvents(run)
         with progress(f"pretrain {run.path.name}", total) as advance:
             while True:
                 stopping = stop.wait(_POLL_S)
+                told.tell()
                 entries, offset = read_new(run, offset)
                 steps = [(entry["step"], entry["data"]) for entry in entries if entry["kind"] == LogKind.STEP]
                 if last is not None and not shown and steps:
@@ -241,6 +247,7 @@ def _shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]
                     advance(shown)
                 if steps:
                     step, data = steps[-1]
+                    logs.bind(step=step)
                     text = f"step {step}  loss {data['loss']:.3f}  {data['tokens_per_s']:,.0f} tokens/s"
                     advance(done(step, data) - shown, text)
                     shown = done(step, data)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from cluster import logs
 from cluster.artefacts.manifest import created_by
 from cluster.stopping import StopFile
 from cluster.train_group import Rank
@@ -329,6 +330,7 @@ class Trainer:
         return Totals(self.weights, self.inputs.source_names, self.engine.device)
 
     def _beat(self, part: str) -> None:
+        logs.bind(step=self.counters.step)
         self.heartbeat.beat(self.counters.step, part)
 
 

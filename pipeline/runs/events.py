@@ -55,3 +55,10 @@ class Event(StrEnum):
     """A cached index of an epoch was not what was written, and is made anew."""
     INDEX_NOT_CACHED = "index-not-cached"
     """The index of an epoch could not be cached."""
+
+
+TROUBLES = frozenset(Event) - {
+    *(Event.LAUNCHED, Event.STARTED, Event.FINISHED, Event.RECONFIGURED, Event.CHANGED),
+    *(Event.RESTARTS_RENEWED, Event.PROFILED),
+}
+"""Kinds that an operator may want to know of at once."""

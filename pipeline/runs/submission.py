@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import typer
     from ray.job_submission import JobSubmissionClient
 
-PASSED_ON = ("CLOZE_DATA", "MLFLOW_TRACKING_URI", KEY_VARIABLE, TRUST_VARIABLE)
+PASSED_ON = ("CLOZE_DATA", "CLOZE_LOG", "MLFLOW_TRACKING_URI", KEY_VARIABLE, TRUST_VARIABLE)
 """Environment variables that a job gets from its submitter when they are set; those of keys are paths."""
 CODE = ("pipeline", "data_prep", "models", "cluster", "pyproject.toml")
 """Packages and files of this installation that a job gets a copy of."""
