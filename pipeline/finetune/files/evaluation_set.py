@@ -59,7 +59,7 @@ class EvaluationSet:
             if not found and not files.optional:
                 raise MissingInputError(
                     f"The evaluation set `{self.name}` is not at {data / files.patterns[0]}.",
-                    next_step=f"unpack {self.origin} to there, name another folder by `decontaminate.data` or"
+                    next_step=f"put {self.origin} there, name another folder by `decontaminate.data` or"
                     f" CLOZE_DATA, or leave {self.name} out of `decontaminate`",
                 )
             located += [(path, files.read) for path in found]

@@ -37,7 +37,7 @@ class GlueFiles:
     @property
     def origin(self) -> str:
         """The archive that holds the files, for messages about missing ones."""
-        return f"{self.archive or self.folder}.zip of the GLUE benchmark (gluebenchmark.com/tasks)"
+        return f"the contents of {self.archive or self.folder}.zip of the GLUE benchmark (gluebenchmark.com/tasks)"
 
     def read_labelled(self, path: Path) -> Iterator[tuple[str, list[str], float]]:
         """(name, texts, number of the label) of every example of train.tsv or dev.tsv.
@@ -95,7 +95,9 @@ class GlueFiles:
 def read_columns(
     path: Path, columns: Sequence[str], header: Sequence[str] = (), *, exact: bool = False
 ) -> Iterator[tuple[str, list[str]]]:
-    """(name such as `dev-17`, the named columns) of every line that is not blank, without white space around a value.
+    """(name such as `dev-17`, the named columns) of every line, without white space around a value.
+
+    Blank lines may be at the end of the file.
 
     Args:
         header: the names of all columns, where the first line of the file does not name them.
@@ -104,10 +106,13 @@ def read_columns(
     Raises:
         ConfigError: a column is missing, from the header or from a line.
     """
-    names = list(header)
+    names, blank = list(header), ""
     for name, line in read_lines(path):
         if not line.strip():
+            blank = blank or name
             continue
+        if blank:
+            raise wrong_line(path, blank, "the line is blank")
         fields = line.split("\t")
         if not names:
             names = fields

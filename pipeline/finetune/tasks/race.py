@@ -20,7 +20,7 @@ from pipeline.finetune.files.lines import wrong_file
 from pipeline.finetune.forms.choices.settings import Choices, ChoicesTaskConfig
 from pipeline.finetune.task import TaskData, folder_input
 
-ORIGIN = "RACE.tar.gz (www.cs.cmu.edu/~glai1/data/race)"
+ORIGIN = "the contents of RACE.tar.gz (www.cs.cmu.edu/~glai1/data/race)"
 LETTERS = "ABCD"
 BLANK = "_"
 SCHOOLS = ("middle", "high")
@@ -91,7 +91,7 @@ class RaceConfig(ChoicesTaskConfig):
         if not paths:
             raise MissingInputError(
                 f"There are no passages {self.path / split}/*/*.txt.",
-                next_step=f"unpack {ORIGIN} there, or correct the task's `path`",
+                next_step=f"put {ORIGIN} there, or correct the task's `path`",
             )
         return paths
 

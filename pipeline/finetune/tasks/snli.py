@@ -14,7 +14,7 @@ from pipeline.finetune.files.lines import require_file
 from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
 from pipeline.finetune.task import TaskData
 
-ORIGIN = "snli_1.0.zip (nlp.stanford.edu/projects/snli)"
+ORIGIN = "the contents of snli_1.0.zip (nlp.stanford.edu/projects/snli)"
 
 
 def _names(split: str) -> tuple[str, ...]:

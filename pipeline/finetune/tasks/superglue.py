@@ -19,7 +19,9 @@ class SuperGlueFiles:
         """`read` streams the examples of a file; they have an `id` and `texts`."""
         self.folder = folder
         self.read = read
-        self.origin = f"{folder}.zip of the SuperGLUE benchmark (super.gluebenchmark.com/tasks)"
+        self.origin = (
+            f"the contents of {folder}.zip of the SuperGLUE benchmark (super.gluebenchmark.com/tasks)"
+        )
 
     def examples(self, path: Path) -> list[Any]:
         """The examples of a file.

@@ -66,7 +66,7 @@ def test_last_line_without_line_end_is_read(tmp_path):
         ("sentence\tlabel\nfine\t1\nno label\n", 3, "1 columns"),
         ("sentence\tlabel\nfine\t1\ntoo\tmany\t1\n", 3, "3 columns"),
         ("sentence\tlabel\nfine\t2\n", 2, "'2', not one of 0, 1"),
-        ("sentence\tlabel\nfine\t1\n\nfine\t1\n", 3, "1 columns"),
+        ("sentence\tlabel\nfine\t1\n\nfine\t1\n", 3, "the line is blank"),
         ("text\tlabel\nfine\t1\n", 1, "there is no column `sentence`"),
         (b"sentence\tlabel\nfi\xffne\t1\n", 2, "not valid UTF-8"),
     ],
