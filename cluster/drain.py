@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import PurePath
 
@@ -21,13 +22,13 @@ _HEAD_VARIABLE = "RAY_ADDRESS"
 """KubeRay sets it in all containers."""
 
 
-def end_verbs(timeout_s: float) -> list[int]:
-    """Send SIGTERM to all verbs of cloze on this machine and wait for their ends.
+def end_verbs(processes: Iterable[psutil.Process], timeout_s: float) -> list[int]:
+    """Send SIGTERM to the verbs of cloze among processes and wait for their ends.
 
     Returns:
         Process ids of verbs that still ran after `timeout_s` seconds.
     """
-    verbs = [process for process in psutil.process_iter() if _is_verb(process)]
+    verbs = [process for process in processes if _is_verb(process)]
     for process in verbs:
         with suppress(psutil.Error):
             process.terminate()
@@ -60,7 +61,8 @@ def main() -> int:
     """Drain this pod; exit code 1 when the time was not enough."""
     part, timeout_s = sys.argv[1], float(sys.argv[2])
     if part == "head":
-        return int(bool(end_verbs(timeout_s)))
+        # All processes of the container.
+        return int(bool(end_verbs(psutil.process_iter(), timeout_s)))
     return int(not outlive_head(os.environ.get(_HEAD_VARIABLE, ""), timeout_s))
 
 

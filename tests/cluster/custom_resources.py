@@ -9,6 +9,8 @@ Table = Mapping[str, Any]
 """Fields by name: a type, a tuple of allowed values, a list with the table of its elements, or a table.
 A name ends with `!` where the field is required."""
 
+KUBERNETES = "1.33"
+"""The version whose schemas objects must fit."""
 POD_TEMPLATE: Table = {}
 """Checked by the schemas of Kubernetes."""
 SECRET_VALUE: Table = {"valueFrom!": {"secretKeyRef!": {"name!": str, "key!": str}}}
@@ -89,3 +91,21 @@ def pod_templates(spec: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(spec, list):
         for each in spec:
             yield from pod_templates(each)
+
+
+def object_misfits(each: Mapping[str, Any]) -> list[str]:
+    """Everything in a Kubernetes object that its schema does not allow; needs the package kubernetes-validate."""
+    from kubernetes_validate import ValidationError, validate
+
+    wrong: list[str] = []
+    checked = [each]
+    if table := SPECS.get((each["apiVersion"], each["kind"])):
+        wrong += misfits(each["spec"], table, each["kind"])
+        holder = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}}
+        checked = [{**holder, "template": pod} for pod in pod_templates(each)]
+    for one in checked:
+        try:
+            validate(one, KUBERNETES, strict=True)
+        except ValidationError as error:
+            wrong.append(f"{each['kind']}: {error}")
+    return wrong

@@ -31,6 +31,11 @@ from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from tests.data_prep.download.publisher import Answer, serve
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import start_ranks
+from tests.runbooks.clusters import install_on_cloud_machines as install_on_cloud_machines
+from tests.runbooks.clusters import install_on_kubernetes as install_on_kubernetes
+from tests.runbooks.clusters import install_on_slurm as install_on_slurm
+from tests.runbooks.clusters import install_on_ssh_hosts as install_on_ssh_hosts
+from tests.runbooks.clusters import scratch as scratch
 from tests.runbooks.materials import ROOT, Corpus, Situation, copy_run, failed_run, flip_bit, wait_for_beat
 
 RAY = """

@@ -89,7 +89,9 @@ class Tracking(Settings):
     """An MLflow server with users and passwords, and its PostgreSQL."""
 
     enabled: bool = True
-    """Whether to render them; without, MLFLOW_TRACKING_URI of `env` is used, or SQLite on the shared volume."""
+    """Whether runs use MLflow; without, MLFLOW_TRACKING_URI of `env` is used, or SQLite on the shared volume."""
+    server_of: Name | None = None
+    """Another cluster of the namespace whose server is used; null renders one."""
     database_gib: int = Field(default=20, ge=1)
     """Disk in GiB of the database."""
     postgres_image: Image = "postgres:17"
@@ -150,7 +152,7 @@ class KubeRay(ClusterTemplate):
     def files(self) -> tuple[str, ...]:
         wanted = {
             "storage.yaml": self.storage.claim is None,
-            "mlflow.yaml": self.tracking.enabled,
+            "mlflow.yaml": self._has_server,
             "redis.yaml": self.fault_tolerant_head,
             "queue.yaml": self.queue is not None and self.queue.cluster_queue is not None,
             "policies.yaml": True,
@@ -175,6 +177,7 @@ class KubeRay(ClusterTemplate):
             "tolerations": self._tolerations(),
             "runtime_env": orjson.dumps(self._runtime_env(), option=orjson.OPT_SORT_KEYS).decode(),
             "secrets": self._secrets(),
+            "server": self._server,
             "ray_labels": names | ({"kueue.x-k8s.io/queue-name": self.queue.name} if self.queue else {}),
             "mlflow_command": self._mlflow_command(),
             "guarded": self._guarded(),
@@ -184,7 +187,7 @@ class KubeRay(ClusterTemplate):
         # The user id has no entry in /etc/passwd, where Python would look for a name and a home.
         fixed = {"HOME": "/var/lib/cloze", "USER": "cloze", "LOGNAME": "cloze"}
         if self.tracking.enabled:
-            fixed["MLFLOW_TRACKING_URI"] = f"http://{self.name}-mlflow:5000"
+            fixed["MLFLOW_TRACKING_URI"] = f"http://{self._server}:5000"
         # Kubernetes would put other variables in the place of $(NAME).
         given = {name: value.replace("$", "$$") for name, value in self.env.items()}
         return dict(sorted((fixed | own | given).items()))
@@ -221,15 +224,15 @@ class KubeRay(ClusterTemplate):
     def _secrets(self) -> dict[str, tuple[str, ...]]:
         """Secrets that the user makes, with random values under these keys."""
         secrets: dict[str, tuple[str, ...]] = {}
-        if self.tracking.enabled:
-            secrets[f"{self.name}-mlflow"] = ("password", "database-password", "flask-key")
+        if self._has_server:
+            secrets[self._server] = ("password", "database-password", "flask-key")
         if self.fault_tolerant_head:
             secrets[f"{self.name}-redis"] = ("password",)
         return secrets
 
     def _mlflow_command(self) -> list[str]:
-        service = f"{self.name}-mlflow"
-        hosts = [service, f"{service}.{self.namespace}", f"{service}.{self.namespace}.svc", "localhost"]
+        server = self._server
+        hosts = [server, f"{server}.{self.namespace}", f"{server}.{self.namespace}.svc", "localhost"]
         return [
             *("mlflow", "server", "--app-name", "basic-auth", "--host", "0.0.0.0", "--port", "5000"),
             *("--backend-store-uri", "postgresql+psycopg:///mlflow"),
@@ -243,7 +246,16 @@ class KubeRay(ClusterTemplate):
         """Services with a NetworkPolicy: the parts that may connect, and the port."""
         tracking = [("mlflow", ["head", "worker"], 5000), ("postgres", ["mlflow"], 5432)]
         state = [("redis", ["head"], 6379)]
-        return (tracking if self.tracking.enabled else []) + (state if self.fault_tolerant_head else [])
+        return (tracking if self._has_server else []) + (state if self.fault_tolerant_head else [])
+
+    @property
+    def _has_server(self) -> bool:
+        return self.tracking.enabled and self.tracking.server_of is None
+
+    @property
+    def _server(self) -> str:
+        """Name of MLflow's Service and of its Secret."""
+        return f"{self.tracking.server_of or self.name}-mlflow"
 
 
 _PARTS = ("head", "worker", "submitter", "mlflow", "postgres", "redis")

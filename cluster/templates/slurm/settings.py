@@ -26,8 +26,8 @@ class Slurm(ClusterTemplate):
     """Python environment with cloze, the same on all nodes; its `bin/` goes first into PATH."""
     shared: AbsolutePath
     """Directory that all nodes share: the verb starts there, and `runs/` is there."""
-    scratch: AbsolutePath = Field(default="/tmp", max_length=24)
-    """Directory on each node's own disk, for Ray's session; 24 characters at most, because sockets lie below it."""
+    scratch: AbsolutePath = Field(default="/tmp", max_length=20)
+    """Directory on each node's own disk, for Ray's session; 20 characters at most, because sockets lie below it."""
     nodes: int = Field(ge=1)
     """Number of nodes."""
     cpus_per_node: int = Field(ge=1)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from cluster.templates.base import AbsolutePath, ClusterTemplate, Host, Name, Variables
+from cluster.templates.base import AbsolutePath, ClusterTemplate, Host, Variables
 
 
 class SshHosts(ClusterTemplate):
@@ -16,8 +16,6 @@ class SshHosts(ClusterTemplate):
 
     kind: Literal["ssh"] = "ssh"
     """The kind of cluster."""
-    name: Name = "cloze"
-    """Name of the cluster, for the files of its processes."""
     head: Host
     """The host that runs Ray's head, as ssh takes it: HOST or USER@HOST."""
     workers: tuple[Host, ...] = ()
@@ -26,8 +24,8 @@ class SshHosts(ClusterTemplate):
     """Python environment with cloze, the same on all hosts."""
     shared: AbsolutePath
     """Directory that all hosts share, for data and runs; it holds the cluster's token, too."""
-    scratch: AbsolutePath = Field(default="/tmp", max_length=24)
-    """Directory on each host's own disk, for Ray's session; 24 characters at most, because sockets lie below it."""
+    scratch: AbsolutePath = Field(default="/tmp", max_length=20)
+    """Directory on each host's own disk, for Ray's session; 20 characters at most, because sockets lie below it."""
     port: int = Field(default=6379, ge=1, le=65535)
     """Port of Ray's head, which all hosts must reach; Ray uses further ports, so hosts must be open to each other."""
     dashboard_port: int = Field(default=8265, ge=1, le=65535)
