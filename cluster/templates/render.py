@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.errors import ConfigError, StorageError
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
 from cluster.templates.base import ClusterTemplate
@@ -46,11 +46,16 @@ def write(directory: Path, files: Mapping[str, str], *, replace: bool) -> None:
             f"{directory} has other versions of {', '.join(kept)}.",
             next_step="add --replace to render them again, or name another directory with --out",
         )
-    with storage_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, text in changed.items():
-            write_durably(directory / name, text.encode())
-            (directory / name).chmod(0o755 if text.startswith("#!") else 0o644)
+    try:
+        with storage_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            for name, text in changed.items():
+                write_durably(directory / name, text.encode())
+                (directory / name).chmod(0o755 if text.startswith("#!") else 0o644)
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {directory}: {error.strerror}.", next_step="name another directory with --out"
+        ) from error
 
 
 def _render(settings: ClusterTemplate, name: str) -> str:

@@ -28,15 +28,15 @@ def load_template(given: str, overrides: Sequence[str] = ()) -> ClusterTemplate:
     path = Path(f"{_FOLDER}/{given}{SUFFIX}" if given in TEMPLATES else given)
     if given not in TEMPLATES and not path.is_file() and not given.endswith(SUFFIX):
         raise _unknown(given)
-    kind = str(load_plain(ClusterTemplate, path, overrides).get("kind"))
+    kind = load_plain(ClusterTemplate, path, overrides).get("kind")
     if kind not in TEMPLATES:
-        raise _unknown(kind)
+        raise _unknown(f"{kind}" if kind else f"in {path}")
     return load_config(TEMPLATES[kind], path, overrides)
 
 
 def _unknown(kind: str) -> ConfigError:
     near = nearest(kind, TEMPLATES)
     return ConfigError(
-        f"There is no kind {kind} of clusters.{f' Did you mean {near}?' if near else ''}",
+        f"There is no kind of clusters {kind}.{f' Did you mean {near}?' if near else ''}",
         next_step=f"one of {', '.join(TEMPLATES)}, or a YAML file whose `kind` is one of them",
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.errors import ConfigError, StorageError
 from pipeline.commands.verbs import app
 
 
@@ -41,5 +41,7 @@ def test_changed_files_are_replaced_on_request_only(tmp_path: Path):
     assert (tmp_path / "node.sh").read_text() == "edited"
     render("ssh", "--set", "port=7000", "--out", str(tmp_path), "--replace")
     assert ":7000" in (tmp_path / "node.sh").read_text()
+    with pytest.raises(StorageError, match="/proc/there"):
+        render("ssh", "--out", "/proc/there")
     with pytest.raises(ConfigError, match="is a file"):
         render("ssh", "--out", str(tmp_path / "node.sh"))

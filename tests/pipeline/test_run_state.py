@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from pipeline.commands.verbs import app
 from pipeline.pretrain.guards.lost_workers import record_lost_workers
 from pipeline.pretrain.launch import create_run
-from pipeline.runs.directory import RunDirectory
+from pipeline.runs.directory import RunDirectory, find_run_of_job
 from pipeline.runs.heartbeat import Heartbeat, read_heartbeats
 from pipeline.runs.lifecycle import reconcile
 from pipeline.runs.log.log import RunLog
@@ -202,3 +202,18 @@ def cloze(*arguments: str) -> str:
     done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout
+
+
+def test_a_job_that_is_tried_again_finds_the_run_that_it_began(run: RunDirectory, tmp_path: Path):
+    for name, job in (("demo-1", None), ("demo-2", "job-1"), ("other-3", "job-2"), ("demo-4-5", "job-2")):
+        info = run.info.model_copy(update={"name": name, "submission_id": job})
+        RunDirectory(tmp_path / "jobs" / name).create(info, run.config())
+    (tmp_path / "jobs" / "demo-1" / "run.json").write_text("torn")
+    runs_dir = tmp_path / "jobs"
+    found = find_run_of_job("job-1", "demo", runs_dir)
+    assert found is not None
+    assert found.path.name == "demo-2"
+    # A job may train several networks: each is a run with a name of its own.
+    assert find_run_of_job("job-2", "demo", runs_dir) is None
+    assert find_run_of_job("job-3", "demo", runs_dir) is None
+    assert find_run_of_job("job-1", "demo", tmp_path / "nowhere") is None
