@@ -1,7 +1,7 @@
 """The end of a pod, before its processes get SIGTERM: `python -m cluster.drain head|worker SECONDS`.
 
-Ray ends everything on a node at once when it is told to end. So a head first lets its verbs save and end, and a worker
-stays until the head is gone, because its ranks are needed for saving.
+Ray ends everything on a node at once when it is told to end. So a head first lets verbs save and end: its own by
+SIGTERM, then jobs that run on other nodes. A worker stays until the head is gone, because saving needs its ranks.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from pathlib import PurePath
 
 import psutil
 
+from cluster.artefacts.errors import ClozeError
 from cluster.connecting import host_and_port, tcp_answers
 
 _POLL_S = 1.0
+_DASHBOARD = "http://127.0.0.1:8265"
 _HEAD_VARIABLE = "RAY_ADDRESS"
 """KubeRay sets it in all containers."""
 
@@ -34,6 +36,30 @@ def end_verbs(processes: Iterable[psutil.Process], timeout_s: float) -> list[int
             process.terminate()
     _, left = psutil.wait_procs(verbs, timeout=timeout_s)
     return [process.pid for process in left]
+
+
+def stop_jobs(address: str, timeout_s: float) -> list[str]:
+    """Stop all jobs of the cluster whose dashboard is at `address`, and wait for their ends.
+
+    Returns:
+        Ids of jobs that still ran after `timeout_s` seconds.
+
+    Raises:
+        ClusterUnreachableError: no dashboard answers.
+    """
+    from cluster.jobs import connect, list_jobs
+
+    client = connect(address)
+
+    def running() -> list[str]:
+        return [str(job.submission_id) for job in list_jobs(client) if not job.status.is_terminal()]
+
+    deadline = time.monotonic() + timeout_s
+    for job in running():
+        client.stop_job(job)
+    while (left := running()) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return left
 
 
 def outlive_head(address: str, timeout_s: float) -> bool:
@@ -57,12 +83,23 @@ def _is_verb(process: psutil.Process) -> bool:
     return process.pid != os.getpid() and ("cloze" in program or words[1:3] == ["-m", "pipeline.cli"])
 
 
+def _drain_head(timeout_s: float) -> bool:
+    """Whether all verbs and jobs ended in time."""
+    began = time.monotonic()
+    # All processes of the container. A verb that gets SIGTERM ends with 75, so that a RayJob tries again.
+    left = end_verbs(psutil.process_iter(), timeout_s)
+    try:
+        return not left and not stop_jobs(_DASHBOARD, timeout_s - (time.monotonic() - began))
+    except ClozeError as error:
+        print(error, file=sys.stderr)
+        return False
+
+
 def main() -> int:
     """Drain this pod; exit code 1 when the time was not enough."""
     part, timeout_s = sys.argv[1], float(sys.argv[2])
     if part == "head":
-        # All processes of the container.
-        return int(bool(end_verbs(psutil.process_iter(), timeout_s)))
+        return int(not _drain_head(timeout_s))
     return int(not outlive_head(os.environ.get(_HEAD_VARIABLE, ""), timeout_s))
 
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from ray.job_submission import JobSubmissionClient
 
-from cluster import jobs, local_cluster
+from cluster import drain, jobs, local_cluster
 from cluster.artefacts.errors import ClusterUnreachableError, ReferenceNotFoundError
 from cluster.connecting import named_address
 from cluster.jobs import connect
@@ -181,6 +181,15 @@ def test_running_job_is_submitted_once_and_stopped_gracefully(client):
     assert (job.status, by_us) == ("STOPPED", True)
     assert "taking leave" in jobs.read_logs(client, "nap")
     assert jobs.stop(client, "nap")[1] is False
+
+
+def test_jobs_of_a_head_that_ends_are_stopped_gracefully_and_waited_for(client, cluster):
+    assert submit(client, "nap-at-the-end", SLEEP)
+    while "awake" not in jobs.read_logs(client, "nap-at-the-end"):
+        time.sleep(0.1)
+    assert drain.stop_jobs(cluster.address, timeout_s=60) == []
+    assert jobs.find_job(client, "nap-at-the-end").status == "STOPPED"
+    assert "taking leave" in jobs.read_logs(client, "nap-at-the-end")
 
 
 def test_unknown_job_names_the_nearest(client):
