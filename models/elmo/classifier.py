@@ -3,75 +3,50 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from models.elmo.config import ElmoConfig
-from models.elmo.encoder import ElmoEncoder
-from models.elmo.representations import ScalarMix
-from models.elmo.sentences import pad_sentences
+from models.elmo.mixed_words import MixedWords
 from models.elmo.token_layer import DrawnLinear
 
 
-class ElmoClassifier(nn.Module):
-    """Mixed layers of a biLM, a bidirectional LSTM, its maximum and mean over the words, a linear layer.
+class ElmoClassifier(MixedWords):
+    """A bidirectional LSTM on the mixtures of words, its maximum and mean over them, and a linear layer.
 
     The biLM stays frozen unless told otherwise, as in the experiments of Peters et al. 2018, section 4; the rest is a
     plain classifier, not the biattentive one of McCann et al. 2017 that the paper uses for sentiment.
 
     Args:
         hidden_size: units of the LSTM in each direction.
-        dropout: probability of dropping representations of words, and inputs of the linear layer.
-
-    Raises:
-        ValueError: `num_labels` is below 1.
+        settings: as of `MixedWords`; `dropout` also drops inputs of the linear layer.
     """
 
     def __init__(
-        self,
-        config: ElmoConfig,
-        num_labels: int,
-        *,
-        hidden_size: int = 256,
-        frozen: bool = True,
-        normalize: bool = False,
-        l2: float = 0.001,
-        dropout: float = 0.5,
+        self, config: ElmoConfig, num_labels: int, *, hidden_size: int = 256, **settings: Any
     ) -> None:
-        super().__init__()
-        if num_labels < 1:
-            raise ValueError(f"num_labels must be at least 1, not {num_labels}")
-        self.config = config
-        self.num_labels = num_labels
-        self.encoder = ElmoEncoder(config, frozen=frozen)
-        self.mix = ScalarMix(config.num_layers + 1, normalize=normalize, l2=l2)
-        self.dropout = nn.Dropout(dropout)
+        super().__init__(config, num_labels, **settings)
         self.lstm = DrawnLSTM(config.representation_size, hidden_size)
         self.output = DrawnLinear(4 * hidden_size, num_labels)
 
     def forward(self, characters: Tensor, words: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Score sentences; arguments as of `ElmoEncoder.forward`, made by `read_sentences`.
+        """Score sentences; arguments as of `MixedWords.mixed`.
 
         Returns:
             [sentences, num_labels] logits; with one label, the predicted value.
         """
-        mixed, present = pad_sentences(
-            self.mix(self.encoder(characters, words, cu_seqlens))[None], cu_seqlens
-        )
+        mixed, present = self.mixed(characters, words, cu_seqlens)
         # A sentence without words is read as one word that is zero.
         lengths = present.sum(-1).clamp_min(1)
-        packed = pack_padded_sequence(self.dropout(mixed[0]), lengths.cpu(), True, enforce_sorted=False)
+        packed = pack_padded_sequence(mixed, lengths.cpu(), True, enforce_sorted=False)
         hidden, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
         beyond = torch.arange(hidden.shape[1], device=hidden.device) >= lengths[:, None]
         highest = hidden.masked_fill(beyond[:, :, None], -math.inf).amax(1)
         mean = hidden.sum(1) / lengths[:, None]
         return self.output(self.dropout(torch.cat([highest, mean], dim=-1)))
-
-    def penalty(self) -> Tensor:
-        """The mixture's penalty: a scalar to add to the loss of a batch."""
-        return self.mix.penalty()
 
 
 class DrawnLSTM(nn.LSTM):

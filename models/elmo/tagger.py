@@ -2,57 +2,26 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import Any
+
+from torch import Tensor
 
 from models.elmo.config import ElmoConfig
-from models.elmo.encoder import ElmoEncoder
-from models.elmo.representations import ScalarMix
-from models.elmo.sentences import pad_sentences
+from models.elmo.mixed_words import MixedWords
 from models.elmo.token_layer import DrawnLinear
 
 
-class ElmoTagger(nn.Module):
-    """Mixed layers of a biLM, dropout, and a linear layer on every word (Peters et al. 2018, section 5.3).
+class ElmoTagger(MixedWords):
+    """A linear layer on every word's mixture (Peters et al. 2018, section 5.3); arguments as of `MixedWords`."""
 
-    Args:
-        frozen: leave the biLM as it is; otherwise it is trained with the task.
-        normalize: as in `ScalarMix`.
-        l2: as in `ScalarMix`.
-        dropout: probability of dropping representations of words.
-
-    Raises:
-        ValueError: `num_labels` is below 1.
-    """
-
-    def __init__(
-        self,
-        config: ElmoConfig,
-        num_labels: int,
-        *,
-        frozen: bool = True,
-        normalize: bool = False,
-        l2: float = 0.001,
-        dropout: float = 0.5,
-    ) -> None:
-        super().__init__()
-        if num_labels < 1:
-            raise ValueError(f"num_labels must be at least 1, not {num_labels}")
-        self.config = config
-        self.num_labels = num_labels
-        self.encoder = ElmoEncoder(config, frozen=frozen)
-        self.mix = ScalarMix(config.num_layers + 1, normalize=normalize, l2=l2)
-        self.dropout = nn.Dropout(dropout)
+    def __init__(self, config: ElmoConfig, num_labels: int, **settings: Any) -> None:
+        super().__init__(config, num_labels, **settings)
         self.scores = DrawnLinear(config.representation_size, num_labels)
 
     def forward(self, characters: Tensor, words: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Score the labels of every word; arguments as of `ElmoEncoder.forward`, made by `read_sentences`.
+        """Score the labels of every word; arguments as of `MixedWords.mixed`.
 
         Returns:
             [sentences, longest, num_labels] logits; those behind shorter sentences have no meaning.
         """
-        mixed, _ = pad_sentences(self.mix(self.encoder(characters, words, cu_seqlens))[None], cu_seqlens)
-        return self.scores(self.dropout(mixed[0]))
-
-    def penalty(self) -> Tensor:
-        """The mixture's penalty: a scalar to add to the loss of a batch."""
-        return self.mix.penalty()
+        return self.scores(self.mixed(characters, words, cu_seqlens)[0])

@@ -183,6 +183,32 @@ class PreparedTask(Protocol):
         ...
 
 
+HIDDEN = -1e9
+"""The logit of a class that has no probability; finite, so that differences of two such logits are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparable:
+    """Distributions that a student learns from its teacher."""
+
+    logits: Tensor
+    """float32 [distributions, classes]; [examples, 1] numbers in a regression."""
+    weights: Tensor
+    """float32 [distributions]: how much each counts beside the losses of right answers; 0 where there is none."""
+
+
+class ComparableTask(PreparedTask, Protocol):
+    """A task whose networks can learn from a teacher."""
+
+    def loss_of(self, model: nn.Module, outputs: Tensor, batch: PaddedBatch) -> Tensor:
+        """`loss`, of outputs that the network gave."""
+        ...
+
+    def comparable(self, model: nn.Module, batch: PaddedBatch) -> tuple[Tensor, Comparable]:
+        """The network's outputs as `loss_of` takes them, and as distributions."""
+        ...
+
+
 EXCERPT_CHARACTERS = 1000
 """The longest text that a line of predictions repeats."""
 

@@ -189,10 +189,10 @@ def test_bert_classifies_from_what_the_prediction_of_pairs_pooled(tokenizer_path
     init_weights(pretrained, 3)
     model = SequenceClassifier(MODEL, 2)
     init_weights(model, 1)
-    take_parts(model, CLASSIFIERS["encoder"].parts, pretrained.state_dict())
+    take_parts(model, CLASSIFIERS["encoder"].scorer.parts, pretrained.state_dict())
     assert torch.equal(model.head.dense.weight, pretrained.state_dict()["pair_head.pooler.weight"])
     output = model.head.output.weight.clone()
-    take_parts(model, CLASSIFIERS["encoder"].parts, MaskedLanguageModel(MODEL).state_dict())
+    take_parts(model, CLASSIFIERS["encoder"].scorer.parts, MaskedLanguageModel(MODEL).state_dict())
     assert torch.equal(model.head.output.weight, output)
 
 
@@ -200,7 +200,7 @@ def test_classifier_of_an_electra_starts_from_its_discriminator():
     electra = Electra(MODEL, dataclasses.replace(MODEL, intermediate_size=32))
     init_weights(electra, 3)
     model = SequenceClassifier(MODEL, 2)
-    take_parts(model, CLASSIFIERS["encoder"].parts, electra.state_dict())
+    take_parts(model, CLASSIFIERS["encoder"].scorer.parts, electra.state_dict())
     for name, tensor in electra.discriminator.encoder.state_dict().items():
         assert torch.equal(model.encoder.state_dict()[name], tensor)
 

@@ -19,7 +19,6 @@ from models.decoder_classifier import DecoderClassifier
 from models.elmo.classifier import ElmoClassifier
 from models.elmo.sentences import read_sentences
 from models.encoder_decoder_classifier import EncoderDecoderClassifier
-from models.feature_settings import FeatureSettings
 from models.features import FeatureClassifier
 from models.sequence_classifier import SequenceClassifier
 from pipeline.finetune.batches import pad_rows
@@ -27,16 +26,16 @@ from pipeline.finetune.encoding import EncodedExamples, encode_examples
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
     STACK_PARTS,
+    Comparable,
     Metrics,
     PaddedBatch,
     Part,
     TaskContext,
     excerpt,
-    feature_parts,
     json_lines,
-    unwrapped,
 )
 from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
+from pipeline.finetune.forms.scorers import Scorer, scorer_of
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format, starts_with_padding
 
 Read = Callable[[EncodedExamples, np.ndarray], dict[str, Tensor]]
@@ -47,14 +46,10 @@ Read = Callable[[EncodedExamples, np.ndarray], dict[str, Tensor]]
 class Classifier:
     """How one kind of network classifies."""
 
-    build: Callable[[Any, int], nn.Module]
-    """(configuration, number of labels) to a network that gives [batch, labels] logits."""
-    parts: tuple[Part, ...]
-    """The parts that start from a checkpoint."""
+    scorer: Scorer
+    """Its networks give [batch, labels] logits."""
     reader: Callable[[NetworkConfig, TextTokenizer], Read]
     """Makes the function that turns examples into its arguments."""
-    penalty: Callable[[Any], Tensor] | None = None
-    """(network) to a penalty on its weights, a scalar that is added to the loss of an update."""
 
 
 def token_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
@@ -99,37 +94,21 @@ def word_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
 CLASSIFIERS: Mapping[str, Classifier] = MappingProxyType(
     {
         "encoder": Classifier(
-            build=SequenceClassifier,
             # BERT's classifier starts from the pooler of next-sentence prediction, where there was one.
-            parts=(*STACK_PARTS["encoder"], Part("head.dense.", ("pair_head.pooler.",), required=False)),
-            reader=token_reader,
+            Scorer(
+                SequenceClassifier,
+                (*STACK_PARTS["encoder"], Part("head.dense.", ("pair_head.pooler.",), required=False)),
+            ),
+            token_reader,
         ),
-        "decoder": Classifier(build=DecoderClassifier, parts=STACK_PARTS["decoder"], reader=token_reader),
+        "decoder": Classifier(Scorer(DecoderClassifier, STACK_PARTS["decoder"]), token_reader),
         "encoder_decoder": Classifier(
-            build=EncoderDecoderClassifier, parts=STACK_PARTS["encoder_decoder"], reader=token_reader
+            Scorer(EncoderDecoderClassifier, STACK_PARTS["encoder_decoder"]), token_reader
         ),
-        "elmo": Classifier(
-            build=ElmoClassifier,
-            parts=(Part("encoder."),),
-            reader=word_reader,
-            penalty=ElmoClassifier.penalty,
-        ),
+        "elmo": Classifier(Scorer(ElmoClassifier, (Part("encoder."),), ElmoClassifier.penalty), word_reader),
     }
 )
 """By kind of network."""
-
-
-def classifier_of(network: NetworkConfig, features: FeatureSettings | None) -> Classifier:
-    """How a network classifies: whole, or by a linear layer on frozen features."""
-    whole = CLASSIFIERS[network.network]
-    if features is None:
-        return whole
-    return Classifier(
-        build=lambda config, num_labels: FeatureClassifier(config, num_labels, features),
-        parts=feature_parts(network.network),
-        reader=whole.reader,
-        penalty=FeatureClassifier.penalty,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +123,10 @@ class ClassificationTask:
     labels: tuple[str, ...]
     config: ClassificationTaskConfig
     read: Read
+    scorer: Scorer
     test: EncodedExamples | None = None
     test_examples: Sequence[Example] = ()
     """The examples of `test`."""
-    features: FeatureSettings | None = None
-    """The frozen features that a linear layer reads; None for the whole network."""
 
     evaluation_batch_size = EVALUATION_BATCH_SIZE
     notes = ()
@@ -158,6 +136,7 @@ class ClassificationTask:
         """Encode the examples."""
         data, tokenizer = context.data, context.tokenizer
         sequences = sequence_format(context.network, tokenizer)
+        classifier = CLASSIFIERS[context.network.network]
         label_type = np.float32 if context.config.regression else np.int64
 
         def encode(examples: Sequence[Example]) -> EncodedExamples:
@@ -170,23 +149,20 @@ class ClassificationTask:
             examples=data.evaluation,
             labels=data.labels,
             config=context.config,
-            read=CLASSIFIERS[context.network.network].reader(context.network, tokenizer),
+            read=classifier.reader(context.network, tokenizer),
+            scorer=scorer_of(
+                classifier.scorer, FeatureClassifier, context.network, context.settings.features
+            ),
             test=encode(data.test) if data.test else None,
             test_examples=data.test,
-            features=context.settings.features,
         )
 
     @property
-    def classifier(self) -> Classifier:
-        """How the network classifies."""
-        return classifier_of(self.network, self.features)
-
-    @property
     def parts(self) -> tuple[Part, ...]:
-        return self.classifier.parts
+        return self.scorer.parts
 
     def build(self) -> nn.Module:
-        return self.classifier.build(self.network, max(1, len(self.labels)))
+        return self.scorer.build(self.network, max(1, len(self.labels)))
 
     def batch(self, part: EncodedExamples, rows: np.ndarray) -> PaddedBatch:
         """Sequences with their labels."""
@@ -194,14 +170,21 @@ class ClassificationTask:
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """Cross-entropy of the labels, or squared error of the numbers, with the network's penalty."""
-        labels, penalty = batch.targets["labels"], self.classifier.penalty
-        outputs = model(**batch.inputs).float()
+        return self.loss_of(model, self.outputs(model, batch), batch)
+
+    def loss_of(self, model: nn.Module, outputs: Tensor, batch: PaddedBatch) -> Tensor:
+        """The loss of outputs that the network gave."""
+        labels = batch.targets["labels"]
         if self.config.regression:
             loss = F.mse_loss(outputs.squeeze(-1), labels, reduction="sum")
         else:
             loss = F.cross_entropy(outputs, labels, reduction="sum")
-        # An update divides by the number of its examples, so their penalties add up to one.
-        return loss if penalty is None else loss + penalty(unwrapped(model)) * len(labels)
+        return self.scorer.penalised(loss, model, len(labels))
+
+    def comparable(self, model: nn.Module, batch: PaddedBatch) -> tuple[Tensor, Comparable]:
+        """The outputs, and the same again: a distribution for each text."""
+        outputs = self.outputs(model, batch)
+        return outputs, Comparable(outputs, outputs.new_ones(len(outputs)))
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """float32 [batch, labels] logits; [batch, 1] numbers in a regression."""

@@ -16,7 +16,9 @@ from models.span_classifier import SpanClassifier, best_spans, span_loss
 from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
+    HIDDEN,
     STACK_PARTS,
+    Comparable,
     Metrics,
     PaddedBatch,
     Part,
@@ -105,7 +107,18 @@ class SpanTask:
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """Mean of the cross-entropies of begin and end, summed over windows."""
-        return span_loss(model(**batch.inputs), batch.targets["answer"], batch.inputs["attention_mask"])
+        return self.loss_of(model, model(**batch.inputs), batch)
+
+    def loss_of(self, model: nn.Module, outputs: Tensor, batch: PaddedBatch) -> Tensor:
+        """The loss of logits [batch, length, 2] that the network gave."""
+        return span_loss(outputs, batch.targets["answer"], batch.inputs["attention_mask"])
+
+    def comparable(self, model: nn.Module, batch: PaddedBatch) -> tuple[Tensor, Comparable]:
+        """The logits [batch, length, 2], and distributions over tokens, of which begin and end count half."""
+        logits = model(**batch.inputs)
+        places = logits.float().masked_fill(~batch.inputs["attention_mask"].unsqueeze(-1), HIDDEN)
+        places = places.transpose(1, 2).flatten(0, 1)
+        return logits, Comparable(places, places.new_full((len(places),), 0.5))
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """float32 [batch, n_best + 1, 3]: first and last position in the window, and score, of the best spans, and last

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,21 +15,20 @@ from data_prep.ragged import Ragged
 from models.config import ElmoConfig, NetworkConfig
 from models.elmo.sentences import read_sentences
 from models.elmo.tagger import ElmoTagger
-from models.feature_settings import FeatureSettings
 from models.features import FeatureTagger
 from models.token_classifier import TokenClassifier
 from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
     STACK_PARTS,
+    Comparable,
     Metrics,
     PaddedBatch,
     Part,
     TaskContext,
-    feature_parts,
     json_lines,
-    unwrapped,
 )
+from pipeline.finetune.forms.scorers import Scorer, scorer_of
 from pipeline.finetune.forms.tags.settings import TaggedSentence, TagsTaskConfig
 from pipeline.finetune.tokenizer import SequenceFormat, TextTokenizer, sequence_format
 
@@ -83,13 +81,10 @@ Read = Callable[[EncodedSentences, np.ndarray], dict[str, Tensor]]
 class Tagger:
     """How one kind of network tags."""
 
-    build: Callable[[Any, int], nn.Module]
-    """(configuration, number of labels) to a network that gives [batch, length, labels] logits."""
-    parts: tuple[Part, ...]
+    scorer: Scorer
+    """Its networks give [batch, length, labels] logits."""
     encoder: Callable[[NetworkConfig, TextTokenizer], Encode]
     reader: Callable[[NetworkConfig, TextTokenizer], Read]
-    penalty: Callable[[Any], Tensor] | None = None
-    """(network) to a penalty on its weights, a scalar that is added to the loss of an update."""
 
 
 def token_encoder(network: NetworkConfig, tokenizer: TextTokenizer) -> Encode:
@@ -149,25 +144,14 @@ def word_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
 
 TAGGERS: Mapping[str, Tagger] = MappingProxyType(
     {
-        "encoder": Tagger(TokenClassifier, STACK_PARTS["encoder"], token_encoder, token_reader),
-        "decoder": Tagger(TokenClassifier, STACK_PARTS["decoder"], token_encoder, token_reader),
-        "elmo": Tagger(ElmoTagger, (Part("encoder."),), word_encoder, word_reader, ElmoTagger.penalty),
+        "encoder": Tagger(Scorer(TokenClassifier, STACK_PARTS["encoder"]), token_encoder, token_reader),
+        "decoder": Tagger(Scorer(TokenClassifier, STACK_PARTS["decoder"]), token_encoder, token_reader),
+        "elmo": Tagger(
+            Scorer(ElmoTagger, (Part("encoder."),), ElmoTagger.penalty), word_encoder, word_reader
+        ),
     }
 )
 """By kind of network."""
-
-
-def tagger_of(network: NetworkConfig, features: FeatureSettings | None) -> Tagger:
-    """How a network tags: whole, or by a linear layer on frozen features."""
-    whole = TAGGERS[network.network]
-    if features is None:
-        return whole
-    return replace(
-        whole,
-        build=lambda config, num_labels: FeatureTagger(config, num_labels, features),
-        parts=feature_parts(network.network),
-        penalty=FeatureTagger.penalty,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +166,7 @@ class TagsTask:
     """The sentences of `evaluation`."""
     labels: tuple[str, ...]
     read: Read
-    features: FeatureSettings | None = None
-    """The frozen features that a linear layer reads; None for the whole network."""
+    scorer: Scorer
 
     evaluation_batch_size = EVALUATION_BATCH_SIZE
     test = None
@@ -206,20 +189,15 @@ class TagsTask:
             sentences=data.evaluation,
             labels=data.labels,
             read=tagger.reader(context.network, context.tokenizer),
-            features=context.settings.features,
+            scorer=scorer_of(tagger.scorer, FeatureTagger, context.network, context.settings.features),
         )
 
     @property
-    def tagger(self) -> Tagger:
-        """How the network tags."""
-        return tagger_of(self.network, self.features)
-
-    @property
     def parts(self) -> tuple[Part, ...]:
-        return self.tagger.parts
+        return self.scorer.parts
 
     def build(self) -> nn.Module:
-        return self.tagger.build(self.network, len(self.labels))
+        return self.scorer.build(self.network, len(self.labels))
 
     def batch(self, part: EncodedSentences, rows: np.ndarray) -> PaddedBatch:
         """Sequences with the positions and labels of their words, padded to the longest sentence of all."""
@@ -234,11 +212,19 @@ class TagsTask:
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """Cross-entropy of the words' labels, with the network's penalty."""
-        labels, penalty = batch.targets["labels"].flatten(), self.tagger.penalty
-        scores = self._scores(model, batch).flatten(0, 1)
-        loss = F.cross_entropy(scores, labels, reduction="sum", ignore_index=_IGNORED)
-        # An update divides by the number of its words, so their penalties add up to one.
-        return loss if penalty is None else loss + penalty(unwrapped(model)) * (labels != _IGNORED).sum()
+        return self.loss_of(model, self._scores(model, batch), batch)
+
+    def loss_of(self, model: nn.Module, outputs: Tensor, batch: PaddedBatch) -> Tensor:
+        """The loss of scores [batch, longest, labels] that the network gave."""
+        labels = batch.targets["labels"].flatten()
+        loss = F.cross_entropy(outputs.flatten(0, 1), labels, reduction="sum", ignore_index=_IGNORED)
+        return self.scorer.penalised(loss, model, (labels != _IGNORED).sum())
+
+    def comparable(self, model: nn.Module, batch: PaddedBatch) -> tuple[Tensor, Comparable]:
+        """The scores [batch, longest, labels], and a distribution for each word, where a token stands for it."""
+        scores = self._scores(model, batch)
+        present = (batch.targets["labels"] != _IGNORED).flatten()
+        return scores, Comparable(scores.flatten(0, 1), present.float())
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """int64 [batch, longest]: the number of each word's label; ABSENT where no token stands for a word."""
