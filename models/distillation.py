@@ -151,10 +151,37 @@ class DistilledLanguageModel(nn.Module):
         teacher = self.teacher
         with torch.no_grad():
             soft = teacher.head(teacher_hidden, teacher.encoder.embeddings.token_weight).float()
-            soft = (soft / self.temperature).log_softmax(-1)
         scores = self.head(hidden, self.encoder.embeddings.token_weight).float()
-        scores = (scores / self.temperature).log_softmax(-1)
-        return F.kl_div(scores, soft, reduction="sum", log_target=True) * self.temperature**2
+        return divergence(scores, soft, self.temperature, "sum")
+
+
+def divergence(logits: Tensor, teacher_logits: Tensor, temperature: float, reduction: str = "none") -> Tensor:
+    """KL(teacher || student) of softmax(logits / T), times T^2 so that gradients keep their size (Hinton et al. 2015,
+    section 2), in nats.
+
+    Args:
+        logits, teacher_logits: [..., classes] float32.
+        reduction: `none` for the summands [..., classes], whose sums over classes are the divergences, or `sum`.
+    """
+    scores, soft = ((given / temperature).log_softmax(-1) for given in (logits, teacher_logits))
+    return F.kl_div(scores, soft, reduction=reduction, log_target=True) * temperature**2
+
+
+def hidden_distance(states: Sequence[Tensor], teacher_states: Sequence[Tensor], present: Tensor) -> Tensor:
+    """1 - cosine similarity of hidden states (Sanh et al. 2019, section 3, "Training loss"), averaged over tokens and
+    over layers: embeddings with embeddings, last with last, and evenly spaced layers of the teacher between them.
+
+    Args:
+        states, teacher_states: [layers + 1] tensors [batch, length, width], the embeddings first.
+        present: [batch, length] bool, true at tokens.
+    """
+    steps, teacher_steps = len(states) - 1, len(teacher_states) - 1
+    distances = [
+        1
+        - F.cosine_similarity(state.float(), teacher_states[number * teacher_steps // steps].float(), dim=-1)
+        for number, state in enumerate(states)
+    ]
+    return torch.stack(distances)[:, present].mean()
 
 
 def every_nth_layer(num_layers: int, teacher_layers: int) -> tuple[int, ...]:

@@ -46,10 +46,9 @@ def hidden_states(model: Any, **inputs: Tensor | None) -> Tensor:
     if isinstance(model.encoder if hasattr(model, "encoder") else None, ElmoEncoder):
         layers = model.encoder(**inputs)
         return pad_sentences(layers, _given(inputs["cu_seqlens"]))[0]
-    stack = model.encoder if model.config.network == "encoder" else model.decoder
-    with _recorded(stack.transformer) as states:
-        output = read_text(model, **inputs)  # pyright: ignore[reportArgumentType]
-    return torch.stack([*states, output])
+    with recorded_layers(model) as states:
+        read_text(model, **inputs)  # pyright: ignore[reportArgumentType]
+    return torch.stack(states)
 
 
 class FeatureExtractor(nn.Module):
@@ -182,12 +181,17 @@ def _check_layers(settings: FeatureSettings, count: int) -> None:
 
 
 @contextmanager
-def _recorded(transformer: Transformer) -> Iterator[list[Tensor]]:
-    """What each layer reads in a forward pass within: the embeddings, and the output of every layer but the last."""
-    transformer.layer_inputs = []
+def recorded_layers(model: Any) -> Iterator[list[Tensor]]:
+    """Collects in a forward pass within, with its gradients, what `hidden_states` gives: [layers + 1] tensors [batch,
+    length, width]. The network is any but an ELMo."""
+    stack = model.encoder if model.config.network == "encoder" else model.decoder
+    transformer: Transformer = stack.transformer
+    transformer.layer_inputs = states = []
+    handle = transformer.register_forward_hook(lambda module, given, output: states.append(output))
     try:
-        yield transformer.layer_inputs
+        yield states
     finally:
+        handle.remove()
         transformer.layer_inputs = None
 
 

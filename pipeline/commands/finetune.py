@@ -125,6 +125,7 @@ def run(
         )
         return
     show_scores(scores, {name: task.kind for name, task in settings.tasks.items()})
+    show_teachers(directory)
     typer.echo(f"\nscores: {directory}\nNext: cloze finetune show {directory} --errors 20 --html scores.html")
 
 
@@ -158,6 +159,28 @@ def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxy
 def percent(mean: float, std: float | None) -> str:
     """Mean and standard deviation in percent, such as `56.3 ± 1.2`."""
     return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+
+
+def show_teachers(directory: Path) -> None:
+    """Print teachers beside their students, where trainings had teachers."""
+    from pipeline.finetune.report.distilled import distilled_rows
+    from pipeline.finetune.report.scores import ScoresDirectory
+
+    rows = [
+        (
+            row.training,
+            row.role,
+            row.parameters,
+            f"{row.size_bytes / 2**20:.1f} MiB",
+            "" if row.examples_per_second is None else f"{row.examples_per_second:,.0f}",
+            f"{row.metric} {_shown(row.metric, row.score, None)}",
+            "" if row.kept is None else f"{row.kept:.1%}",
+        )
+        for row in distilled_rows(ScoresDirectory.open(directory))
+    ]
+    if rows:
+        headings = ("training", "network", "parameters", "weights", "examples/s", "score", "of the teacher's")
+        print_table("teachers and students", headings, rows)
 
 
 def _shown(metric: str, mean: float, std: float | None) -> str:

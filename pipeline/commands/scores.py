@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.finetune import percent, show_scores
+from pipeline.commands.finetune import percent, show_scores, show_teachers
 from pipeline.commands.output import Html, Json, RunsDir, print_json, print_table, require_place, write_page
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def show(
         )
         return
     show_scores(opened.scores, {score.task: opened.kind(score.task) for score in opened.scores})
+    show_teachers(scores)
     if found:
         typer.echo(f"\nworst errors of {shown.name}")
     for error in found:

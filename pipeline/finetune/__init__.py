@@ -13,6 +13,7 @@ encoding          single texts and pairs as token ids
 bulk_encoding     many texts at once, several times faster than by the tokenizer itself
 fit               whether tasks, network and tokenizer fit together
 workload          everything that is known before the first training starts
+distillation      a teacher's probabilities as a part of the loss
 batches           order, micro-batches and padding
 starting          the weights that a training starts from
 processes         one process, or several under a launcher

@@ -21,7 +21,7 @@ from pipeline.config.networks import NetworkChoice
 from pipeline.exporting import exporting
 from pipeline.exporting.exporting import Export, Source, is_artefact, refuse_option, write_export
 from pipeline.finetune.results import TOKENIZER_FILE, Trial
-from pipeline.finetune.scores import KIND, SCORES_FILE, Score
+from pipeline.finetune.scores import KIND, SCORES_FILE, START, Score
 from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TASKS
 
@@ -181,8 +181,9 @@ def _adapted(found: FinetunedNetwork, tasks: Tasks, runs_dir: Path) -> nn.Module
 
 def _start_of(found: FinetunedNetwork) -> str:
     """The reference of the checkpoint that the network started from."""
+    plain = START not in found.manifest.config
     started = next((entry.uri for entry in found.manifest.inputs if entry.kind == CHECKPOINT_KIND), None)
-    if started is None:
+    if started is None or not plain:
         raise ExportError(
             "A network that was trained with training.peft over another fine-tuned network is not exported.",
             next_step="train it over an export of that network",

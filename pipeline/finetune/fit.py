@@ -8,6 +8,7 @@ from types import MappingProxyType
 from cluster.artefacts.errors import MismatchError
 from models.config import NetworkConfig, TransformerConfig
 from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.distillation.teacher import FORMS as DISTILLED_FORMS
 from pipeline.finetune.tokenizer import TextTokenizer
 
 PUBLISHED: Mapping[str, str] = MappingProxyType(
@@ -59,4 +60,9 @@ def check_network(config: FinetuneConfig, network: NetworkConfig) -> None:
             raise MismatchError(
                 f"The task {name} ({task.kind}) cannot be trained on frozen features: that is for labels and tags.",
                 next_step="leave training.features out",
+            )
+        if config.training_of(name).distill is not None and task.form not in DISTILLED_FORMS:
+            raise MismatchError(
+                f"The task {name} ({task.kind}) cannot have a teacher: only labels, numbers, tags and spans can.",
+                next_step="leave training.distill out",
             )

@@ -63,6 +63,8 @@ class TrialRecord(PartRecord):
     """Its MLflow run."""
     seconds: float | None = None
     """Time of training and evaluation, of all attempts together; None in records of older versions."""
+    examples_per_second: dict[str, float] | None = None
+    """Evaluation rows that `teacher` and `student` read per second on this machine; None without a teacher."""
 
     @property
     def part_name(self) -> str:
@@ -91,7 +93,9 @@ def write_scores(
 
 def stored_score(score: Score) -> dict[str, Any]:
     """A score as it is written: without its checkpoint, and without what older versions did not know, where unused."""
-    unused = {name for name in ("choice", "kept_epoch", "trained_share") if not getattr(score, name)}
+    unused = {
+        name for name in ("choice", "kept_epoch", "trained_share", "distillation") if not getattr(score, name)
+    }
     return score.model_dump(mode="json", exclude={"reference", *unused})
 
 

@@ -115,7 +115,12 @@ def _make(
         files += [entry for record in records for entry in record.files]
         tracked = {record.part_name: record.tracked_run for record in records}
         seconds = {record.part_name: record.seconds for record in records}
-        stats = {"trainings": len(records), "tracked_runs": tracked, "seconds": seconds}
+        speeds = {
+            record.part_name: record.examples_per_second for record in records if record.examples_per_second
+        }
+        stats = {"trainings": len(records), "tracked_runs": tracked, "seconds": seconds} | (
+            {"examples_per_second": speeds} if speeds else {}
+        )
         artefact.conclude(condition, workspace, files, stats)
 
     accelerator = make_accelerator(workload.config)

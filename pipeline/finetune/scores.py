@@ -42,6 +42,24 @@ class EpochScore(BaseModel):
     """Empty after epochs that are not scored."""
 
 
+class Distillation(BaseModel):
+    """Teacher and student in numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    teacher: str
+    """Fingerprint of the teacher's weights."""
+    teacher_parameters: int
+    student_parameters: int
+    teacher_bytes: int
+    """Of the weights as they are saved."""
+    student_bytes: int
+
+
+TEACHER = "teacher"
+"""Names the teacher's metrics among the baselines of a score."""
+
+
 class Score(BaseModel):
     """The result of one training."""
 
@@ -66,6 +84,8 @@ class Score(BaseModel):
     num_train_examples: int
     num_evaluation_examples: int
     epochs: tuple[EpochScore, ...]
+    distillation: Distillation | None = None
+    """Where the network learned from a teacher, whose metrics are among `baselines`."""
     baselines: dict[str, dict[str, Number]] = {}
     """By name, the same metrics of predictions without a network, such as the first sentence as a summary."""
 

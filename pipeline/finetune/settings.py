@@ -17,6 +17,22 @@ PeftChoice = Annotated[PeftSettings, Field(discriminator="kind")]
 """Methods of parameter-efficient fine-tuning, by `kind`."""
 
 
+class DistillSettings(Config):
+    """Learning from the probabilities of a fine-tuned teacher (Hinton et al. 2015; Sanh et al. 2019), for labels,
+    numbers, tags and spans."""
+
+    teacher: str = Field(min_length=1)
+    """A network that was fine-tuned on the same labels: SCORES@TRAINING, a directory of scores with one training, or a
+    Hugging Face directory."""
+    temperature: float = Field(default=2.0, gt=0)
+    """Divides the scores of both networks before they are compared; numbers have none."""
+    soft_share: float = Field(default=0.5, ge=0, le=1)
+    """Share of the loss that comes from the teacher; the rest comes from the right answers."""
+    hidden_weight: float = Field(default=0.0, ge=0)
+    """Weight of the distance between hidden states, 1 - cosine, beside that loss. Needs the teacher's tokens and
+    hidden_size; 0 leaves hidden states alone."""
+
+
 class TrainingConfig(Config):
     """Settings of one training, shared by all tasks unless a task overrides them."""
 
@@ -54,9 +70,13 @@ class TrainingConfig(Config):
     features: FeatureSettings | None = None
     """Train a linear layer on frozen features of these layers, for tags and for labels of texts (Devlin et al. 2019,
     section 5.3; Peters et al. 2018); null trains the network."""
+    distill: DistillSettings | None = None
+    """Learn from a teacher, too; null learns from the right answers alone."""
 
     @model_validator(mode="after")
     def _fitting(self) -> TrainingConfig:
+        if self.distill is not None and self.distill.hidden_weight and self.features is not None:
+            raise ValueError("features are of frozen hidden states; set distill.hidden_weight to 0")
         if self.peft is not None and self.features is not None:
             raise ValueError("features are of frozen weights, and peft changes what they do; set one of them")
         if self.scored == "last_epoch" and (self.keep == "best" or self.patience):
@@ -95,13 +115,15 @@ class TrainingOverrides(Config):
     """What is trained instead of all weights."""
     features: FeatureSettings | None = None
     """Train a linear layer on frozen features of these layers."""
+    distill: DistillSettings | None = None
+    """Learn from a teacher, too."""
 
     def applied_to(self, shared: TrainingConfig) -> TrainingConfig:
         """`shared`, with the values that are set here."""
         return TrainingConfig.model_validate(shared.model_dump() | self.model_dump(exclude_none=True))
 
 
-ADDED_LATER = ("layer_decay", "keep", "patience", "peft", "features")
+ADDED_LATER = ("layer_decay", "keep", "patience", "peft", "features", "distill")
 """Settings that older scores do not name: left out of identities at their defaults, so that those stay the same."""
 
 

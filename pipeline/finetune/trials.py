@@ -23,6 +23,8 @@ from cluster.stopping import StopFile, stop_on_sigterm
 from models.peft.apply import trained_share
 from pipeline.finetune.adapted import trained_tensors
 from pipeline.finetune.batches import sample_examples
+from pipeline.finetune.distillation.comparison import Compared, compare
+from pipeline.finetune.distillation.task import DistilledTask
 from pipeline.finetune.forms.base import PreparedTask, TaskContext
 from pipeline.finetune.forms.registry import FORMS
 from pipeline.finetune.processes import on_first
@@ -33,7 +35,7 @@ from pipeline.finetune.results import (
     TrialRecord,
     file_entries,
 )
-from pipeline.finetune.scores import EpochScore, Score
+from pipeline.finetune.scores import TEACHER, EpochScore, Score
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.starting import initial_network
 from pipeline.finetune.trainer import Callbacks, Outcome, train
@@ -125,7 +127,12 @@ class TrialRunner:
             used = sample_examples(len(data.train), settings.max_train_examples)
             data = dataclasses.replace(data, train=tuple(data.train[number] for number in used))
             context = TaskContext(config, data, settings, workload.model, workload.tokenizer)
-            self._prepared[name] = FORMS[config.form](context)
+            form, teacher = FORMS[config.form], workload.teachers.get(name)
+            self._prepared[name] = (
+                DistilledTask.prepare(form, context, teacher, self._accelerator.device)
+                if teacher
+                else form(context)
+            )
         return self._prepared[name]
 
     def _settings(self, trial: Trial) -> TrainingConfig:
@@ -185,6 +192,7 @@ class TrialRunner:
     ) -> TrialRecord:
         task, data = self.task(trial.task), self._workload.tasks[trial.task]
         settings = self._settings(trial)
+        distilled = self._distilled(trial, model)
         score = Score(
             task=trial.task,
             initial=trial.initial,
@@ -197,7 +205,8 @@ class TrialRunner:
             num_train_examples=len(sample_examples(len(data.train), settings.max_train_examples)),
             num_evaluation_examples=len(data.evaluation),
             epochs=tuple(EpochScore(update=e.update, loss=e.loss, metrics=e.metrics) for e in outcome.epochs),
-            baselines=task.baselines(),
+            distillation=distilled.sizes if distilled else None,
+            baselines=task.baselines() | ({TEACHER: distilled.metrics} if distilled else {}),
         )
         for name, measured in score.baselines.items():
             tracked.log_metrics({f"{trial.task}/{name}/{metric}": v for metric, v in measured.items()}, 0)
@@ -218,9 +227,17 @@ class TrialRunner:
                 files=file_entries(self._workspace, written),
                 tracked_run=tracked.run_id,
                 seconds=round(seconds, 3),
+                examples_per_second=distilled.examples_per_second if distilled else None,
             )
             TRIAL_RECORDS.write(self._workspace, record)
         return record
+
+    def _distilled(self, trial: Trial, model: nn.Module) -> Compared | None:
+        """Teacher and student side by side; None without a teacher."""
+        task, teacher = self.task(trial.task), self._workload.teachers.get(trial.task)
+        if not isinstance(task, DistilledTask) or teacher is None:
+            return None
+        return compare(task, model, teacher)
 
     def _save_weights(self, trial: Trial, model: nn.Module) -> None:
         """Write the weights, or what was trained of them, under a temporary name first: a killed run must not leave

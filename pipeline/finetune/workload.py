@@ -14,9 +14,10 @@ from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
 from models.config import NetworkConfig, stored_fields
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.distillation.teacher import Teacher, resolve_teacher
 from pipeline.finetune.fit import check_fit
 from pipeline.finetune.results import Trial
-from pipeline.finetune.scores import KIND, START, Initial
+from pipeline.finetune.scores import KIND, START, TEACHER, Initial
 from pipeline.finetune.settings import training_identity
 from pipeline.finetune.task import TaskData
 from pipeline.finetune.tokenizer import TextTokenizer
@@ -37,7 +38,9 @@ class Workload:
     tasks: Mapping[str, TaskData[Any]]
     trials: tuple[Trial, ...]
     inputs: tuple[InputEntry, ...]
-    """Inputs of the artefact: checkpoint, tokenizer, then the files or stores of the tasks."""
+    """Inputs of the artefact: checkpoint, tokenizer, the files or stores of the tasks, then teachers."""
+    teachers: Mapping[str, Teacher]
+    """Of the tasks that learn from one, by their names."""
 
     @property
     def reference(self) -> str | None:
@@ -92,6 +95,10 @@ class Workload:
         self, name: str, choice: Mapping[str, float | int] = MappingProxyType({})
     ) -> dict[str, Any]:
         training = training_identity(self.config.training_of(name, choice))
+        if name in self.teachers:
+            # The same teacher may lie elsewhere.
+            fingerprint = self.teachers[name].pretrained.fingerprint
+            training["distill"] = training["distill"] | {TEACHER: fingerprint}
         return self.config.tasks[name].identity() | {"training": training}
 
 
@@ -133,6 +140,8 @@ def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) ->
     tasks = {name: task.load() for name, task in config.tasks.items()}
     entry = InputEntry(kind="source-file", uri=str(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0])
     inputs = [entry, *(entry for task in tasks.values() for entry in task.inputs)]
+    teachers = _teachers(config, tasks)
+    inputs += [teacher.input for teacher in teachers.values()]
     if pretrained:
         own = InputEntry(kind=CHECKPOINT_KIND, uri=pretrained.reference, fingerprint=pretrained.fingerprint)
         inputs.insert(0, pretrained.origin or own)
@@ -151,7 +160,22 @@ def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) ->
             for seed in config.seeds
         ),
         inputs=tuple(reversed(unique.values())),
+        teachers=teachers,
     )
+
+
+def _teachers(config: FinetuneConfig, tasks: Mapping[str, TaskData[Any]]) -> dict[str, Teacher]:
+    """The teachers of the tasks that learn from one.
+
+    Raises:
+        MismatchError, ReferenceNotFoundError, CorruptArtefactError: as `resolve_teacher`.
+    """
+    settings = {name: config.training_of(name).distill for name in tasks}
+    return {
+        name: resolve_teacher(name, distill.teacher, config.runs_dir, tasks[name].labels)
+        for name, distill in settings.items()
+        if distill is not None
+    }
 
 
 def _check_kept_weights(config: FinetuneConfig, pretrained: PretrainedModel | None) -> None:

@@ -1,6 +1,7 @@
 """What people read of finished scores: errors with their texts, a list of all scores, and one page.
 
 scores      a committed artefact of scores, opened for reading
+distilled   teachers and students: size, speed, share of the score
 lines       the lines of predictions of every form: right or wrong, how sure, and with which texts
 errors      the worst errors of a training
 bootstrap   confidence intervals over evaluation examples

@@ -57,6 +57,10 @@ class ScoresDirectory:
         """Time of a training with its evaluations; None where it was not measured."""
         return self.manifest.stats.get("seconds", {}).get(trial.name)
 
+    def speeds(self, trial: Trial) -> dict[str, float] | None:
+        """Evaluation rows that `teacher` and `student` read per second; None for a training without a teacher."""
+        return self.manifest.stats.get("examples_per_second", {}).get(trial.name)
+
     def score(self, name: str | None) -> Score:
         """The score of the training called `name`; by default of the first one.
 

@@ -90,7 +90,7 @@ class ChoicesTask:
     @property
     def parts(self) -> tuple[Part, ...]:
         # The tensors have the names of a classifier with one label.
-        return CLASSIFIERS[self.network.network].parts
+        return CLASSIFIERS[self.network.network].scorer.parts
 
     @property
     def evaluation_batch_size(self) -> int:
