@@ -29,11 +29,12 @@ EVERYTHING = (
     "fault_tolerant_head=true",
     "image_pull_secret=pull",
     "env_from_secret=keys",
+    "monitoring_namespace=monitoring",
     "storage.storage_class=shared-nfs",
     "env={A: '$(B)'}",
 )
 """All options of KubeRay."""
-JOB = "job.verb=pretrain run.yaml data.stores.0.path='a b'"
+JOB = "job.verb=pretrain run.yaml data.stores.0.path=a/b"
 VARIANTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kuberay": ("kuberay", ()),
     "kuberay with everything": ("kuberay", EVERYTHING),
@@ -210,7 +211,7 @@ def test_ray_listens_to_its_own_pods_and_the_operator_only():
 def test_a_job_is_one_that_can_be_tried_again_and_waits_in_its_queue():
     (job,) = [each for each in objects(kuberay(*EVERYTHING, JOB)) if each["kind"] == "RayJob"]
     assert job["spec"]["backoffLimit"] == 3
-    assert job["spec"]["entrypoint"] == "cloze pretrain run.yaml 'data.stores.0.path=a b'"
+    assert job["spec"]["entrypoint"] == "cloze pretrain run.yaml data.stores.0.path=a/b"
     variables = json.loads(job["spec"]["runtimeEnvYAML"])["env_vars"]
     assert variables["CLOZE_SUBMISSION_ID"] == "cloze-cloze"
     assert variables["CLOZE_WORKDIR"] == "/shared"
@@ -303,6 +304,15 @@ def test_all_problems_are_told_at_once_with_the_nearest_names():
         load_template("slrum")
     with pytest.raises(MissingInputError):
         load_template("missing.yaml")
+
+
+@pytest.mark.parametrize("word", ["$(id)", "a;b", "'a b'", "x&", "`id`", "*"])
+def test_a_job_that_the_shell_of_its_pod_would_read_otherwise_is_refused(word: str):
+    with pytest.raises(ConfigError, match="a RayJob takes words of letters"):
+        load_template("kuberay", (f"job.verb=pretrain run.yaml {word}",))
+    assert f"pretrain {word}" in render(load_template("slurm", (f"verb=pretrain {word}",)))[
+        "cloze.sbatch"
+    ].replace(f"'{word}'", word)
 
 
 def test_google_cloud_names_all_that_it_lacks():

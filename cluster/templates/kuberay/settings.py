@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
@@ -80,7 +81,19 @@ class Job(Settings):
     """A verb as a RayJob: it brings up its own Ray cluster and removes it afterwards."""
 
     verb: Verb
-    """The verb, such as `pretrain run.yaml`; paths are relative to the shared volume."""
+    """The verb, such as `pretrain run.yaml`; paths are relative to the shared volume. Plain words only."""
+
+    @field_validator("verb")
+    @classmethod
+    def _plain_words(cls, verb: str) -> str:
+        # `ray job submit`, which the operator calls, hands words to a shell of the pod without quoting them.
+        if wrong := [word for word in shlex.split(verb) if shlex.quote(word) != word]:
+            raise ValueError(
+                f"{', '.join(map(repr, wrong))}: a RayJob takes words of letters, digits and @%+=:,./-_ only; put other"
+                " settings into the YAML file"
+            )
+        return verb
+
     backoff_limit: int = Field(default=3, ge=0)
     """Retries of the whole job, each on a new Ray cluster, from the newest checkpoint. A stop by SIGTERM counts."""
 
@@ -124,6 +137,8 @@ class KubeRay(ClusterTemplate):
     """Secret for a private registry."""
     operator_namespace: Name = "kuberay-operator"
     """Namespace of the KubeRay operator, which must reach the dashboard."""
+    monitoring_namespace: Name | None = None
+    """Namespace of a Prometheus that may read Ray's metrics; null for none."""
     head: Machine = Machine(cpus=4, memory_gib=16)
     """The head pod, which runs no training."""
     workers: Workers
