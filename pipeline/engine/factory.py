@@ -10,14 +10,13 @@ from torch import nn
 
 from cluster.artefacts.errors import ConfigError
 from cluster.train_group import Rank
-from pipeline.engine.interface import TrainingEngine
-from pipeline.runs.config import PretrainConfig
+from pipeline.engine.interface import EngineConfig, TrainingEngine
 
 SUPPORTED = SpecifierSet(">=0.19.8,<0.20")
 """As in `pyproject.toml`. A test looks up every private name that is used in the installed version."""
 
 
-def open_engine(model: nn.Module, config: PretrainConfig, rank: Rank) -> TrainingEngine:
+def open_engine(model: nn.Module, config: EngineConfig, rank: Rank) -> TrainingEngine:
     """Give a rank's network to DeepSpeed. All ranks must call it.
 
     Args:

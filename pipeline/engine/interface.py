@@ -5,13 +5,76 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from pipeline.runs.settings import EmaConfig, ZeroConfig
 
 SUB_GROUP_ELEMENTS = 100_000_000
 """ZeRO-3 updates this many elements of a rank's share at a time, plus the parameter that exceeds them."""
+
+
+WEIGHTS = "weights"
+WholeState = dict[str, dict[str, Tensor]]
+"""By name of a trained parameter: its float32 `weights`, and the optimizer's state of it by key."""
+
+
+class EngineConfig(Protocol):
+    """The settings that an engine is made from, as a `PretrainConfig` has them."""
+
+    @property
+    def precision(self) -> str:
+        """fp32, bf16 or fp16."""
+        ...
+
+    @property
+    def zero(self) -> ZeroConfig:
+        """What is sharded."""
+        ...
+
+    @property
+    def ema(self) -> EmaConfig | None:
+        """The average of the weights; None without one."""
+        ...
+
+    @property
+    def batch(self) -> BatchConfig:
+        """How many samples are in a forward pass."""
+        ...
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """Makes the optimizer."""
+        ...
+
+
+class BatchConfig(Protocol):
+    """The part of a batch's settings that an engine needs."""
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Samples in one forward pass."""
+        ...
+
+
+class OptimizerConfig(Protocol):
+    """The settings of an optimizer; see `pipeline.optimizers.base.Optimizer`."""
+
+    @property
+    def clip(self) -> float | None:
+        """Largest global gradient norm; 0 or None does not clip."""
+        ...
+
+    def implementation(self, machine: Literal["cuda", "compiler", "plain"]) -> str:
+        """Name of the class that updates weights on a machine."""
+        ...
+
+    def make(self, name: str, model: nn.Module, kernels: Any) -> torch.optim.Optimizer:
+        """The optimizer of a network; its groups hold `lr_scale` and `sizes`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +146,11 @@ class TrainingEngine(Protocol):
         """
         ...
 
+    @property
+    def network(self) -> nn.Module:
+        """The network as `__call__` runs it."""
+        ...
+
     def train(self) -> None:
         """Switch to training: dropout is on."""
         ...
@@ -126,4 +194,21 @@ class TrainingEngine(Protocol):
             ResumeRefusedError: the files lack parameters of the network.
             CorruptCheckpointError: a file is missing or damaged, or was not written by DeepSpeed.
         """
+        ...
+
+    def gather(self, *, to_all: bool, with_state: bool) -> WholeState:
+        """Collect the trained parameters as whole tensors in host memory. All ranks must call it, between two updates.
+
+        Args:
+            to_all: whether all ranks get the tensors; otherwise only rank 0.
+            with_state: whether the optimizer's state comes with the weights.
+        """
+        ...
+
+    def fill(self, whole: WholeState) -> None:
+        """Overwrite weights and optimizer state with those of `gather`, from any number of ranks in any stage."""
+        ...
+
+    def close(self) -> None:
+        """Release memory and hooks. The engine is not used afterwards."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from pipeline.config.networks import NetworkChoice
 from pipeline.finetune.settings import Precision, Search, TrainingConfig
 from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TaskChoice
+from pipeline.runs.settings import ZeroConfig
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Names that are safe as names of files."""
@@ -57,6 +58,9 @@ class FinetuneConfig(Config):
     """Whether the fine-tuned weights and the tokenizer are kept with the scores, as `cloze export` needs them."""
     precision: Precision = "fp32"
     """Number format of the forward and backward pass; weights and optimizer stay in fp32."""
+    zero: ZeroConfig | None = None
+    """What DeepSpeed ZeRO shards among the processes; null keeps all weights and state in each of them. Scores are the
+    same up to the order of floating-point sums, and a training goes on in another stage."""
     num_threads: int | None = Field(default=None, gt=0)
     """CPU threads of a process; null leaves it to torch and OMP_NUM_THREADS."""
     side_by_side: int | None = Field(default=1, gt=0)
@@ -76,9 +80,30 @@ class FinetuneConfig(Config):
         ]
         if len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             problems.append(f"seeds {list(self.seeds)} must be different and not negative")
+        problems += self._zero_problems()
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _zero_problems(self) -> Iterator[str]:
+        """What DeepSpeed ZeRO cannot be combined with."""
+        if self.zero is None:
+            return
+        stage = self.zero.stage
+        if self.zero.offload_parameters is not None and stage != 3:
+            yield f"zero.offload_parameters needs zero.stage 3, not {stage}"
+        if self.zero.offload_optimizer is not None and stage == 0:
+            yield "zero.offload_optimizer needs zero.stage 1, 2 or 3, not 0"
+        if self.precision == "fp16":
+            yield "precision fp16 does not work with zero; take bf16, or leave zero out"
+        for name in self.tasks if stage == 3 else ():
+            training = self.training_of(name)
+            for setting in ("peft", "features"):
+                if getattr(training, setting) is not None:
+                    yield (
+                        f"training.{setting} of the task {name} does not work with zero.stage 3, which shards only"
+                        " weights that are trained; take zero.stage 2"
+                    )
 
     def training_of(
         self, task: str, choice: Mapping[str, float | int] = MappingProxyType({})

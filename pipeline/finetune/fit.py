@@ -49,6 +49,11 @@ def check_network(config: FinetuneConfig, network: NetworkConfig) -> None:
     Raises:
         MismatchError: a task needs another kind.
     """
+    if config.zero is not None and config.zero.stage == 3 and network.network == "elmo":
+        raise MismatchError(
+            "zero.stage 3 does not work with ELMo, whose layers are not called one by one.",
+            next_step="set zero.stage=2",
+        )
     for name, task in config.tasks.items():
         if network.network not in task.carriers:
             able = " or ".join(PUBLISHED[kind] for kind in task.carriers)

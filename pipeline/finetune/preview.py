@@ -119,12 +119,13 @@ def _seconds_of_a_token(
     accelerator: Accelerator, model, task: PreparedTask, settings: TrainingConfig
 ) -> float:
     """Seconds of an update, for each of its tokens."""
-    from pipeline.finetune.updates import Updater, make_optimizer, plan_updates
+    from pipeline.finetune.learner import PlainLearner
+    from pipeline.finetune.updates import Updater, plan_updates
 
     plan = plan_updates(settings, len(task.train), 0, accelerator.num_processes)
-    prepared, optimizer = accelerator.prepare(model, make_optimizer(model, settings))
-    prepared.train()
-    updater = Updater(accelerator, prepared, optimizer, task, settings, plan)
+    learner = PlainLearner(accelerator, model, settings)
+    learner.network.train()
+    updater = Updater(accelerator, learner, task, settings, plan)
     batches = plan.epoch_batches(0)[: TIMED_UPDATES + 1]
     started, tokens = time.perf_counter(), 0
     for update, batch in enumerate(batches):
@@ -134,5 +135,5 @@ def _seconds_of_a_token(
         updater.make(update, batch)
         tokens += int(task.train.lengths[batch].sum())
     seconds = time.perf_counter() - started
-    accelerator.free_memory(prepared, optimizer)
+    learner.close()
     return seconds / max(tokens, 1)

@@ -13,9 +13,11 @@ from torch import nn
 
 from pipeline.finetune.evaluation import evaluate, evaluation_loader
 from pipeline.finetune.forms.base import PreparedTask, unwrapped
+from pipeline.finetune.learner import Learner, PlainLearner
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.training_state import EpochReport, Kept, StateFile, TrainingState
-from pipeline.finetune.updates import Updater, make_optimizer, plan_updates
+from pipeline.finetune.updates import Updater, plan_updates
+from pipeline.runs.settings import ZeroConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Outcome:
     """The epoch that counts; the network has its weights."""
     losses: tuple[float, ...]
     """Mean loss of every update, nats per prediction."""
+    network: nn.Module
+    """The trained network, with the weights of the epoch that counts."""
     test_outputs: np.ndarray | None
     """[test rows, ...], where the task has unlabelled examples."""
 
@@ -56,13 +60,15 @@ def train(
     main_metric: str | None = None,
     callbacks: Callbacks = Callbacks(),
     state_file: StateFile | None = None,
+    zero: ZeroConfig | None = None,
 ) -> Outcome:
-    """Train `model` in place and evaluate it after every epoch. Called by all processes together.
+    """Train `model` and evaluate it after every epoch. Called by all processes together.
 
     Args:
-        model: the network that `task` builds.
+        model: the network that `task` builds, with its first weights; not to be used afterwards.
         main_metric: decides which epoch is best, where that matters.
         state_file: keeps the training's place on disk, so that a killed one goes on from there.
+        zero: shards the training among the processes; None trains all weights in each.
 
     Raises:
         ConfigError: the batch cannot be shared by the processes.
@@ -70,21 +76,20 @@ def train(
         PreemptedError: the state file's stop was requested, and the state is saved.
     """
     plan = plan_updates(settings, len(task.train), seed, accelerator.num_processes)
-    optimizer = make_optimizer(model, settings)
-    prepared, wrapped = accelerator.prepare(model, optimizer)
-    state = state_file.restore(model, optimizer) if state_file else TrainingState()
+    learner = make_learner(accelerator, model, settings, zero)
+    state = state_file.restore(learner) if state_file else TrainingState()
 
     def pause() -> None:
         if state_file:
-            state_file.stop_if_asked(state, model, optimizer)
+            state_file.stop_if_asked(state, learner)
 
-    updater = Updater(accelerator, prepared, wrapped, task, settings, plan)
+    updater = Updater(accelerator, learner, task, settings, plan)
     loader = evaluation_loader(accelerator, task)
     with _own_randomness(accelerator):
         for epoch in range(len(state.epochs), settings.epochs):
             if _is_over(state, settings, main_metric):
                 break
-            prepared.train()
+            learner.network.train()
             for number, batch in enumerate(plan.epoch_batches(epoch)):
                 if number < len(state.losses):
                     continue
@@ -93,24 +98,41 @@ def train(
                 state.updates += 1
                 callbacks.on_update(state.updates, state.losses[-1] * accelerator.num_processes)
                 if state_file:
-                    state_file.save_when_due(state, model, optimizer)
+                    state_file.save_when_due(state, learner)
             is_scored = settings.scored == "every_epoch" or epoch == settings.epochs - 1
-            outputs = evaluate(accelerator, prepared, task, loader, pause) if is_scored else None
+            network = learner.whole()
+            outputs = evaluate(accelerator, network, task, loader, pause) if is_scored else None
             _close_epoch(accelerator, state, task.measure(outputs) if outputs is not None else {})
             if outputs is not None:
-                _keep(state, outputs, model, settings, main_metric)
+                _keep(state, outputs, network, settings, main_metric)
             callbacks.on_epoch(state.epochs[-1])
         kept = state.kept
         assert kept is not None, "the last epoch is always scored"
+        network = learner.whole()
         if kept.weights is not None:
-            model.load_state_dict(kept.weights)
+            unwrapped(network).load_state_dict(kept.weights)
         tested = None
         if task.test is not None:
             unlabelled = evaluation_loader(accelerator, task, task.test)
-            tested = evaluate(accelerator, prepared, task, unlabelled, pause)
-    accelerator.free_memory(prepared, wrapped, loader)
+            tested = evaluate(accelerator, network, task, unlabelled, pause)
+    learner.close()
+    accelerator.free_memory(loader)
     epochs = tuple(state.epochs)
-    return Outcome(kept.outputs, epochs, epochs[kept.epoch - 1], tuple(state.curve), tested)
+    return Outcome(
+        kept.outputs, epochs, epochs[kept.epoch - 1], tuple(state.curve), unwrapped(network), tested
+    )
+
+
+def make_learner(
+    accelerator: Accelerator, model: nn.Module, settings: TrainingConfig, zero: ZeroConfig | None
+) -> Learner:
+    """The network as the processes train it, sharded if `zero` is given."""
+    if zero is None:
+        return PlainLearner(accelerator, model, settings)
+    # DeepSpeed takes seconds to import.
+    from pipeline.finetune.sharded import ShardedLearner
+
+    return ShardedLearner(accelerator, model, settings, zero)
 
 
 def _close_epoch(accelerator: Accelerator, state: TrainingState, metrics: dict[str, float]) -> None:

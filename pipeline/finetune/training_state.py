@@ -21,11 +21,12 @@ import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from cluster.artefacts.errors import PreemptedError
 from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile
+from pipeline.finetune.learner import Learner, with_prefix
 from pipeline.finetune.processes import on_first
 
 LARGEST_SHARE = 0.05
@@ -101,21 +102,13 @@ class StateFile:
         self._next = 0
         self._measured_from = 0
 
-    def restore(self, model: nn.Module, optimizer: Any) -> TrainingState:
-        """Fill network and optimizer from the file; a new state where there is none that fits or can be read.
-
-        Args:
-            model: the network itself, without a wrapper.
-            optimizer: its optimizer; has the state of a new one.
-        """
+    def restore(self, learner: Learner) -> TrainingState:
+        """Fill a new learner from the file; a new state where there is none that fits or can be read."""
         found = self._read()
         state = TrainingState()
         if found is not None:
             facts, tensors = found
-            model.load_state_dict(_with_prefix(tensors, "model."))
-            # Copied: load_state_dict changes the groups it is given.
-            groups = [dict(group) for group in optimizer.state_dict()["param_groups"]]
-            optimizer.load_state_dict({"state": _optimizer_state(tensors), "param_groups": groups})
+            learner.restore(tensors)
             if self._accelerator.scaler is not None and facts["scaler"] is not None:
                 self._accelerator.scaler.load_state_dict(facts["scaler"])
             state = _state_of(facts, tensors, is_main=self._accelerator.is_main_process)
@@ -124,7 +117,7 @@ class StateFile:
         self._next = state.updates + FIRST_UPDATES
         return state
 
-    def save_when_due(self, state: TrainingState, model: nn.Module, optimizer: Any) -> None:
+    def save_when_due(self, state: TrainingState, learner: Learner) -> None:
         """Save after the updates that the first process chose from the time that they take; others only note it."""
         if state.updates < self._next:
             return
@@ -133,7 +126,7 @@ class StateFile:
         cost = 0.0
         if due:
             before = time.monotonic()
-            self.save(state, model, optimizer)
+            self.save(state, learner)
             cost = time.monotonic() - before
         self._next = on_first(
             self._accelerator, lambda: state.updates + self._wait(elapsed, cost, state.updates)
@@ -141,7 +134,7 @@ class StateFile:
         if due:
             self._started, self._measured_from = time.monotonic(), state.updates
 
-    def stop_if_asked(self, state: TrainingState, model: nn.Module, optimizer: Any) -> None:
+    def stop_if_asked(self, state: TrainingState, learner: Learner) -> None:
         """Save and stop where one of the processes was asked to. All call it, between two updates.
 
         Raises:
@@ -153,7 +146,7 @@ class StateFile:
         if not int(torch.as_tensor(self._accelerator.reduce(asked))):
             return
         if state.updates:
-            self.save(state, model, optimizer)
+            self.save(state, learner)
         raise PreemptedError(
             f"{self.path.stem} stopped after update {state.updates}, as asked:"
             f" {self._request.reason or 'a signal to another process'}.",
@@ -161,13 +154,14 @@ class StateFile:
             next_step="run the same command again",
         )
 
-    def save(self, state: TrainingState, model: nn.Module, optimizer: Any) -> None:
+    def save(self, state: TrainingState, learner: Learner) -> None:
         """Write the file now; the one before stays until the new one is complete."""
         shares = torch.tensor(state.losses, dtype=torch.float64, device=self._accelerator.device)
         losses = torch.as_tensor(self._accelerator.reduce(shares)).tolist() if state.losses else []
+        tensors = learner.tensors()
         if self._accelerator.is_main_process:
             with storage_errors(self.path):
-                self._write(dataclasses.replace(state, losses=losses), model, optimizer)
+                self._write(dataclasses.replace(state, losses=losses), tensors)
 
     def remove(self) -> None:
         """Delete the file, where there is one."""
@@ -180,10 +174,7 @@ class StateFile:
         wanted = max(self._interval_s, cost / LARGEST_SHARE) - (0.0 if cost else elapsed)
         return max(1, round(wanted / max(seconds, 1e-6)))
 
-    def _write(self, state: TrainingState, model: nn.Module, optimizer: Any) -> None:
-        tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-        for number, entry in optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in entry.items()}
+    def _write(self, state: TrainingState, tensors: dict[str, Tensor]) -> None:
         kept = None
         if state.kept is not None:
             tensors["outputs"] = torch.from_numpy(np.ascontiguousarray(state.kept.outputs))
@@ -237,18 +228,6 @@ def _state_of(facts: Mapping[str, Any], tensors: Mapping[str, Tensor], *, is_mai
         and Kept(
             kept["epoch"],
             tensors["outputs"].numpy(),
-            _with_prefix(tensors, "kept.") if kept["has_weights"] else None,
+            with_prefix(tensors, "kept.") if kept["has_weights"] else None,
         ),
     )
-
-
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in _with_prefix(tensors, "optimizer.").items():
-        number, _, name = key.partition(".")
-        state.setdefault(int(number), {})[name] = tensor
-    return state

@@ -174,11 +174,14 @@ class TrialRunner:
             main_metric=config.tasks[trial.task].metrics[0],
             callbacks=Callbacks(on_update, on_epoch),
             state_file=state_file,
+            zero=config.zero,
         )
         if done < (planned := self.num_updates(trial)):
             on_progress(planned - done, f"{trial.name} ended early")
         seconds = begun.seconds + time.monotonic() - started
-        record = on_first(self._accelerator, lambda: self._record(trial, tracked, model, outcome, seconds))
+        record = on_first(
+            self._accelerator, lambda: self._record(trial, tracked, outcome.network, outcome, seconds)
+        )
         state_file.remove()
         return record
 

@@ -1,4 +1,4 @@
-"""One update of a training: learning rate, gradients of the global batch, clipping, AdamW.
+"""One update of a training: learning rate, and the gradients of the global batch.
 
 An update divides the summed loss by the predictions of the *global* batch, and dropout is seeded by (seed, update,
 micro-batch). So the number of processes changes nothing but the order of floating-point sums.
@@ -7,25 +7,17 @@ micro-batch). So the number of processes changes nothing but the order of floati
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import nn
 
 from cluster.artefacts.errors import ClozeError, ConfigError
-from models.weights import decay_groups
 from pipeline.finetune.batches import UpdatePlan
 from pipeline.finetune.forms.base import PreparedTask
+from pipeline.finetune.learner import Learner
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.samples.noise.noise import Noise
-
-BETAS = (0.9, 0.98)
-"""Decay rates of AdamW (Liu et al. 2019, section 3.1)."""
-EPSILON = 1e-6
-MAX_GRADIENT_NORM = 1.0
 
 
 def plan_updates(settings: TrainingConfig, num_examples: int, seed: int, num_processes: int) -> UpdatePlan:
@@ -45,13 +37,6 @@ def plan_updates(settings: TrainingConfig, num_examples: int, seed: int, num_pro
     return UpdatePlan(num_examples, settings.epochs, settings.batch_size, micro_batch_size, seed)
 
 
-def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019) with decay on matrices only, as BERT's released code has it; frozen
-    weights are left out."""
-    groups = decay_groups(model, settings.weight_decay, settings.layer_decay)
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPSILON, fused=True)
-
-
 def learning_rate(update: int, num_updates: int, settings: TrainingConfig) -> float:
     """Rate of update number `update` (from 0): linear rise over the warm-up, then linear fall towards zero.
 
@@ -69,19 +54,13 @@ class Updater:
     def __init__(
         self,
         accelerator: Accelerator,
-        model: nn.Module,
-        optimizer: Any,
+        learner: Learner,
         task: PreparedTask,
         settings: TrainingConfig,
         plan: UpdatePlan,
     ) -> None:
-        """
-        Args:
-            model, optimizer: as `accelerator.prepare` gives them.
-        """
         self._accelerator = accelerator
-        self._model = model
-        self._optimizer = optimizer
+        self._learner = learner
         self._task = task
         self._settings = settings
         self._plan = plan
@@ -100,9 +79,6 @@ class Updater:
             ClozeError: gradients became infinite or not a number.
         """
         accelerator = self._accelerator
-        for group in self._optimizer.param_groups:
-            rate = learning_rate(update, self._plan.num_updates, self._settings)
-            group["lr"] = rate * group["lr_scale"]
         pieces = self._plan.micro_batches(batch)
         rounds = math.ceil(len(pieces) / accelerator.num_processes)
         total = int(self._task.train.predictions[batch].sum())
@@ -114,25 +90,21 @@ class Updater:
             weight = accelerator.num_processes / total if number < len(pieces) else 0.0
             rows = pieces[number % len(pieces)]
             padded = self._task.batch(self._task.train, rows).to(accelerator.device)
-            with nullcontext() if turn == rounds - 1 else accelerator.no_sync(self._model):
+            with self._learner.micro_batch(last=turn == rounds - 1):
                 torch.manual_seed(Noise.of("finetune-dropout", self._plan.seed, update, number).seed())
-                loss = self._task.loss(self._model, padded)
-                accelerator.backward(loss * weight)
+                loss = self._task.loss(self._learner.network, padded)
+                self._learner.backward(loss * weight)
             if weight:
                 loss_sum += float(loss.detach())
         self._step(update)
         return loss_sum / total
 
     def _step(self, update: int) -> None:
-        norm = self._accelerator.clip_grad_norm_(self._model.parameters(), MAX_GRADIENT_NORM)
-        scaled = self._accelerator.scaler is not None
-        # The norm is of the exchanged gradients, so all processes stop here together. A scaler of fp16 skips the
-        # update by itself, and lowers its scale.
-        if norm is not None and not scaled and not math.isfinite(float(norm)):
+        norm = self._learner.update(learning_rate(update, self._plan.num_updates, self._settings))
+        # The norm is of the exchanged gradients, so all processes stop here together.
+        if norm is not None and not math.isfinite(norm):
             raise ClozeError(
                 f"The gradients of update {update} are not finite.",
                 kept="the trainings that were finished before",
                 next_step="lower training.lr or raise training.warmup_fraction, and run the same command again",
             )
-        self._optimizer.step()
-        self._optimizer.zero_grad()

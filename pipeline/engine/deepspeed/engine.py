@@ -19,9 +19,17 @@ from pipeline.engine.deepspeed.masters import clear_padding, own_masters
 from pipeline.engine.deepspeed.process_effects import prepare_process
 from pipeline.engine.deepspeed.restoring import restore
 from pipeline.engine.deepspeed.saved_state import SavedState
+from pipeline.engine.deepspeed.whole_state import fill, gather
 from pipeline.engine.device import trains_on_cuda
-from pipeline.engine.interface import SUB_GROUP_ELEMENTS, Captured, ParameterSlice, TrainingEngine, Update
-from pipeline.runs.config import PretrainConfig
+from pipeline.engine.interface import (
+    SUB_GROUP_ELEMENTS,
+    Captured,
+    EngineConfig,
+    ParameterSlice,
+    TrainingEngine,
+    Update,
+    WholeState,
+)
 
 _NEVER = 10**9
 """Steps between DeepSpeed's own progress lines."""
@@ -30,7 +38,7 @@ _NEVER = 10**9
 class ZeroEngine(TrainingEngine):
     """A DeepSpeedEngine and its optimizer, behind the interface of `TrainingEngine`."""
 
-    def __init__(self, model: nn.Module, config: PretrainConfig, rank: Rank) -> None:
+    def __init__(self, model: nn.Module, config: EngineConfig, rank: Rank) -> None:
         """
         Args:
             model: with its initial weights, the same on every rank.
@@ -87,6 +95,13 @@ class ZeroEngine(TrainingEngine):
             norm /= scale
         return Update(norm, self.deepspeed.was_step_applied(), self._loss_scale())
 
+    @property
+    def network(self) -> nn.Module:
+        return self.deepspeed
+
+    def close(self) -> None:
+        self.deepspeed.destroy()
+
     def train(self) -> None:
         self.deepspeed.train()
 
@@ -117,6 +132,13 @@ class ZeroEngine(TrainingEngine):
     def restore(self, directory: Path) -> None:
         clear_gradients(self.deepspeed)
         restore(self.deepspeed, SavedState(directory), leave_out=() if self._averages else (AVERAGE,))
+
+    def gather(self, *, to_all: bool, with_state: bool) -> WholeState:
+        return gather(self.deepspeed, to_all=to_all, with_state=with_state)
+
+    def fill(self, whole: WholeState) -> None:
+        clear_gradients(self.deepspeed)
+        fill(self.deepspeed, whole)
 
     def _clipped_update(self) -> Update:
         """An update in float32 without ZeRO, where DeepSpeed does not look at the norm before it uses it."""
@@ -159,7 +181,7 @@ def clear_gradients(engine: Any) -> None:
         optimizer._overflow_clean_up(optimizer.loss_scale)
 
 
-def require_hardware(config: PretrainConfig) -> None:
+def require_hardware(config: EngineConfig) -> None:
     """Raise ConfigError unless this machine can compute in the run's precision."""
     if config.precision == "fp16" and not trains_on_cuda():
         raise ConfigError(
@@ -168,9 +190,9 @@ def require_hardware(config: PretrainConfig) -> None:
         )
 
 
-def deepspeed_config(config: PretrainConfig, world_size: int) -> dict[str, Any]:
+def deepspeed_config(config: EngineConfig, world_size: int) -> dict[str, Any]:
     """DeepSpeed's configuration in concrete numbers; nothing is left to `auto`."""
-    batch, zero = config.batch, config.zero
+    zero = config.zero
     offload: dict[str, Any] = {}
     for key, place in (
         ("offload_optimizer", zero.offload_optimizer),
@@ -183,8 +205,8 @@ def deepspeed_config(config: PretrainConfig, world_size: int) -> dict[str, Any]:
         offload["offload_optimizer"]["buffer_count"] = 5
     return {
         # The caller says which micro-batch is the last of an update; batches of different steps differ in size.
-        "train_batch_size": batch.micro_batch_size * world_size,
-        "train_micro_batch_size_per_gpu": batch.micro_batch_size,
+        "train_batch_size": config.batch.micro_batch_size * world_size,
+        "train_micro_batch_size_per_gpu": config.batch.micro_batch_size,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": 0.0
         if zero.stage == 0 and config.precision == "fp32"
@@ -212,7 +234,7 @@ def deepspeed_config(config: PretrainConfig, world_size: int) -> dict[str, Any]:
 
 
 def initialize(
-    model: nn.Module, config: PretrainConfig, world_size: int, optimizer: torch.optim.Optimizer
+    model: nn.Module, config: EngineConfig, world_size: int, optimizer: torch.optim.Optimizer
 ) -> Any:
     """Call `deepspeed.initialize` for this rank; returns the DeepSpeedEngine."""
     import deepspeed

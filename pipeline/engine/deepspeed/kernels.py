@@ -11,8 +11,8 @@ import torch
 from cluster.operators import compile_lock, has_compiler, operator_directory
 from pipeline.engine.deepspeed.process_effects import remembered_processor
 from pipeline.engine.device import trains_on_cuda
+from pipeline.engine.interface import EngineConfig
 from pipeline.optimizers.base import Group, Machine
-from pipeline.runs.config import PretrainConfig
 
 _UNREACHED_STEP = 2**31
 _KERNELS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
@@ -26,7 +26,7 @@ _KERNELS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
 """The package of `deepspeed.ops` that has each class, and arguments that it always gets."""
 
 
-def optimizer_name(config: PretrainConfig) -> str:
+def optimizer_name(config: EngineConfig) -> str:
     """Class that updates the weights on this machine. A checkpoint of one class fits no other.
 
     Raises:

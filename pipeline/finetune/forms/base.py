@@ -15,7 +15,6 @@ import numpy as np
 import orjson
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from models.config import NetworkConfig
 from pipeline.finetune.settings import TrainingConfig
@@ -226,4 +225,5 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The network itself, where several processes train it through a wrapper."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    module = getattr(model, "module", None)
+    return module if isinstance(module, nn.Module) else model

@@ -89,3 +89,21 @@ def test_kinds_of_tasks_can_be_added_without_touching_the_published_ones():
     assert isinstance(config, PublishedConfig)
     with pytest.raises(ConfigError, match="own"):
         validate(PublishedConfig, {"tasks": {"mine": {"kind": "own"}}}, "here")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"zero": {"stage": 2, "offload_parameters": {}}}, "offload_parameters needs zero.stage 3, not 2"),
+        ({"zero": {"stage": 0, "offload_optimizer": {}}}, "offload_optimizer needs zero.stage 1, 2 or 3"),
+        ({"zero": {"stage": 1}, "precision": "fp16"}, "fp16 does not work with zero"),
+        (
+            {"zero": {"stage": 3}, "training": {"peft": {"kind": "lora", "rank": 2}}},
+            "training.peft of the task reviews does not work with zero.stage 3",
+        ),
+    ],
+    ids=["parameters", "optimizer", "fp16", "peft"],
+)
+def test_zero_is_refused_where_it_cannot_work(make_config, changes, told):
+    with pytest.raises(ValueError, match=told):
+        make_config(**changes)

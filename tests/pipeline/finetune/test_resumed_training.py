@@ -15,7 +15,9 @@ from accelerate import Accelerator
 from torch import nn
 
 from cluster.artefacts.manifest import read_manifest
+from pipeline.finetune.learner import PlainLearner
 from pipeline.finetune.results import IN_PROGRESS
+from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.training_state import EpochReport, Kept, StateFile, TrainingState
 from pipeline.runs.tracking import connect, tracking_uri
 from tests.pipeline.finetune import killed_run
@@ -56,40 +58,36 @@ def test_training_killed_twice_is_bit_identical_to_an_uninterrupted_one(tmp_path
 
 
 @pytest.fixture
-def network() -> tuple[nn.Module, torch.optim.Optimizer]:
+def learner() -> PlainLearner:
     torch.manual_seed(0)
-    model = nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    return model, optimizer
+    found = PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), TrainingConfig())
+    found.network(torch.ones(1, 3)).sum().backward()
+    found.update(1e-3)
+    return found
 
 
-def test_state_comes_back_as_it_was_saved(tmp_path, network):
-    model, optimizer = network
-    weights = {name: tensor + 1 for name, tensor in model.state_dict().items()}
+def test_state_comes_back_as_it_was_saved(tmp_path, learner):
+    weights = {name: tensor + 1 for name, tensor in learner.whole().state_dict().items()}
     report = EpochReport(1, 4, 0.1 + 0.2, {"accuracy": 1 / 3})
     kept = Kept(1, torch.arange(6.0).view(3, 2).numpy(), weights)
     state = TrainingState(6, [0.25, 1 / 3], [0.1] * 4, [report], kept)
     file = StateFile(tmp_path / "new" / "a.safetensors", "me", Accelerator(cpu=True), 60)
-    file.save(state, model, optimizer)
-    other = nn.Linear(3, 2)
-    fresh = torch.optim.AdamW(other.parameters(), fused=True)
-    found = file.restore(other, fresh)
+    file.save(state, learner)
+    fresh = PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), TrainingConfig())
+    found = file.restore(fresh)
     assert (found.updates, found.losses, found.curve, found.epochs) == (6, [0.25, 1 / 3], [0.1] * 4, [report])
     assert found.kept is not None
     assert found.kept.outputs.tolist() == kept.outputs.tolist()
     torch.testing.assert_close(found.kept.weights, weights, rtol=0, atol=0)
-    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
-    torch.testing.assert_close(fresh.state_dict()["state"], optimizer.state_dict()["state"], rtol=0, atol=0)
+    assert len(learner.tensors()) == 2 + 2 * 3
+    torch.testing.assert_close(fresh.tensors(), learner.tensors(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("damage", ["other training", "cut", "no state", "absent"])
-def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_path, network, damage):
-    model, optimizer = network
+def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_path, learner, damage):
     path = tmp_path / "a.safetensors"
     file = StateFile(path, "me", Accelerator(cpu=True), 60)
-    file.save(TrainingState(updates=5), model, optimizer)
+    file.save(TrainingState(updates=5), learner)
     if damage == "other training":
         file = StateFile(path, "another", Accelerator(cpu=True), 60)
     elif damage == "cut":
@@ -100,4 +98,4 @@ def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_pa
         save_file({"model.weight": torch.ones(1)}, path)
     else:
         path.unlink()
-    assert file.restore(model, optimizer).updates == 0
+    assert file.restore(learner).updates == 0

@@ -8,8 +8,9 @@ import torch
 from cluster.artefacts.errors import ConfigError
 from models.initialization import init_weights
 from models.sequence_classifier import SequenceClassifier
+from pipeline.finetune.learner import make_optimizer
 from pipeline.finetune.settings import TrainingConfig
-from pipeline.finetune.updates import learning_rate, make_optimizer, plan_updates
+from pipeline.finetune.updates import learning_rate, plan_updates
 from tests.pipeline.finetune.conftest import MODEL
 
 

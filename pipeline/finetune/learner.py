@@ -1,0 +1,142 @@
+"""A network that is trained by this process, or by several that each compute gradients of a share of the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol, cast
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from models.weights import decay_groups
+from pipeline.finetune.settings import TrainingConfig
+
+BETAS = (0.9, 0.98)
+"""Decay rates of AdamW (Liu et al. 2019, section 3.1)."""
+EPSILON = 1e-6
+MAX_GRADIENT_NORM = 1.0
+
+
+class Learner(Protocol):
+    """A network with its optimizer. All processes call the methods together.
+
+    An update is a `micro_batch` with a `backward` for each round, and then `update`.
+    """
+
+    @property
+    def network(self) -> nn.Module:
+        """The network as it is called in training, with dropout once `train()` was called on it."""
+        ...
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """Around forward and backward pass of a micro-batch; gradients are exchanged in the last one."""
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss; they are averaged over the processes."""
+        ...
+
+    def update(self, rate: float) -> float | None:
+        """Clip the gradients, update the weights and drop the gradients.
+
+        Returns:
+            The norm of the gradients before clipping; nothing is updated where it is not finite. None with fp16, whose
+            scaler skips such updates by itself.
+        """
+        ...
+
+    def whole(self) -> nn.Module:
+        """The network with whole weights, for evaluations and for files."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`model.NAME` and `optimizer.NUMBER.KEY` of every weight, complete in the first process."""
+        ...
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `tensors` gave, on any number of processes and sharded or not."""
+        ...
+
+    def close(self) -> None:
+        """Release memory."""
+        ...
+
+
+class PlainLearner(Learner):
+    """Every process holds all weights and all of AdamW's state."""
+
+    def __init__(self, accelerator: Accelerator, model: nn.Module, settings: TrainingConfig) -> None:
+        self._accelerator = accelerator
+        self._model = model
+        self._optimizer = make_optimizer(model, settings)
+        self._network, self._prepared = accelerator.prepare(model, self._optimizer)
+
+    @property
+    def network(self) -> nn.Module:
+        return self._network
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        if last:
+            yield
+        else:
+            with self._accelerator.no_sync(self._network):
+                yield
+
+    def backward(self, loss: Tensor) -> None:
+        self._accelerator.backward(loss)
+
+    def update(self, rate: float) -> float | None:
+        for group in self._prepared.param_groups:
+            group["lr"] = rate * group["lr_scale"]
+        found = self._accelerator.clip_grad_norm_(self._network.parameters(), MAX_GRADIENT_NORM)
+        norm = None if found is None or self._accelerator.scaler is not None else float(found)
+        if norm is None or math.isfinite(norm):
+            self._prepared.step()
+        self._prepared.zero_grad()
+        return norm
+
+    def whole(self) -> nn.Module:
+        return self._network
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}
+        for number, entry in self._optimizer.state_dict()["state"].items():
+            found |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in entry.items()}
+        return found
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        self._model.load_state_dict(with_prefix(tensors, "model."))
+        # Copied: load_state_dict changes the groups it is given.
+        groups = [dict(group) for group in self._optimizer.state_dict()["param_groups"]]
+        self._optimizer.load_state_dict({"state": optimizer_state(tensors), "param_groups": groups})
+
+    def close(self) -> None:
+        self._network, self._prepared = cast(
+            tuple, self._accelerator.free_memory(self._network, self._prepared)
+        )
+
+
+def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019) with decay on matrices only, as BERT's released code has it; frozen
+    weights are left out."""
+    groups = decay_groups(model, settings.weight_decay, settings.layer_decay)
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPSILON, fused=True)
+
+
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """The optimizer's state by number of the parameter, from `tensors` of a learner."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in with_prefix(tensors, "optimizer.").items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = tensor
+    return state
