@@ -16,6 +16,7 @@ from pipeline.commands import (
     finetune,
     jobs,
     ladder,
+    leaderboard,
     metrics,
     plan,
     probe,
@@ -44,6 +45,7 @@ app.add_typer(cluster.cluster_app, name="cluster")
 app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
 app.add_typer(metrics.metrics_app, name="metrics")
 scores.register(finetune.finetune_app)
+leaderboard.register(finetune.finetune_app)
 app.add_typer(finetune.finetune_app, name="finetune")
 for module in (
     demo,

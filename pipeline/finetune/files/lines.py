@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -119,3 +119,8 @@ def require_file(path: Path, origin: str, settings: str) -> Path:
             next_step=f"put {origin} there, or correct the task's {settings}",
         )
     return path
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """One JSON object per line."""
+    return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)

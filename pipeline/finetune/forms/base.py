@@ -6,17 +6,17 @@ batches, losses, outputs and metrics; the runner asks it for a network, predicti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
-import orjson
 import torch
 from torch import Tensor, nn
 
 from models.config import NetworkConfig
+from pipeline.finetune.files.lines import json_lines as json_lines
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.task import TaskData
 from pipeline.finetune.tokenizer import TextTokenizer
@@ -216,11 +216,6 @@ def excerpt(text: str, around: int = 0) -> str:
     """At most EXCERPT_CHARACTERS of a text; of a longer one the part with the character number `around`."""
     first = max(0, min(around - EXCERPT_CHARACTERS // 2, len(text) - EXCERPT_CHARACTERS))
     return text[first : first + EXCERPT_CHARACTERS]
-
-
-def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """One JSON object per line."""
-    return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.finetune.files.lines import read_objects, text_of
-from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
-from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueTaskConfig, label_in
+from pipeline.finetune.forms.classification.settings import Example
+from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueLabelsConfig, id_in, label_in
 
 LABELS = ("no", "yes")
 
@@ -24,18 +24,19 @@ def read_examples(path: Path) -> Iterator[Example]:
     """
     for name, found in read_objects(path):
         first, second = (text_of(path, name, found, key) for key in ("passage", "question"))
-        yield Example(name, first, second, label_in(path, name, found, LABELS))
+        yield Example(id_in(path, name, found), first, second, label_in(path, name, found, LABELS))
 
 
 FILES = SuperGlueFiles("BoolQ", read_examples)
 
 
-class BoolqConfig(SuperGlueTaskConfig, ClassificationTaskConfig):
+class BoolqConfig(SuperGlueLabelsConfig):
     """Boolean Questions."""
 
     kind: Literal["boolq"] = "boolq"
 
     files = FILES
     labels = LABELS
+    submitted = ("false", "true")
     metrics = ("accuracy",)
     evaluation_sets = (FILES.evaluation_set("boolq"),)

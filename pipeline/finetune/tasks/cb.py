@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig
-from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueTaskConfig, entailment_reader
+from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueLabelsConfig, entailment_reader
 
 LABELS = ("entailment", "contradiction", "neutral")
 FILES = SuperGlueFiles("CB", entailment_reader(LABELS))
 
 
-class CbConfig(SuperGlueTaskConfig, ClassificationTaskConfig):
+class CbConfig(SuperGlueLabelsConfig):
     """CommitmentBank."""
 
     kind: Literal["cb"] = "cb"
 
     files = FILES
     labels = LABELS
+    submitted = LABELS
     metrics = ("macro_f1", "accuracy")
     evaluation_sets = (FILES.evaluation_set("cb"),)

@@ -5,13 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from pipeline.finetune.files.lines import read_objects, text_of, wrong_line
 from pipeline.finetune.forms.choices.settings import Choices, ChoicesTaskConfig
-from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueTaskConfig, label_in
+from pipeline.finetune.tasks.superglue import (
+    SuperGlueFiles,
+    SuperGlueTaskConfig,
+    id_in,
+    label_in,
+    submission_file,
+)
 
 QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
 
@@ -30,7 +38,7 @@ def read_examples(path: Path) -> Iterator[Choices]:
             raise wrong_line(path, name, f"`question` is {asked!r}, not one of {', '.join(QUESTIONS)}")
         label = label_in(path, name, found, ("0", "1"))
         pairs = tuple((premise, f"{QUESTIONS[asked]} {choice}") for choice in (first, second))
-        yield Choices(name, pairs, label)
+        yield Choices(id_in(path, name, found), pairs, label)
 
 
 FILES = SuperGlueFiles("COPA", read_examples)
@@ -44,3 +52,8 @@ class CopaConfig(SuperGlueTaskConfig, ChoicesTaskConfig):
     files = FILES
     metrics = ("accuracy",)
     evaluation_sets = (FILES.evaluation_set("copa"),)
+
+    def submission(self, examples: Sequence[Choices], outputs: np.ndarray) -> dict[str, bytes]:
+        """The number of the chosen alternative, 0 or 1, for every question of the test set."""
+        chosen = outputs.argmax(-1).tolist()
+        return {"COPA.jsonl": submission_file((each.id, n) for each, n in zip(examples, chosen, strict=True))}

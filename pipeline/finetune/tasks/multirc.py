@@ -6,14 +6,15 @@ SuperGLUE, Wang et al. 2019b).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from pipeline.finetune.files.lines import read_objects, wrong_line
-from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
+from pipeline.finetune.files.lines import json_lines, read_objects, wrong_line
+from pipeline.finetune.forms.classification.settings import UNLABELLED, ClassificationTaskConfig, Example
 from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueTaskConfig, label_in
 
 LABELS = ("wrong", "right")
@@ -32,9 +33,10 @@ def read_examples(path: Path) -> Iterator[Example]:
                 for answer in question["answers"]:
                     label = label_in(path, name, answer, LABELS)
                     asked = f"{question['question']} {answer['text']}"
-                    yield Example(
-                        f"{name}-{number}-{answer['idx']}", passage["text"], asked, label, f"{name}-{number}"
-                    )
+                    group = f"{name}-{number}"
+                    if label == UNLABELLED:
+                        group = f"{found['idx']}-{question['idx']}"
+                    yield Example(f"{group}-{answer['idx']}", passage["text"], asked, label, group)
         except (KeyError, TypeError) as error:
             raise wrong_line(path, name, f"no paragraph as MultiRC has it: {error!r}") from None
 
@@ -61,3 +63,27 @@ class MultircConfig(SuperGlueTaskConfig, ClassificationTaskConfig):
         _, question = np.unique([each.group for each in examples], return_inverse=True)
         wrong = np.bincount(question, labels != predicted)
         return {"f1_answers": f1(labels, predicted), "exact_match": float(np.mean(wrong == 0))}
+
+    def submission(
+        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str] = ()
+    ) -> dict[str, bytes]:
+        """A line for each paragraph of the test set, with every answer of every question, as the leaderboard nests
+        them."""
+        predicted = self.predictions(outputs).tolist()
+        judged = [
+            ([int(part) for part in each.id.split("-")], label)
+            for each, label in zip(examples, predicted, strict=True)
+        ]
+        return {
+            "MultiRC.jsonl": json_lines(
+                {"idx": passage, "passage": {"questions": _answered(rows)}}
+                for passage, rows in groupby(judged, key=lambda row: row[0][0])
+            )
+        }
+
+
+def _answered(rows: Iterable[tuple[list[int], int]]) -> list[dict[str, Any]]:
+    return [
+        {"idx": question, "answers": [{"idx": numbers[2], "label": label} for numbers, label in answers]}
+        for question, answers in groupby(rows, key=lambda row: row[0][1])
+    ]

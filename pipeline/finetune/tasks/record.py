@@ -13,7 +13,8 @@ import numpy as np
 
 from pipeline.finetune.files.lines import read_objects, wrong_line
 from pipeline.finetune.forms.choices.settings import Choices, ChoicesTaskConfig
-from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueTaskConfig
+from pipeline.finetune.forms.classification.settings import UNLABELLED
+from pipeline.finetune.tasks.superglue import TEST_FILE, SuperGlueFiles, SuperGlueTaskConfig, submission_file
 
 PLACEHOLDER = "@placeholder"
 
@@ -27,21 +28,24 @@ def read_examples(path: Path) -> Iterator[Choices]:
     for name, found in read_objects(path):
         try:
             passage = found["passage"]
-            yield from (_choices(name, passage, query) for query in found["qas"])
+            is_test = path.name == TEST_FILE
+            yield from (_choices(name, passage, query, is_test=is_test) for query in found["qas"])
         except (KeyError, TypeError, ValueError) as error:
             raise wrong_line(path, name, f"no passage as ReCoRD has it: {error!r}") from None
 
 
-def _choices(name: str, passage: dict[str, Any], query: dict[str, Any]) -> Choices:
+def _choices(name: str, passage: dict[str, Any], query: dict[str, Any], *, is_test: bool) -> Choices:
     text = passage["text"]
     # The last character of an entity belongs to it.
     entities = tuple(dict.fromkeys(text[each["start"] : each["end"] + 1] for each in passage["entities"]))
-    right = {answer["text"] for answer in query["answers"]}
+    right = {answer["text"] for answer in query["answers"]} if not is_test else set(entities)
     accepted = tuple(number for number, entity in enumerate(entities) if entity in right)
     if not accepted or PLACEHOLDER not in query["query"]:
         raise ValueError(f"query {query['idx']} has no {'answer' if not accepted else PLACEHOLDER}")
     read = " ".join(text.split())
     pairs = tuple((read, query["query"].replace(PLACEHOLDER, entity)) for entity in entities)
+    if is_test:
+        return Choices(str(query["idx"]), pairs, UNLABELLED, answers=entities)
     return Choices(f"{name}-{query['idx']}", pairs, accepted[0], accepted=accepted, answers=entities)
 
 
@@ -64,3 +68,9 @@ class RecordConfig(SuperGlueTaskConfig, ChoicesTaskConfig):
         right = [[each.answers[number] for number in each.accepted] for each in examples]
         chosen = outputs.argmax(-1).tolist()
         return answer_metrics(right, [each.answers[n] for each, n in zip(examples, chosen, strict=True)])
+
+    def submission(self, examples: Sequence[Choices], outputs: np.ndarray) -> dict[str, bytes]:
+        """The text of the chosen entity for every query of the test set."""
+        chosen = outputs.argmax(-1).tolist()
+        rows = ((each.id, each.answers[n]) for each, n in zip(examples, chosen, strict=True))
+        return {"ReCoRD.jsonl": submission_file(rows)}

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, NamedText
 from pipeline.finetune.files.lines import read_objects, text_of, wrong_line
-from pipeline.finetune.forms.classification.settings import ClassificationTaskConfig, Example
-from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueTaskConfig, label_in
+from pipeline.finetune.forms.classification.settings import Example
+from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueLabelsConfig, id_in, label_in
 
 LABELS = ("different", "same")
 _JOINED = re.compile(r"(?:Word: (.*?)\.\s*)?Sentence 1: (.*?)\s*Sentence 2: (.*)", re.DOTALL)
@@ -29,7 +29,9 @@ def read_examples(path: Path) -> Iterator[Example]:
     """
     for name, found in read_objects(path):
         word, first, second = _word_and_sentences(path, name, found)
-        yield Example(name, f"{word}: {first}", second, label_in(path, name, found, LABELS))
+        yield Example(
+            id_in(path, name, found), f"{word}: {first}", second, label_in(path, name, found, LABELS)
+        )
 
 
 def read_sentences(path: Path) -> Iterator[NamedText]:
@@ -51,13 +53,14 @@ def _word_and_sentences(path: Path, name: str, found: dict[str, Any]) -> tuple[s
 FILES = SuperGlueFiles("WiC", read_examples)
 
 
-class WicConfig(SuperGlueTaskConfig, ClassificationTaskConfig):
+class WicConfig(SuperGlueLabelsConfig):
     """Words in Context."""
 
     kind: Literal["wic"] = "wic"
 
     files = FILES
     labels = LABELS
+    submitted = ("false", "true")
     metrics = ("accuracy",)
     evaluation_sets = (
         EvaluationSet(

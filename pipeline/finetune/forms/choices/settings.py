@@ -51,3 +51,11 @@ class ChoicesTaskConfig(TaskConfig):
             number in (each.accepted or (each.label,)) for each, number in zip(examples, chosen, strict=True)
         ]
         return {"accuracy": sum(right) / len(right)}
+
+    def submission(self, examples: Sequence[Choices], outputs: np.ndarray) -> dict[str, bytes]:
+        """Predictions of the test set as files that a leaderboard takes, by their names; empty where there is none.
+
+        Args:
+            outputs: as in `measure`.
+        """
+        return {}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from models.choice_classifier import CHOICE_CLASSIFIERS
 from models.config import TransformerConfig
 from pipeline.finetune.encoding import EncodedExamples, encode_examples
+from pipeline.finetune.files.lines import json_lines
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
     Metrics,
@@ -21,7 +22,6 @@ from pipeline.finetune.forms.base import (
     Part,
     TaskContext,
     excerpt,
-    json_lines,
 )
 from pipeline.finetune.forms.choices.settings import Choices, ChoicesTaskConfig
 from pipeline.finetune.forms.classification.settings import Example
@@ -70,8 +70,10 @@ class ChoicesTask:
     examples: Sequence[Choices]
     """The examples of `evaluation`."""
     read: Read
+    test: EncodedChoices | None = None
+    test_examples: Sequence[Choices] = ()
+    """The examples of `test`."""
 
-    test = None
     notes = ()
 
     @classmethod
@@ -80,12 +82,15 @@ class ChoicesTask:
         network, tokenizer = context.network, context.tokenizer
         assert isinstance(network, TransformerConfig), "a workload checks which networks carry this form"
         sequences = sequence_format(network, tokenizer)
-        train, evaluation = (
-            encode_choices(tokenizer, sequences, examples, context.settings.max_length)
-            for examples in (context.data.train, context.data.evaluation)
+        data = context.data
+        train, evaluation, test = (
+            encode_choices(tokenizer, sequences, examples, context.settings.max_length) if examples else None
+            for examples in (data.train, data.evaluation, data.test)
         )
+        assert train is not None
+        assert evaluation is not None, "only the test set may be missing"
         read = token_reader(network, tokenizer)
-        return cls(network, context.config, train, evaluation, context.data.evaluation, read)
+        return cls(network, context.config, train, evaluation, data.evaluation, read, test, data.test)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -95,7 +100,8 @@ class ChoicesTask:
     @property
     def evaluation_batch_size(self) -> int:
         """Fewer rows, because each has several sequences."""
-        return max(1, EVALUATION_BATCH_SIZE // self.evaluation.most_choices)
+        parts = (self.evaluation, *([self.test] if self.test else ()))
+        return max(1, EVALUATION_BATCH_SIZE // max(part.most_choices for part in parts))
 
     def build(self) -> nn.Module:
         return CHOICE_CLASSIFIERS[self.network.network](self.network)
@@ -140,7 +146,8 @@ class ChoicesTask:
         return {"predictions.jsonl": json_lines(lines)}
 
     def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
-        return {}
+        """Files for the task's leaderboard."""
+        return self.config.submission(self.test_examples, outputs)
 
     def baselines(self) -> dict[str, Metrics]:
         return {}
