@@ -27,7 +27,7 @@ def demo(
     as_json: Json = False,
     log_format: LogFormat = None,
 ) -> None:
-    """Text to scores on two cores: documents, tokens, pre-training, fine-tuning; about four minutes."""
+    """Text to scores on two cores: documents, tokens, pre-training, fine-tuning."""
     from pipeline.demo.demo import run_demo
 
     report = run_demo(out, kill_a_worker=kill_a_worker)

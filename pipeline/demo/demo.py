@@ -88,7 +88,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
     tasks = load_config(
         FinetuneConfig,
         CONFIGS / "finetune.yaml",
-        [f"out={out / 'scores'}", f"runs_dir={out / 'runs'}", f"tasks.package.store={out / 'data'}"],
+        [f"out={out / 'scores'}", f"runs_dir={out / 'runs'}", f"tasks.code.store={out / 'data'}"],
     )
     seconds: dict[str, float] = {}
     with ray_runtime("local", num_cpus=max(2, os.cpu_count() or 2)):
@@ -96,7 +96,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
             prepared = prepare(data, evaluation_texts=evaluation_texts)
         with _timed(seconds, "2/3  pre-training: a small encoder, masked LM, ZeRO-2 on 2 workers"):
             run, killed = _pretrain(settings, kill_a_worker)
-        with _timed(seconds, "3/3  fine-tuning: 2 tasks x 3 seeds, pre-trained and random weights"):
+        with _timed(seconds, "3/3  fine-tuning: 3 seeds, from pre-trained and from random weights"):
             pretrained = resolve_model(f"{run.path}@latest", settings.runs_dir)
             page = out / PAGE_FILE
             page.unlink(missing_ok=True)
