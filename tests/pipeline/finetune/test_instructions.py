@@ -29,12 +29,12 @@ from pipeline.finetune.forms.instructions.encoding import ConversationEncoder, P
 from pipeline.finetune.forms.instructions.settings import Conversation
 from pipeline.finetune.forms.instructions.task import InstructionTask
 from pipeline.finetune.forms.instructions.template import ChatTemplate, Turn
+from pipeline.finetune.learner import make_optimizer
 from pipeline.finetune.preview import preview
 from pipeline.finetune.run import finetune
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.tasks.instructions import InstructionsConfig
 from pipeline.finetune.tokenizer import TextTokenizer
-from pipeline.finetune.updates import make_optimizer
 from pipeline.finetune.workload import scores_directory
 from pipeline.prompting.networks import load_language_model
 from pipeline.prompting.writing import chat_prompt, write
