@@ -13,6 +13,7 @@ from pipeline.commands.output import (
     DryRun,
     Html,
     Json,
+    LogFormat,
     Overrides,
     print_json,
     print_mapping,
@@ -45,6 +46,7 @@ def ladder(
     markdown: Markdown = None,
     html: Html = None,
     as_json: Json = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Pre-train and fine-tune the arms of a ladder, and compare them with the findings of papers.
 

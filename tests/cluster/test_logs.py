@@ -9,8 +9,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+
+from pipeline.commands.verbs import app
 
 CLOZE = Path(sys.executable).with_name("cloze")
 PROGRAM = """
@@ -82,6 +86,17 @@ def test_another_format_is_refused_with_the_formats_that_there_are():
     assert done.returncode == 10
     assert "CLOZE_LOG=json" in done.stderr
     assert run("pretrain", "x", "--log-format", "xml").returncode == 2
+
+
+def test_every_verb_that_takes_long_has_the_option():
+    command: Any = typer.main.get_command(app)
+    for words in ("pretrain", "resume", "data prepare", "data download", "tokenizer train", "finetune run"):
+        found = command
+        for word in words.split():
+            found = found.commands[word]
+        assert "log_format" in {parameter.name for parameter in found.params}, words
+    for word in ("road", "ladder", "demo", "probe", "metrics"):
+        assert "log_format" in {parameter.name for parameter in command.commands[word].params}, word
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
