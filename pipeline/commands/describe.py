@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from pipeline.monitoring.description import Description
 
+_ERROR_LINES = 8
+
 
 def register(app: typer.Typer) -> None:
     """Add this file's verb to the command line."""
@@ -84,7 +86,15 @@ def _show(name: str, found: Description) -> None:
         "exit code": ending.exit_code if ending else None,
         "meaning": (f"{ending.error}: {ending.meaning}".strip(": ") or None) if ending else None,
         "runbook": ending.runbook or None if ending else None,
-        "error": found.error or None,
+        "error": _shortened(found.error) or None,
     }
     print_mapping(name, {key: value for key, value in rows.items() if value is not None})
     typer.echo(f"\nNext: {found.command}")
+
+
+def _shortened(text: str) -> str:
+    """The beginning of a long message; `--json` has all of it."""
+    lines = text.splitlines()
+    return "\n".join(
+        [*lines[:_ERROR_LINES], *(["... (--json has all of it)"] if lines[_ERROR_LINES:] else [])]
+    )

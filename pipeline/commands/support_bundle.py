@@ -66,9 +66,11 @@ def _found(name: str, runs_dir: Path, address: str | None) -> tuple[RunDirectory
     from cluster.artefacts.errors import ClusterUnreachableError, ReferenceNotFoundError
     from pipeline.monitoring.description import run_of
     from pipeline.monitoring.run_status import RunReader
+    from pipeline.monitoring.support_parts import was_a_run
     from pipeline.runs.directory import RunDirectory
 
-    damaged = next((path for path in (Path(name), runs_dir / name) if path.is_dir()), None)
+    places = [path for path in (Path(name), runs_dir / name) if path.is_dir()]
+    damaged = next((path for path in places if was_a_run(path)), None)
     try:
         run = run_of(name, runs_dir, is_job=False)
     except ReferenceNotFoundError:

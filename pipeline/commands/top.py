@@ -129,6 +129,8 @@ def _parts(overview: Overview) -> Iterator[Any]:
         ),
         [_run_row(run, now) for run in runs],
     )
+    if not runs:
+        yield "No runs here: --runs-dir names the directory that holds them."
     yield from (f"{run.name}: {run.state}, {run.detail}" for run in runs if _explains(run))
     if overview.nodes:
         columns = ("node", "of", "CPU", "load", "memory GB", "memory", "disk free GB", "GPUs: busy, memory")

@@ -41,6 +41,11 @@ Part = tuple[str, Callable[[], str]]
 """Name of a file in the bundle, and what makes its text."""
 
 
+def was_a_run(directory: Path) -> bool:
+    """Whether a directory has any file of a run: nothing about other directories is to be collected."""
+    return any((directory / name).is_file() for name in (RUN_FILE, CONFIG_FILE, "events.jsonl", "log.jsonl"))
+
+
 def parts_of_run(run: RunDirectory, job: Any) -> list[Part]:
     """Everything about a run.
 

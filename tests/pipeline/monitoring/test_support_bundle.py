@@ -146,9 +146,11 @@ def test_damaged_directory_gives_a_bundle_that_says_what_could_not_be_read(run: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [(["nosuch"], 23), (["watched", "--out", "no/dir/x.tar.gz"], 11)]
+    ("arguments", "code"), [(["nosuch"], 23), (["no-run"], 23), (["watched", "--out", "no/dir/x.tar.gz"], 11)]
 )
 def test_what_cannot_be_found_or_written_is_said_at_once(run: RunDirectory, arguments: list[str], code: int):
+    # A directory of others is no run, and is not even listed.
+    arguments = [str(run.path.parent) if name == "no-run" else name for name in arguments]
     command = [str(CLOZE), "support-bundle", *arguments, "--runs-dir", str(run.path.parent)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
