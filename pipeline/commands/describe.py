@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,26 +45,33 @@ def describe(
 
 
 def find_job(name: str, address: str | None) -> JobDetails | None:
-    """The job with this id; None where no cluster runs or it knows none.
+    """The job with this id; None where no cluster runs or it knows none, and, with a word on stderr, where the
+    environment's cluster does not answer.
 
     Raises:
-        ClusterUnreachableError: a cluster was named, and does not answer.
+        ClusterUnreachableError: the cluster at `address` does not answer.
     """
-    from cluster.artefacts.errors import ReferenceNotFoundError
+    from cluster.artefacts.errors import ClusterUnreachableError, ReferenceNotFoundError
     from cluster.connecting import named_address
     from cluster.local_cluster import find_local_cluster
 
-    if not (where := named_address(address)):
-        local = find_local_cluster()
-        where = local.address if local else None
-    if where is None:
-        return None
-    from cluster.jobs import connect
-    from cluster.jobs import find_job as find
-
     try:
+        if not (where := named_address(address)):
+            local = find_local_cluster()
+            where = local.address if local else None
+        if where is None:
+            return None
+        from cluster.jobs import connect
+        from cluster.jobs import find_job as find
+
         return find(connect(where), name)
     except ReferenceNotFoundError:
+        return None
+    except ClusterUnreachableError as error:
+        if address is not None:
+            raise
+        # The run is described all the same, by its own files.
+        print(f"Without its job: {error.problem}", file=sys.stderr)
         return None
 
 

@@ -63,7 +63,7 @@ def support_bundle(
 
 def _found(name: str, runs_dir: Path, address: str | None) -> tuple[RunDirectory, Any, list[Any]]:
     """The run, its job, and the part with the job's log."""
-    from cluster.artefacts.errors import ClusterUnreachableError, ReferenceNotFoundError
+    from cluster.artefacts.errors import ReferenceNotFoundError
     from pipeline.monitoring.description import run_of
     from pipeline.monitoring.run_status import RunReader
     from pipeline.monitoring.support_parts import was_a_run
@@ -80,11 +80,7 @@ def _found(name: str, runs_dir: Path, address: str | None) -> tuple[RunDirectory
     assert run is not None
     if not (submission_id := RunReader(run).read().submission_id):
         return run, None, []
-    try:
-        job = find_job(submission_id, address)
-    except ClusterUnreachableError as error:
-        print(f"Without its job: {error.problem}", file=sys.stderr)
-        return run, None, []
+    job = find_job(submission_id, address)
     return run, job, [] if job is None else [("job-log.txt", lambda: _log_of(submission_id, address))]
 
 

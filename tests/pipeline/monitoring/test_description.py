@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cluster.artefacts.errors import NonFiniteError, ReferenceNotFoundError, exit_codes
+from cluster.artefacts.errors import (
+    ClusterUnreachableError,
+    NonFiniteError,
+    ReferenceNotFoundError,
+    exit_codes,
+)
 from pipeline.commands.verbs import app
 from pipeline.monitoring.description import describe, ending_of
 from pipeline.runs.directory import RunDirectory
@@ -74,6 +79,18 @@ def test_run_is_found_by_every_job_that_drove_it(run: RunDirectory, monkeypatch:
         assert (found.name, found.submission_id) == ("watched", "cloze-resume-2")
     with pytest.raises(ReferenceNotFoundError, match="Did you mean watched"):
         describe("watchd", run.path.parent, None)
+
+
+def test_cluster_that_does_not_answer_keeps_no_run_from_being_described(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
+    asked = ["describe", "watched", "--runs-dir", str(run.path.parent)]
+    printed = CliRunner().invoke(app, asked)
+    assert printed.exit_code == 0, printed.output
+    assert "Without its job: No Ray cluster answers" in printed.stderr
+    named = CliRunner().invoke(app, [*asked, "--address", "http://127.0.0.1:1"])
+    assert isinstance(named.exception, ClusterUnreachableError)
 
 
 def test_damaged_run_is_described_as_far_as_it_can_be_read(run: RunDirectory):
