@@ -26,6 +26,8 @@ _MAX_SKEW_S: dict[Status, float] = {"fail": 30.0, "warn": 1.0}
 _MIN_GIB_PER_S = 0.2
 """A network of 2 Gbit/s."""
 _CLOCK_READINGS = 5
+_FREE_GPU_S = 15.0
+"""Longest wait for a GPU; runs may have all of them."""
 _NETWORK_REMEDY = (
     "open all TCP ports between the nodes; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the fast interface"
 )
@@ -249,26 +251,39 @@ def _not_shared(found: str, directory: Any) -> Check:
 
 
 def _check_exchanges(nodes: Sequence[_Node]) -> None:
-    """All-reduce between neighbours: by NCCL where both have GPUs, else by gloo."""
+    """All-reduce between neighbours: by NCCL where both have a free GPU, else by gloo."""
     if not (pairs := _ring(nodes)):
         return
     # One process per node for all its pairs, because importing torch takes longer than the exchanges.
-    ranks = {node.id: _on_node(ExchangeRank, node.id, num_gpus=int(node.num_gpus > 0)) for node in nodes}
+    ranks, on_gpu = _start_ranks(nodes)
     for one, other in pairs:
-        backend = "nccl" if one.num_gpus and other.num_gpus else "gloo"
+        backend = "nccl" if {one.id, other.id} <= on_gpu else "gloo"
+        busy = any(node.num_gpus and node.id not in on_gpu for node in (one, other))
         try:
             check = _exchange(ranks[one.id], ranks[other.id], backend)
         except ClozeError as error:
-            busy = " (or its GPUs are busy)" if one.num_gpus or other.num_gpus else ""
-            check = Check("all-reduce", "fail", f"{backend}: {error.problem}{busy}", _NETWORK_REMEDY)
+            check = Check("all-reduce", "fail", f"{backend}: {error.problem}", _NETWORK_REMEDY)
             # They may still wait for each other.
             _end([ranks[one.id], ranks[other.id]])
-            ranks |= {
-                node.id: _on_node(ExchangeRank, node.id, num_gpus=int(node.num_gpus > 0))
-                for node in (one, other)
-            }
-        other.report.checks.append(replace(check, found=f"with {one.report.node}: {check.found}"))
+            for node in (one, other):
+                ranks[node.id] = _on_node(ExchangeRank, node.id, num_gpus=int(node.id in on_gpu))
+        shown = f"with {one.report.node}: {check.found}{' (not NCCL: GPUs are busy)' if busy else ''}"
+        other.report.checks.append(replace(check, found=shown))
     _end([*ranks.values()])
+
+
+def _start_ranks(nodes: Sequence[_Node]) -> tuple[dict[str, Any], set[str]]:
+    """A rank on every node, by node id, and the ids of those that have a GPU; a GPU that is busy is not waited for."""
+    import ray
+
+    ranks = {node.id: _on_node(ExchangeRank, node.id, num_gpus=int(node.num_gpus > 0)) for node in nodes}
+    asked = {ranks[node.id].address.remote(): node.id for node in nodes if node.num_gpus}
+    ready = ray.wait([*asked], num_returns=len(asked), timeout=_FREE_GPU_S)[0] if asked else []
+    on_gpu = {asked[reference] for reference in ready}
+    for node_id in {*asked.values()} - on_gpu:
+        _end([ranks[node_id]])
+        ranks[node_id] = _on_node(ExchangeRank, node_id)
+    return ranks, on_gpu
 
 
 def _exchange(one: Any, other: Any, backend: str) -> Check:

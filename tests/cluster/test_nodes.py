@@ -22,15 +22,18 @@ from cluster.runtime import ray_runtime
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A head that runs no tasks, and two more nodes."""
+    """A head that runs no tasks, and two more nodes, whose GPUs (by name only) are busy."""
+    import ray
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(2):
-        cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=1, num_gpus=1)
     cluster.wait_for_nodes()
     # Connected once: every check would connect, and start its workers, anew.
     with ray_runtime(cluster.address):
+        # A placement group needs no process.
+        ray.get(ray.util.placement_group([{"GPU": 1}] * 2).ready())
         yield cluster.address
     cluster.shutdown()
 
@@ -43,7 +46,10 @@ def by_name(report: NodeReport) -> dict[str, Check]:
     return {check.name: check for check in report.checks}
 
 
-def test_every_node_is_checked_and_nothing_is_left_behind(address: str, tmp_path: Path):
+def test_every_node_is_checked_and_nothing_is_left_behind(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(node_checks, "_FREE_GPU_S", 1.0)
     reports = check_nodes(address, places(tmp_path / "runs", "http://127.0.0.1:1"), num_nodes=3)
     assert len({report.node for report in reports}) == len(reports) == 3
     for report in reports:
@@ -55,7 +61,8 @@ def test_every_node_is_checked_and_nothing_is_left_behind(address: str, tmp_path
         assert checks["shared storage"].status == "ok", checks["shared storage"]
         assert "locks" in checks["shared storage"].found
         assert checks["all-reduce"].status in ("ok", "warn"), checks["all-reduce"]
-        assert "GiB/s" in checks["all-reduce"].found
+        assert "gloo" in checks["all-reduce"].found
+        assert "GPUs are busy" in checks["all-reduce"].found
         # Every node looks for the tracking store by itself.
         assert checks["tracking"].status == report.status == "fail"
         assert checks.keys() >= {
