@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,7 +88,8 @@ class ShardedLearner(Learner):
         )
         config = _EngineConfig(zero, _AdamW(settings))
         self._names = _names_in_order(make_optimizer(model, settings), model)
-        self._engine: TrainingEngine = open_engine(model, config, rank)
+        with _local_rank(rank):
+            self._engine: TrainingEngine = open_engine(model, config, rank)
         self._last = True
 
     @property
@@ -137,6 +139,18 @@ def _names_in_order(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[
     """Names of the trained parameters in the order in which torch numbers their state."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+@contextmanager
+def _local_rank(rank: Rank) -> Iterator[None]:
+    """Set the variable of launchers that DeepSpeed reads at its start, also in a process that none started."""
+    launched = "LOCAL_RANK" in os.environ
+    os.environ.setdefault("LOCAL_RANK", str(rank.local_rank))
+    try:
+        yield
+    finally:
+        if not launched:
+            del os.environ["LOCAL_RANK"]
 
 
 def _join_alone(accelerator: Accelerator) -> None:
