@@ -14,7 +14,10 @@ from cluster import drain
 
 VERB = """
 import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+def save(*_):
+    print("saved", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
 time.sleep(3600)
 """
@@ -38,12 +41,12 @@ def test_verbs_are_ended_and_waited_for_and_no_other_process(tmp_path: Path):
     )
     other = start(sys.executable, "-c", VERB, "cloze")
     try:
-        children = psutil.Process().children()
-        waited = threading.Thread(target=lambda: [script.wait(), module.wait()])
-        waited.start()
-        assert drain.end_verbs(children, timeout_s=60) == []
-        waited.join()
-        assert (script.returncode, module.returncode, other.poll()) == (75, 75, None)
+        started = [psutil.Process(process.pid) for process in (script, module, other)]
+        assert drain.end_verbs(started, timeout_s=60) == []
+        assert other.poll() is None
+        for verb in (script, module):
+            assert verb.stdout is not None
+            assert verb.stdout.read() == "saved\n"
     finally:
         for process in (script, module, other):
             process.kill()
@@ -51,7 +54,7 @@ def test_verbs_are_ended_and_waited_for_and_no_other_process(tmp_path: Path):
 
 
 def test_a_verb_that_takes_longer_is_named(tmp_path: Path):
-    (tmp_path / "cloze").write_text(VERB.replace("lambda *_: sys.exit(75)", "signal.SIG_IGN"))
+    (tmp_path / "cloze").write_text(VERB.replace("SIGTERM, save", "SIGTERM, signal.SIG_IGN"))
     slow = start(sys.executable, str(tmp_path / "cloze"))
     try:
         assert drain.end_verbs([psutil.Process(slow.pid)], timeout_s=0.1) == [slow.pid]
