@@ -79,3 +79,17 @@ def node_summaries(client: Any, timeout_s: float) -> list[dict[str, Any]]:
     answer = client._do_request("GET", "/nodes?view=summary", timeout=timeout_s)
     answer.raise_for_status()
     return answer.json()["data"]["summary"]
+
+
+def draining_nodes() -> dict[str, int]:
+    """Deadlines of nodes that are being drained, by node id: milliseconds of Unix time, 0 for none."""
+    from ray._private.state import state
+
+    return dict(state.get_draining_nodes() or {})
+
+
+def free_resources_by_node() -> dict[str, dict[str, float]]:
+    """Resources that no task or actor holds, by node id; Ray's public function adds all nodes up."""
+    from ray._private.state import available_resources_per_node
+
+    return {node: dict(resources) for node, resources in available_resources_per_node().items()}

@@ -21,6 +21,7 @@ import orjson
 
 from cluster import logs, signals
 from cluster.artefacts.errors import PreemptedError
+from cluster.artefacts.manifest import write_durably
 
 REQUEST_NAME = "stop.json"
 LEAVE_S = 30
@@ -42,12 +43,31 @@ class StopFile:
         self._next_look_s = 0.0
         self._seen = False
 
-    def request(self, reason: str) -> None:
-        """Request the stop. The first reason is kept."""
+    def request(self, reason: str, *, instead: bool = False) -> None:
+        """Request the stop. The first reason is kept.
+
+        Args:
+            instead: replace an earlier reason.
+        """
         contents = {"reason": reason, "time_s": time.time(), "host": platform.node(), "pid": os.getpid()}
-        with suppress(FileExistsError), self._path.open("xb") as stream:
-            stream.write(orjson.dumps(contents))
+        if instead:
+            write_durably(self._path, orjson.dumps(contents))
+        else:
+            with suppress(FileExistsError), self._path.open("xb") as stream:
+                stream.write(orjson.dumps(contents))
         self._seen = True
+
+    def take(self) -> str:
+        """Remove the request, and return its reason; empty without a request. A request that comes meanwhile stays."""
+        taken = self._path.with_name(f".{REQUEST_NAME}.taken")
+        self._seen, self._next_look_s = False, 0.0
+        try:
+            os.replace(self._path, taken)
+        except FileNotFoundError:
+            return ""
+        reason = _reason_in(taken)
+        taken.unlink(missing_ok=True)
+        return reason
 
     def requested(self) -> bool:
         """Whether the stop was requested. Checks the file once per `poll_s`."""
@@ -59,15 +79,19 @@ class StopFile:
     @property
     def reason(self) -> str:
         """The reason given with the request; empty without a request."""
-        try:
-            return str(orjson.loads(self._path.read_bytes())["reason"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""
+        return _reason_in(self._path)
 
     def clear(self) -> None:
         """Remove the request; every start begins with this."""
         self._path.unlink(missing_ok=True)
         self._seen, self._next_look_s = False, 0.0
+
+
+def _reason_in(path: Path) -> str:
+    try:
+        return str(orjson.loads(path.read_bytes())["reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 @contextmanager
@@ -154,7 +178,8 @@ class _Ending:
         _say(
             f"SIGTERM: saving, then ending; at the latest in {self._grace_s:g} s. A second one ends at once."
         )
-        self._request.request(f"SIGTERM to process {os.getpid()} on {platform.node()}")
+        # It outlasts a request to move, which the group would start again after.
+        self._request.request(f"SIGTERM to process {os.getpid()} on {platform.node()}", instead=True)
 
     def disarm(self) -> None:
         if self._alarm is not None:

@@ -6,12 +6,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cluster import signals
 from cluster.artefacts.errors import ClozeError, ConfigError, WorkersLostError
+from cluster.elastic import choose_workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,13 @@ class GroupSize:
     workers: int
     cpus_per_worker: int
     gpus_per_worker: int
+    smaller: tuple[int, ...] = ()
+    """Smaller numbers of workers that will do, where the cluster has no room for all."""
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """All numbers of workers that will do."""
+        return (self.workers, *self.smaller)
 
 
 def worker_environment(size: GroupSize) -> dict[str, str]:
@@ -48,13 +56,16 @@ def worker_environment(size: GroupSize) -> dict[str, str]:
 
 
 def require_resources(size: GroupSize) -> None:
-    """Refuse a group that is too large for the connected cluster, for which Ray would wait without end.
+    """Refuse a group that is too large for the connected cluster, for which Ray would wait without end. One that may be
+    smaller waits for its room: the cluster may grow.
 
     Raises:
         ConfigError: names the resources that are needed, and what the cluster has.
     """
     import ray
 
+    if size.smaller:
+        return
     have = ray.cluster_resources()
     need = {"CPU": size.workers * size.cpus_per_worker, "GPU": size.workers * size.gpus_per_worker}
     short = [
@@ -85,8 +96,9 @@ def run_group(
 
     When a worker dies, or raises, all are stopped and the whole group is started again, `max_failures` times
     at most; `function` must resume by itself. A ClozeError ends the group without a restart. SIGTERM to this process is
-    handled by `stopping.py`. When a node is drained, the group is started on others, which does not count as a
-    failure. Needs a connected Ray cluster.
+    handled by `stopping.py`. When a node is drained, or preempted without a warning, the group is started on others,
+    which does not count as a failure. Every start takes as many workers as `size` and the cluster allow. Needs a
+    connected Ray cluster.
 
     Args:
         storage: directory that all machines share.
@@ -100,19 +112,24 @@ def run_group(
         WorkersLostError: workers kept dying.
     """
     require_resources(size)
-    for restarts_left in reversed(range(max_failures + 1)):
-        failure = _run_once(function, argument, size, name, storage.resolve(), environment or {})
+    failures = 0
+    while True:
+        chosen = replace(size, workers=choose_workers(size))
+        failure = _run_once(function, argument, chosen, name, storage.resolve(), environment or {})
         if failure is None:
             return
         if raised := [error for error in errors_by_rank(failure).values() if isinstance(error, ClozeError)]:
             raise raised[0]
         on_failure(failure)
-        if not restarts_left or not _may_pass(failure):
+        if _was_preempted(failure):
+            continue
+        if failures == max_failures or not _may_pass(failure):
             raise WorkersLostError(
-                f"The workers failed and {max_failures - restarts_left} restarts did not help: {failure}",
+                f"The workers failed and {failures} restarts did not help: {failure}",
                 kept="all committed checkpoints",
                 next_step=f"find the cause in the log of the worker, then: {next_step}",
             ) from failure
+        failures += 1
 
 
 def _run_once(
@@ -151,7 +168,7 @@ def _run_once(
         run_config=RunConfig(
             name=name,
             storage_path=str(storage),
-            failure_config=FailureConfig(max_failures=0),
+            failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),
             worker_runtime_env={"env_vars": worker_environment(size)},
         ),
     )
@@ -200,6 +217,16 @@ def _release(placement_groups: set[str]) -> None:
 def errors_by_rank(failure: Exception) -> dict[int, Exception]:
     """The workers' exceptions, or why Ray lost them, from Ray Train's error."""
     return dict(getattr(failure, "worker_failures", {}))
+
+
+def _was_preempted(failure: Exception) -> bool:
+    """Whether a node of the group was taken away as announced; its workers did nothing wrong."""
+    from ray.exceptions import RayActorError
+    from ray.train.v2.api.exceptions import PreemptionError
+
+    return isinstance(failure, PreemptionError) or any(
+        isinstance(error, RayActorError) and error.preempted for error in errors_by_rank(failure).values()
+    )
 
 
 def _may_pass(failure: Exception) -> bool:

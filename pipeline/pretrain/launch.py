@@ -12,12 +12,13 @@ from typing import Any
 
 from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
-from cluster.artefacts.errors import ClozeError, WorkersLostError
+from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
 from cluster.artefacts.seen_files import SeenFiles
+from cluster.elastic import MOVE, watching_cluster
 from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
-from cluster.stopping import stop_on_sigterm
+from cluster.stopping import StopFile, stop_on_sigterm
 from cluster.train_group import GroupSize, run_group
 from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.store import store_of
@@ -125,7 +126,8 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
         logs.bind(run=run.path.name)
         config = run.config()
         cluster = config.cluster
-        size = GroupSize(cluster.workers, cluster.cpus_per_worker, cluster.gpus_per_worker)
+        largest, *smaller = config.group_sizes
+        size = GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller))
         if not size.gpus_per_worker and not has_compiler():
             print(
                 "No C++ compiler here: torch's fused AdamW takes the place of DeepSpeed's CPU Adam.",
@@ -150,16 +152,32 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
                 grace_s=config.guards.grace_s,
                 next_step=f"cloze resume {run.typed}",
                 nothing_to_save=lambda: not has_made_updates(run),
-            ),
+            ) as stop,
             watching(run) as watch,
         ):
-            _train_with_restarts(run, config, size, watch)
+            _train_and_move(run, config, size, watch, stop)
     except BaseException as error:
         record_failure(run, error)
         replay(run)
         raise
     record_end(run)
     replay(run)
+
+
+def _train_and_move(
+    run: RunDirectory, config: PretrainConfig, size: GroupSize, watch: StallWatch, stop: StopFile
+) -> None:
+    """Train to the end, and let the group save and start again when a node is drained, or when it can grow."""
+    while True:
+        try:
+            with watching_cluster(size, stop.request, interval_s=config.cluster.resize_interval_s):
+                _train_with_restarts(run, config, size, watch)
+            return
+        except PreemptedError:
+            # SIGTERM's reason replaces the reason of a move.
+            if not stop.reason.startswith(MOVE):
+                raise
+            run.record_event(Event.MOVED, step=_newest_step(run), reason=stop.take().removeprefix(MOVE))
 
 
 def _train_with_restarts(

@@ -145,6 +145,14 @@ class PretrainConfig(Config):
         """How many samples each step has, and how they are cut."""
         return self.token_plan.batches
 
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Numbers of workers that the run may have, descending: each shares out every step evenly."""
+        cluster, micro = self.cluster, self.batch.micro_batch_size
+        sizes = [self.batch.samples, *(one.samples for one in self.batch.warmup)]
+        counts = range(cluster.workers, (cluster.min_workers or cluster.workers) - 1, -1)
+        return tuple(count for count in counts if not any(size % (micro * count) for size in sizes))
+
     def length_of(self, phase: Phase) -> int:
         """Tokens per sample in a phase."""
         return phase.sequence_length or self.batch.sequence_length
@@ -172,8 +180,12 @@ class PretrainConfig(Config):
         factors = (
             f"batch.micro_batch_size {self.batch.micro_batch_size} x cluster.workers {self.cluster.workers}"
         )
+        least = self.cluster.min_workers
+        if least is not None and least > self.cluster.workers:
+            message = f"must be at most cluster.workers {self.cluster.workers}"
+            yield ConfigProblem("cluster.min_workers", str(least), message)
         for key, size in sizes.items():
-            if size % step:
+            if size % step and not self.group_sizes:
                 yield ConfigProblem(key, str(size), must_be_multiple(size, step, f"{factors} = {step}"))
         if self.schedule.warmup_steps >= self.num_steps:
             message = f"must be below steps {self.num_steps}"

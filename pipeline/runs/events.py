@@ -16,6 +16,8 @@ class Event(StrEnum):
     """The run made its last update and saved it."""
     PREEMPTED = "preempted"
     """The run was asked to stop, and saved."""
+    MOVED = "moved"
+    """The run saved, and its group starts again: on other nodes, or with more workers."""
     FAILED = "failed"
     """The attempt ended with an error."""
     LOST = "lost"

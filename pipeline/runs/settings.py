@@ -283,7 +283,12 @@ class ClusterConfig(Config):
     """Where the run runs. No part of the run's identity."""
 
     workers: int = Field(default=1, gt=0)
-    """Training processes, one per GPU or per share of CPUs."""
+    """Training processes, one per GPU or per share of CPUs; of an elastic run the most."""
+    min_workers: int | None = Field(default=None, gt=0)
+    """Least workers of an elastic run: every start takes as many as the cluster has room for, of the numbers that share
+    out a step evenly. Null always takes `workers`."""
+    resize_interval_s: float = Field(default=60.0, ge=0)
+    """Least seconds between two looks of an elastic run for room for more workers."""
     cpus_per_worker: int = Field(default=1, gt=0)
     """CPU threads of each worker."""
     gpus_per_worker: int = Field(default=0, ge=0, le=1)

@@ -15,6 +15,10 @@ PRIVATE_NAMES = {
     "ray._private.node.Node.kill_all_processes": "replaced in `shut_down`",
     "ray.dashboard.utils.get_address_for_submission_client": "called in `dashboard_of`",
     "ray.job_submission.JobSubmissionClient._do_request": "called in `node_summaries`",
+    "ray._private.state.GlobalState.get_draining_nodes": "called in `draining_nodes`",
+    "ray._private.state.available_resources_per_node": "called in `free_resources_by_node`",
+    "ray.exceptions.RayActorError.preempted": "read in train_group.py",
+    "ray.train.v2.api.exceptions.PreemptionError": "told from lost workers in train_group.py",
     "ray.train.v2.api.exceptions.TrainingFailedError": "caught in train_group.py",
     "ray.train.v2.api.exceptions.ControllerError": "distinguished from lost workers in train_group.py",
 }
