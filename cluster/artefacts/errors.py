@@ -24,6 +24,8 @@ class ClozeError(Exception):
     exit_code: ClassVar[int] = 1
     runbook: ClassVar[str | None] = None
     """Page under `runbooks/` for the operator who meets this failure."""
+    may_pass: ClassVar[bool] = False
+    """Whether the same command may succeed later, without a change by an operator."""
     everywhere: ClassVar[bool] = False
     """Whether all ranks of a group raise it at the same place; otherwise the other ranks may wait for this one."""
 
@@ -105,6 +107,7 @@ class DownloadError(ClozeError):
     """A publisher's server does not deliver a file, or delivers other bytes than it published."""
 
     exit_code = 14
+    may_pass = True
     runbook = "download-a-corpus.md"
 
 
@@ -159,6 +162,7 @@ class WorkersLostError(ClozeError):
     """Training workers kept failing after all retries were spent."""
 
     exit_code = 30
+    may_pass = True
     runbook = "resume-after-a-failure.md"
 
 
@@ -166,6 +170,7 @@ class ClusterUnreachableError(ClozeError):
     """No Ray cluster answers at the address."""
 
     exit_code = 31
+    may_pass = True
     runbook = "start-and-watch-a-run.md"
 
 
@@ -173,6 +178,7 @@ class TrackingUnreachableError(ClozeError):
     """The MLflow tracking store does not answer at the start of a run."""
 
     exit_code = 32
+    may_pass = True
     runbook = "start-and-watch-a-run.md"
 
 
@@ -187,6 +193,7 @@ class StalledError(ClozeError):
     """Training stalled, and stalled again after all restarts."""
 
     exit_code = 34
+    may_pass = True
     runbook = "stalled-worker.md"
 
 

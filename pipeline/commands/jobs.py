@@ -57,16 +57,40 @@ def register(app: typer.Typer) -> None:
         local_cpus: Annotated[
             int | None, typer.Option(help="Logical CPUs of the local cluster, if this starts it.")
         ] = None,
+        nodes: Annotated[
+            int | None,
+            typer.Option(min=1, help="Of training: nodes; with --gpus-per-node, a worker for each GPU."),
+        ] = None,
+        gpus_per_node: Annotated[
+            int | None,
+            typer.Option(min=0, help="Of training: GPUs of each node; 0 trains on CPUs, a worker a node."),
+        ] = None,
+        retries: Annotated[
+            int,
+            typer.Option(
+                min=0, help="Times to start the verb again after failures that may pass (30, 31, 32, 34)."
+            ),
+        ] = 0,
+        after: Annotated[
+            list[str] | None, typer.Option(help="A job that must succeed first; repeatable.")
+        ] = None,
         as_json: Json = False,
     ) -> None:
         """Run a verb as a job that outlives this terminal; the same work is not started twice."""
+        from cluster.jobs import find_job
         from pipeline.runs import submission
 
-        prepared, variables = submission.prepare(app, verb), _variables(env or [])
+        sized = submission.with_group_size(verb, nodes, gpus_per_node)
+        prepared, variables = submission.prepare(app, sized), _variables(env or [])
         _start_if_needed(address, local_cpus)
         client = _connect(address)
+        for job in after or []:
+            find_job(client, job)
         resources = {"memory_bytes": driver_memory * _MIB, "num_gpus": driver_gpus}
-        job, started = submission.submit(client, prepared, python=python, variables=variables, **resources)
+        conditions = submission.Conditions(retries=retries, after=tuple(after or ()))
+        job, started = submission.submit(
+            client, prepared, conditions, python=python, variables=variables, **resources
+        )
         _report(client, job, started, wait, as_json)
 
     app.command()(jobs)

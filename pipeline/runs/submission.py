@@ -30,6 +30,12 @@ CODE = ("pipeline", "data_prep", "models", "cluster", "pyproject.toml")
 """Packages and files of this installation that a job gets a copy of."""
 CONTROL_VERBS = frozenset({"submit", "jobs", "logs", "stop"})
 """Verbs that act on jobs and cannot be jobs."""
+GROUP_SETTINGS = {
+    "pretrain": "cluster",
+    "resume": "cluster",
+    "road": "pretrain.settings.cluster",
+}
+"""Key of the settings of the training group, by verb."""
 CONFIG_KINDS = {
     "pretrain": ("pipeline.runs.config", "PretrainConfig"),
     "finetune": ("pipeline.demo.tasks", "FinetuneConfig"),
@@ -67,6 +73,46 @@ class Submission:
         return {VERB_KEY: self.verb} | ({CONFIG_KEY: self.config_hash} if self.config_hash else {})
 
 
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """When a job starts, and starts again."""
+
+    retries: int = 0
+    """Times that the verb is started again after a failure that may pass."""
+    after: tuple[str, ...] = ()
+    """Submission ids of jobs that must succeed first."""
+
+    def around(self, python: str, command: Sequence[str]) -> tuple[str, ...]:
+        """The command of the job."""
+        if not self.retries and not self.after:
+            return tuple(command)
+        options = [word for job in self.after for word in ("--after", job)]
+        return (python, "-m", "cluster.job_process", *options, "--retries", str(self.retries), "--", *command)
+
+
+def with_group_size(arguments: Sequence[str], nodes: int | None, gpus_per_node: int | None) -> list[str]:
+    """The verb with the settings of a group of so many workers: one for each GPU, or without GPUs for each node.
+
+    Raises:
+        ConfigError: the verb trains no such group.
+    """
+    if nodes is None and gpus_per_node is None:
+        return list(arguments)
+    verb = arguments[0] if arguments else ""
+    if verb not in GROUP_SETTINGS:
+        raise ConfigError(
+            f"--nodes and --gpus-per-node size a training group, and `{verb}` starts none.",
+            next_step=f"leave them out; they fit {', '.join(GROUP_SETTINGS)}",
+        )
+    gpus = gpus_per_node or 0
+    key = GROUP_SETTINGS[verb]
+    return [
+        *arguments,
+        f"{key}.workers={(nodes or 1) * max(gpus, 1)}",
+        f"{key}.gpus_per_worker={min(gpus, 1)}",
+    ]
+
+
 def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
     """Parse a verb as the command line would, resolve its configuration and derive its id; starts nothing.
 
@@ -99,6 +145,7 @@ def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
 def submit(
     client: JobSubmissionClient,
     submission: Submission,
+    conditions: Conditions = Conditions(),
     *,
     python: str | None,
     variables: Mapping[str, str],
@@ -107,6 +154,7 @@ def submit(
     """Submit a verb unless the same work runs already; returns the submission id, and whether it was started.
 
     Args:
+        conditions: when it starts, and starts again.
         python: interpreter on the cluster; None takes `python`, and this one on the local cluster.
         variables: environment variables of the job, besides the result of `environment_of`.
         resources: `memory_bytes` and `num_gpus` of `jobs.submit`.
@@ -123,7 +171,7 @@ def submit(
     started = jobs.submit(
         client,
         submission_id,
-        (python, "-m", "pipeline.cli", *submission.arguments),
+        conditions.around(python, (python, "-m", "pipeline.cli", *submission.arguments)),
         root=Path(__file__).resolve().parents[2],
         code=CODE,
         metadata=submission.metadata,

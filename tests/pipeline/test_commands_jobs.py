@@ -125,6 +125,47 @@ def test_same_work_is_not_started_twice_while_it_runs_and_is_attempt_2_after_it_
     assert (answer["submission_id"], answer["started"]) == (f"{base_id}-2", True)
 
 
+def test_job_starts_after_another_has_succeeded_and_not_after_a_failure(cli):
+    first = json.loads(cli("submit", "--json", "--", "doctor", "--runs-dir", "first").stdout)["submission_id"]
+    later = cli(
+        "submit",
+        "--wait",
+        "--after",
+        first,
+        "--retries",
+        "1",
+        "--",
+        "doctor",
+        "--runs-dir",
+        "later",
+        "--json",
+    )
+    assert later.exit_code == 0, later.output
+    assert '"ok": true' in later.output
+    failing = ("--env", "MLFLOW_TRACKING_URI=http://127.0.0.1:1", "--", "doctor", "--runs-dir", "failing")
+    failed = json.loads(cli("submit", "--json", *failing).stdout)["submission_id"]
+    refused = cli("submit", "--wait", "--after", failed, "--", "doctor", "--runs-dir", "never")
+    assert refused.exit_code == 1
+    assert f"comes after {failed}, which is FAILED (exit code 1)" in refused.output
+    unknown = cli("submit", "--after", "cloze-doctor-0000000000", "--", "doctor")
+    assert isinstance(unknown.exception, ReferenceNotFoundError)
+
+
+def test_group_of_nodes_becomes_settings_of_the_verb(config):
+    app = make_app()
+    sized = submission.with_group_size(["pretrain", str(config)], 2, 4)
+    assert sized[2:] == ["cluster.workers=8", "cluster.gpus_per_worker=1"]
+    assert submission.with_group_size(["resume", "run"], 3, None)[2:] == [
+        "cluster.workers=3",
+        "cluster.gpus_per_worker=0",
+    ]
+    assert submission.with_group_size(["doctor"], None, None) == ["doctor"]
+    with pytest.raises(ConfigError, match="`doctor` starts none"):
+        submission.with_group_size(["doctor"], 2, None)
+    with pytest.raises(ConfigError, match=r"batch\.samples"):
+        submission.prepare(app, submission.with_group_size(["pretrain", str(config)], 3, None))
+
+
 def test_failed_job_gives_its_exit_code(cli):
     failed = cli("submit", "--wait", "--env", "MLFLOW_TRACKING_URI=http://127.0.0.1:1", "--", "doctor")
     assert failed.exit_code == 1
