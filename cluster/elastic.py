@@ -12,12 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from cluster.group_size import GroupSize
 from cluster.ray_internals import draining_nodes, free_resources_by_node
-
-if TYPE_CHECKING:
-    from cluster.train_group import GroupSize
 
 MOVE = "move: "
 """Begins the reasons of stop requests after which the group starts again by itself."""

@@ -13,6 +13,7 @@ from typing import Any
 from cluster import signals
 from cluster.artefacts.errors import ClozeError, ConfigError, WorkersLostError
 from cluster.elastic import choose_workers
+from cluster.group_size import GroupSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +26,6 @@ class Rank:
     """Number of the worker on its machine; chooses the GPU."""
     num_threads: int
     """CPU threads that this worker may use."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSize:
-    """Number of workers, and the resources of each."""
-
-    workers: int
-    cpus_per_worker: int
-    gpus_per_worker: int
-    smaller: tuple[int, ...] = ()
-    """Smaller numbers of workers that will do, where the cluster has no room for all."""
-
-    @property
-    def choices(self) -> tuple[int, ...]:
-        """All numbers of workers that will do."""
-        return (self.workers, *self.smaller)
 
 
 def worker_environment(size: GroupSize) -> dict[str, str]:

@@ -65,6 +65,12 @@ def register(app: typer.Typer) -> None:
             int | None,
             typer.Option(min=0, help="Of training: GPUs of each node; 0 trains on CPUs, a worker a node."),
         ] = None,
+        elastic: Annotated[
+            str | None,
+            typer.Option(
+                metavar="MIN:MAX", help="Of training: workers; as many as the cluster has room for."
+            ),
+        ] = None,
         retries: Annotated[
             int,
             typer.Option(
@@ -80,7 +86,7 @@ def register(app: typer.Typer) -> None:
         from cluster.jobs import find_job
         from pipeline.runs import submission
 
-        sized = submission.with_group_size(verb, nodes, gpus_per_node)
+        sized = submission.with_group_size(verb, nodes, gpus_per_node, elastic)
         prepared, variables = submission.prepare(app, sized), _variables(env or [])
         _start_if_needed(address, local_cpus)
         client = _connect(address)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
-from pathlib import Path
 
-from cluster.artefacts.errors import ClozeError, CorruptArtefactError, ResumeRefusedError
+from cluster.artefacts.errors import ClozeError, ResumeRefusedError
 from pipeline.pretrain.launch import create_run, execute, settled
 from pipeline.pretrain.resume_checks import check_resume
 from pipeline.runs.config import PretrainConfig, identity_of
@@ -28,30 +26,12 @@ def train_to_end(config: PretrainConfig, *, submission_id: str | None = None) ->
         run = create_run(config, submission_id=submission_id)
         execute(run)
         return run
-    finish(found, config)
+    with found.held("its resumption"):
+        if not is_finished(found):
+            print(f"continuing the run {found.path.name}", file=sys.stderr)
+            found.reconfigure(settled(config))
+            execute(found, held=True)
     return found
-
-
-def finish(run: RunDirectory, config: PretrainConfig) -> None:
-    """Continue a run to its end, unless it is there.
-
-    Raises:
-        ClozeError: as `execute`, or another process trains it.
-    """
-    with run.held("its resumption"):
-        if not is_finished(run):
-            print(f"continuing the run {run.path.name}", file=sys.stderr)
-            run.reconfigure(settled(config))
-            execute(run, held=True)
-
-
-def run_of_job(runs_dir: Path, submission_id: str) -> RunDirectory | None:
-    """The run that a job began in an earlier attempt; None before it began one."""
-    for run in list_runs(runs_dir):
-        with suppress(CorruptArtefactError):
-            if run.info.submission_id == submission_id:
-                return run
-    return None
 
 
 def find_same_run(config: PretrainConfig) -> RunDirectory | None:

@@ -15,11 +15,12 @@ from cluster.artefacts.credentials import tracking_environment
 from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.elastic import MOVE, watching_cluster
+from cluster.group_size import GroupSize
 from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile, stop_on_sigterm
-from cluster.train_group import GroupSize, run_group
+from cluster.train_group import run_group
 from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.store import store_of
 from pipeline.config.loading import to_plain

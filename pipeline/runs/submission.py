@@ -90,27 +90,36 @@ class Conditions:
         return (python, "-m", "cluster.job_process", *options, "--retries", str(self.retries), "--", *command)
 
 
-def with_group_size(arguments: Sequence[str], nodes: int | None, gpus_per_node: int | None) -> list[str]:
+def with_group_size(
+    arguments: Sequence[str], nodes: int | None, gpus_per_node: int | None, elastic: str | None = None
+) -> list[str]:
     """The verb with the settings of a group of so many workers: one for each GPU, or without GPUs for each node.
 
+    Args:
+        elastic: least and most workers, `MIN:MAX`, in place of `nodes`.
+
     Raises:
-        ConfigError: the verb trains no such group.
+        ConfigError: the verb trains no such group, or `elastic` cannot be read.
     """
-    if nodes is None and gpus_per_node is None:
+    if nodes is None and gpus_per_node is None and elastic is None:
         return list(arguments)
     verb = arguments[0] if arguments else ""
     if verb not in GROUP_SETTINGS:
         raise ConfigError(
-            f"--nodes and --gpus-per-node size a training group, and `{verb}` starts none.",
+            f"--nodes, --gpus-per-node and --elastic size a training group, and `{verb}` starts none.",
             next_step=f"leave them out; they fit {', '.join(GROUP_SETTINGS)}",
         )
     gpus = gpus_per_node or 0
-    key = GROUP_SETTINGS[verb]
-    return [
-        *arguments,
-        f"{key}.workers={(nodes or 1) * max(gpus, 1)}",
-        f"{key}.gpus_per_worker={min(gpus, 1)}",
-    ]
+    sizes = {"workers": str((nodes or 1) * max(gpus, 1)), "gpus_per_worker": str(min(gpus, 1))}
+    if elastic is not None:
+        least, _, most = elastic.partition(":")
+        if nodes is not None or not (least.isdecimal() and most.isdecimal()):
+            raise ConfigError(
+                f"--elastic {elastic} {'and --nodes exclude each other' if nodes else 'cannot be read'}.",
+                next_step="name least and most workers, such as --elastic 2:8 --gpus-per-node 1, without --nodes",
+            )
+        sizes |= {"min_workers": least, "workers": most}
+    return [*arguments, *(f"{GROUP_SETTINGS[verb]}.{name}={value}" for name, value in sizes.items())]
 
 
 def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
+from cluster.group_size import GroupSize
 from cluster.runtime import ray_runtime
-from cluster.train_group import GroupSize, Rank, run_group
+from cluster.train_group import Rank, run_group
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -159,6 +159,14 @@ def test_group_of_nodes_becomes_settings_of_the_verb(config):
         "cluster.workers=3",
         "cluster.gpus_per_worker=0",
     ]
+    assert submission.with_group_size(["resume", "run"], None, 1, "2:8")[2:] == [
+        "cluster.workers=8",
+        "cluster.gpus_per_worker=1",
+        "cluster.min_workers=2",
+    ]
+    for wrong in ("8", "a:b", ":"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            submission.with_group_size(["resume", "run"], None, None, wrong)
     assert submission.with_group_size(["doctor"], None, None) == ["doctor"]
     with pytest.raises(ConfigError, match="`doctor` starts none"):
         submission.with_group_size(["doctor"], 2, None)

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ResumeRefusedError
-from cluster.train_group import GroupSize, Rank, worker_environment
+from cluster.group_size import GroupSize
+from cluster.train_group import Rank, worker_environment
 from models.config import LATER_FIELDS, TransformerConfig
 from pipeline.checkpoints.checkpoint import (
     MODEL_CONFIG_FILE,
