@@ -93,7 +93,7 @@ def ladder(
 def _show_plan(found: Ladder, as_json: bool) -> None:
     """The stages with their sizes, and which are finished."""
     from pipeline.ladder.costs import read_costs
-    from pipeline.ladder.running import estimated_seconds
+    from pipeline.ladder.running import USUAL_FLOPS_PER_S, estimated_seconds
     from pipeline.ladder.stages import place_of, stages_of
 
     stages, costs = stages_of(found), read_costs(found.work)
@@ -124,9 +124,10 @@ def _show_plan(found: Ladder, as_json: bool) -> None:
         for row in rows
     ]
     print_table(f"stages of {found.config.name}", ("stage", "tokens", "FLOPs", "", "processor s"), cells)
-    told = (
-        "known once a stage of each kind is finished" if seconds is None else f"about {seconds / 60:,.0f} min"
-    )
+    told = f"about {(seconds or 0) / 60:,.0f} min"
+    if seconds is None:
+        hours = sum(stage.flops for stage in left) / USUAL_FLOPS_PER_S / 3600
+        told = f"known once a stage of each kind is finished; pre-training takes about {hours:.1f} hours of a core"
     print_mapping("left", {"stages": len(left), "time": told})
 
 

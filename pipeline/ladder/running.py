@@ -17,11 +17,14 @@ from cluster.artefacts.storage import exclusive, storage_errors
 from cluster.progress import announce
 from pipeline.ladder.arms import Ladder
 from pipeline.ladder.costs import Cost, add_cost, read_costs
-from pipeline.ladder.stages import Stage, environment, place_of, stages_of
+from pipeline.ladder.stages import Preparation, Stage, environment, place_of, stages_of
 
 _POLL_S = 0.5
 _SAVING_S = 15.0
 """Seconds that stages have to save when the ladder is stopped."""
+USUAL_FLOPS_PER_S = 4e10
+"""Of one core, where no pre-training is finished yet: one of an AMD EPYC with AVX-512 did 5.3e10 in a run of
+`configs/ladder` that had it for itself."""
 _LAST_LINES = 12
 """Lines of a failed stage's output that are shown."""
 
@@ -168,19 +171,21 @@ def log_file(ladder: Ladder, stage: str) -> Path:
 
 
 def estimated_seconds(ladder: Ladder, left: list[Stage]) -> float | None:
-    """How long stages will take by the clock, `at_once` of them at a time, if they go on as the finished ones; None
-    before one of each kind is finished."""
+    """How long stages will take by the clock, `at_once` of them at a time, if they go on as the finished ones: as much
+    for each FLOP of pre-training, and for each fine-tuning. None before one of each is finished; the preparation of
+    data does not count."""
     stages, costs = stages_of(ladder), read_costs(ladder.work)
-    done = [
-        (stages[name], cost.wall_s) for name, cost in costs.items() if name in stages and not cost.exit_code
-    ]
-    total, kinds = 0.0, {type(stage) for stage in left}
-    for kind in kinds:
-        of_kind = [(max(stage.flops, 1.0), seconds) for stage, seconds in done if type(stage) is kind]
-        if not of_kind:
+    total = 0.0
+    for kind in {type(stage) for stage in left} - {Preparation}:
+        done = [
+            (stages[name], cost.wall_s)
+            for name, cost in costs.items()
+            if type(stages.get(name)) is kind and not cost.exit_code
+        ]
+        if not done:
             return None
-        rate = sum(seconds for _, seconds in of_kind) / sum(flops for flops, _ in of_kind)
-        total += rate * sum(max(stage.flops, 1.0) for stage in left if type(stage) is kind)
+        seconds_per_unit = sum(seconds for _, seconds in done) / sum(stage.flops or 1.0 for stage, _ in done)
+        total += seconds_per_unit * sum(stage.flops or 1.0 for stage in left if type(stage) is kind)
     return total / ladder.config.at_once
 
 
