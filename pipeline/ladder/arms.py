@@ -222,17 +222,8 @@ def _misfits(
                 if missing := sorted(_sets_of(settings) - kept_out):
                     message = f"must name {', '.join(missing)}: arm {name} is scored on {task}"
                     problems.append(ConfigProblem("data", f"decontaminate of {source.name}", message))
-    problems += [
-        ConfigProblem(f"ceilings.{task}", "", f"is no task; there are {', '.join(_tasks(arms))}")
-        for task in config.ceilings
-        if arms and task not in _tasks(arms)
-    ]
     return list(dict.fromkeys(problems))
 
 
 def _sets_of(task: TaskConfig) -> set[str]:
     return {each.name for each in type(task).evaluation_sets}
-
-
-def _tasks(arms: Mapping[str, Arm]) -> list[str]:
-    return list(dict.fromkeys(task for arm in arms.values() for task in arm.finetune.tasks))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -128,9 +128,13 @@ class LadderConfig(Config):
                     yield ConfigProblem(
                         f"comparisons.{name}.{field}", str(list(named)), "must name each once"
                     )
+        tasks = dict.fromkeys(task for each in self.comparisons.values() for task in each.tasks)
+        for task in self.ceilings:
+            if task not in tasks:
+                yield _unknown(f"ceilings.{task}", "", "task of a comparison", tasks)
 
 
-def _unknown(key: str, value: str, kind: str, allowed: dict[str, ArmConfig]) -> ConfigProblem:
-    near = nearest(value, list(allowed))
+def _unknown(key: str, value: str, kind: str, allowed: Iterable[str]) -> ConfigProblem:
+    near = nearest(value or key.rpartition(".")[2], list(allowed))
     hint = f"; did you mean {near}?" if near else ""
     return ConfigProblem(key, value, f"is no {kind}{hint}; there are {', '.join(allowed)}")

@@ -23,8 +23,10 @@ from pipeline.ladder.tables import (
 )
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
-WIDTH, LEFT, RIGHT, ROW, TOP = 640, 150, 60, 26, 26
+WIDTH, LEFT, RIGHT, ROW, TOP = 640, 190, 60, 26, 26
 """Of a plot and its parts, in pixels."""
+NEAR = 0.05
+"""Share of 1 by which a floor or a ceiling may lie outside of the arms' scores and still be drawn."""
 
 
 def render_page(result: LadderResult, spent: Spent) -> str:
@@ -51,7 +53,7 @@ def render_page(result: LadderResult, spent: Spent) -> str:
 
 
 def plots(result: LadderResult, comparison: ComparisonResult) -> list[dict[str, Any]]:
-    """For each task a plot of every seed's score, with the floors and the ceiling as lines; positions in pixels."""
+    """For each task a plot of every seed's score, with near floors and ceilings as lines; positions in pixels."""
     facts = {each.task: each for each in result.tasks}
     drawn = []
     for task in comparison.tasks:
@@ -59,6 +61,7 @@ def plots(result: LadderResult, comparison: ComparisonResult) -> list[dict[str, 
         ceiling = facts[task.task].ceiling
         lines |= {"ceiling": ceiling.score} if ceiling else {}
         values = [value for score in task.scores for value in score.values.values()]
+        lines = {name: value for name, value in lines.items() if _is_near(value, values)}
         low, high = _bounds([*values, *lines.values()])
 
         def x(value: float, low: float = low, high: float = high) -> float:
@@ -90,6 +93,11 @@ def plots(result: LadderResult, comparison: ComparisonResult) -> list[dict[str, 
             }
         )
     return drawn
+
+
+def _is_near(line: float, values: list[float]) -> bool:
+    """Whether a line can be drawn without pressing the differences between the arms together."""
+    return min(values) - NEAR <= line <= max(values) + NEAR
 
 
 def _bounds(values: list[float]) -> tuple[float, float]:
