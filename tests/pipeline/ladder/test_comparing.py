@@ -25,7 +25,8 @@ def arm(name: str, right: list[np.ndarray]):
     """An arm whose seeds are right on these examples."""
     values = {seed: float(one.mean()) for seed, one in enumerate(right, 1)}
     lines = [label_lines([("yes", NAMES[int(each)]) for each in one], NAMES) for one in right]
-    return arm_score(name, values), [sums_of("accuracy", each, NAMES) for each in lines]
+    sums = [sums_of("accuracy", each, NAMES) for each in lines]
+    return arm_score(name, values), [each for each in sums if each is not None]
 
 
 def pair_of(low: list[np.ndarray], high: list[np.ndarray]) -> Pair:
