@@ -5,6 +5,7 @@ SQLite under the runs directory unless `MLFLOW_TRACKING_URI` says otherwise.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import time
@@ -129,6 +130,8 @@ def start_run(
         config = orjson.loads(without_credentials(told))
 
     with _tracking_errors(uri):
+        if uri.startswith(f"{_SQLITE}/"):
+            _make_tables(uri)
         client = connect(uri)
         if resume and _reopened(client, resume):
             return TrackedRun(uri, resume)
@@ -144,6 +147,15 @@ def start_run(
         client.log_dict(run_id, dict(config), "config.json")
         client.log_dict(run_id, environment(), "environment.json")
     return TrackedRun(uri, run_id)
+
+
+def _make_tables(uri: str) -> None:
+    """Let MLflow make or upgrade the tables of an embedded store, one process at a time: two at once fail."""
+    database = Path(uri.removeprefix(_SQLITE))
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with database.with_name(f".{database.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        connect(uri).search_experiments(max_results=1)
 
 
 def _reopened(client: MlflowClient, run_id: str) -> bool:

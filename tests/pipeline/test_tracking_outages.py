@@ -200,6 +200,35 @@ class BlackHole:
             one.close()
 
 
+def test_processes_that_begin_an_embedded_store_together_all_get_their_run(tmp_path: Path):
+    begin = (
+        "import sys; from pathlib import Path; from pipeline.runs.tracking import start_run;"
+        "import mlflow, mlflow.store.db.utils; print('ready', flush=True); sys.stdin.readline();"
+        "print(start_run('e', 'n', config={}, tags={}, runs_dir=Path(sys.argv[1])).run_id)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", begin, str(tmp_path / "runs")],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    found = {process.communicate(timeout=PATIENCE_S)[0] for process in processes}
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(found) == 3
+
+
 @pytest.mark.parametrize("answers", ["never", "with a refusal"])
 def test_no_part_of_training_connects_to_tracking_or_waits_for_it(answers: str, tmp_path: Path, store: Path):
     hole = BlackHole(tmp_path / "connected")
