@@ -176,7 +176,9 @@ def _prefix(model: Any, settings: PrefixSettings, head: Head) -> PeftFiles:
     if head != "causal_lm":
         raise ValueError(
             f"a prefix is written for causal_lm only, not for {head}: peft passes it as keys and values of earlier "
-            "tokens, which other classes of transformers do not take or use in another place"
+            "tokens, so that in BERT, RoBERTa and ELECTRA of transformers the text begins at the position behind it, "
+            "and here at the first; other classes take no earlier tokens, or use them in another place. "
+            "Train lora instead, which peft takes with every head"
         )
     prefixes = [module for module in model.modules() if isinstance(module, Prefix)]
     # [length, layers, key or value, heads, head size], as peft divides a row.

@@ -16,7 +16,7 @@ from pipeline.config.networks import NetworkChoice
 from pipeline.finetune.settings import Precision, Search, TrainingConfig
 from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TaskChoice
-from pipeline.runs.settings import ZeroConfig
+from pipeline.runs.settings import WandbConfig, ZeroConfig
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Names that are safe as names of files."""
@@ -42,6 +42,8 @@ class FinetuneConfig(Config):
     """Directory of pre-training runs and of the tracking store."""
     experiment: str = "finetune"
     """MLflow experiment."""
+    wandb: WandbConfig | None = None
+    """A copy of each training in Weights & Biases, whose key is in WANDB_API_KEY or ~/.netrc; null makes none."""
     tasks: dict[str, TaskChoice] = Field(min_length=1)
     """The tasks, by names that scores are reported under."""
     training: TrainingConfig = TrainingConfig()

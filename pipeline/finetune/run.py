@@ -25,6 +25,7 @@ from pipeline.finetune.results import (
 from pipeline.finetune.scores import KIND, SCORES_FILE, Score, read_scores
 from pipeline.finetune.workload import Workload, make_workload
 from pipeline.runs.tracking import start_run
+from pipeline.runs.wandb_client import require_client
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -59,10 +60,11 @@ def finetune(
 
     Raises:
         ConfigError: committed scores of other settings are in the way, or a task's data is wrong.
-        MissingInputError, MismatchError: as `make_workload`.
+        MissingInputError, MismatchError: as `make_workload`; MissingInputError for `wandb` without its client, too.
         CorruptArtefactError: repaired files of damaged scores differ from the first ones.
         TrackingUnreachableError: MLflow does not answer; finished trainings are kept.
     """
+    require_client(config.wandb)
     workload = make_workload(config, pretrained)
     artefact = PartedArtefact(
         workload.directory,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 from accelerate import Accelerator
@@ -27,6 +27,7 @@ from pipeline.finetune.distillation.comparison import Compared, compare
 from pipeline.finetune.distillation.task import DistilledTask
 from pipeline.finetune.forms.base import PreparedTask, TaskContext
 from pipeline.finetune.forms.registry import FORMS
+from pipeline.finetune.loss_curve import LossCurve
 from pipeline.finetune.processes import on_first
 from pipeline.finetune.results import (
     IN_PROGRESS,
@@ -43,6 +44,7 @@ from pipeline.finetune.training_state import EpochReport, StateFile
 from pipeline.finetune.updates import plan_updates
 from pipeline.finetune.workload import Workload
 from pipeline.runs.tracking import TrackedRun, end_run, tracking_uri
+from pipeline.runs.wandb_client import SpokenWandbRun
 
 OnProgress = Callable[[int, str], None]
 """Told of updates that were done since the last call, and how the training stands."""
@@ -106,6 +108,8 @@ class TrialRunner:
         begun = _Begun.read(self._workspace, trial, self._workload.identity(trial))
         tracked = on_first(self._accelerator, lambda: self._start_tracking(trial, begun.tracked_run))
         begun = dataclasses.replace(begun, tracked_run=tracked.run_id)
+        if self._accelerator.is_main_process:
+            tracked = self._with_wandb(tracked, trial)
         try:
             record = self._train_and_record(trial, tracked, begun, on_progress, request)
         except BaseException as error:
@@ -150,7 +154,7 @@ class TrialRunner:
         state_file = StateFile(path, begun.identity, self._accelerator, config.save_every_s, request)
         if self._accelerator.is_main_process:
             begun.write(self._workspace, trial)
-        curve = _LossCurve(tracked, f"{trial.task}/loss", config.log_every_updates)
+        curve = LossCurve(tracked, f"{trial.task}/loss", config.log_every_updates)
         done = 0
 
         def on_update(updates: int, loss: float) -> None:
@@ -257,19 +261,41 @@ class TrialRunner:
         save_file(stored, str(temporary), metadata)
         os.replace(temporary, path)
 
+    def _with_wandb(self, tracked: TrackedRun, trial: Trial) -> TrackedRun:
+        """The tracked run with a copy in Weights & Biases, where the settings ask for it."""
+        config = self._workload.config
+        if config.wandb is None:
+            return tracked
+        copy = SpokenWandbRun(
+            config.wandb,
+            run_id=tracked.run_id,
+            name=self._tracked_name(trial),
+            group=config.experiment,
+            config=self._tracked_settings(trial),
+            # Not in the workspace, which becomes the artefact.
+            directory=config.runs_dir.resolve(),
+        )
+        return dataclasses.replace(tracked, copy=copy)
+
+    def _tracked_name(self, trial: Trial) -> str:
+        return f"{self._workload.config.name}/{self._workload.directory.name}/{trial.name}"
+
+    def _tracked_settings(self, trial: Trial) -> dict[str, Any]:
+        settings = self._workload.settings
+        return {
+            **{name: settings[name] for name in ("model", "precision")},
+            "task": settings["tasks"][trial.task]
+            | {"training": self._settings(trial).model_dump(mode="json")},
+            "seed": trial.seed,
+            "initial": trial.initial,
+        }
+
     def _start_tracking(self, trial: Trial, resume: str | None) -> TrackedRun:
         workload, config = self._workload, self._workload.config
-        settings = workload.settings
         return self._track(
             config.experiment,
-            f"{config.name}/{workload.directory.name}/{trial.name}",
-            config={
-                **{name: settings[name] for name in ("model", "precision")},
-                "task": settings["tasks"][trial.task]
-                | {"training": self._settings(trial).model_dump(mode="json")},
-                "seed": trial.seed,
-                "initial": trial.initial,
-            },
+            self._tracked_name(trial),
+            config=self._tracked_settings(trial),
             tags={
                 "cloze.task": trial.task,
                 "cloze.initial": trial.initial,
@@ -363,25 +389,3 @@ class _Begun:
     @staticmethod
     def _path(workspace: Path, trial: Trial) -> Path:
         return workspace / IN_PROGRESS / f"{trial.name}.json"
-
-
-class _LossCurve:
-    """Sends the mean loss of some updates at a time."""
-
-    def __init__(self, tracked: TrackedRun, name: str, every: int) -> None:
-        self._tracked = tracked
-        self._name = name
-        self._every = every
-        self._losses: list[float] = []
-
-    def add(self, update: int, loss: float) -> None:
-        """Take the loss of an update."""
-        self._losses.append(loss)
-        if update % self._every == 0:
-            self.send(update)
-
-    def send(self, update: int) -> None:
-        """Send the mean of the losses that were not sent yet."""
-        if self._losses:
-            self._tracked.log_metrics({self._name: sum(self._losses) / len(self._losses)}, update)
-        self._losses = []

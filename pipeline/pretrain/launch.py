@@ -46,6 +46,7 @@ from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import log_size, read_new
 from pipeline.runs.log.sender import want_status
 from pipeline.runs.token_plan import UNBOUNDED_STEPS
+from pipeline.runs.wandb_client import require_client, wandb_environment
 
 _POLL_S = 0.5
 
@@ -60,6 +61,7 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
     from pipeline.runs.inputs import open_inputs
     from pipeline.runs.tracking import start_run
 
+    require_client(config.wandb)
     seen = SeenFiles()
     inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen)
     inputs.require_samples()
@@ -126,6 +128,7 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
     with signals.goes_on_by(f"cloze resume {run.typed}", kept="the run and its committed checkpoints"):
         logs.bind(run=run.path.name)
         config = run.config()
+        require_client(config.wandb)
         cluster = config.cluster
         largest, *smaller = config.group_sizes
         size = GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller))
@@ -201,7 +204,7 @@ def _train_with_restarts(
                 storage=run.ray_train,
                 max_failures=config.cluster.max_failures,
                 next_step=f"cloze resume {run.typed}",
-                environment={**tracking_environment(), **logs.environment()},
+                environment={**tracking_environment(), **wandb_environment(), **logs.environment()},
                 on_failure=lambda failure: record_lost_workers(run, failure, count_oom_kills() - oom_kills),
             )
             return

@@ -70,7 +70,9 @@ class Trainer:
         self.store = store_of(run, config)
         start = find_start(run, self.store, rank)
         first_step = 0 if start is None else start.state.step
-        self.reporter = closed_by(ending, Reporter(run, since=first_step, speaks=is_first))
+        self.reporter = closed_by(
+            ending, Reporter(run, since=first_step, speaks=is_first, wandb=config.wandb is not None)
+        )
         # Its alarm is taken back first: sending the rest of the log may take longer than a stall.
         closed_by(ending, self.heartbeat)
         self.spikes = SpikeGuard(run, config, writes=is_first)

@@ -31,6 +31,7 @@ from pipeline.runs.settings import (
     Phase,
     ProfileConfig,
     ScheduleConfig,
+    WandbConfig,
     ZeroConfig,
     must_be_multiple,
 )
@@ -48,6 +49,8 @@ class PretrainConfig(Config):
     """Directory that holds one directory per run."""
     experiment: str = "pretrain"
     """MLflow experiment."""
+    wandb: WandbConfig | None = None
+    """A copy of the run in Weights & Biases, whose key is in WANDB_API_KEY or ~/.netrc; null makes none."""
     data: DataConfig
     """The token stores, their mixture, and the held-out share."""
     model: NetworkChoice
@@ -301,7 +304,7 @@ class PretrainConfig(Config):
 
 
 IDENTITY_EXCLUDES = frozenset(
-    {"name", "runs_dir", "experiment", "cluster", "checkpoint", "zero", "guards", "profile"}
+    {"name", "runs_dir", "experiment", "wandb", "cluster", "checkpoint", "zero", "guards", "profile"}
 )
 """Settings that may change between a run and its resumption: they change no update."""
 _PLACES = frozenset({"teacher", "runs_dir"})

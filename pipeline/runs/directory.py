@@ -10,6 +10,8 @@ runs/NAME-1a2b3c4d/
     log.status      the status that the run is to have in MLflow; absent once MLflow has been told
     log.errors      output of the sending process; empty when all is well
     .log.sender     host and process id of the process that sends for the newest attempt
+    wandb.sent      bytes of the log that the client of Weights & Biases has, where a run asks for a copy there
+    wandb.errors    output of the process that copies; wandb/ is written by the client
     skipped.json    the data that is left out after loss spikes
     verified.json   which files of its data were hashed, and need not be as long as they are unchanged
     owner.json      the fence: which group of workers the run belongs to
@@ -100,6 +102,8 @@ class RunDirectory:
     log_sender = _Place(".log.sender")
     log_status = _Place("log.status")
     log_errors = _Place("log.errors")
+    wandb_sent = _Place("wandb.sent")
+    wandb_errors = _Place("wandb.errors")
     skipped = _Place("skipped.json")
     verified = _Place("verified.json")
     owner = _Place("owner.json")

@@ -20,6 +20,17 @@ _DURATION = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+class WandbConfig(Config):
+    """A copy of metrics and settings in Weights & Biases, whose client is installed apart: `pip install wandb`."""
+
+    project: str = Field(default="cloze", pattern=r"^[^/\\#?%:\s]{1,128}$")
+    """Project that runs appear in; up to 128 characters without blanks and / \\ # ? % :."""
+    entity: str | None = None
+    """User or team that the project belongs to; null takes the client's default."""
+    offline: bool = False
+    """Whether everything stays on disk until `wandb sync` sends it."""
+
+
 class StoreConfig(Config):
     """One token store of the training mixture."""
 

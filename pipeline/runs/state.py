@@ -53,7 +53,7 @@ def state_of(run: RunDirectory) -> RunState:
         return RunState("lost", str(last.get("message", "")))
     if last["event"] == Event.LAUNCHED:
         return _by_driver(run, last)
-    if last["event"] == Event.FINISHED or _made_last_step(run):
+    if last["event"] == Event.FINISHED or made_last_step(run):
         return RunState("finished")
     if last["event"] == Event.PREEMPTED:
         return RunState("preempted", f"at step {last.get('step')}: {last.get('reason')}")
@@ -104,7 +104,7 @@ def is_held(run: RunDirectory) -> bool:
     return is_in_use(run.path)
 
 
-def _made_last_step(run: RunDirectory) -> bool:
+def made_last_step(run: RunDirectory) -> bool:
     """Whether the checkpoint of the last step was saved: without a driver, no process records the end."""
     logged = last_logged(run, LogKind.CHECKPOINT)
     if logged is None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
@@ -72,12 +72,22 @@ def connect(uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
+class RunCopy(Protocol):
+    """A copy of a run in another service. Its methods raise nothing."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def finish(self, *, failed: bool) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
     """An MLflow run that is written to directly, for short work that may fail when tracking fails."""
 
     uri: str
     run_id: str
+    copy: RunCopy | None = None
+    """Gets the same metrics."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int, model_id: str | None = None) -> None:
         """Log values of one step; `model_id` ties them to the logged model they were measured on."""
@@ -85,10 +95,14 @@ class TrackedRun:
 
         now = int(time.time() * 1000)
         batch = [Metric(name, value, now, step, model_id=model_id) for name, value in metrics.items()]
+        if self.copy is not None:
+            self.copy.log(metrics, step)
         connect(self.uri).log_batch(self.run_id, metrics=batch)
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run as `FINISHED` or `FAILED`."""
+        if self.copy is not None:
+            self.copy.finish(failed=status != "FINISHED")
         connect(self.uri).set_terminated(self.run_id, status)
 
 
@@ -103,6 +117,13 @@ def told_of(error: Exception) -> str:
     """The message of an error of a tracking store, with what to do where the store wants credentials."""
     told = f"{type(error).__name__}: {message_without_credentials(str(error))}"
     return f"{told}\n{CREDENTIALS_HINT}" if refused(error) else told
+
+
+def without_secrets(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings as a tracking store may have them: all of its users see them."""
+    if has_credentials(told := orjson.dumps(dict(config), default=str).decode()):
+        return orjson.loads(without_credentials(told))
+    return config
 
 
 def start_run(
@@ -125,10 +146,7 @@ def start_run(
     uri = tracking_uri(runs_dir)
     from mlflow.entities import Param, RunTag
 
-    # Settings are visible to all users of the server.
-    if has_credentials(told := orjson.dumps(dict(config), default=str).decode()):
-        config = orjson.loads(without_credentials(told))
-
+    config = without_secrets(config)
     with _tracking_errors(uri):
         if uri.startswith(f"{_SQLITE}/"):
             _make_tables(uri)

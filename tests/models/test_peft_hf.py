@@ -8,6 +8,7 @@ import peft
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForSequenceClassification
 
 from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
@@ -16,6 +17,7 @@ from models.hf.networks import carrier_of, ended_by, their_inputs
 from models.initialization import init_weights
 from models.peft.apply import apply_peft, trained_parameters
 from models.peft.hf import save_peft_directory, to_peft
+from models.peft.prefix import Prefix
 from models.peft.settings import AdapterSettings, LoraSettings, PeftSettings, PrefixSettings
 from tests.models.hf_oracle import random_network
 from tests.models.hf_parity import TOKENS, padding, some_tokens
@@ -72,6 +74,18 @@ def trained(model: nn.Module, settings: PeftSettings) -> nn.Module:
     return model.eval()
 
 
+@torch.no_grad()
+def trained_prefixes(model: nn.Module, settings: PrefixSettings) -> torch.Tensor:
+    """Give a network prefixes, but leave its head as it is. Returns them as `peft` has them: [length, width]."""
+    apply_peft(model, settings, 1)
+    generator = torch.Generator().manual_seed(4)
+    prefixes = [module for module in model.eval().modules() if isinstance(module, Prefix)]
+    for prefix in prefixes:
+        assert prefix.pair is not None
+        prefix.pair.add_(torch.randn(prefix.shape, generator=generator), alpha=0.5)
+    return torch.stack([prefix.keys_and_values().permute(2, 0, 1, 3) for prefix in prefixes], 1).flatten(1)
+
+
 def on_export(directory, base: nn.Module, model: nn.Module, config, head: Head, family: str) -> Any:
     """The network of `peft` that has the base from one directory and what was trained from another."""
     import transformers
@@ -125,6 +139,36 @@ def test_prefix_computes_the_same_before_the_network_it_started_from(tmp_path, f
     ids = some_tokens(2, 9, 1)
     expected = theirs(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
     torch.testing.assert_close(model.logits(ids), expected, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["BERT", "RoBERTa", "ELECTRA"])
+def test_prefix_of_an_encoder_differs_there_by_the_positions_of_the_text_alone(tmp_path, family):
+    """Why it is refused: the table of positions, moved by the length of the prefix, makes the networks equal."""
+    head, length = "sequence_classification", 5
+    config = TransformerConfig(**{**FAMILIES[family], **SIZES})
+    model: Any = random_network(config, head, 1, 3)
+    save_hf_directory(tmp_path, model.state_dict(), config, TOKENS, head=head, family=family)
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    pairs = trained_prefixes(model, PrefixSettings(length=length))
+    settings = peft.PrefixTuningConfig(
+        task_type="SEQ_CLS",
+        num_virtual_tokens=length,
+        num_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        token_dim=config.hidden_size,
+        num_transformer_submodules=1,
+    )
+    theirs = peft.get_peft_model(theirs, settings).eval()
+    theirs.prompt_encoder["default"].embedding.weight.copy_(pairs)
+    ids, mask = some_tokens(2, 9, 1), torch.ones(2, 9, dtype=torch.bool)
+    expected = theirs(input_ids=ids, attention_mask=mask.long()).logits
+    (here,) = carrier_of(config, head).outputs(model, ids, mask, None).values()
+    assert (here - expected).abs().max() > 1e-3
+    positions = model.encoder.embeddings.positions.weight
+    positions.copy_(positions.roll(-length, 0))
+    (moved,) = carrier_of(config, head).outputs(model, ids, mask, None).values()
+    torch.testing.assert_close(moved, expected, atol=1e-5, rtol=0)
 
 
 def test_methods_and_families_that_peft_has_not_are_refused():

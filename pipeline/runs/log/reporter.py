@@ -12,6 +12,7 @@ from pipeline.runs.events import Event
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.log.sender import Sender
+from pipeline.runs.log.wandb_sender import WandbSender
 
 _CLOSE_TIMEOUT_S = 30.0
 
@@ -19,20 +20,23 @@ _CLOSE_TIMEOUT_S = 30.0
 class Reporter:
     """Writes the log and the history of a run."""
 
-    def __init__(self, run: RunDirectory, *, since: int, speaks: bool) -> None:
+    def __init__(self, run: RunDirectory, *, since: int, speaks: bool, wandb: bool = False) -> None:
         """
         Args:
             since: the step that this attempt begins at.
+            wandb: whether Weights & Biases gets a copy.
         """
         self._run = run
         self._log: RunLog | None = None
-        self._sender: Sender | None = None
+        self._senders: list[Sender | WandbSender] = []
         if not speaks:
             return
         info = run.info
         self._log = RunLog(run, since=since)
         if info.tracking_uri:
-            self._sender = Sender(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
+            self._senders.append(Sender(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name))
+        if wandb:
+            self._senders.append(WandbSender(run))
 
     def history(self, event: Event, **details: Any) -> None:
         """Add to the run's history, which is for operators."""
@@ -66,9 +70,8 @@ class Reporter:
         """Send the rest of the log, for half a minute at most."""
         if self._log is not None:
             self._log.close()
-        if self._sender is None:
-            return
-        if unsent := self._sender.close(_CLOSE_TIMEOUT_S):
-            # A disk that is full must not hide why the run ended.
-            with suppress(StorageError):
-                self._run.record_event(Event.TRACKING_BEHIND, message=unsent)
+        for sender in self._senders:
+            if unsent := sender.close(_CLOSE_TIMEOUT_S):
+                # A disk that is full must not hide why the run ended.
+                with suppress(StorageError):
+                    self._run.record_event(Event.TRACKING_BEHIND, message=unsent)

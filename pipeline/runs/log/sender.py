@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,14 @@ EVENT_TAG = "cloze.last_{kind}"
 """Tag of a run: the newest event of a kind, such as `cloze.last_spike`, as JSON."""
 FINAL_STATUSES = ("FINISHED", "FAILED", "KILLED")
 _MAX_METRICS_PER_BATCH = 1000
-_POLL_S = 1.0
+POLL_S = 1.0
 """Seconds between two looks for lines to send."""
-_RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 _LAST_TRIES = 2
 """Tries to send the rest of the log when the run has ended and the store does not answer."""
 _ORPHAN_S = 30
 """Seconds that the process has to send the rest of the log after rank 0 was killed."""
-_GOODBYE = b"!"
+GOODBYE = b"!"
 """Rank 0's last word. A pipe that closes without it means that rank 0 died."""
 _NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
 
@@ -73,17 +73,7 @@ class Sender:
         self._problem = ""
         try:
             want_status(run, "RUNNING")
-            with run.log_errors.open("wb") as errors:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    env=_environment(uri),
-                    # Signals for the training's process group (Ctrl-C, a scheduler's SIGTERM) are not for it: it ends
-                    # when rank 0 has nothing more to say.
-                    start_new_session=True,
-                )
+            self._process = start_beside(command, run.log_errors, _environment(uri))
         except OSError as error:
             # No process, no memory, no room: training does without, and `close` tells.
             self._problem = str(error)
@@ -100,16 +90,42 @@ class Sender:
         """Send the rest of the log, for at most `timeout_s`. Returns why entries stay unsent, or an empty string."""
         output = b""
         if self._process is not None:
-            try:
-                output, _ = self._process.communicate(_GOODBYE, timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.communicate()
-                output = b"it is slow"
+            output = say_goodbye(self._process, timeout_s)
         if unsent_bytes(self._run) == 0:
             return ""
         reason = output.decode(errors="replace").strip() or self._problem or f"see {self._run.log_errors}"
         return f"{self._uri} did not take everything ({reason})"
+
+
+def start_beside(
+    command: Sequence[str], errors: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process that sends a log until its standard input ends.
+
+    Raises:
+        OSError: no process, no memory, no room.
+    """
+    with errors.open("wb") as stream:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            env=environment,
+            # Signals for the training's process group (Ctrl-C, a scheduler's SIGTERM) are not for it: it ends when
+            # rank 0 has nothing more to say.
+            start_new_session=True,
+        )
+
+
+def say_goodbye(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+    """Let a sending process send the rest, for at most `timeout_s`; returns its last words."""
+    try:
+        return process.communicate(GOODBYE, timeout=timeout_s)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return b"it is slow"
 
 
 def unsent_bytes(run: RunDirectory) -> int:
@@ -197,15 +213,20 @@ class _Sending:
             self._run.log_status.unlink()
 
 
+def numbers_of(entry: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of an entry by the names that they have in tracking stores."""
+    prefix = METRIC_PREFIXES.get(entry["kind"], f"{entry['kind']}/")
+    return {
+        _NOT_IN_A_KEY.sub("_", f"{prefix}{name}"): float(value)
+        for name, value in entry["data"].items()
+        if isinstance(value, int | float)
+    }
+
+
 def _metrics_of(entry: Mapping[str, Any]) -> list[Any]:
     from mlflow.entities import Metric
 
-    prefix = METRIC_PREFIXES.get(entry["kind"], f"{entry['kind']}/")
-    return [
-        Metric(_NOT_IN_A_KEY.sub("_", f"{prefix}{name}"), float(value), entry["time_ms"], entry["step"])
-        for name, value in entry["data"].items()
-        if isinstance(value, int | float)
-    ]
+    return [Metric(name, value, entry["time_ms"], entry["step"]) for name, value in numbers_of(entry).items()]
 
 
 def _tell(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
@@ -272,12 +293,18 @@ def _one_sender(run: RunDirectory, timeout_s: float) -> Iterator[None]:
 def _environment(uri: str) -> dict[str, str]:
     """The environment of the sending process: it imports from the same places, sees no GPU, and repeats requests in its
     own loop only. The store's URI is here and not among its arguments, which all users of the machine can read."""
-    return os.environ | {
+    return environment_beside() | {
         "MLFLOW_TRACKING_URI": connection_uri(uri),
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    }
+
+
+def environment_beside() -> dict[str, str]:
+    """The environment of a process that imports from the same places as this one and sees no GPU."""
+    return os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     }
 
 
@@ -309,11 +336,11 @@ def keep_sending(run: RunDirectory, *, uri: str, run_id: str, model_name: str) -
     word: bytes | None = None
     while True:
         if word is None:
-            word = _last_word(_RETRY_S[min(failures, len(_RETRY_S)) - 1] if failures else _POLL_S)
+            word = last_word(RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else POLL_S)
             if word == b"" and _is_newest(run):
                 want_status(run, "KILLED")
         else:
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
         reason = ""
         try:
             send_log(run, uri=uri, run_id=run_id, model_name=model_name)
@@ -324,17 +351,17 @@ def keep_sending(run: RunDirectory, *, uri: str, run_id: str, model_name: str) -
         if word is not None:
             last_tries -= 1
             # No process waits for this one when rank 0 is dead: it tries until its time is over.
-            if not failures or (word == _GOODBYE and not last_tries):
+            if not failures or (word == GOODBYE and not last_tries):
                 return reason
 
 
-def _last_word(timeout_s: float) -> bytes | None:
+def last_word(timeout_s: float) -> bytes | None:
     """Rank 0's last word, which is empty when it died; None when it said nothing for so long."""
     if not select.select([0], [], [], timeout_s)[0]:
         return None
     # This process outlives rank 0 by so much at most.
     signal.alarm(_ORPHAN_S)
-    return os.read(0, len(_GOODBYE))
+    return os.read(0, len(GOODBYE))
 
 
 def _is_newest(run: RunDirectory) -> bool:
