@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,17 @@ def records(path: Path) -> list[Any]:
 
 
 def attempts(directory: Path) -> list[list[Any]]:
-    """The records of each attempt, in order."""
-    return [records(path) for path in sorted(directory.glob("wandb/offline-run-*/*.wandb"))]
+    """The records of each attempt, in order. The client's own process may write the last ones after its run has ended:
+    this waits for them."""
+    paths = sorted(directory.glob("wandb/offline-run-*/*.wandb"))
+    while not all("exit" in kinds(records(path)) for path in paths):
+        time.sleep(0.1)
+    return [records(path) for path in paths]
+
+
+def kinds(attempt: list[Any]) -> list[str]:
+    """What the records are."""
+    return [record.WhichOneof("record_type") for record in attempt]
 
 
 def rows(attempt: list[Any]) -> list[dict[str, Any]]:

@@ -102,7 +102,7 @@ def test_killed_run_continues_after_the_finished_trainings(make_config, checkpoi
     trained = count_trainings(monkeypatch, die_in=3)
     with pytest.raises(KeyboardInterrupt):
         finetune(config, checkpoint, track=recorder)
-    assert [r.status for r in recorder.runs] == ["FINISHED", "FINISHED", "FAILED"]
+    assert [r.status for r in recorder.runs] == ["FINISHED", "FINISHED", "KILLED"]
     assert not scores_directory(config, checkpoint).exists()
     del trained[:]
     monkeypatch.setattr(trials, "train", trained.original)
