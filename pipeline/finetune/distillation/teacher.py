@@ -94,11 +94,10 @@ def load_teacher(teacher: Teacher, task: PreparedTask, device: torch.device) -> 
     Raises:
         MismatchError: the teacher has another head than the task needs.
     """
-    import torch
-
+    from models.initialization import without_memory
     from models.weights import check_tensors
 
-    with torch.device("meta"):
+    with without_memory():
         model = task.build()
     tensors = dict(teacher.pretrained.state_dict())
     try:
