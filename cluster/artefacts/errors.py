@@ -242,5 +242,6 @@ def exit_codes() -> dict[int, type[ClozeError]]:
     while pending:
         cls = pending.pop()
         found[cls.exit_code] = cls
-        pending.extend(cls.__subclasses__())
+        # Ray makes further subclasses for errors that it carries.
+        pending.extend(each for each in cls.__subclasses__() if each.__module__ == __name__)
     return dict(sorted(found.items()))

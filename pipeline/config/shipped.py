@@ -17,7 +17,7 @@ FOLDER = "configs"
 SHIPPED = Path(__file__).resolve().parents[2] / FOLDER
 """Beside the packages, in a clone and where they are installed."""
 SUFFIX = ".yaml"
-PARTS = frozenset({"models", "cluster", "filters", "demo"})
+PARTS = frozenset({"models", "cluster", "filters", "demo", "road", "ladder"})
 """Folders of configurations that other ones name as `base`, or that one command has for itself: `demo/pretrain` is not
 meant by `pretrain`."""
 _COMMENT = re.compile(r"#\s?(.*)")
@@ -47,7 +47,7 @@ def list_shipped() -> list[ShippedConfig]:
     """All of them, by name."""
     return [
         ShippedConfig(path.relative_to(SHIPPED).with_suffix("").as_posix(), path)
-        for path in sorted(SHIPPED.glob(f"*/*{SUFFIX}"))
+        for path in sorted(SHIPPED.rglob(f"*{SUFFIX}"))
     ]
 
 

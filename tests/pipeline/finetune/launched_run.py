@@ -16,7 +16,7 @@ from models.config import TransformerConfig
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.encoding import EncodedExamples
 from pipeline.finetune.evaluation import evaluate, evaluation_loader
-from pipeline.finetune.forms.classification.task import ClassificationTask, token_reader
+from pipeline.finetune.forms.classification.task import CLASSIFIERS, ClassificationTask, token_reader
 from pipeline.finetune.processes import make_accelerator, on_first
 from pipeline.finetune.run import finetune
 from pipeline.finetune.tasks.sst2 import Sst2Config
@@ -44,7 +44,8 @@ def gathered(accelerator, count: int) -> int:
     encoded = EncodedExamples(rows, None, np.zeros(count, dtype=np.int64))
     tokenizer: Any = SimpleNamespace(pad_id=0)
     network, config = TransformerConfig(), Sst2Config(path=Path())
-    task = ClassificationTask(network, encoded, encoded, (), ("a",), config, token_reader(network, tokenizer))
+    read, scorer = token_reader(network, tokenizer), CLASSIFIERS[network.network].scorer
+    task = ClassificationTask(network, encoded, encoded, (), ("a",), config, read, scorer)
     logits = evaluate(accelerator, Echo(), task, evaluation_loader(accelerator, task))
     assert logits[:, 0].tolist() == list(range(count))
     return len(logits)

@@ -68,6 +68,8 @@ def measured_by(task) -> set[str]:
         return {*ROUGE_NAMES, *TRANSLATION_METRICS}
     if task.form == "tags":
         return set(config.measure([TaggedSentence("1", ("a",), ("O",))], [["O"]]))
+    if task.form == "instructions":
+        return set(config.measure((), losses=1.0, tokens=1, written=None))
     if task.form == "choices":
         example = Choices("1", (("a", "b"), ("a", "c")), 0, accepted=(0,), answers=("b", "c"))
         return set(config.measure([example], np.eye(2)[:1]))

@@ -43,10 +43,13 @@ def signals_in_update(number: int, *signals: int) -> Iterator[list[int]]:
         return original(self, update, batch)
 
     Updater.make = make
+    # In programs in the background of a shell, SIGINT is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield made
     finally:
         Updater.make = original
+        signal.signal(signal.SIGINT, before)
 
 
 def statuses(config) -> list[tuple[str, str]]:

@@ -111,7 +111,7 @@ def test_mistakes_are_answered_in_words(
     network = load_features(str(theirs.bert(tmp_path / "model")), NOWHERE)
     with pytest.raises(ClozeError, match=message):
         find_neighbors(network, find_occurrences(text, word), occurrence, layer)
-    with pytest.raises(ClozeError, match="no file"):
+    with pytest.raises(ClozeError, match="no text file"):
         find_occurrences(tmp_path / "absent.txt", "play")
 
 
