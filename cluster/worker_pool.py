@@ -62,8 +62,7 @@ def run_pool(
         max_task_retries=RESTARTS,
         max_concurrency=2,
     )(_Actor)
-    # In a list, because Ray warns of references that an actor needs to be restarted; this one outlives the pool.
-    shared = [ray.put(make_worker)]
+    shared = ray.put(make_worker)
     actors = [remote.remote(shared) for _ in range(min(num_workers, len(items)))]
     waiting = deque(items)
     running = {
@@ -105,10 +104,7 @@ def run_pool(
 class _Actor(Generic[Item, Result]):
     """A worker in a process of its own."""
 
-    def __init__(self, shared: list[Any]) -> None:
-        import ray
-
-        make_worker: Callable[[], Worker[Item, Result]] = ray.get(shared[0])
+    def __init__(self, make_worker: Callable[[], Worker[Item, Result]]) -> None:
         self._worker = make_worker()
 
     def work(self, item: Item) -> Result:

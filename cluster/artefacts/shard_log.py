@@ -141,7 +141,7 @@ class ShardProgress:
     started_s: float
     """Unix time of the start, by the driver's clock; so is `last_s`."""
     last_s: float
-    """Unix time of the last finished shard; that of the start before there is one."""
+    """Unix time of the last finished shard, or of the start before there is one."""
     seconds_left: float | None
     """Estimate at `last_s`; None before a shard is finished."""
 

@@ -33,7 +33,7 @@ class ComparisonConfig(Config):
     """Arms that a paper compared."""
 
     title: str
-    """What is compared, for tables."""
+    """The comparison in a few words, for tables."""
     arms: tuple[str, ...] = Field(min_length=2)
     """Names of arms in the order that the paper found, the lowest scores first."""
     tasks: tuple[str, ...] = Field(min_length=1)

@@ -1,4 +1,4 @@
-"""Signed artefacts are read, and nothing that somebody else made or changed."""
+"""Signed artefacts are read, and nothing of another maker, and nothing changed."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def kill_a_worker(out: Path) -> int:
 
 
 def test_sigterm_lets_all_workers_save_and_the_same_command_goes_on(ray, folder):
-    training = {"epochs": 25, "batch_size": 8, "max_length": 16}
+    training = {"epochs": 150, "batch_size": 8, "max_length": 16}
     changes = {
         "side_by_side": 2,
         "training": training,

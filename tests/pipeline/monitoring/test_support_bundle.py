@@ -83,7 +83,7 @@ def test_secrets_that_were_planted_everywhere_are_in_no_bundle(run: RunDirectory
     (home / ".netrc").write_text(f"machine host login me password {PLANTED}-in-netrc\n")
     (home / ".env").write_text(f"WANDB_API_KEY={PLANTED}-in-dotenv\n")
     for place in (run.config_file, run.path / "config.yaml.1"):
-        # An earlier version of the file, as somebody edited it.
+        # An earlier version of the file, as an editor left it.
         text = run.config_file.read_text().rpartition("# xxh3")[0]
         place.write_text(f"{text}db_password: {PLANTED}-in-settings\nstore: {uri}\n")
     with run.log.open("a") as log:
