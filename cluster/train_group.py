@@ -132,8 +132,10 @@ def _run_once(
     """
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
+
+    from cluster.process_group import OwnAddressConfig
 
     trainer = TorchTrainer(
         _worker_main,
@@ -144,7 +146,7 @@ def _run_once(
             # By reference: Ray's dashboard shows the arguments of a group.
             "environment": [ray.put(dict(environment))],
         },
-        torch_config=TorchConfig(backend="nccl" if size.gpus_per_worker else "gloo"),
+        torch_config=OwnAddressConfig(backend="nccl" if size.gpus_per_worker else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=size.workers,
             use_gpu=bool(size.gpus_per_worker),

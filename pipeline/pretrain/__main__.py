@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from cluster.train_group import Rank
     from pipeline.runs.directory import RunDirectory
 
-_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-"""The variables that torchrun would set for a group of one."""
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+"""Variables that torchrun would set for a group of one."""
 
 
 def main() -> None:
@@ -70,6 +70,7 @@ def _main(directory: str) -> None:
 def _train(run: RunDirectory, rank: Rank) -> None:
     import torch
     import torch.distributed as dist
+    from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
     from cluster.artefacts.errors import ClozeError
     from cluster.stopping import stop_on_sigterm
@@ -82,7 +83,11 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     first = rank.rank == 0
     if trains_on_cuda():
         torch.cuda.set_device(rank.local_rank)
-    dist.init_process_group("nccl" if trains_on_cuda() else "gloo")
+    # A process alone opens no port.
+    store = None if "MASTER_ADDR" in os.environ else HashStore()
+    dist.init_process_group(
+        "nccl" if trains_on_cuda() else "gloo", store=store, rank=rank.rank, world_size=rank.world_size
+    )
     grace_s = from_rank_zero(run.config().guards.grace_s if first else None)
     next_step = f"cloze resume {run.typed}"
     try:

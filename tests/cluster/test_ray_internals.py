@@ -20,6 +20,8 @@ PRIVATE_NAMES = {
     "ray.exceptions.RayActorError.preempted": "read in train_group.py",
     "ray.train.v2.api.exceptions.PreemptionError": "told from lost workers in train_group.py",
     "ray.train.v2.api.exceptions.TrainingFailedError": "caught in train_group.py",
+    "ray.train.torch.config._TorchBackend": "its start is replaced in process_group.py",
+    "ray.train.torch.config._set_torch_distributed_env_vars": "called in process_group.py",
     "ray.train.v2.api.exceptions.ControllerError": "distinguished from lost workers in train_group.py",
 }
 """Private or undocumented names of Ray that cloze touches, and where."""

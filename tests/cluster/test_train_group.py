@@ -104,9 +104,25 @@ class DiesOnArrival:
         raise AssertionError("never reached")
 
 
+def note_listeners(argument: Mapping[str, Any], rank: Rank) -> None:
+    import psutil
+    import torch.distributed as dist
+
+    dist.barrier()
+    sockets = psutil.Process().net_connections("inet")
+    listening = {each.laddr.ip.removeprefix("::ffff:") for each in sockets if each.status == "LISTEN"}
+    Path(argument["starts"]).with_name(f"rank-{rank.rank}").write_text(" ".join(sorted(listening)))
+    dist.barrier()
+
+
 def dies(argument: Mapping[str, Any], rank: Rank) -> None:
     note_start(argument)
     os.kill(os.getpid(), 9)
+
+
+def test_a_group_on_this_machine_listens_on_loopback_addresses_only(tmp_path: Path):
+    run(note_listeners, tmp_path, workers=2, max_failures=0)
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in (0, 1)] == ["127.0.0.1"] * 2
 
 
 def test_what_one_rank_says_ends_the_group_while_the_others_wait_for_it(tmp_path: Path):
