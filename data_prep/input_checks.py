@@ -11,6 +11,7 @@ from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.evaluation import check_evaluation_texts
 from data_prep.filters.chain import FilterChain
 from data_prep.sources import source_of
+from data_prep.takedown import read_ids
 from data_prep.tokenizers.config import PretrainedTokenizer
 from data_prep.tokenizers.pretrained import find_tokenizer
 
@@ -29,6 +30,8 @@ def check_inputs(config: PreparationConfig, evaluation_texts: EvaluationTexts | 
         config.decontaminate,
         evaluation_texts,
     )
+    if (listed := config.takedown) is not None:
+        found += _errors([("takedown", lambda: read_ids(listed))])
     if len(found) == 1:
         raise found[0][1]
     problems = tuple(problem for key, error in found for problem in as_problems(key, error))
@@ -62,7 +65,11 @@ def find_input_errors(
         checks.append(("tokenizer.path", lambda: find_tokenizer(tokenizer.path)))
     if decontaminate is not None:
         checks.append(("decontaminate", lambda: check_evaluation_texts(decontaminate, evaluation_texts)))
-    errors = []
+    return _errors(checks)
+
+
+def _errors(checks: Sequence[tuple[str, Callable[[], Any]]]) -> list[tuple[str, ClozeError]]:
+    errors: list[tuple[str, ClozeError]] = []
     for key, check in checks:
         try:
             check()

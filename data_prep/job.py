@@ -4,6 +4,7 @@
     dedup/            per document shard, the rows that are kept
     decontamination/  the same without what evaluation sets hold, where that is asked for
     tokenizer/        tokenizer.json
+    takedown/         the rows without documents that were taken down, where there is a list of them
     tokens/           one Arrow shard per document shard
 
 Every stage is a `build_sharded_artefact`: finished and intact shards are confirmed, missing or
@@ -28,7 +29,9 @@ from data_prep.stages.collect import collect
 from data_prep.stages.decontaminate import decontaminate
 from data_prep.stages.deduplicate import deduplicate
 from data_prep.stages.make_tokenizer import make_tokenizer
+from data_prep.stages.take_down import take_down
 from data_prep.stages.tokenize import tokenize
+from data_prep.takedown import read_ids
 from data_prep.workspace import Workspace
 
 
@@ -40,7 +43,7 @@ class Prepared:
     documents: Manifest
     dedup: Manifest
     selection: Manifest
-    """Which documents were tokenised: the last decision, of deduplication or of decontamination."""
+    """Which documents were tokenised: the last decision, of deduplication, decontamination or takedown."""
     tokenizer: Manifest
     tokens: Manifest
 
@@ -78,6 +81,8 @@ def prepare(
         dedup = deduplicate(job, documents)
         selection = _decontaminate(job, documents, dedup, evaluation_texts)
         tokenizer = make_tokenizer(job, documents, selection)
+        if config.takedown is not None:
+            selection = take_down(job, documents, selection, read_ids(config.takedown))
         tokens = tokenize(job, documents, selection, tokenizer)
     return Prepared(config.out, documents, dedup, selection, tokenizer, tokens)
 

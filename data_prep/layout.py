@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-DOCUMENTS, DEDUP, DECONTAMINATION = "documents", "dedup", "decontamination"
+DOCUMENTS, DEDUP, DECONTAMINATION, TAKEDOWN = "documents", "dedup", "decontamination", "takedown"
 TOKENIZER, TOKENS = "tokenizer", "tokens"
-STAGES = (DOCUMENTS, DEDUP, DECONTAMINATION, TOKENIZER, TOKENS)
+STAGES = (DOCUMENTS, DEDUP, DECONTAMINATION, TOKENIZER, TAKEDOWN, TOKENS)
 """Directory names, in the order in which they are made; also the artefacts' kinds."""
 WORK = "work"
 """Directory of the artefacts that only lead to those: signatures, buckets, counts. Without it everything can be

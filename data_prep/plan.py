@@ -10,7 +10,7 @@ from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_checks import check_inputs
 from data_prep.inputs import group_inputs, list_inputs
-from data_prep.layout import DECONTAMINATION, STAGES
+from data_prep.layout import DECONTAMINATION, STAGES, TAKEDOWN
 
 
 def plan_preparation(
@@ -47,7 +47,8 @@ def plan_preparation(
             "largest_shard_bytes": max(map(sum, shards), default=0),
         }
     totals = {key: sum(own[key] for own in sources.values()) for key in ("files", "size_bytes", "shards")}
-    wanted = [name for name in STAGES if name != DECONTAMINATION or config.decontaminate.tasks]
+    left_out = {DECONTAMINATION: not config.decontaminate.tasks, TAKEDOWN: config.takedown is None}
+    wanted = [name for name in STAGES if not left_out.get(name)]
     stages = {name: _state(config.out, name) for name in wanted}
     plan = {
         "name": config.name,

@@ -20,7 +20,7 @@ from cluster.artefacts.manifest import MANIFEST_NAME, Manifest
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of, open_artefact
 from data_prep.hashing import as_fraction, hash_strings
-from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TOKENIZER_FILE, TOKENS
+from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TAKEDOWN, TOKENIZER_FILE, TOKENS
 from data_prep.token_files import TokenFile, categories, spanning
 from data_prep.token_writer import SIDECARS
 
@@ -290,7 +290,7 @@ class TokenStore:
         shards = self._file_number(numbers)
         for shard in np.unique(shards).tolist():
             rows = numbers[shards == shard] - self._first_of_file[shard]
-            selection = read_selection(self.path.parent / self._selection_kind, shard)
+            selection = read_selection(self.path.parent / self.selection_kind, shard)
             yield from documents.read_selected(shard, selection.take(rows))
 
     def document_and_removed(self, document: int) -> tuple[Document, Document, np.ndarray]:
@@ -305,7 +305,7 @@ class TokenStore:
 
         number = range(self.num_documents)[document]
         shard = int(self._file_number(number))
-        selection = read_selection(self.path.parent / self._selection_kind, shard)
+        selection = read_selection(self.path.parent / self.selection_kind, shard)
         own = selection.take(np.array([self._row(number)]))
         documents = DocumentStore.open(self.path.parent / DOCUMENTS, verify=False)
         (whole,) = documents.read_selected(shard, own.with_whole_texts())
@@ -314,10 +314,10 @@ class TokenStore:
         return replace(whole, text=remove_spans(whole.text, own.spans)), whole, own.spans
 
     @property
-    def _selection_kind(self) -> str:
+    def selection_kind(self) -> str:
         """The artefact that decided which documents are here."""
         kinds = {entry.kind for entry in self.manifest.inputs}
-        return DECONTAMINATION if DECONTAMINATION in kinds else DEDUP
+        return next(kind for kind in (TAKEDOWN, DECONTAMINATION, DEDUP) if kind in kinds or kind == DEDUP)
 
     def _file_number(self, documents: Any) -> Any:
         """Which file a document is in, or each of [n] documents."""

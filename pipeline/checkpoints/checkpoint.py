@@ -222,6 +222,6 @@ def _total_alone(loss: float | None) -> dict[str, float]:
     return {} if loss is None else {TOTAL: loss}
 
 
-def set_aside(checkpoint: Path) -> Path:
-    """Rename a damaged checkpoint so that nothing takes it for one; returns the new path."""
-    return checkpoint.rename(free_name(checkpoint.with_name(f"{checkpoint.name}.corrupt")))
+def set_aside(checkpoint: Path, why: str) -> Path:
+    """Rename a checkpoint to `step-*.WHY`, so that a run does not go on from it; returns the new path."""
+    return checkpoint.rename(free_name(checkpoint.with_name(f"{checkpoint.name}.{why}")))

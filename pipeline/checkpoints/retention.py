@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ class Retention:
     """So many of the newest."""
     keep_every_steps: int | None = None
     """All whose step is a multiple of this."""
+    pinned: Callable[[], Collection[int]] = tuple
+    """Steps that others use; asked before every deletion."""
 
 
 def newest_good(
@@ -51,11 +53,15 @@ def newest_good(
     return None, messages
 
 
-def best_step(store: CheckpointStore) -> int | None:
+def best_step(store: CheckpointStore, until: int | None = None) -> int | None:
     """The checkpoint that was best by the metric that the newest one names, the earlier one of equals; None when none
-    was evaluated."""
+    was evaluated.
+
+    Args:
+        until: the last step that counts; None for all.
+    """
     found: list[tuple[int, str, dict[str, float]]] = []
-    for step in store.steps():
+    for step in (one for one in store.steps() if until is None or one <= until):
         # What cannot be read is not the best.
         with suppress(CorruptArtefactError):
             found.append((step, *evaluated(store.manifest(step).stats)))
@@ -74,7 +80,7 @@ def apply_retention(store: CheckpointStore, retention: Retention) -> list[int]:
         StorageError: some could not be deleted; all others were. The next call tries again.
     """
     steps = store.steps()
-    kept = {*steps[-retention.keep_last :], best_step(store)}
+    kept = {*steps[-retention.keep_last :], best_step(store), *retention.pinned()}
     if every := retention.keep_every_steps:
         kept |= {step for step in steps if step % every == 0}
     deleted = [step for step in steps if step not in kept]

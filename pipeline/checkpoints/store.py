@@ -158,15 +158,15 @@ class CheckpointStore:
                 f"Cannot delete all files of {path}, which is not listed any more: {errors[0]}"
             )
 
-    def set_aside(self, step: int) -> str:
-        """Rename a damaged checkpoint to `step-*.corrupt`, so that it is not listed; returns its new place."""
+    def set_aside(self, step: int, why: str = "corrupt") -> str:
+        """Rename a checkpoint to `step-*.WHY`, so that it is not listed; returns its new place."""
         if self.remote is None:
-            return str(set_aside(self.local(step)))
+            return str(set_aside(self.local(step), why))
         name, number = checkpoint_name(step), 0
-        target = f"{name}.corrupt"
+        target = f"{name}.{why}"
         while self.remote.exists(target):
             number += 1
-            target = f"{name}.corrupt.{number}"
+            target = f"{name}.{why}.{number}"
         self.remote.copy(name, target)
         self.delete(step)
         return self.remote.place(target)

@@ -9,6 +9,7 @@ import typer
 
 from pipeline.commands.data_tables import print_plan, print_stats
 from pipeline.commands.download import download
+from pipeline.commands.find import find
 from pipeline.commands.inspect import inspect
 from pipeline.commands.output import (
     Address,
@@ -31,6 +32,7 @@ from pipeline.commands.output import (
 data_app = typer.Typer(help="Make, check and look at token stores.", no_args_is_help=True)
 data_app.command()(download)
 data_app.command()(inspect)
+data_app.command()(find)
 
 Store = Annotated[Path, typer.Argument(help="Directory of a preparation (its `out`) or of one artefact.")]
 

@@ -155,6 +155,29 @@ def export(
         )
 
 
+@runs_app.command()
+def replay(
+    context: typer.Context,
+    runs: Annotated[list[str], typer.Argument(help="Runs: names, directories or MLflow run ids.")],
+    move: Annotated[
+        bool, typer.Option("--move", help="Track them from now on in the store that is in force here.")
+    ] = False,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Directory that holds the runs.", show_default="runs")
+    ] = None,
+) -> None:
+    """Send the whole log of runs, their checkpoints and published models to MLflow again, after it lost them.
+
+    What MLflow has already is not doubled. A store that does not know a run gets a new MLflow run.
+    """
+    from pipeline.checkpoints.tracking_anew import track_anew
+    from pipeline.runs.directory import find_run
+
+    for found in [find_run(run, runs_dir or context.obj) for run in runs]:
+        uri = track_anew(found, move=move)
+        typer.echo(f"{found.path.name}: MLflow run {found.info.run_id} in {uri}")
+
+
 def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
     """The tables of a comparison: (title, rows of a label and a cell for each run)."""
     common, facts = comparison.common, [asdict(own) for own in comparison.facts]

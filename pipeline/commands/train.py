@@ -60,7 +60,13 @@ def pretrain(
 
 
 def resume(
-    reference: Annotated[str, typer.Argument(help="The run: its name, directory or MLflow run id.")],
+    reference: Annotated[
+        str,
+        typer.Argument(
+            help="The run: its name, directory or MLflow run id; with @STEP or @best, the run is rolled back to that"
+            " checkpoint, and later ones are set aside."
+        ),
+    ],
     overrides: Overrides = None,
     runs_dir: RunsDir = Path("runs"),
     allow_changed: Annotated[
@@ -77,26 +83,34 @@ def resume(
     from contextlib import nullcontext
 
     from pipeline.checkpoints.checkpoint import step_of
+    from pipeline.checkpoints.references import find_checkpoint
     from pipeline.pretrain.launch import execute, settled
     from pipeline.pretrain.resume_checks import check_resume
     from pipeline.runs.directory import find_run
+    from pipeline.runs.environment import changed_packages
     from pipeline.runs.events import Event
 
-    run = find_run(reference.partition("@")[0], runs_dir)
+    name, _, chosen = reference.partition("@")
+    run = find_run(name, runs_dir)
+    at = find_checkpoint(reference, runs_dir).step if chosen else None
     # To the end, because workers read the settings at every restart: no other command may change them until then.
     with nullcontext() if dry_run else run.held("its resumption"):
         settings = settled(run.config(tuple(overrides or ())))
-        start = check_resume(run, settings, allow_changed or (), look_only=dry_run)
+        start = check_resume(run, settings, allow_changed or (), at=at, look_only=dry_run)
         step = 0 if start is None else step_of(start)
+        packages = changed_packages(run)
         if dry_run:
             plan = {
                 "run": run.path.name,
                 "from step": step,
                 "to step": settings.num_steps,
+                "packages that changed": "; ".join(packages) or "none",
                 **describe(settings),
             }
             _show("what would be resumed", plan, as_json)
             return
+        if packages:
+            typer.echo(f"Results may round otherwise from here on: {'; '.join(packages)}.", err=True)
         typer.echo(f"resume {run.path.name} at step {step} of {settings.num_steps}", err=True)
         if step < settings.num_steps or not run.events(Event.FINISHED):
             run.reconfigure(settings)

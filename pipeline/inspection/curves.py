@@ -13,7 +13,7 @@ from pipeline.objectives.terms import TOTAL, logged
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.history import list_attempts
 from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.lines import entries_from
+from pipeline.runs.log.lines import entries_that_count
 from pipeline.runs.stored_settings import StoredSettings
 from pipeline.runs.token_plan import TokenPlan
 
@@ -58,7 +58,7 @@ def read_curves(run: RunDirectory, names: Sequence[str], metric: str = TOTAL) ->
     """
     wanted = [(LogKind.STEP, name, name) for name in names] + [(LogKind.HELD_OUT, metric, LogKind.HELD_OUT)]
     points = {label: (array("q"), array("d")) for *_, label in wanted}
-    for entry, _ in entries_from(run):
+    for entry in entries_that_count(run):
         for kind, name, label in wanted:
             if entry["kind"] == kind:
                 steps, values = points[label]

@@ -23,7 +23,10 @@ from pipeline.runs.skipped_data import SkipLedger
 from pipeline.runs.state import state_of
 from pipeline.runs.stored_settings import StoredSettings
 
-_CHANGES = (Event.CHANGED, Event.SPIKE, Event.SKIPPED_UPDATE, Event.CHECKPOINT_SET_ASIDE, Event.PROFILED)
+_CHANGES = (
+    *(Event.CHANGED, Event.SPIKE, Event.SKIPPED_UPDATE, Event.CHECKPOINT_SET_ASIDE, Event.PROFILED),
+    *(Event.ROLLED_BACK, Event.PUBLISHED),
+)
 """Events that a reader of weights wants to know of, besides starts and ends."""
 
 

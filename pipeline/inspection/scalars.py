@@ -17,7 +17,7 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.lines import entries_from
+from pipeline.runs.log.lines import entries_that_count
 from pipeline.runs.log.sender import METRIC_PREFIXES
 
 COLUMNS = ("step", "time_ms", "name", "value")
@@ -43,7 +43,7 @@ def read_points(run: RunDirectory) -> Iterator[Point]:
         MissingInputError: nothing was logged yet.
     """
     found = False
-    for entry, _ in entries_from(run):
+    for entry in entries_that_count(run):
         prefix = METRIC_PREFIXES.get(entry["kind"])
         if prefix is None:
             continue

@@ -16,11 +16,12 @@ from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
 from pipeline.checkpoints import checkpoint as checkpoints
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoints.references import CheckpointReference, resolve_model
 from pipeline.checkpoints.retention import newest_good
 from pipeline.checkpoints.store import CheckpointStore, open_store, store_of
 from pipeline.objectives.outside import OUTSIDE_KIND
 from pipeline.pretrain.guards.endings import require_not_lost
+from pipeline.pretrain.rollback import roll_back
 from pipeline.runs.config import PretrainConfig, identity_of, without_places
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
@@ -35,18 +36,25 @@ MACHINE = "machine"
 
 
 def check_resume(
-    run: RunDirectory, config: PretrainConfig, allow_changed: Sequence[str] = (), *, look_only: bool = False
+    run: RunDirectory,
+    config: PretrainConfig,
+    allow_changed: Sequence[str] = (),
+    *,
+    at: int | None = None,
+    look_only: bool = False,
 ) -> Path | None:
     """Make sure that the newest good checkpoint continues under `config`; returns it, None at step 0.
 
     Args:
         allow_changed: keys (such as `steps`, or `optimizer` for all below it) that may differ from the
-            checkpoint's; what did differ is recorded in the run's history.
+            checkpoint's; what did differ is recorded in the run's history, and steps behind the checkpoint are logged
+            anew.
+        at: the step of the checkpoint to go on from, to which the run is rolled back; None takes the newest good one.
         look_only: change nothing, not even damaged checkpoints' names.
 
     Raises:
         ResumeRefusedError: data, objective, model or batch differ from the checkpoint's; names each difference.
-        CorruptCheckpointError: there are checkpoints, and none verifies.
+        CorruptCheckpointError: there are checkpoints, and none verifies; or the wanted one does not.
         ConfigError: the data does not give a single sample any more.
     """
     from pipeline.runs.inputs import open_inputs
@@ -54,7 +62,11 @@ def check_resume(
     _require_same_checkpoints(run, config)
     # From a store elsewhere, the driver's machine does not get the weights: the workers' machines verify them.
     files = None if config.checkpoint.directory is None else checkpoints.DESCRIPTION_FILES
-    start, messages = newest_good(store_of(run), look_only=look_only, files=files)
+    store = store_of(run)
+    if at is None:
+        start, messages = newest_good(store, look_only=look_only, files=files)
+    else:
+        start, messages = CheckpointReference(store, at).fetch(files), []
     for message in messages:
         print(f"A damaged checkpoint is passed over: {message}", file=sys.stderr)
         if not look_only:
@@ -105,6 +117,8 @@ def check_resume(
         allowed[MACHINE] = f"may have another optimizer than {state.optimizer}"
     if allowed and not look_only:
         run.record_event(Event.CHANGED, step=state.step, differences=allowed)
+    if (allowed or at is not None) and not look_only:
+        roll_back(run, store, state.step)
     return start
 
 

@@ -19,7 +19,7 @@ from pipeline.pretrain.step.collectives import from_rank_zero
 from pipeline.runs.config import PretrainConfig, identity_of
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
-from pipeline.runs.history import logged_checkpoints
+from pipeline.runs.history import logged_checkpoints, published_steps
 from pipeline.runs.inputs import Inputs
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.reporter import Reporter
@@ -71,7 +71,7 @@ class RunCheckpoints:
                 inputs=inputs.entries,
                 ema=config.ema is not None,
             ),
-            Retention(settings.keep_last, settings.keep_every_steps),
+            Retention(settings.keep_last, settings.keep_every_steps, lambda: published_steps(run)),
             asynchronous=settings.asynchronous,
             while_waiting=while_waiting,
             before_publishing=fence.require if fence is not None else lambda: None,

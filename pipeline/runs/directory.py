@@ -201,6 +201,21 @@ class RunDirectory:
             write_durably(current, contents)
         self.record_event(Event.RECONFIGURED, before=before)
 
+    def retrack(self, run_id: str, tracking_uri: str) -> None:
+        """Tie the run to another MLflow run; its name, which has a part of the first one's id, stays.
+
+        Raises:
+            StorageError: the file system refuses.
+        """
+        before = self.info
+        after = before.model_copy(update={"run_id": run_id, "tracking_uri": tracking_uri})
+        contents = orjson.dumps(seal(after.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
+        self.record_event(
+            Event.RETRACKED, run_id=run_id, tracking_uri=tracking_uri, before=before.model_dump(mode="json")
+        )
+        with self.refusals():
+            write_durably(self.info_file, contents)
+
     def record_event(self, event: Event, **details: Any) -> None:
         """Append to the run's history, which is for operators.
 

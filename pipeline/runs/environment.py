@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cluster.artefacts.manifest import created_by
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.events import Event
 
 _PACKAGES = ("torch", "deepspeed", "ray", "mlflow", "numpy", "numba", "tokenizers", "triton", "flash-attn")
 _STEERING_VARIABLES = ("CUDA_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "DS_")
@@ -34,6 +36,22 @@ def source_tags() -> dict[str, str]:
     if made.commit:
         tags |= {"mlflow.source.git.commit": made.commit, "cloze.commit": made.commit}
     return tags
+
+
+def changed_packages(run: RunDirectory) -> list[str]:
+    """In words, the packages that have another version here than in the last attempt at a run: results may round
+    otherwise from here on."""
+    started = run.events(Event.STARTED)
+    before = started[-1].get("environment") if started else None
+    if not before:
+        return []
+    now = environment()
+    versions = [{"python": own["python"], **own["packages"]} for own in (before, now)]
+    return [
+        f"{name} was {versions[0].get(name, 'not installed')}, is {versions[1].get(name, 'not installed')}"
+        for name in sorted(versions[0].keys() | versions[1].keys())
+        if versions[0].get(name) != versions[1].get(name)
+    ]
 
 
 def environment() -> dict[str, Any]:

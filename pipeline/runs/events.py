@@ -30,6 +30,12 @@ class Event(StrEnum):
     """The run was rolled back after a loss spike."""
     SKIPPED_UPDATE = "skipped-update"
     """An update was skipped, because the loss or a gradient was not finite."""
+    ROLLED_BACK = "rolled-back"
+    """An operator took the run back to an earlier checkpoint; later ones were renamed."""
+    PUBLISHED = "published"
+    """A checkpoint became a version of a registered model; retention keeps it."""
+    RETRACKED = "retracked"
+    """The run has another MLflow run, or another tracking store, than before."""
     CHECKPOINT_SET_ASIDE = "checkpoint-set-aside"
     """A damaged checkpoint was renamed."""
     CHECKPOINT_FAILED = "checkpoint-failed"
@@ -61,6 +67,7 @@ class Event(StrEnum):
 
 TROUBLES = frozenset(Event) - {
     *(Event.LAUNCHED, Event.STARTED, Event.FINISHED, Event.RECONFIGURED, Event.CHANGED),
-    *(Event.RESTARTS_RENEWED, Event.PROFILED),
+    *(Event.RESTARTS_RENEWED, Event.PROFILED, Event.ROLLED_BACK),
+    *(Event.PUBLISHED, Event.RETRACKED),
 }
 """Kinds that an operator may want to know of at once."""

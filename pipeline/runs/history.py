@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.runs.directory import CONFIG_FILE, RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.lines import decode, entries_backwards, lines_backwards
+from pipeline.runs.log.lines import entries_backwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +63,16 @@ def attempts_at(attempts: Sequence[Attempt], step: int) -> list[Attempt]:
 
 def logged(run: RunDirectory, step: int) -> dict[str, Any] | None:
     """The logged metrics of a step; None before it was made."""
-    path, wanted = run.log, b'"step":%d,' % step
-    if not path.exists():
-        return None
-    with path.open("rb") as stream:
-        for line in stream:
-            # Parsing each line of a long log takes many times as long as searching its bytes.
-            if wanted in line and line.endswith(b"\n"):
-                entry = decode(line)
-                if entry is not None and entry["kind"] == LogKind.STEP and entry["step"] == step:
-                    return entry["data"]
+    for entry in entries_backwards(run, b'"step":%d,' % step):
+        if entry["kind"] == LogKind.STEP and entry["step"] == step:
+            return entry["data"]
     return None
 
 
 def last_logged(run: RunDirectory, kind: LogKind = LogKind.STEP) -> tuple[int, dict[str, Any]] | None:
     """The step and the data of the newest entry of a kind; None without any."""
-    named = b'"%s"' % kind.value.encode()
-    for line in lines_backwards(run.log):
-        # Parsing each line of a long log takes many times as long as searching its bytes.
-        if named in line and (entry := decode(line)) is not None and entry["kind"] == kind:
+    for entry in entries_backwards(run, b'"%s"' % kind.value.encode()):
+        if entry["kind"] == kind:
             return entry["step"], entry["data"]
     return None
 
@@ -95,3 +86,8 @@ def logged_checkpoints(run: RunDirectory) -> tuple[int, set[int]]:
         elif entry["kind"] == LogKind.CHECKPOINT:
             return entry["step"], set(entry["data"].get("kept", ())) - forgotten
     return -1, set()
+
+
+def published_steps(run: RunDirectory) -> set[int]:
+    """Steps of the checkpoints that were published under a model's name."""
+    return {int(event["step"]) for event in run.events(Event.PUBLISHED)}

@@ -15,6 +15,9 @@ STEP_TAG = "cloze.step"
 MODEL_ID_TAG = "cloze.model_id"
 """Tag of model versions: the logged model. The registry keeps none for a model that lies outside of MLflow."""
 BEST_ALIAS = "best"
+PUBLISHED_TAG = "cloze.published"
+"""Tag of versions that an operator made: `RUN@STEP`."""
+FINGERPRINT_TAG = "cloze.fingerprint"
 
 
 def register_checkpoint(
@@ -64,6 +67,70 @@ def forget_checkpoint(client: MlflowClient, *, run_id: str, name: str, step: int
         client.delete_model_version(name, registered.version)
     for model in logged_models(client, run_id, step):
         client.delete_logged_model(model.model_id)
+
+
+def publish_checkpoint(
+    client: MlflowClient,
+    *,
+    run_id: str,
+    name: str,
+    alias: str | None,
+    reference: str,
+    step: int,
+    directory: str,
+    fingerprint: str,
+) -> int:
+    """Make a checkpoint a version of the registered model `name`, and give it the alias; returns the version's number.
+
+    Publishing the same weights again moves the alias only.
+
+    Args:
+        run_id: the MLflow run that made it.
+        reference: `RUN@STEP`.
+        directory: a path or a URI.
+    """
+    tags = {
+        CHECKPOINT_TAG: directory,
+        STEP_TAG: str(step),
+        FINGERPRINT_TAG: fingerprint,
+        PUBLISHED_TAG: reference,
+    }
+    same = [one for one in _versions(client, name, step) if one.tags.get(FINGERPRINT_TAG) == fingerprint]
+    if same:
+        version = same[0]
+        client.set_model_version_tag(name, version.version, CHECKPOINT_TAG, directory)
+    else:
+        model_id = _logged_model(client, run_id, step, {}, tags, 0)
+        version = _create_version(client, run_id, name, model_id, _source(client, directory, model_id), tags)
+    if alias is not None:
+        client.set_registered_model_alias(name, alias, version.version)
+    return int(version.version)
+
+
+def published_versions(client: MlflowClient, name: str | None) -> list[dict[str, Any]]:
+    """The versions of one published model, or of all: model, version, aliases, reference, directory, fingerprint."""
+    wanted = f"name = '{name}'" if name else ""
+    found = [one for one in client.search_model_versions(wanted) if PUBLISHED_TAG in one.tags]
+    aliases = {name: client.get_registered_model(name).aliases for name in {one.name for one in found}}
+    return [
+        {
+            "model": one.name,
+            "version": int(one.version),
+            "aliases": sorted(
+                alias for alias, number in aliases[one.name].items() if int(number) == int(one.version)
+            ),
+            "reference": one.tags[PUBLISHED_TAG],
+            "directory": one.tags[CHECKPOINT_TAG],
+            "fingerprint": one.tags[FINGERPRINT_TAG],
+        }
+        for one in sorted(found, key=lambda one: (one.name, int(one.version)))
+    ]
+
+
+def mark_best(client: MlflowClient, *, name: str, step: int | None) -> None:
+    """Give the alias `best` to the version of a checkpoint's step, if there is one."""
+    for registered in [] if step is None else _versions(client, name, step)[:1]:
+        client.set_registered_model_alias(name, BEST_ALIAS, registered.version)
 
 
 def find_version(client: MlflowClient, name: str, step: int) -> Any:

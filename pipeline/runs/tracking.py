@@ -147,7 +147,7 @@ def start_run(
     from mlflow.entities import Param, RunTag
 
     config = without_secrets(config)
-    with _tracking_errors(uri):
+    with tracking_errors(uri):
         if uri.startswith(f"{_SQLITE}/"):
             _make_tables(uri)
         client = connect(uri)
@@ -165,6 +165,23 @@ def start_run(
         client.log_dict(run_id, dict(config), "config.json")
         client.log_dict(run_id, environment(), "environment.json")
     return TrackedRun(uri, run_id)
+
+
+def knows_run(uri: str, run_id: str) -> bool:
+    """Whether a tracking store has a run.
+
+    Raises:
+        TrackingUnreachableError: it does not answer.
+    """
+    from mlflow.exceptions import MlflowException
+
+    with tracking_errors(uri):
+        try:
+            return bool(connect(uri).get_run(run_id))
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
+            return False
 
 
 def _make_tables(uri: str) -> None:
@@ -190,7 +207,8 @@ def _reopened(client: MlflowClient, run_id: str) -> bool:
 
 
 @contextmanager
-def _tracking_errors(uri: str) -> Iterator[None]:
+def tracking_errors(uri: str) -> Iterator[None]:
+    """Inside the block, errors of a tracking store are TrackingUnreachableError."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

@@ -37,6 +37,17 @@ class BatchPlan:
         first = self.samples_between(since, step) + micro_batch * self.micro_batch_size
         return np.arange(first, first + self.micro_batch_size)
 
+    def steps_of(self, samples: np.ndarray, *, since: int = 0) -> np.ndarray:
+        """int64: the steps that read samples, counted from step `since`; the inverse of `samples`."""
+        ends, step, total = [], 0, 0
+        for steps, each in (*self.warmup, (0, self.samples_per_step)):
+            ends.append((step, total, each))
+            step, total = step + steps, total + steps * each
+        firsts, befores, sizes = (np.array(column, dtype=np.int64) for column in zip(*ends, strict=True))
+        places = np.asarray(samples, dtype=np.int64) + self._samples_before(since)
+        stage = np.searchsorted(befores, places, side="right") - 1
+        return firsts[stage] + (places - befores[stage]) // sizes[stage]
+
     def _samples_before(self, step: int) -> int:
         total = 0
         for steps, samples in self.warmup:

@@ -26,6 +26,9 @@ from pipeline.samples.token_sources import TokenSources, find_sources, number_so
 _PART_SHIFT = np.uint64(48)
 """A sample's id holds its part of the mixture in the bits above and its row in the bits below."""
 
+_LOOKED_THROUGH = 1 << 18
+"""Rows of an index that are looked through at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampleOrigin:
@@ -207,6 +210,36 @@ class TokenDataset:
         (part,), (epoch,), indices = self._find(np.array([sample]))
         rows = self._epochs.get(int(part), int(epoch)).look_up(indices)
         return SampleOrigin(self._parts[part].share, int(epoch), slices_of_row(rows.slices))
+
+    def samples_with(self, store: int, documents: np.ndarray, last: int) -> Iterator[tuple[int, np.ndarray]]:
+        """(document, its samples before number `last`, int64 ascending) of those of the documents that are in any.
+
+        The index of every epoch until then is looked through once; no text is read.
+
+        Args:
+            store: number of the store among `stores`.
+            documents: ascending numbers.
+        """
+        found: dict[int, list[np.ndarray]] = {}
+        for number, part in enumerate(self._parts):
+            if part.share != store:
+                continue
+            own, epoch = 0, 0
+            while self._mixture.samples_of(number, np.array([own]))[0] < last:
+                index = self._epochs.get(number, epoch)
+                for first in range(0, part.num_rows, _LOOKED_THROUGH):
+                    places = np.arange(first, min(first + _LOOKED_THROUGH, part.num_rows))
+                    slices = index.look_up(places).slices
+                    for k in np.flatnonzero(np.isin(slices.documents, documents)).tolist():
+                        place = first + int(np.searchsorted(slices.offsets, k, side="right")) - 1
+                        found.setdefault(int(slices.documents[k]), []).append(
+                            self._mixture.samples_of(number, np.array([own + place]))
+                        )
+                own, epoch = own + part.num_rows, epoch + 1
+        for document, samples in sorted(found.items()):
+            unique = np.unique(np.concatenate(samples))
+            if len(unique := unique[unique < last]):
+                yield document, unique
 
     def _find(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For each sample, int64: its part of the mixture, the epoch of that part, its place in the epoch."""

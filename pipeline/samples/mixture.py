@@ -128,6 +128,13 @@ class Mixture:
         parts = self._turns[turns]
         return parts, cycles * self._counts[parts] + self._earlier[turns]
 
+    def samples_of(self, part: int, own: np.ndarray) -> np.ndarray:
+        """int64: the samples that give a part's own numbers; the inverse of `locate`."""
+        if len(self._counts) == 1:
+            return own
+        cycles, turns = np.divmod(own, self._counts[part])
+        return cycles * self._period + np.flatnonzero(self._turns == part)[turns]
+
 
 def _largest_remainder(shares: np.ndarray, total: int) -> np.ndarray:
     """Whole counts that add up to `total`, as near to `shares * total` as can be, and at least 1 each."""

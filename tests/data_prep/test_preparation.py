@@ -22,14 +22,14 @@ from cluster.artefacts.storage import exclusive
 from cluster.runtime import ray_runtime
 from data_prep.inputs import CACHE_NAME
 from data_prep.job import prepare, prepare_tokenizer
-from data_prep.layout import DECONTAMINATION, STAGES
+from data_prep.layout import DECONTAMINATION, STAGES, TAKEDOWN
 from data_prep.plan import plan_preparation
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.verify import examine, verify_preparation
 from tests.data_prep.conftest import NUM_ARTICLES, NUM_BOOKS, NUM_DUPLICATES, NUM_SHORT
 
-MADE = [stage for stage in STAGES if stage != DECONTAMINATION]
+MADE = [stage for stage in STAGES if stage not in (DECONTAMINATION, TAKEDOWN)]
 NUM_KEPT = NUM_ARTICLES + NUM_BOOKS - NUM_SHORT - NUM_DUPLICATES
 
 

@@ -14,14 +14,18 @@ from cluster.train_group import Rank
 from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.retention import Retention, apply_retention
 from pipeline.checkpoints.store import store_of
+from pipeline.pretrain.rollback import roll_back
 from pipeline.pretrain.run_checkpoints import RunCheckpoints
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.environment import environment, source_tags
+from pipeline.runs.events import Event
+from pipeline.runs.history import last_logged, logged, logged_checkpoints
 from pipeline.runs.inputs import open_inputs
 from pipeline.runs.log import lines as log_lines
 from pipeline.runs.log.lines import entries_backwards, log_size, read_metrics, read_new
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.log.reporter import Reporter
+from pipeline.runs.log.seals import damage_of_log
 from pipeline.runs.log.sender import Sender, send_log, want_status
 from pipeline.runs.tracking import TrackedRun, connect, start_run, tracking_uri
 from tests.pipeline.ranks import make_run
@@ -73,6 +77,44 @@ def test_steps_that_are_logged_already_are_not_written_again(tmp_path: Path):
     assert resumed.write("train", 4, {"loss": 4.0})
     resumed.close()
     assert [metrics["loss"] for metrics in read_metrics(RunDirectory(tmp_path))] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_steps_behind_a_rollback_are_logged_anew_and_their_first_metrics_count_no_more(
+    tmp_path: Path, store: Path, tracked: TrackedRun
+):
+    run = make_run(tmp_path, store, "back")
+    kept = store_of(run)
+    log = RunLog(run)
+    for step in range(1, 13):
+        log.write("train", step, {"back": float(step)})
+        if step % 4 == 0:
+            write_files(kept, state_at(step, 1 / step))
+            place = {"directory": kept.place(step), "fingerprint": "f", "metrics": {}, "best": True}
+            log.write("checkpoint", step, place | {"kept": [*range(4, step + 1, 4)]})
+    log.close()
+    for _ in range(2):  # As after a kill in the middle.
+        roll_back(run, kept, 4)
+    assert kept.steps() == [4]
+    assert sorted(path.name for path in run.checkpoints.glob("*.rolled-back")) == [
+        "step-00000008.rolled-back",
+        "step-00000012.rolled-back",
+    ]
+    assert [event["reached"] for event in run.events(Event.ROLLED_BACK)] == [12]
+    assert last_logged(run) == (4, {"back": 4.0})
+    assert logged(run, 8) is None
+    assert logged_checkpoints(run) == (4, {4})
+    log = RunLog(run, since=4)
+    for step in (5, 6):
+        assert log.write("train", step, {"back": 10.0 * step})
+    log.close()
+    assert [metrics["back"] for metrics in read_metrics(run)] == [1.0, 2.0, 3.0, 4.0, 50.0, 60.0]
+    assert logged(run, 5) == {"back": 50.0}
+    send_log(run, uri=tracked.uri, run_id=tracked.run_id, model_name="back")
+    client = connect(tracked.uri)
+    (version,) = client.search_model_versions("name = 'back'")
+    assert version.tags["cloze.step"] == "4"
+    assert client.get_model_version_by_alias("back", "best").version == version.version
+    assert damage_of_log(run) == ""
 
 
 def test_a_line_torn_by_a_kill_is_dropped_and_written_anew(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.commands.verbs import app
+from pipeline.inspection.exposure import exposure_of
 from pipeline.inspection.sample import documents_of
 from pipeline.inspection.step import RebuiltStep, inspect_step, rebuild_data_step, rebuild_step
 from pipeline.objectives.registry import OBJECTIVES
@@ -94,6 +96,35 @@ def test_every_micro_batch_is_made_again_bit_for_bit(recorded: Recorded):
             assert np.array_equal(array, fed[name]), (step.step, micro_batch, name)
         lengths.add((step.phase, made["input_ids"].shape[1]))
     assert lengths == {(0, 16), (1, 32)}
+
+
+def test_the_updates_that_read_each_document_are_found_without_making_them_again(
+    recorded: Recorded, tmp_path: Path
+):
+    run = RunDirectory(tmp_path / recorded.run.path.name)
+    shutil.copytree(recorded.run.path, run.path)
+    for data_step in (None, 3):
+        if data_step is not None:
+            SkipLedger(run).add(SkippedStep(at_update=data_step, data_step=data_step, loss=9.0, score=None))
+        rebuilt = [rebuild_step(run, step) for step in range(1, STEPS + 1)]
+        read: dict[tuple[str, int], list[int]] = {}
+        for step in rebuilt:
+            for use in inspect_step(step).documents:
+                read.setdefault((use.store, use.number), []).append(step.step)
+        stores = rebuilt[-1].inputs.stores
+        wanted = {store.fingerprint: np.arange(store.num_documents) for store in stores}
+        places = {store.fingerprint: str(store.path) for store in stores}
+        found = exposure_of(run, wanted, tmp_path)
+        assert {(places[one.store], one.number): one for one in found.documents}.keys() == read.keys()
+        for one in found.documents:
+            steps = read[places[one.store], one.number]
+            assert (one.first_step, one.last_step, one.num_updates) == (steps[0], steps[-1], len(steps))
+        assert found.checkpoints == (8, 10)
+        assert found.clean_checkpoint is None
+    late = max(read, key=lambda key: read[key][0])
+    (fingerprint,) = (one for one, place in places.items() if place == late[0])
+    found = exposure_of(run, {fingerprint: np.array([late[1]])}, tmp_path)
+    assert found.documents[0].first_step == read[late][0] > 1
 
 
 def test_epochs_go_on_and_mixtures_change_with_the_phase(recorded: Recorded):

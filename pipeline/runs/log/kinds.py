@@ -24,5 +24,7 @@ class LogKind(StrEnum):
     """A committed checkpoint."""
     FORGET = "forget"
     """Checkpoints that are not there any more."""
+    ROLLED_BACK = Event.ROLLED_BACK.value
+    """The run goes on from this line's step: entries of later steps before it count no more."""
     SPIKE = Event.SPIKE.value
     SKIPPED_UPDATE = Event.SKIPPED_UPDATE.value

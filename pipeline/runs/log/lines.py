@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pipeline.runs.directory import RunDirectory
 from pipeline.runs.log.kinds import LogKind
 
 _BLOCK_BYTES = 1 << 18
+_TAKES_BACK = b'"%s"' % LogKind.ROLLED_BACK.encode()
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -62,11 +64,34 @@ def entries_from(run: RunDirectory, offset: int = 0) -> Iterator[tuple[dict[str,
                 yield entry, offset
 
 
-def entries_backwards(run: RunDirectory) -> Iterator[dict[str, Any]]:
-    """Whole entries, the newest first; reads no further back than it is asked."""
-    for line in lines_backwards(run.log):
-        if (entry := decode(line)) is not None:
+def entries_that_count(run: RunDirectory) -> Iterator[dict[str, Any]]:
+    """All whole entries but those of steps that the run was taken back behind later, the oldest first."""
+    path = run.log
+    with path.open("rb") if path.exists() else nullcontext(()) as stream:
+        # Parsing each line of a long log takes many times as long as searching its bytes.
+        taken_back = [entry["step"] for line in stream if _TAKES_BACK in line and (entry := decode(line))]
+    for entry, _ in entries_from(run):
+        if all(entry["step"] <= step for step in taken_back):
             yield entry
+        if entry["kind"] == LogKind.ROLLED_BACK:
+            del taken_back[:1]
+
+
+def entries_backwards(run: RunDirectory, part: bytes = b"") -> Iterator[dict[str, Any]]:
+    """As `entries_that_count`, the newest first; reads no further back than it is asked.
+
+    Args:
+        part: only entries whose lines have these bytes, which is fast.
+    """
+    last = math.inf
+    for line in lines_backwards(run.log):
+        if part not in line and _TAKES_BACK not in line:
+            continue
+        if (entry := decode(line)) is None or entry["step"] > last:
+            continue
+        if entry["kind"] == LogKind.ROLLED_BACK:
+            last = entry["step"]
+        yield entry
 
 
 def lines_backwards(path: Path) -> Iterator[bytes]:
@@ -102,7 +127,7 @@ def read_new(run: RunDirectory, offset: int = 0) -> tuple[list[dict[str, Any]], 
 def read_metrics(run: RunDirectory, kind: LogKind = LogKind.STEP) -> list[dict[str, Any]]:
     """The metrics of each logged step, as dicts with `step` added."""
     return [
-        {"step": entry["step"], **entry["data"]} for entry, _ in entries_from(run) if entry["kind"] == kind
+        {"step": entry["step"], **entry["data"]} for entry in entries_that_count(run) if entry["kind"] == kind
     ]
 
 

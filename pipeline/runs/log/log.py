@@ -80,6 +80,14 @@ class RunLog:
         self._events.add(known)
         return True
 
+    def roll_back(self, step: int, data: Mapping[str, Any]) -> None:
+        """Append that the run goes on from `step`: what was logged of later steps counts no more, and is logged anew.
+
+        Raises:
+            StorageError: as `write` does.
+        """
+        self._append(encode(LogKind.ROLLED_BACK, step, _now_ms(), data))
+
     def last_step(self, kind: str) -> int:
         """Step of the newest entry of this kind from `since` on; -1 when there is none."""
         return self._last.get(kind, -1)

@@ -34,7 +34,7 @@ from cluster.artefacts.manifest import write_durably
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import entries_from, log_size
-from pipeline.runs.model_versions import forget_checkpoint, register_checkpoint
+from pipeline.runs.model_versions import forget_checkpoint, mark_best, register_checkpoint
 from pipeline.runs.tracking import connect, told_of
 
 METRIC_PREFIXES = {
@@ -131,6 +131,16 @@ def say_goodbye(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
 def unsent_bytes(run: RunDirectory) -> int:
     """Bytes of the log that MLflow has not got."""
     return log_size(run) - _sent(run)
+
+
+def send_from_start(run: RunDirectory) -> None:
+    """Have the next `send_log`, of this process or of one that sends already, send the whole log.
+
+    Raises:
+        TimeoutError: another process does not end its request.
+    """
+    with _one_sender(run, 30.0):
+        run.log_sent.unlink(missing_ok=True)
 
 
 def want_status(run: RunDirectory, status: str) -> None:
@@ -260,7 +270,14 @@ def _forget(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any])
         forget_checkpoint(client, run_id=run_id, name=model_name, step=step)
 
 
-_ACTIONS = {LogKind.CHECKPOINT: _register, LogKind.FORGET: _forget}
+def _roll_back(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
+    """Remove the versions of checkpoints that were renamed, and give the alias `best` to the best one that is left."""
+    _forget(client, run_id, model_name, entry)
+    mark_best(client, name=model_name, step=entry["data"]["best"])
+    _tell(client, run_id, model_name, entry)
+
+
+_ACTIONS = {LogKind.CHECKPOINT: _register, LogKind.FORGET: _forget, LogKind.ROLLED_BACK: _roll_back}
 
 
 def _sent(run: RunDirectory) -> int:

@@ -1,0 +1,61 @@
+"""`cloze publish` and `cloze models`: checkpoints under a name that others may rely on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.commands.output import Json, RunsDir, print_json, print_mapping, print_table
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's verbs to the command line."""
+    app.command()(publish)
+    app.command()(models)
+
+
+def publish(
+    reference: Annotated[
+        str, typer.Argument(help="RUN@STEP, RUN@best, models:/NAME/VERSION or a checkpoint.")
+    ],
+    name: Annotated[str, typer.Argument(help="Name of the model.")],
+    alias: Annotated[
+        str | None,
+        typer.Option(help="Move this alias of the model to it, such as champion.", show_default=False),
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Verify a checkpoint and register it in MLflow under a model's name; retention keeps it from then on.
+
+    The same command with another reference moves the alias, also back.
+    """
+    from pipeline.checkpoints.publishing import publish as publish_checkpoint
+
+    published = publish_checkpoint(reference, name, alias, runs_dir)
+    if as_json:
+        print_json(asdict(published))
+        return
+    print_mapping("published", asdict(published))
+    named = f"models:/{name}@{alias}" if alias else f"models:/{name}/{published.version}"
+    typer.echo(f"\nNext: cloze finetune CONFIG --from {named}   |   cloze lineage {named}")
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(help="Only this model.", show_default=False)] = None,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List the published versions of models, with their aliases and checkpoints."""
+    from pipeline.checkpoints.publishing import list_published
+
+    rows = list_published(name, runs_dir)
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("model", "version", "aliases", "reference", "directory", "fingerprint")
+    cells = [[", ".join(row[key]) if key == "aliases" else row[key] for key in columns] for row in rows]
+    print_table("published models", columns, cells)

@@ -1,0 +1,130 @@
+"""Models that others rely on, and tracking stores that lost everything: both follow from the directories of runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cluster.artefacts.errors import ConfigError, ReferenceNotFoundError
+from pipeline.checkpoints.publishing import list_published, publish
+from pipeline.checkpoints.references import find_checkpoint
+from pipeline.checkpoints.retention import Retention, apply_retention
+from pipeline.checkpoints.store import store_of
+from pipeline.checkpoints.tracking_anew import track_anew
+from pipeline.runs.directory import RunDirectory, RunInfo
+from pipeline.runs.history import published_steps
+from pipeline.runs.lifecycle import replay
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.model_versions import find_version
+from pipeline.runs.tracking import connect, start_run, tracking_uri
+from tests.pipeline.ranks import make_config
+from tests.pipeline.small_checkpoints import state_at, write_files
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """A run of twelve steps with three checkpoints, tracked in SQLite beside it."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    config = make_config(tmp_path, store)
+    config.runs_dir.mkdir()
+    connect(tracking_uri(config.runs_dir)).search_experiments()
+    # A file that is deleted would stay open in this process.
+    shutil.copy(config.runs_dir / "mlflow.db", tmp_path / "empty.db")
+    tracked = start_run("test", "own", config={"a": 1}, tags={}, runs_dir=config.runs_dir)
+    run = RunDirectory(config.runs_dir / "own")
+    run.create(RunInfo(name="own", run_id=tracked.run_id, tracking_uri=tracked.uri), config)
+    log_steps(run, 1, 13)
+    return run
+
+
+def log_steps(run: RunDirectory, first: int, last: int) -> None:
+    log = RunLog(run, since=first - 1)
+    for step in range(first, last):
+        log.write("train", step, {"loss": 1 / step})
+        if step % 4 == 0:
+            write_files(store_of(run), state_at(step, 1 / step, run_name="own", run_id=run.info.run_id))
+            place = {"directory": store_of(run).place(step), "fingerprint": "f", "metrics": {}, "best": True}
+            log.write("checkpoint", step, place)
+    log.close()
+    assert replay(run)
+
+
+def history(run: RunDirectory) -> list[tuple[int, float]]:
+    """All rows of the loss in the run's tracking store."""
+    found = connect(run.info.tracking_uri).get_metric_history(run.info.run_id, "loss")
+    return sorted((entry.step, entry.value) for entry in found)
+
+
+def test_an_alias_leads_to_the_checkpoint_that_was_published_last_and_moves_back(run: RunDirectory):
+    runs_dir = run.path.parent
+    first = publish("own@8", "tagger", "champion", runs_dir)
+    assert publish("own@latest", "tagger", "champion", runs_dir).version == 2
+    assert find_checkpoint("models:/tagger@champion", runs_dir).step == 12
+    assert publish("models:/tagger/1", "tagger", "champion", runs_dir) == first
+    assert find_checkpoint("models:/tagger@champion", runs_dir).step == 8
+    assert [(row["reference"], row["aliases"]) for row in list_published("tagger", runs_dir)] == [
+        ("own@8", ["champion"]),
+        ("own@12", []),
+    ]
+    assert list_published(None, runs_dir) == list_published("tagger", runs_dir)
+
+
+def test_retention_keeps_what_was_published(run: RunDirectory):
+    publish("own@4", "kept", None, run.path.parent)
+    retention = Retention(1, pinned=lambda: published_steps(run))
+    assert apply_retention(store_of(run), retention) == [8]
+
+
+@pytest.mark.parametrize(
+    ("name", "alias"), [("a/b", None), ("7", None), ("a", "latest"), ("a", "v2"), ("a", "b c")]
+)
+def test_names_that_no_reference_could_have_are_refused(run: RunDirectory, name: str, alias: str | None):
+    with pytest.raises(ConfigError):
+        publish("own@4", name, alias, run.path.parent)
+    assert published_steps(run) == set()
+
+
+def test_a_store_that_lost_everything_gets_metrics_checkpoints_and_published_models_again(run: RunDirectory):
+    runs_dir, before, old = run.path.parent, history(run), run.info
+    publish("own@8", "tagger", "champion", runs_dir)
+    publish("own@12", "tagger", "champion", runs_dir)
+    publish("own@8", "tagger", "champion", runs_dir)
+    shutil.copy(runs_dir.parent / "empty.db", runs_dir / "mlflow.db")
+    assert track_anew(run, move=False) == tracking_uri(runs_dir)
+    assert run.info.run_id != old.run_id
+    assert run.info.name == old.name
+    assert history(run) == before
+    client = connect(run.info.tracking_uri)
+    assert client.get_model_version_by_alias("own", "best").tags["cloze.step"] == "12"
+    assert find_checkpoint("models:/tagger@champion", runs_dir).step == 8
+    assert client.get_run(run.info.run_id).data.tags["cloze.earlier_run_id"] == old.run_id
+
+
+def test_a_store_restored_from_a_backup_gets_what_came_after_it_and_nothing_twice(run: RunDirectory):
+    database = run.path.parent / "mlflow.db"
+    shutil.copy(database, database.with_suffix(".backup"))
+    log_steps(run, 13, 17)
+    after, old = history(run), run.info
+    shutil.copy(database.with_suffix(".backup"), database)
+    assert len(history(run)) < len(after)
+    for _ in range(2):
+        track_anew(run, move=False)
+        assert history(run) == after
+    assert run.info == old
+    assert find_version(connect(old.tracking_uri), "own", 16) is not None
+
+
+def test_another_store_is_taken_only_where_that_is_meant(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    before = history(run)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
+    with pytest.raises(ConfigError, match="is tracked in"):
+        track_anew(run, move=False)
+    track_anew(run, move=True)
+    assert run.info.tracking_uri == tracking_uri(run.path.parent)
+    assert history(run) == before
+    with pytest.raises(ReferenceNotFoundError):
+        publish("own@5", "tagger", None, run.path.parent)
