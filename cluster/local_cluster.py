@@ -32,6 +32,7 @@ from cluster.artefacts.private import (
     private_root,
     require_private,
 )
+from cluster.artefacts.processes import born_s, find_process
 from cluster.connecting import named_address, require_dashboard
 
 STATE_VARIABLE = "CLOZE_LOCAL_CLUSTER"
@@ -64,7 +65,7 @@ class LocalCluster:
     pid: int
     """The process that is the ancestor of all others of the cluster."""
     started_s: float
-    """Creation time of that process: process ids are used again, the pair is not."""
+    """When that process began, as `born_s` gives it: process ids are used again, the pair is not."""
     temp_dir: str
     """Holds the token, and Ray's session, sockets and logs. Only its owner may enter it."""
 
@@ -77,12 +78,7 @@ class LocalCluster:
     @property
     def alive(self) -> bool:
         """Whether its process still runs."""
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started_s) < 1
-            return same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            return False
+        return find_process(self.pid, self.started_s) is not None
 
 
 def state_file() -> Path:
@@ -189,7 +185,7 @@ def _start(num_cpus: int | None) -> LocalCluster:
         )
     try:
         _wait_until_it_answers(process, address, log)
-        cluster = LocalCluster(address, process.pid, psutil.Process(process.pid).create_time(), str(temp_dir))
+        cluster = LocalCluster(address, process.pid, born_s(psutil.Process(process.pid)), str(temp_dir))
         write_durably(state_file(), orjson.dumps(asdict(cluster), option=orjson.OPT_INDENT_2))
     except BaseException:
         if process.poll() is None:

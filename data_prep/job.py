@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.artefacts.lease import exclusive
 from cluster.artefacts.manifest import Manifest
-from cluster.artefacts.storage import exclusive, storage_errors
+from cluster.artefacts.storage import storage_errors
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_checks import check_inputs

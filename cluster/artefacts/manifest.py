@@ -6,10 +6,12 @@ nothing that varies between two correct runs (places, times, hosts, worker count
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -38,6 +40,8 @@ from cluster.artefacts.signatures import Signature
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
 _CHECKSUM = "checksum"
+_STALE_S = (0.05, 0.5, 2.0)
+"""Seconds before a stale file is opened again."""
 
 
 class _Frozen(BaseModel):
@@ -227,6 +231,19 @@ def write_durably(path: Path, data: bytes) -> None:
     os.replace(temporary, path)
 
 
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a small file. NFS takes a file away from readers when another machine replaces it (ESTALE); the path
+    then leads to the new one."""
+    for pause_s in _STALE_S:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            time.sleep(pause_s)
+    return path.read_bytes()
+
+
 def read_manifest(directory: Path, *, anyone: bool = False) -> Manifest:
     """Read the manifest of a committed artefact.
 
@@ -241,7 +258,7 @@ def read_manifest(directory: Path, *, anyone: bool = False) -> Manifest:
     """
     path = directory / MANIFEST_NAME
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
         raise CorruptArtefactError(
             f"{directory} is not a committed artefact: it has no {MANIFEST_NAME}.",

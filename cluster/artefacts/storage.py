@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import platform
 import re
 import shutil
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -33,9 +30,6 @@ from cluster.artefacts.seen_files import SeenFiles
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 QUARANTINE_NAME = "quarantine"
-LOCK_NAME = ".lock"
-_LOOKS_S = (0.01, 0.03, 0.1)
-"""Seconds to wait for processes that only look whether a directory is in use, which takes them microseconds."""
 LOOKED_AT_BYTES = 1 << 30
 """Size that is hashed in a second or two."""
 _HASHING_THREADS = min(8, os.cpu_count() or 1)
@@ -252,63 +246,6 @@ def quarantine(directory: Path, damage: Damage) -> Path | None:
 
 
 @contextmanager
-def exclusive(
-    directory: Path, what: str, *, in_use: str = "wait for it to finish, or choose another directory"
-) -> Iterator[None]:
-    """Lock `directory` for one writer at a time; the lock ends with the process, however that ends.
-
-    On a file system without locks, nothing is locked.
-
-    Args:
-        what: the holder's work, for the error message in other processes.
-        in_use: the remedy where another process holds the lock.
-
-    Raises:
-        StorageError: another process holds it.
-    """
-    with storage_errors(directory):
-        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _lock(descriptor)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{what} (process {os.getpid()} on {platform.node()})".encode(), 0)
-    except OSError as error:
-        holder = os.pread(descriptor, 1000, 0).decode(errors="replace") or "another process"
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            os.close(descriptor)
-            raise StorageError(
-                f"{directory} is in use by {holder}.",
-                next_step=in_use,
-            ) from None
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def is_in_use(directory: Path) -> bool:
-    """Whether a process has locked `directory`; False on a file system without locks."""
-    try:
-        with (directory / LOCK_NAME).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-
-
-def _lock(descriptor: int) -> None:
-    """Take the lock; raises OSError if another process holds it, and not only looks at it as `is_in_use` does."""
-    for patience_s in _LOOKS_S:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(patience_s)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-@contextmanager
 def storage_errors(where: Path, *, again: str = "run the same command again") -> Iterator[None]:
     """Turn a file system's error into a StorageError with a remedy.
 
@@ -322,6 +259,8 @@ def storage_errors(where: Path, *, again: str = "run the same command again") ->
         errno.EACCES: "give this user write permission, or choose another directory",
         errno.EPERM: "give this user write permission, or choose another directory",
         errno.EROFS: "choose a directory on a writable file system",
+        errno.ESTALE: f"see that the shared storage is mounted and answers, then {again}; finished work is kept",
+        errno.EIO: f"see that the storage is sound (`dmesg`), then {again}; finished work is kept",
         errno.ENOTDIR: "a file is in the place of a directory; move it or choose another directory",
     }
     try:

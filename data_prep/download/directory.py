@@ -14,7 +14,8 @@ from threading import Lock
 import orjson
 
 from cluster.artefacts.errors import DownloadError, StorageError
-from cluster.artefacts.storage import exclusive, storage_errors
+from cluster.artefacts.lease import exclusive
+from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
 from data_prep.download.fetch import Fetched, checksum_of, fetch
 from data_prep.download.http import Http

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from cluster import signals
 from cluster.artefacts.errors import StagesFailedError
-from cluster.artefacts.storage import exclusive, storage_errors
+from cluster.artefacts.lease import exclusive
+from cluster.artefacts.storage import storage_errors
 from cluster.progress import announce
 from pipeline.ladder.arms import Ladder
 from pipeline.ladder.costs import Cost, add_cost, read_costs

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.artefacts.lease import is_in_use
 from cluster.artefacts.shard_log import LOG_NAME, ShardProgress, read_progress
 from cluster.artefacts.shard_status import latest_status
-from cluster.artefacts.storage import is_in_use
 
 _STAGING = ".partial"
 _DEPTH = 3

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from cluster.artefacts.errors import ClozeError
-from cluster.artefacts.storage import is_in_use
+from cluster.artefacts.lease import is_in_use
 from pipeline.monitoring.description import describe
 from pipeline.monitoring.log_tail import LogTail
 from pipeline.monitoring.run_status import RunReader

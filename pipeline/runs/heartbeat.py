@@ -15,13 +15,12 @@ import faulthandler
 import os
 import platform
 import time
-from functools import cache
-from pathlib import Path
 
 import orjson
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from cluster.artefacts.processes import born_s, find_process, this_machine
 from pipeline.runs.directory import RunDirectory
 
 ENDED = "ended"
@@ -46,7 +45,8 @@ class Beat(BaseModel):
     """What tells machines, and containers, of one name apart: see `this_machine`."""
     pid: int
     started_s: float
-    """Unix time at which the process was created: tells it from a later one with its number."""
+    """Seconds between the boot of its machine and the start of the process (Unix time in earlier versions): tells it
+    from a later one with its number."""
     step: int
     """The update that it works on."""
     num_steps: int
@@ -78,7 +78,7 @@ class Heartbeat:
             "host": platform.node(),
             "machine": this_machine(),
             "pid": process.pid,
-            "started_s": process.create_time(),
+            "started_s": born_s(process),
         }
         self._first_step: int | None = None
         self._parts: set[str] = set()
@@ -144,17 +144,6 @@ class Heartbeat:
         os.pwrite(self._file, orjson.dumps(record).ljust(_RECORD_BYTES - 1) + b"\n", 0)
 
 
-@cache
-def this_machine() -> str:
-    """Identifies the boot of this machine and its process namespace, within which process ids are unique; host names
-    may be equal."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return platform.node()
-
-
 def is_here(beat: Beat) -> bool:
     """Whether the process behind a beat can be looked up on this machine."""
     return beat.machine == this_machine() if beat.machine else beat.host == platform.node()
@@ -179,13 +168,3 @@ def has_made_updates(run: RunDirectory) -> bool:
 def process_of(beat: Beat) -> psutil.Process | None:
     """The process behind a beat, when it runs on this machine and has not ended."""
     return find_process(beat.pid, beat.started_s) if is_here(beat) else None
-
-
-def find_process(pid: int, started_s: float) -> psutil.Process | None:
-    """The process of this machine with a number and a time of creation, unless it has ended."""
-    try:
-        process = psutil.Process(pid)
-        alive = abs(process.create_time() - started_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return None
-    return process if alive else None

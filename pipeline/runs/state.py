@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from cluster.artefacts.storage import is_in_use
+from cluster.artefacts.lease import is_in_use
+from cluster.artefacts.processes import find_process, this_machine
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.heartbeat import (
     ENDED,
     Beat,
-    find_process,
     is_here,
     process_of,
     read_heartbeats,
-    this_machine,
 )
 from pipeline.runs.history import last_logged
 from pipeline.runs.log.kinds import LogKind

@@ -1,7 +1,9 @@
 """Manifests and fingerprints."""
 
+import errno
 import platform
 from contextlib import suppress
+from pathlib import Path
 
 import orjson
 import pytest
@@ -158,3 +160,17 @@ def test_durable_write_leaves_the_old_bytes_when_it_fails(tmp_path, monkeypatch)
     with pytest.raises(OSError, match="No space"):
         write_durably(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+def test_a_manifest_that_another_machine_replaces_is_opened_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifests, "_STALE_S", (0.0, 0.0))
+    path, read, stale = tmp_path / "file", Path.read_bytes, [True, True]
+    path.write_bytes(b"new")
+
+    def read_bytes(self: Path) -> bytes:
+        if stale and stale.pop():
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    assert manifests.read_bytes(path) == b"new"

@@ -11,7 +11,6 @@ from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, St
 from cluster.artefacts.storage import (
     Damage,
     commit,
-    exclusive,
     find_damage,
     hash_tree,
     is_committed,
@@ -162,11 +161,3 @@ def test_refusals_of_the_file_system_say_what_to_do(tmp_path, number):
 def test_other_errors_of_the_system_are_not_disguised(tmp_path):
     with pytest.raises(IsADirectoryError), storage_errors(tmp_path):
         raise IsADirectoryError(errno.EISDIR, "Is a directory")
-
-
-def test_a_directory_is_held_by_one_at_a_time_and_released_at_the_end(tmp_path):
-    first, second = exclusive(tmp_path, "a preparation"), exclusive(tmp_path, "another")
-    with first, pytest.raises(StorageError, match="in use by a preparation"), second:
-        pass
-    with exclusive(tmp_path, "another"):
-        pass

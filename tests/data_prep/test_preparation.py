@@ -16,9 +16,9 @@ from cluster.artefacts.errors import (
     StorageError,
     TooManyRejectsError,
 )
+from cluster.artefacts.lease import exclusive
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.shard_records import SHARD_RECORDS
-from cluster.artefacts.storage import exclusive
 from cluster.runtime import ray_runtime
 from data_prep.inputs import CACHE_NAME
 from data_prep.job import prepare, prepare_tokenizer

@@ -1,0 +1,236 @@
+"""One writer at a time in a directory: a lock, and a lease for machines that do not see each other's locks.
+
+    DIRECTORY/.lock     locked by the process that works there; says which, for people. The kernel releases it
+    DIRECTORY/.lease    exists while a process works there, which counts it up every RENEWAL_S
+
+Locks of some shared file systems end at the machine, and others know none. A process of another machine then watches
+the lease: one that changes is held. One that stays the same for EXPIRY_S is taken over, because its process has ended,
+or has lost the file system. Clocks of machines are never compared.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import psutil
+
+from cluster.artefacts.errors import StorageError
+from cluster.artefacts.processes import born_s, find_process, this_machine
+from cluster.artefacts.storage import storage_errors
+
+LOCK_NAME = ".lock"
+LEASE_NAME = ".lease"
+RENEWAL_S = 2.0
+EXPIRY_S = 10.0
+"""Seconds without a change after which the lease of another machine has expired."""
+_WATCHING_S = 0.5
+_LEASE_BYTES = 1024
+_LOOKS_S = (0.01, 0.03, 0.1)
+"""Seconds to wait for processes that only look whether a directory is in use, which takes them microseconds."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+@contextmanager
+def exclusive(
+    directory: Path, what: str, *, in_use: str = "wait for it to finish, or choose another directory"
+) -> Iterator[None]:
+    """Hold `directory` for one writer at a time; it is free again when the process ends, however that ends.
+
+    Args:
+        what: the holder's work, for the error message in other processes.
+        in_use: the remedy where another process holds it.
+
+    Raises:
+        StorageError: another process holds it; the message says which, where, and since when.
+    """
+    with storage_errors(directory):
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise _in_use(directory, _told_by(descriptor), in_use) from None
+            if error.errno not in _NO_LOCKS:
+                raise
+        lease = _Lease(directory, what)
+        with storage_errors(directory):
+            os.ftruncate(descriptor, 0)
+            lease.take(in_use)
+        with suppress(OSError):
+            os.pwrite(descriptor, lease.holder.encode(), 0)
+        with lease.renewed():
+            yield
+    finally:
+        os.close(descriptor)
+
+
+def is_in_use(directory: Path) -> bool:
+    """Whether a process has locked `directory`; False on a file system without locks."""
+    try:
+        with (directory / LOCK_NAME).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+class _Lease:
+    """The lease of this process on a directory."""
+
+    def __init__(self, directory: Path, what: str) -> None:
+        self._directory, self._path = directory, directory / LEASE_NAME
+        self._mine: dict[str, Any] = {
+            "token": uuid4().hex,
+            "what": what,
+            "host": platform.node(),
+            "machine": this_machine(),
+            "pid": os.getpid(),
+            "started_s": born_s(psutil.Process()),
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+            "count": 0,
+        }
+        self._descriptor = -1
+
+    @property
+    def holder(self) -> str:
+        """This process, in words."""
+        return _in_words(self._mine)
+
+    def take(self, in_use: str) -> None:
+        """Create the lease, or take it over from a process that has ended.
+
+        Raises:
+            StorageError: another process holds it.
+        """
+        while not self._create():
+            found = self._path.read_bytes() if self._path.exists() else b""
+            if _is_held(self._path, found):
+                raise _in_use(self._directory, _in_words(_read(self._path)), in_use)
+            self._set_aside(found)
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Count the lease up from a thread for the time of the block; then release it."""
+        over = threading.Event()
+
+        def renew() -> None:
+            while not over.wait(RENEWAL_S) and self._is_mine():
+                self._mine["count"] += 1
+                # A disk that refuses for a moment is asked again; for longer, the lease expires.
+                with suppress(OSError):
+                    self._write()
+
+        thread = threading.Thread(target=renew, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            if self._is_mine():
+                with suppress(OSError):
+                    self._path.unlink()
+            os.close(self._descriptor)
+
+    def _create(self) -> bool:
+        try:
+            # Of several machines that create it together one succeeds, on NFS too.
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            return False
+        self._write()
+        return True
+
+    def _set_aside(self, expired: bytes) -> None:
+        """Remove an expired lease; one that another process has taken over meanwhile is put back."""
+        aside = self._path.with_name(f"{LEASE_NAME}.{self._mine['token']}")
+        with suppress(FileNotFoundError):
+            os.rename(self._path, aside)
+            if aside.read_bytes() != expired:
+                with suppress(FileExistsError):
+                    os.link(aside, self._path)
+            aside.unlink()
+
+    def _write(self) -> None:
+        # One write of one size: a reader sees this count or the one before.
+        os.pwrite(self._descriptor, orjson.dumps(self._mine).ljust(_LEASE_BYTES), 0)
+
+    def _is_mine(self) -> bool:
+        return _read(self._path).get("token") == self._mine["token"]
+
+
+def _is_held(path: Path, found: bytes) -> bool:
+    """Whether the process of a lease still works: looked up on its own machine, watched from any other."""
+    holder = _parsed(found)
+    if holder.get("machine") == this_machine():
+        return find_process(int(holder["pid"]), float(holder["started_s"])) is not None
+    deadline = time.monotonic() + EXPIRY_S
+    while time.monotonic() < deadline:
+        time.sleep(_WATCHING_S)
+        try:
+            if path.read_bytes() != found:
+                return True
+        except FileNotFoundError:
+            return False
+        except OSError:
+            continue  # A file system that refuses for a moment says nothing about the holder.
+    return False
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return _parsed(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def _parsed(contents: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(contents)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _in_words(holder: dict[str, Any]) -> str:
+    if not holder:
+        return "another process"
+    return f"{holder['what']} (process {holder['pid']} on {holder['host']}, since {holder['since']})"
+
+
+def _told_by(descriptor: int) -> str:
+    """The holder of a lock, as the file says; it is written a moment after the lock is taken."""
+    for patience_s in (*_LOOKS_S, 1.0):
+        if holder := os.pread(descriptor, 1000, 0).decode(errors="replace"):
+            return holder
+        time.sleep(patience_s)
+    return "another process"
+
+
+def _in_use(directory: Path, holder: str, in_use: str) -> StorageError:
+    return StorageError(f"{directory} is in use by {holder}.", next_step=in_use)
+
+
+def _lock(descriptor: int) -> None:
+    """Take the lock; raises OSError if another process holds it, and not only looks at it as `is_in_use` does."""
+    for patience_s in _LOOKS_S:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(patience_s)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

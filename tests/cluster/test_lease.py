@@ -1,0 +1,115 @@
+"""A directory has one writer at a time, on one machine or on several that do not see each other's locks."""
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster.artefacts import lease, processes
+from cluster.artefacts.errors import StorageError
+from cluster.artefacts.lease import LEASE_NAME, exclusive
+
+HOLDING = """
+import errno, fcntl, sys
+from pathlib import Path
+from cluster.artefacts import lease
+
+def no_locks(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+fcntl.flock = no_locks
+lease.this_machine = lambda: "another machine"
+lease.RENEWAL_S = 0.05
+with lease.exclusive(Path(sys.argv[1]), "its training"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that knows no locks, and some patience."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(lease, "EXPIRY_S", 1.5)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process of another machine that holds the directory."""
+    command = [sys.executable, "-c", HOLDING, str(tmp_path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_directory_is_held_by_one_at_a_time_and_released_at_the_end(
+    locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if locks:
+        monkeypatch.undo()
+    first, second = exclusive(tmp_path, "a preparation"), exclusive(tmp_path, "another")
+    told = rf"in use by a preparation \(process {os.getpid()} on .*, since 20\d\d-.*\)"
+    with first, pytest.raises(StorageError, match=told), second:
+        pass
+    with exclusive(tmp_path, "another"):
+        pass
+    assert not (tmp_path / LEASE_NAME).exists()
+
+
+def test_a_living_holder_on_another_machine_is_named(tmp_path: Path, holder: subprocess.Popen[str]):
+    with (
+        pytest.raises(StorageError, match=rf"its training \(process {holder.pid} on"),
+        exclusive(tmp_path, "another"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "cut off"])
+def test_a_lease_that_its_holder_does_not_renew_expires_and_stays_the_successors(
+    end: signal.Signals, tmp_path: Path, holder: subprocess.Popen[str]
+):
+    holder.send_signal(end)
+    with exclusive(tmp_path, "another"):
+        # The first holder comes back, finds another lease, and leaves it alone at its end.
+        holder.send_signal(signal.SIGCONT)
+        holder.communicate()
+        assert f'"pid":{os.getpid()}' in (tmp_path / LEASE_NAME).read_text()
+    assert not (tmp_path / LEASE_NAME).exists()
+
+
+def test_a_dead_holder_of_this_machine_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    killed = HOLDING.replace('lease.this_machine = lambda: "another machine"', "").replace(
+        "sys.stdin.read()", "__import__('os').abort()"
+    )
+    subprocess.run([sys.executable, "-c", killed, str(tmp_path)], stdout=subprocess.DEVNULL)
+    assert (tmp_path / LEASE_NAME).exists()
+    monkeypatch.setattr(lease, "EXPIRY_S", float("nan"))
+    with exclusive(tmp_path, "another"):
+        pass
+
+
+def test_a_process_is_found_again_after_its_machines_clock_was_set(monkeypatch: pytest.MonkeyPatch):
+    noted = processes.born_s(psutil.Process())
+    before = psutil.boot_time()
+    # The kernel derives the time of the boot from the clock.
+    monkeypatch.setattr("psutil._psplatform.boot_time", lambda: before + 3600)
+    assert psutil.Process().create_time() > before + 3600
+    found = processes.find_process(os.getpid(), noted)
+    assert found is not None
+    assert found.pid == os.getpid()
+    assert processes.find_process(os.getpid(), noted + 5) is None
