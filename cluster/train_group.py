@@ -13,6 +13,7 @@ from typing import Any
 from cluster import signals
 from cluster.artefacts.errors import ClozeError, ConfigError, WorkersLostError
 from cluster.elastic import choose_workers
+from cluster.failure_budget import FailureBudget, errors_by_rank
 from cluster.group_size import GroupSize
 
 
@@ -72,18 +73,16 @@ def run_group(
     *,
     name: str,
     storage: Path,
-    max_failures: int,
+    budget: FailureBudget,
     next_step: str,
     environment: Mapping[str, str] | None = None,
     on_failure: Callable[[Exception], None] = lambda failure: None,
 ) -> None:
     """Run `function(argument, rank)` on every worker of a group until all return.
 
-    When a worker dies, or raises, all are stopped and the whole group is started again, `max_failures` times
-    at most; `function` must resume by itself. A ClozeError ends the group without a restart. SIGTERM to this process is
-    handled by `stopping.py`. When a node is drained, or preempted without a warning, the group is started on others,
-    which does not count as a failure. Every start takes as many workers as `size` and the cluster allow. Needs a
-    connected Ray cluster.
+    When a worker dies, or raises, all are stopped and the whole group is started again as often as `budget` allows;
+    `function` must resume by itself. A ClozeError ends the group without a restart. SIGTERM to this process is handled
+    by `stopping.py`. Every start takes as many workers as `size` and the cluster allow. Needs a connected Ray cluster.
 
     Args:
         storage: directory that all machines share.
@@ -97,7 +96,6 @@ def run_group(
         WorkersLostError: workers kept dying.
     """
     require_resources(size)
-    failures = 0
     while True:
         chosen = replace(size, workers=choose_workers(size))
         failure = _run_once(function, argument, chosen, name, storage.resolve(), environment or {})
@@ -106,15 +104,12 @@ def run_group(
         if raised := [error for error in errors_by_rank(failure).values() if isinstance(error, ClozeError)]:
             raise raised[0]
         on_failure(failure)
-        if _was_preempted(failure):
-            continue
-        if failures == max_failures or not _may_pass(failure):
+        if not budget.spend(failure):
             raise WorkersLostError(
-                f"The workers failed and {failures} restarts did not help: {failure}",
+                f"The workers failed and {sum(budget.spent.values())} restarts did not help: {failure}",
                 kept="all committed checkpoints",
                 next_step=f"find the cause in the log of the worker, then: {next_step}",
             ) from failure
-        failures += 1
 
 
 def _run_once(
@@ -199,29 +194,6 @@ def _release(placement_groups: set[str]) -> None:
 
     for number in sorted(placement_groups):
         remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(number))))
-
-
-def errors_by_rank(failure: Exception) -> dict[int, Exception]:
-    """The workers' exceptions, or why Ray lost them, from Ray Train's error."""
-    return dict(getattr(failure, "worker_failures", {}))
-
-
-def _was_preempted(failure: Exception) -> bool:
-    """Whether a node of the group was taken away as announced; its workers did nothing wrong."""
-    from ray.exceptions import RayActorError
-    from ray.train.v2.api.exceptions import PreemptionError
-
-    return isinstance(failure, PreemptionError) or any(
-        isinstance(error, RayActorError) and error.preempted for error in errors_by_rank(failure).values()
-    )
-
-
-def _may_pass(failure: Exception) -> bool:
-    """Whether a new start may help: workers were lost or raised, and the failure is not Ray Train's own."""
-    from ray.exceptions import RayActorError
-    from ray.train.v2.api.exceptions import ControllerError
-
-    return not isinstance(failure, ControllerError) or isinstance(failure.controller_failure, RayActorError)
 
 
 def _worker_main(loop: Mapping[str, Any]) -> None:

@@ -226,6 +226,13 @@ class StagesFailedError(ClozeError):
     exit_code = 38
 
 
+class TakenOverError(ClozeError):
+    """Another group of workers has taken the run over; this one ended without writing more."""
+
+    exit_code = 39
+    runbook = "resume-after-a-failure.md"
+
+
 class PreemptedError(ClozeError):
     """A user or the machine's scheduler stopped the run; it saved and can be resumed."""
 

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
 from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.elastic import MOVE, watching_cluster
+from cluster.failure_budget import FailureBudget
 from cluster.group_size import GroupSize
 from cluster.operators import has_compiler
 from cluster.progress import progress
@@ -189,12 +190,13 @@ def _train_with_restarts(
 ) -> None:
     """Train to the end; a run that makes progress is restarted as often as needed.
 
-    `cluster.max_failures` is a budget that every new checkpoint renews: a run of weeks loses a worker now and then, and
-    only a run without progress is given up.
+    Every new checkpoint renews the budget of restarts: a run of weeks loses a worker now and then, and only a run
+    without progress is given up.
     """
     oom_kills = count_oom_kills()
     while True:
         before = _newest_step(run)
+        budget = FailureBudget(config.cluster.max_failures, config.cluster.max_errors)
         try:
             run_group(
                 _run_rank,
@@ -202,7 +204,7 @@ def _train_with_restarts(
                 size,
                 name=run.path.name,
                 storage=run.ray_train,
-                max_failures=config.cluster.max_failures,
+                budget=budget,
                 next_step=f"cloze resume {run.typed}",
                 environment={**tracking_environment(), **wandb_environment(), **logs.environment()},
                 on_failure=lambda failure: record_lost_workers(run, failure, count_oom_kills() - oom_kills),
@@ -210,7 +212,7 @@ def _train_with_restarts(
             return
         except WorkersLostError as error:
             newest = _newest_step(run)
-            if newest == before or not config.cluster.max_failures:
+            if newest == before or budget.limit(cast(Exception, error.__cause__)) == 0:
                 raise _cause_of(error, run, config, watch, count_oom_kills() - oom_kills) from error
             run.record_event(Event.RESTARTS_RENEWED, step=newest, message=str(error)[:2000])
 

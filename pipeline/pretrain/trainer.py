@@ -189,7 +189,7 @@ class Trainer:
         """Exchange this step's losses, the next batch's predictions and rank 0's signals with the other ranks.
 
         Raises:
-            StorageError: another group has taken the run over; nothing of this step is written.
+            TakenOverError: another group has taken the run over; nothing of this step is written.
         """
         self._beat("exchange")
         batches = [] if following is None else following.micro_batches

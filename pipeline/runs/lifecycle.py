@@ -12,10 +12,10 @@ from contextlib import suppress
 import psutil
 
 from cluster.artefacts.credentials import refused
-from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError
+from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, TakenOverError
+from cluster.artefacts.processes import born_s, this_machine
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
-from pipeline.runs.heartbeat import this_machine
 from pipeline.runs.history import last_logged
 from pipeline.runs.log.sender import send_log, want_status
 from pipeline.runs.state import is_held, state_of
@@ -30,13 +30,15 @@ def record_launch(run: RunDirectory) -> None:
         host=platform.node(),
         machine=this_machine(),
         pid=process.pid,
-        started_s=process.create_time(),
+        started_s=born_s(process),
         submission_id=os.environ.get(JOB_VARIABLE),
     )
 
 
 def record_failure(run: RunDirectory, error: BaseException) -> None:
-    """Record why an attempt at a run ended."""
+    """Record why an attempt at a run ended. One that another group has taken over has not."""
+    if isinstance(error, TakenOverError):
+        return
     status = "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED"
     # A disk that is full must not hide why the run ended.
     with suppress(OSError, StorageError):

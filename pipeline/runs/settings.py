@@ -307,7 +307,11 @@ class ClusterConfig(Config):
     address: str | None = None
     """Ray address; null takes RAY_ADDRESS, or starts a local cluster."""
     max_failures: int = Field(default=3, ge=0)
-    """Lost workers after which the group is no longer restarted; every new checkpoint renews them."""
+    """Restarts after workers were lost: with a process, a machine, a network or a file system. Every new checkpoint
+    renews them. Preempted and drained nodes cost none; wrong settings and damaged data are never tried again."""
+    max_errors: int = Field(default=1, ge=0)
+    """Restarts after a worker raised an exception of the program, which most likely comes again; every new checkpoint
+    renews them."""
 
 
 class OffloadConfig(Config):

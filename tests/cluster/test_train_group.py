@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
+from cluster.failure_budget import FailureBudget
 from cluster.group_size import GroupSize
 from cluster.runtime import ray_runtime
 from cluster.train_group import Rank, run_group
@@ -25,7 +26,7 @@ def ray() -> Iterator[None]:
         yield
 
 
-def run(function: Any, directory: Path, workers: int, max_failures: int) -> None:
+def run(function: Any, directory: Path, workers: int, max_failures: int, max_errors: int = 0) -> None:
     size = GroupSize(workers, cpus_per_worker=1, gpus_per_worker=0)
     argument = {"starts": str(directory / "starts")}
     run_group(
@@ -34,7 +35,7 @@ def run(function: Any, directory: Path, workers: int, max_failures: int) -> None
         size,
         name="group",
         storage=directory,
-        max_failures=max_failures,
+        budget=FailureBudget(max_failures, max_errors),
         next_step="start it again",
     )
 
@@ -123,6 +124,17 @@ def dies(argument: Mapping[str, Any], rank: Rank) -> None:
 def test_a_group_on_this_machine_listens_on_loopback_addresses_only(tmp_path: Path):
     run(note_listeners, tmp_path, workers=2, max_failures=0)
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in (0, 1)] == ["127.0.0.1"] * 2
+
+
+def raises_an_exception_of_the_program(argument: Mapping[str, Any], rank: Rank) -> None:
+    note_start(argument)
+    raise KeyError("a column that no file has")
+
+
+def test_an_exception_of_the_program_has_a_budget_of_its_own(tmp_path: Path):
+    with pytest.raises(WorkersLostError, match="1 restarts did not help"):
+        run(raises_an_exception_of_the_program, tmp_path, workers=1, max_failures=9, max_errors=1)
+    assert (tmp_path / "starts").read_text() == "xx"
 
 
 def test_what_one_rank_says_ends_the_group_while_the_others_wait_for_it(tmp_path: Path):

@@ -11,7 +11,7 @@ from cluster.artefacts.errors import (
     NonFiniteError,
     PreemptedError,
     StalledError,
-    StorageError,
+    TakenOverError,
 )
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
@@ -54,9 +54,9 @@ def preempted(run: RunDirectory, step: int, reason: str) -> PreemptedError:
     )
 
 
-def taken_over(run: RunDirectory, by: str = "another group") -> StorageError:
+def taken_over(run: RunDirectory, by: str = "another group") -> TakenOverError:
     """The error of a group whose run another group has taken over."""
-    return StorageError(
+    return TakenOverError(
         f"{run.path} is trained by {by} now; this group has lost it.",
         kept="what this group saved before, and all that the other one saves",
         next_step=f"nothing, if that one trains; else, once both have ended: cloze resume {run.typed}",

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import orjson
 
-from cluster.artefacts.errors import StorageError
+from cluster.artefacts.errors import TakenOverError
 from cluster.artefacts.manifest import write_durably
 from pipeline.pretrain.guards.endings import taken_over
 from pipeline.runs.directory import RunDirectory
@@ -40,7 +40,7 @@ class Fence:
             write_durably(self._run.owner, self._contents)
 
     def require(self) -> None:
-        """Raise StorageError when another group has taken the run over."""
+        """Raise TakenOverError when another group has taken the run over."""
         try:
             found = self._run.owner.read_bytes()
         except FileNotFoundError:
@@ -64,6 +64,6 @@ class Fence:
         self._next_look_s = time.monotonic() + _POLL_S
         try:
             self.require()
-        except StorageError:
+        except TakenOverError:
             return True
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cluster.train_group import errors_by_rank
+from cluster.failure_budget import errors_by_rank
 from pipeline.pretrain.guards.out_of_memory import was_killed_for_memory
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
