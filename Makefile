@@ -8,7 +8,7 @@ JOBS ?= 2
 INSTALLED := $(VENV)/.installed
 PACKAGES := pipeline data_prep models cluster
 
-.PHONY: install demo test lint format bench clean
+.PHONY: install demo test lint format bench chaos clean
 
 install: $(INSTALLED)
 
@@ -37,6 +37,10 @@ bench: $(INSTALLED)
 	$(BIN)/pip install --quiet --requirement requirements-bench.txt --constraint requirements.lock
 	$(BIN)/pip install --quiet --no-deps --requirement requirements-bench-alone.txt
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+# Faults on real processes, and the table of docs/chaos.md. ARGS="--only NAME" takes one of them.
+chaos: $(INSTALLED)
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,91 @@
+"""Faults on real processes: `python -m tests.chaos [--only NAME ...] [--seed N] [--out DIR]`, or `make chaos`.
+
+Each campaign is a tiny pre-training that suffers faults, at moments drawn from the seed, and ends; its last weights,
+log, checkpoints and tracked run are then compared with a run without faults. Writes `results.json`, and with
+all campaigns the table in docs/chaos.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.campaigns import CAMPAIGNS, Campaign
+from tests.chaos.campaigns.storage import small_disk
+from tests.chaos.scene import Reference, Row, Scene, make_reference
+from tests.chaos.table import page
+from tests.conftest import write_store
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> int:
+    """Run campaigns; returns 0 where every run came to its end as it should."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=CAMPAIGNS, metavar="NAME", help=", ".join(CAMPAIGNS))
+    parser.add_argument("--seed", type=int, default=1, help="draws the moments of the faults")
+    parser.add_argument("--out", type=Path, default=ROOT / "chaos", help="gets results.json")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    results = arguments.out / "results.json"
+    found: dict[str, Any] = {"campaigns": {}}
+    if arguments.only and results.exists():
+        found = json.loads(results.read_text())
+    work = Path(tempfile.mkdtemp(prefix="chaos-"))
+    try:
+        store = write_store(work / "tokens")
+        reference = make_reference(work / "reference", store)
+        print(f"without faults: {reference.seconds} s", flush=True)
+        for number, name in enumerate(arguments.only or CAMPAIGNS):
+            rows = attempt(CAMPAIGNS[name], name, work, store, reference, arguments.seed + number)
+            found["campaigns"][name] = [asdict(row) | {"runbooks": row.runbooks} for row in rows]
+            found |= {"seed": arguments.seed, "seconds": reference.seconds, "load": os.getloadavg()[0]}
+            found["processors"] = os.cpu_count()
+            results.write_text(json.dumps(found, indent=2) + "\n")
+            for row in rows:
+                print(f"{row.name}: {'; '.join(row.problems) or row.skipped or 'good'}", flush=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    (ROOT / "docs/chaos.md").write_text(page(found))
+    return int(any(row["problems"] for rows in found["campaigns"].values() for row in rows))
+
+
+def attempt(
+    campaign: Campaign, name: str, work: Path, store: Path, reference: Reference, seed: int
+) -> list[Row]:
+    """One campaign; what goes wrong is a problem of its last row."""
+    if why := campaign.cannot():
+        return [Row(name, name, skipped=why)]
+    directory = work / name
+    began = time.monotonic()
+    scene: Scene | None = None
+    with ExitStack() as held:
+        try:
+            overrides = [each.format(directory=directory) for each in campaign.overrides]
+            if any(f"{directory}/disk" in each for each in overrides):
+                held.enter_context(small_disk(directory / "disk"))
+            scene = Scene(directory, store, seed, reference, *overrides)
+            held.callback(scene.close)
+            campaign.suffer(scene)
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            row = scene.rows[-1] if scene and scene.rows else Row(name, name)
+            row.problems.append(f"{type(error).__name__}: {error}")
+            if scene is None or not scene.rows:
+                return [row]
+    print(f"campaign {name}: {time.monotonic() - began:.0f} s", flush=True)
+    return scene.rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

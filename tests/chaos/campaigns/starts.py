@@ -1,0 +1,80 @@
+"""Two starts of one run at once: on one host, and from two hosts that see each other's locks or not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from tests.chaos.injected import Injected
+from tests.chaos.scene import STEPS, WORKERS, Scene
+
+NO_LOCKS = Injected("fcntl.flock", "", times=10**9, error=errno.ENOLCK, rank=-1)
+
+
+def can_be_another_host() -> str:
+    """Why no second host can be imitated here; empty where it can."""
+    probe = subprocess.run(["unshare", "--fork", "--pid", "--uts", "true"], capture_output=True)
+    return "" if probe.returncode == 0 else "process and host name spaces are not allowed here"
+
+
+def on_another_host(
+    scene: Scene, fault: Injected | None, launcher: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start the run as another host does: with other process ids, and another name. One rank without a launcher."""
+    module = ["pipeline.pretrain"] if fault is None else ["tests.chaos.injected", fault.to_argument()]
+    python = [sys.executable, "-m", *launcher, *module, str(scene.run.path)]
+    inside = ["sh", "-c", 'hostname second-host && exec "$@"', "sh", *python]
+    return subprocess.Popen(
+        ["unshare", "--fork", "--kill-child", "--pid", "--uts", "--mount-proc", *inside],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
+    )
+
+
+def two_starts(scene: Scene) -> None:
+    """A second start beside a living one is told who holds the run, from the same host and from others."""
+    scene.start(NO_LOCKS)
+    scene.until_step(scene.a_step(5, 30))
+    holder = f"process {scene.group.pids[0] if scene.group else 0} on {os.uname().nodename}"
+    for name, fault, injected in (
+        ("second-start", "a second start on another host", None),
+        ("second-start-no-locks", "the same on a file system without locks", NO_LOCKS),
+    ):
+        row = scene.strike(name, fault)
+        second = on_another_host(scene, injected)
+        said, _ = second.communicate()
+        row.exit_codes.append(second.returncode)
+        row.note = "told who holds the run"
+        if second.returncode != 33 or holder not in said:
+            row.problems.append(f"it was not told of {holder}: {said[-300:]}")
+        row.operator = "nothing: the first start trains on"
+        if scene.progress.last_step < STEPS - 1:
+            scene.until_trained_again()
+    scene.finish()
+
+
+def cut_off_host(scene: Scene) -> None:
+    """A host stops answering and another takes the run over; the first comes back, and must not write."""
+    first = scene.start(NO_LOCKS)
+    scene.until_step(scene.a_step(10, 40))
+    for pid in first.pids:
+        os.kill(pid, signal.SIGSTOP)
+    row = scene.strike("cut-off-host", "a host is cut off, and comes back after another has taken over")
+    ranks = on_another_host(
+        scene, NO_LOCKS, ["torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}", "-m"]
+    )
+    scene.until(lambda: scene.progress.has_moved_since(scene.struck_s), "training on the second host")
+    for pid in first.pids:
+        os.kill(pid, signal.SIGCONT)
+    row.exit_codes.append(first.wait())
+    row.operator = "a start on the other host"
+    said, _ = ranks.communicate()
+    scene.check(ranks.returncode)
+    if ranks.returncode:
+        row.problems.append(said[-600:])

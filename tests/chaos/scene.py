@@ -1,0 +1,261 @@
+"""A tiny pre-training that suffers faults, and what must hold when it has come to its end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster.artefacts.errors import exit_codes
+from cluster.artefacts.storage import open_artefact
+from pipeline.checkpoints.checkpoint import MODEL_FILE, list_checkpoints, step_of
+from pipeline.checkpoints.store import store_of
+from pipeline.pretrain.launch import create_run
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import read_heartbeats
+from pipeline.runs.lifecycle import replay
+from pipeline.runs.log.lines import read_metrics
+from pipeline.runs.log.seals import damage_of_log
+from tests.chaos.injected import Injected
+from tests.chaos.progress import Progress
+from tests.pipeline.process_group import PATIENCE_S, Group
+from tests.pipeline.ranks import make_config
+
+STEPS = 160
+SAVED_EVERY = 20
+WORKERS = 2
+SETTINGS = (
+    f"steps={STEPS}",
+    f"checkpoint.every_steps={SAVED_EVERY}",
+    f"evaluation.every_steps={STEPS // 2}",
+    f"cluster.workers={WORKERS}",
+    "guards.stall_timeout_s=60",
+)
+LEFT_OVER = ("*.partial", "*.tmp", ".step-*")
+ITSELF = "nothing"
+AGAIN = "the same command again"
+
+
+@dataclass
+class Row:
+    """One fault, as the table tells it."""
+
+    name: str
+    fault: str
+    operator: str = ITSELF
+    """What a person, or a scheduler, had to do."""
+    exit_codes: list[int] = field(default_factory=list)
+    """Of the command, before it was typed again."""
+    repeated: int | None = None
+    """Updates that were made again."""
+    seconds: float | None = None
+    """Longest time without a finished update, from the fault on."""
+    identical: bool | None = None
+    """Whether the final weights and all losses are those of a run without faults, bit for bit."""
+    problems: list[str] = field(default_factory=list)
+    skipped: str = ""
+    note: str = ""
+
+    @property
+    def runbooks(self) -> list[str]:
+        """Pages that belong to the exit codes."""
+        pages = [exit_codes()[code].runbook for code in self.exit_codes if code in exit_codes()]
+        return sorted({page for page in pages if page})
+
+
+@dataclass
+class Reference:
+    """The run without faults."""
+
+    weights: str
+    """SHA-256 of its last weights."""
+    losses: list[float]
+    seconds: float
+
+
+class Scene:
+    """One run, the faults that it suffers, and what is found at its end."""
+
+    def __init__(
+        self, directory: Path, store: Path, seed: int, reference: Reference | None, *overrides: str
+    ) -> None:
+        """
+        Args:
+            directory: for configurations and marks; runs of all scenes share one directory and tracking store.
+            overrides: settings besides those that all runs share.
+        """
+        self.directory, self.store, self.reference = directory, store, reference
+        self.rows: list[Row] = []
+        self.random = random.Random(seed)
+        directory.mkdir(parents=True, exist_ok=True)
+        shared = f"runs_dir={directory.parent / 'runs'}"
+        config = make_config(directory, store, *SETTINGS, shared, *overrides)
+        self.run = create_run(config)
+        self.progress = Progress(self.run.heartbeat(0))
+        self.struck_s = 0.0
+        self._strikes: list[float] = []
+        self.group: Group | None = None
+        self.driver: subprocess.Popen[bytes] | None = None
+        self.driver_log = directory / "driver.log"
+
+    def close(self) -> None:
+        """End all that is left."""
+        self.progress.close()
+        if self.group is not None:
+            self.group.kill()
+        if self.driver is not None:
+            self.driver.kill()
+            self.driver.wait()
+
+    def start(self, fault: Injected | None = None) -> Group:
+        """Start both ranks without Ray, as torchrun does, with a fault in them."""
+        module, arguments = "pipeline.pretrain", [str(self.run.path)]
+        if fault is not None:
+            module, arguments = "tests.chaos.injected", [fault.to_argument(), *arguments]
+        self.group = Group(module, arguments, WORKERS)
+        return self.group
+
+    def drive(self, *overrides: str) -> subprocess.Popen[bytes]:
+        """`cloze resume` of the run, on a Ray cluster."""
+        removed = ("RAY_", "CLOZE_", "MLFLOW_")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+        command = [str(Path(sys.executable).with_name("cloze")), "resume", str(self.run.path), *overrides]
+        with self.driver_log.open("ab") as stream:
+            self.driver = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
+        return self.driver
+
+    def a_step(self, first: int, last: int) -> int:
+        """A drawn update."""
+        return self.random.randint(first, last)
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for something to happen."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what}: {self.said()[-1500:]}")
+            time.sleep(0.02)
+
+    def until_step(self, step: int) -> None:
+        """Wait until an update is being made."""
+        self.until(lambda: self.progress.last_step >= step, f"update {step}")
+
+    def strike(self, name: str, fault: str) -> Row:
+        """Note that a fault happens now."""
+        self.struck_s = time.monotonic()
+        self._strikes.append(self.struck_s)
+        row = Row(name, fault)
+        self.rows.append(row)
+        return row
+
+    def until_trained_again(self) -> None:
+        """Wait until an update is finished that began after the fault."""
+        self.until(lambda: self.progress.has_moved_since(self.struck_s), "training again")
+
+    def until_ended(self, row: Row) -> int:
+        """Wait for the end of the command, whose exit code goes into the row."""
+        if self.driver is not None:
+            code = self.driver.wait(timeout=PATIENCE_S)
+        else:
+            assert self.group is not None
+            code = self.group.wait()
+        row.exit_codes.append(code)
+        return code
+
+    def again(self, row: Row, **options: Injected) -> None:
+        """The same command again, by a person or a scheduler."""
+        row.operator = AGAIN
+        self.drive() if self.driver is not None else self.start(**options)
+
+    def finish(self) -> None:
+        """Wait for a good end, and compare everything with the run without faults."""
+        self.check(self.until_ended(Row("end", "the end")))
+
+    def check(self, code: int) -> None:
+        """Compare everything with the run without faults, after an end with this exit code."""
+        self.measure()
+        problems = [] if code == 0 else [f"it ended with {code}: {self.said()[-600:]}"]
+        problems += self._problems()
+        identical = self._is_identical()
+        for row in self.rows:
+            row.identical, row.problems = identical, [*row.problems, *problems]
+
+    def said(self) -> str:
+        """Output of the ranks and the driver."""
+        told = self.driver_log.read_text(errors="replace") if self.driver_log.exists() else ""
+        return told + (self.group.output if self.group is not None else "")
+
+    def weights(self) -> str:
+        """SHA-256 of the last weights."""
+        place = Path(store_of(self.run).place(STEPS))
+        path = place / MODEL_FILE
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "none"
+
+    def losses(self) -> list[float]:
+        """By update."""
+        return [metrics["loss"] for metrics in read_metrics(self.run)]
+
+    def measure(self) -> None:
+        """Fill in what every fault cost: its pause, and updates that were made again before the next fault."""
+        ends = [*self._strikes[1:], float("inf")]
+        for row, since_s, until_s in zip(self.rows, self._strikes, ends, strict=True):
+            row.seconds = round(self.progress.pause_s(since_s, until_s), 1)
+            row.repeated = self.progress.repeated(since_s, until_s)
+
+    def _is_identical(self) -> bool:
+        assert self.reference is not None
+        return self.weights() == self.reference.weights and self.losses() == self.reference.losses
+
+    def _problems(self) -> list[str]:
+        found = []
+        steps = [metrics["step"] for metrics in read_metrics(self.run)]
+        if steps != list(range(1, STEPS + 1)):
+            found.append(f"the log has {len(steps)} lines of updates, {len(set(steps))} different ones")
+        if damage := damage_of_log(self.run):
+            found.append(f"the log: {damage}")
+        checkpoints = Path(store_of(self.run).place(STEPS)).parent
+        for path in list_checkpoints(checkpoints):
+            open_artefact(path)
+        if not any(step_of(path) == STEPS for path in list_checkpoints(checkpoints)):
+            found.append("there is no checkpoint of the last step")
+        left = [path.name for pattern in LEFT_OVER for path in checkpoints.glob(pattern)]
+        if left:
+            found.append(f"half-written: {', '.join(sorted(set(left)))}")
+        return found + self._problems_of_tracking()
+
+    def _problems_of_tracking(self) -> list[str]:
+        from pipeline.runs.tracking import connect
+
+        if not replay(self.run):
+            return ["MLflow did not get everything"]
+        info = self.run.info
+        client = connect(info.tracking_uri)
+        status = client.get_run(info.run_id).info.status
+        steps = sorted(point.step for point in client.get_metric_history(info.run_id, "loss"))
+        found = [] if status == "FINISHED" else [f"the run is {status} in MLflow"]
+        if steps != list(range(1, STEPS + 1)):
+            found.append(f"MLflow has {len(steps)} losses, {len(set(steps))} different ones")
+        return found
+
+
+def pid_of(run: RunDirectory, rank: int) -> int:
+    """The process of a rank."""
+    return next(beat.pid for beat in read_heartbeats(run) if beat.rank == rank)
+
+
+def make_reference(directory: Path, store: Path) -> Reference:
+    """Train without faults."""
+    scene = Scene(directory, store, 0, None)
+    began = time.monotonic()
+    try:
+        group = scene.start()
+        assert group.wait() == 0, group.output[-3000:]
+    finally:
+        scene.close()
+    return Reference(scene.weights(), scene.losses(), round(time.monotonic() - began, 1))
