@@ -22,12 +22,17 @@ class Comparison:
     """Median, in units per second."""
     ratio: float
     """Median of the ratios of neighbouring runs, ours / theirs."""
+    rounds: tuple[float, ...] = ()
+    """Those ratios, in order."""
 
     def __str__(self) -> str:
         return (
             f"{self.what}: {self.ours:,.0f} {self.unit}/s, {self.peer} {self.theirs:,.0f} {self.unit}/s,"
-            f" ratio {self.ratio:.2f}"
+            f" ratio {self.ratio:.2f}" + self._spread()
         )
+
+    def _spread(self) -> str:
+        return f" ({min(self.rounds):.2f} to {max(self.rounds):.2f})" if len(self.rounds) > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +81,20 @@ def compare_all(
     runs = [
         {name: units / _seconds(work) for name, work in ({**ours, **theirs}).items()} for _ in range(rounds)
     ]
-    return [
-        Comparison(
-            what=what,
-            peer=peer,
-            unit=unit,
-            ours=statistics.median(run[what] for run in runs),
-            theirs=statistics.median(run[peer] for run in runs),
-            ratio=statistics.median(run[what] / run[peer] for run in runs),
-        )
-        for what in ours
-        for peer in theirs
-    ]
+    return [_compared(what, peer, unit, runs) for what in ours for peer in theirs]
+
+
+def _compared(what: str, peer: str, unit: str, runs: list[dict[str, float]]) -> Comparison:
+    ratios = tuple(run[what] / run[peer] for run in runs)
+    return Comparison(
+        what=what,
+        peer=peer,
+        unit=unit,
+        ours=statistics.median(run[what] for run in runs),
+        theirs=statistics.median(run[peer] for run in runs),
+        ratio=statistics.median(ratios),
+        rounds=ratios,
+    )
 
 
 def peer_name(package: str, what: str = "") -> str:

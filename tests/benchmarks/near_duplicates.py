@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -156,7 +156,7 @@ def _whole(texts: list[str]) -> Comparison:
 
         result = compare("", peer, "documents", len(texts), ours, theirs, rounds=1, warm_up=False)
     what = f"near-deduplication of {len(texts):,} documents ({removed[0]:,} and {removed[1]:,} removed)"
-    return Comparison(what, peer, result.unit, result.ours, result.theirs, result.ratio)
+    return replace(result, what=what)
 
 
 def _memory(texts: list[str]) -> list[Peaks]:

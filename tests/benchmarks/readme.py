@@ -1,0 +1,101 @@
+"""README's table of speeds: rendered from `published.json`, and compared with what was just measured.
+
+`python -m tests.benchmarks.readme bench/results.json` takes that run's ratios over and writes the table; without an
+argument it only writes the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+from pydantic import BaseModel, TypeAdapter
+
+from tests.benchmarks.results import Results
+
+PUBLISHED = Path(__file__).with_name("published.json")
+README = Path(__file__).parents[2] / "README.md"
+BEGIN, END = "<!-- speeds -->\n", "<!-- end of speeds -->"
+
+
+class Row(BaseModel):
+    """A row of README's table."""
+
+    what: str
+    against: str
+    key: str | None = None
+    """Of the comparison that measures it; None for a figure that is taken over by hand."""
+    low: float
+    """Of the ratio, over rounds."""
+    high: float
+
+
+_ROWS = TypeAdapter(list[Row])
+
+
+def published() -> list[Row]:
+    """The rows in their order."""
+    return _ROWS.validate_json(PUBLISHED.read_bytes())
+
+
+def figure(row: Row) -> str:
+    """The ratio as it is printed: one number where both ends round to it."""
+    low, high = _rounded(row.low), _rounded(row.high)
+    return low if low == high else f"{low} to {high}"
+
+
+def _rounded(ratio: float) -> str:
+    if ratio >= 2:
+        return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown."""
+    lines = [f"| {row.what} | {row.against} | {figure(row)} |" for row in rows]
+    return "\n".join(["| what | against | ratio |", "|---|---|---|", *lines]) + "\n"
+
+
+def differences(results: Results, rows: Sequence[Row]) -> list[str]:
+    """Rows of README that these rounds contradict: the two ranges of the ratio do not meet."""
+    found, told = results.ratios(), []
+    for row in rows:
+        if row.key is None or (line := found.get(row.key)) is None:
+            continue
+        low, high = min(line["rounds"]), max(line["rounds"])
+        if high < row.low or low > row.high:
+            measured = figure(row.model_copy(update={"low": low, "high": high}))
+            told.append(f"{row.what}, against {row.against}: README says {figure(row)}, measured {measured}")
+    return told
+
+
+def taken_over(results: Results, rows: Sequence[Row]) -> list[Row]:
+    """The rows with the ends of these rounds, where they were measured."""
+    found = results.ratios()
+    return [
+        row.model_copy(update={"low": min(line["rounds"]), "high": max(line["rounds"])})
+        if row.key and (line := found.get(row.key))
+        else row
+        for row in rows
+    ]
+
+
+def with_table(readme: str, rows: Sequence[Row]) -> str:
+    """The text of README with this table."""
+    before, rest = readme.split(BEGIN)
+    return before + BEGIN + table(rows) + END + rest.split(END)[1]
+
+
+def main() -> None:
+    """Write the rows and the table."""
+    rows = published()
+    if len(sys.argv) > 1:
+        rows = taken_over(Results(**orjson.loads(Path(sys.argv[1]).read_bytes())), rows)
+        PUBLISHED.write_bytes(_ROWS.dump_json(rows, indent=2) + b"\n")
+    README.write_text(with_table(README.read_text(encoding="utf-8"), rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
