@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from models.cache import LayerCache
 from models.config import TransformerConfig
-from models.padding import Unpadded
+from models.padding import Read, Unpadded
 from models.positions import Rotation, rotate
 from models.visibility import Varlen, Visible
 
@@ -33,10 +33,16 @@ class Attention(nn.Module):
         return projected.unflatten(-1, (-1, self.head_size)).transpose(1, 2).split(counts, 1)
 
     def _mix(
-        self, query: Tensor, key: Tensor, value: Tensor, visible: Visible, places: Unpadded | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        visible: Visible,
+        places: Unpadded | None = None,
+        read: Read | None = None,
     ) -> Tensor:
-        """[batch, heads, length, head size] queries, keys and values to [batch, length, hidden], or to
-        [1, tokens, hidden] with `places`.
+        """[batch, heads, length, head size] queries, keys and values to [batch, length, hidden]; to
+        [1, tokens, hidden] with `places`; to [1, read, hidden] with `read`.
 
         Keys and values may have fewer heads, each for as many neighbouring query heads.
         """
@@ -59,7 +65,11 @@ class Attention(nn.Module):
                 scale=self.scale,
             )
         mixed = mixed.transpose(1, 2).flatten(2)
-        return self.output(mixed if places is None else places.tokens(mixed))
+        if read is not None:
+            mixed = read.of_rows(mixed)
+        elif places is not None:
+            mixed = places.tokens(mixed)
+        return self.output(mixed)
 
 
 class SelfAttention(Attention):
@@ -79,6 +89,7 @@ class SelfAttention(Attention):
         rotation: Rotation | None = None,
         cache: LayerCache | None = None,
         places: Unpadded | None = None,
+        read: Read | None = None,
     ) -> Tensor:
         """Mix information between tokens.
 
@@ -87,9 +98,10 @@ class SelfAttention(Attention):
             rotation: angles of rotary positions.
             cache: keys and values of the tokens before; keys and values of `hidden` are added to it.
             places: of the tokens in their rows, where padding is left out.
+            read: the positions of `hidden` that are given, where not all are.
 
         Returns:
-            As `hidden`.
+            As `hidden`; [1, read, hidden] with `read`.
         """
         counts = self.num_heads, self.key_value_heads, self.key_value_heads
         projected = self.qkv(hidden)
@@ -100,7 +112,7 @@ class SelfAttention(Attention):
             query, key = rotate(query, rotation), rotate(key, rotation)
         if cache is not None:
             key, value = cache.extend(key, value)
-        return self._mix(query, key, value, visible, places)
+        return self._mix(query, key, value, visible, places, read)
 
 
 class CrossAttention(Attention):
@@ -112,7 +124,12 @@ class CrossAttention(Attention):
         self.key_value = nn.Linear(config.hidden_size, 2 * config.key_value_size, bias=config.biases)
 
     def forward(
-        self, hidden: Tensor, memory: Tensor, visible: Visible, cache: LayerCache | None = None
+        self,
+        hidden: Tensor,
+        memory: Tensor,
+        visible: Visible,
+        cache: LayerCache | None = None,
+        read: Read | None = None,
     ) -> Tensor:
         """Mix information from the memory into tokens.
 
@@ -121,9 +138,10 @@ class CrossAttention(Attention):
                 lie side by side and share its memory.
             memory: [batch, memory length, hidden] of the encoder.
             cache: holds the memory's keys and values from the first call on.
+            read: the positions of `hidden` that are given, where not all are.
 
         Returns:
-            As `hidden`.
+            As `hidden`; [1, read, hidden] with `read`.
         """
         # Nothing hides one position of a decoder from another here, so beams are read like positions.
         query_side = hidden.reshape(len(memory), -1, hidden.shape[2])
@@ -134,7 +152,8 @@ class CrossAttention(Attention):
             key, value = self._heads(self.key_value(memory), self.key_value_heads, self.key_value_heads)
             if cache is not None:
                 cache.extend(key, value)
-        return self._mix(query, key, value, visible).view(hidden.shape)
+        mixed = self._mix(query, key, value, visible, read=read)
+        return mixed.view(hidden.shape) if read is None else mixed
 
 
 def _varlen_attention(

@@ -48,9 +48,11 @@ class CausalLanguageModel(nn.Module):
             Under `clm` the cross-entropy in nats, summed (float32 scalar), and the number of right predictions;
             beside this, the losses one by one (see `models.losses.EACH`).
         """
-        hidden = self.decoder(input_ids, cu_seqlens=cu_seqlens, prefix_lengths=prefix_lengths)
-        predicted = hidden.flatten(0, 1).index_select(0, predicted_positions) * self.logit_scale
-        loss, correct, each = self.head.loss(predicted, self.decoder.embeddings.token_weight, targets)
+        predicted = self.decoder(
+            input_ids, cu_seqlens=cu_seqlens, prefix_lengths=prefix_lengths, read=predicted_positions
+        )
+        scaled = predicted * self.logit_scale
+        loss, correct, each = self.head.loss(scaled, self.decoder.embeddings.token_weight, targets)
         return {"clm": loss}, {"clm": correct, EACH: each}
 
     def logits(

@@ -40,8 +40,7 @@ class ConditionalGenerator(nn.Module):
             [predicted, vocab_size] logits.
         """
         memory = self.network.encode(input_ids, attention_mask)
-        hidden = self.network.decode(decoder_input_ids, memory)
-        return self.network.project(hidden.flatten(0, 1).index_select(0, predicted_positions))
+        return self.network.project(self.network.decode(decoder_input_ids, memory, read=predicted_positions))
 
 
 def smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:

@@ -45,6 +45,7 @@ class Decoder(nn.Module):
         memory: Tensor | None = None,
         memory_layout: Layout | None = None,
         token_weight: Tensor | None = None,
+        read: Tensor | None = None,
     ) -> Tensor:
         """Contextual representations of tokens, each from the tokens before it.
 
@@ -58,9 +59,10 @@ class Decoder(nn.Module):
             memory: [batch, memory length, hidden] from the encoder, of an encoder-decoder.
             memory_layout: the encoder's layout.
             token_weight: [vocab_size, hidden] token embedding that the encoder owns.
+            read: as in `Encoder.forward`.
 
         Returns:
-            [batch, length, hidden].
+            [batch, length, hidden]; [read, hidden] with `read`.
 
         Raises:
             ValueError: a shape does not fit, both masks are given, or a sequence exceeds `max_positions`.
@@ -76,4 +78,4 @@ class Decoder(nn.Module):
         if self.first_position:
             layout = replace(layout, position_ids=layout.position_ids + self.first_position)
         embedded = self.embeddings(input_ids, layout.position_ids, token_weight=token_weight)
-        return self.transformer(embedded, layout, prefix_lengths, memory, memory_layout, cache)
+        return self.transformer(embedded, layout, prefix_lengths, memory, memory_layout, cache, read)

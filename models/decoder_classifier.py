@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from models.config import TransformerConfig
 from models.decoder import Decoder
 from models.dropout import dropout
-from models.stacks import at_last_token
+from models.layout import last_positions
 
 
 class DecoderClassifier(nn.Module):
@@ -39,6 +39,6 @@ class DecoderClassifier(nn.Module):
         Returns:
             [batch, num_labels] logits; with one label, the predicted value.
         """
-        hidden = self.decoder(input_ids, attention_mask=attention_mask)
-        last = at_last_token(hidden, attention_mask)
+        read = last_positions(input_ids, attention_mask)
+        last = self.decoder(input_ids, attention_mask=attention_mask, read=read)
         return self.output(dropout(last, self.config.dropout, self.training))

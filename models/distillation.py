@@ -99,7 +99,8 @@ class DistilledLanguageModel(nn.Module):
             input_ids: [batch, length] int64, already masked; teacher and student read the same.
             predicted_positions: [num_predicted] int64 indices into the flattened batch.
             targets: [num_predicted] int64 token ids that belong there.
-            soft_positions: [num_soft] int64 indices of the tokens at which student and teacher are compared.
+            soft_positions: [num_soft] int64 indices of the tokens at which student and teacher are compared,
+                ascending; the predicted ones are among them.
             cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces; None attends to whole rows.
             segment_ids: [batch, length] int64.
 
@@ -109,15 +110,12 @@ class DistilledLanguageModel(nn.Module):
             `cosine` 1 - cosine similarity of the last hidden states, both over the soft positions. Beside
             the right predictions, the losses of `mlm` one by one (see `models.losses.EACH`).
         """
-        packed = {"cu_seqlens": cu_seqlens, "segment_ids": segment_ids}
-        hidden = self.encoder(input_ids, **packed).flatten(0, 1)
+        packed = {"cu_seqlens": cu_seqlens, "segment_ids": segment_ids, "read": soft_positions}
+        compared = self.encoder(input_ids, **packed)
         self.teacher.encoder.transformer.varlen = self.encoder.transformer.varlen
         with torch.no_grad():
-            wanted = self.teacher.encoder(input_ids, **packed).flatten(0, 1)
-            wanted = wanted.index_select(0, soft_positions)
-        predicted, compared = (
-            hidden.index_select(0, positions) for positions in (predicted_positions, soft_positions)
-        )
+            wanted = self.teacher.encoder(input_ids, **packed)
+        predicted = compared.index_select(0, torch.searchsorted(soft_positions, predicted_positions))
         losses = {}
         own = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
         losses["mlm"] = own.total

@@ -73,8 +73,9 @@ class Generator(nn.Module):
         segment_ids: Tensor | None = None,
     ) -> Tensor:
         """[num_predicted, hidden] representations of the masked tokens; arguments as in `Electra`."""
-        hidden = self.encoder(input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids)
-        return hidden.flatten(0, 1).index_select(0, predicted_positions)
+        return self.encoder(
+            input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids, read=predicted_positions
+        )
 
     def loss(self, predicted: Tensor, targets: Tensor) -> CrossEntropy:
         """Cross-entropy of [num_predicted, hidden] against [num_predicted] targets; see `summed_cross_entropy`."""

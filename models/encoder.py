@@ -36,6 +36,7 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         segment_ids: Tensor | None = None,
+        read: Tensor | None = None,
     ) -> Tensor:
         """Contextual representations of tokens.
 
@@ -50,9 +51,11 @@ class Encoder(nn.Module):
                 What comes out at padding has no meaning.
             position_ids: [batch, length] int64 to use instead of the positions described above.
             segment_ids: [batch, length] int64; None takes segment 0, where there are segments.
+            read: [read] int64 positions of tokens in the flattened batch; None reads all. The last layer computes
+                little else.
 
         Returns:
-            [batch, length, hidden].
+            [batch, length, hidden]; [read, hidden] with `read`.
 
         Raises:
             ValueError: a shape does not fit, both masks are given, a sequence exceeds `max_positions`, or the network
@@ -64,7 +67,7 @@ class Encoder(nn.Module):
             )
         layout = self.layout(input_ids, cu_seqlens, attention_mask, position_ids)
         embedded = self.embeddings(input_ids, layout.position_ids, segment_ids)
-        return self.transformer(embedded, layout)
+        return self.transformer(embedded, layout, read=read)
 
     def layout(
         self,

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.heads import ClassificationHead
-from models.stacks import add_stacks, at_last_token, read_text
+from models.layout import last_positions
+from models.stacks import add_stacks, read_text
 
 
 class EncoderDecoderClassifier(nn.Module):
@@ -44,5 +45,6 @@ class EncoderDecoderClassifier(nn.Module):
         Returns:
             [batch, num_labels] logits; with one label, the predicted value.
         """
-        hidden = read_text(self, input_ids, attention_mask, decoder_input_ids=decoder_input_ids)
-        return self.head(at_last_token(hidden, attention_mask))
+        read = last_positions(input_ids, attention_mask)
+        last = read_text(self, input_ids, attention_mask, decoder_input_ids=decoder_input_ids, read=read)
+        return self.head(last)

@@ -186,13 +186,11 @@ def recorded_layers(model: Any) -> Iterator[list[Tensor]]:
     length, width]. The network is any but an ELMo."""
     stack = model.encoder if model.config.network == "encoder" else model.decoder
     transformer: Transformer = stack.transformer
-    transformer.layer_inputs = states = []
-    handle = transformer.register_forward_hook(lambda module, given, output: states.append(output))
+    transformer.states = states = []
     try:
         yield states
     finally:
-        handle.remove()
-        transformer.layer_inputs = None
+        transformer.states = None
 
 
 def _given(tensor: Tensor | None) -> Tensor:

@@ -78,6 +78,19 @@ def make_layout(
     return Layout(batch, length, past, positions, cu_seqlens, piece_ids, present)
 
 
+def first_positions(input_ids: Tensor) -> Tensor:
+    """[batch] int64: the first position of every row of [batch, length] in the flattened batch."""
+    batch, length = input_ids.shape
+    return torch.arange(batch, device=input_ids.device) * length
+
+
+def last_positions(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """[batch] int64: the last token of every row of [batch, length], padded on either side, in the flattened batch."""
+    if attention_mask is None:
+        return first_positions(input_ids) + input_ids.shape[1] - 1
+    return first_positions(input_ids) + attention_mask.long().cumsum(-1).argmax(-1)
+
+
 def _check_inputs(
     input_ids: Tensor, cu_seqlens: Tensor | None, attention_mask: Tensor | None, past: int
 ) -> None:

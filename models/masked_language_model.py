@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead, PairHead
+from models.layout import first_positions
 from models.losses import EACH
 
 
@@ -53,12 +55,15 @@ class MaskedLanguageModel(nn.Module):
             By term (`mlm`, and the pair's) the cross-entropy in nats, summed (float32 scalar), and the number of
             right predictions (int64 scalar); beside these, the losses of `mlm` one by one (see `models.losses.EACH`).
         """
-        hidden = self.encoder(input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids)
-        predicted = hidden.flatten(0, 1).index_select(0, predicted_positions)
+        read = predicted_positions
+        if self.pair_head is not None:
+            read = torch.cat((read, first_positions(input_ids)))
+        hidden = self.encoder(input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids, read=read)
+        predicted, first = hidden.tensor_split([len(predicted_positions)])
         loss, correct, each = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
         losses, right = {"mlm": loss}, {"mlm": correct, EACH: each}
         if self.pair_head is not None and self.pair is not None and pair_labels is not None:
-            losses[self.pair], right[self.pair] = self.pair_head.loss(hidden[:, 0], pair_labels)
+            losses[self.pair], right[self.pair] = self.pair_head.loss(first, pair_labels)
         return losses, right
 
     def logits(

@@ -1,7 +1,8 @@
-"""Padded rows computed without their padding: only attention sees rows, everything else sees tokens.
+"""Positions that need not be computed: padding in all layers, and in the last layer what no head reads.
 
-Most of a batch of short texts is padding. Linear layers, norms and dropout treat every position alike, so they run
-on the tokens alone; before attention the tokens are put back into their rows (Zeng et al. 2022, section 3.1).
+Linear layers, norms and dropout treat every position alike; only attention sees rows. So they run on the tokens alone,
+which are put back into their rows before attention (Zeng et al. 2022, section 3.1), and behind the last attention they
+run on the positions alone that a head reads.
 """
 
 from __future__ import annotations
@@ -36,6 +37,33 @@ class Unpadded:
         return flat.index_copy(0, self.index, tokens.squeeze(0)).unflatten(0, (self.batch, self.length))
 
 
+@dataclass(frozen=True)
+class Read:
+    """The positions that a head reads, where the last layer computes no others behind its attention."""
+
+    in_rows: Tensor
+    """[read] int64: their places in the flattened rows, as attention gives them."""
+    in_tokens: Tensor
+    """[read] int64: their places among the positions that all other blocks compute."""
+
+    @classmethod
+    def of(cls, positions: Tensor, places: Unpadded | None) -> Read:
+        """From [read] int64 positions in the flattened rows, and the places of the tokens where padding is left out."""
+        if places is None:
+            return cls(positions, positions)
+        # A row of padding alone has nothing to read: what it gives has no meaning.
+        last = len(places.index) - 1
+        return cls(positions, torch.searchsorted(places.index, positions).clamp_max(last))
+
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """[batch, length, ...] to [1, read, ...]."""
+        return rows.flatten(0, 1).index_select(0, self.in_rows).unsqueeze(0)
+
+    def of_tokens(self, tokens: Tensor) -> Tensor:
+        """What the other blocks compute, [batch, length, ...] or [1, tokens, ...], to [1, read, ...]."""
+        return tokens.flatten(0, 1).index_select(0, self.in_tokens).unsqueeze(0)
+
+
 def unpadded(present: Tensor | None) -> Unpadded | None:
     """The places of the tokens, where rows are padded enough for it to pay; None elsewhere.
 
@@ -48,4 +76,4 @@ def unpadded(present: Tensor | None) -> Unpadded | None:
 
 
 WORTH_IT = 0.95
-"""Largest share of tokens at which padding is left out: moving them costs about a twentieth of a layer."""
+"""Largest share of positions at which the others are left out: moving them costs about a twentieth of a layer."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from models.config import TransformerConfig
 from models.encoder import Encoder
 from models.heads import ClassificationHead
+from models.layout import first_positions
 
 
 class SequenceClassifier(nn.Module):
@@ -36,5 +37,10 @@ class SequenceClassifier(nn.Module):
         Returns:
             [batch, num_labels] logits; with one label, the predicted value.
         """
-        hidden = self.encoder(input_ids, attention_mask=attention_mask, segment_ids=segment_ids)
-        return self.head(hidden[:, 0])
+        first = self.encoder(
+            input_ids,
+            attention_mask=attention_mask,
+            segment_ids=segment_ids,
+            read=first_positions(input_ids),
+        )
+        return self.head(first)

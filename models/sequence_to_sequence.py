@@ -76,9 +76,11 @@ class SequenceToSequence(nn.Module):
             beside this, the losses one by one (see `models.losses.EACH`).
         """
         memory = self.encode(input_ids, cu_seqlens=cu_seqlens)
-        hidden = self.decode(decoder_input_ids, memory, cu_seqlens=decoder_cu_seqlens)
-        predicted = hidden.flatten(0, 1).index_select(0, predicted_positions) * self.logit_scale
-        loss, correct, each = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
+        predicted = self.decode(
+            decoder_input_ids, memory, cu_seqlens=decoder_cu_seqlens, read=predicted_positions
+        )
+        scaled = predicted * self.logit_scale
+        loss, correct, each = self.head.loss(scaled, self.encoder.embeddings.token_weight, targets)
         return {"denoise": loss}, {"denoise": correct, EACH: each}
 
     def encode(
@@ -96,8 +98,9 @@ class SequenceToSequence(nn.Module):
         attention_mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
         cache: DecoderCache | None = None,
+        read: Tensor | None = None,
     ) -> Tensor:
-        """[batch, decoder length, hidden] of the decoder; arguments as in `Decoder`."""
+        """[batch, decoder length, hidden] of the decoder, [read, hidden] with `read`; arguments as in `Decoder`."""
         return self.decoder(
             decoder_input_ids,
             cu_seqlens=cu_seqlens,
@@ -106,6 +109,7 @@ class SequenceToSequence(nn.Module):
             memory=memory.hidden,
             memory_layout=memory.layout,
             token_weight=self.encoder.embeddings.token_weight,
+            read=read,
         )
 
     def project(self, hidden: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from models.config import TransformerConfig
 from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead, PairHead, VocabularyProjection
+from models.layout import first_positions
 from models.losses import EACH, CrossEntropy
 from models.norms import make_norm
 
@@ -85,6 +86,7 @@ class SpanBoundaryLanguageModel(nn.Module):
         input_ids: Tensor,
         predicted_positions: Tensor,
         targets: Tensor,
+        read_positions: Tensor,
         left_positions: Tensor | None = None,
         right_positions: Tensor | None = None,
         span_offsets: Tensor | None = None,
@@ -98,6 +100,8 @@ class SpanBoundaryLanguageModel(nn.Module):
             input_ids: [batch, length] int64, spans already hidden.
             predicted_positions: [num_predicted] int64 indices into the flattened batch.
             targets: [num_predicted] int64 token ids that belong there.
+            read_positions: [num_read] int64, ascending, all different: these, those below, and with pairs the first
+                of every row.
             left_positions: [num_predicted] int64 indices of the token before each prediction's span.
             right_positions: [num_predicted] int64 indices of the token behind it.
             span_offsets: [num_predicted] int64 place in the span, from 0.
@@ -110,20 +114,23 @@ class SpanBoundaryLanguageModel(nn.Module):
             of right predictions (int64 scalar); beside these, the losses of `mlm` one by one (see
             `models.losses.EACH`).
         """
-        hidden = self.encoder(input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids)
-        tokens, weight = hidden.flatten(0, 1), self.encoder.embeddings.token_weight
+        hidden = self.encoder(input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids, read=read_positions)
+
+        def at(positions: Tensor) -> Tensor:
+            return hidden.index_select(0, torch.searchsorted(read_positions, positions))
+
+        weight, predicted = self.encoder.embeddings.token_weight, at(predicted_positions)
         losses, correct = {}, {}
-        predicted = tokens.index_select(0, predicted_positions)
         losses["mlm"], correct["mlm"], correct[EACH] = self.head.loss(predicted, weight, targets)
         if self.boundary_head is not None:
             assert left_positions is not None
             assert right_positions is not None
             assert span_offsets is not None
-            left = tokens.index_select(0, left_positions)
-            right = tokens.index_select(0, right_positions)
             losses["sbo"], correct["sbo"], _ = self.boundary_head.loss(
-                left, right, span_offsets, weight, targets
+                at(left_positions), at(right_positions), span_offsets, weight, targets
             )
         if self.pair_head is not None and self.pair is not None and pair_labels is not None:
-            losses[self.pair], correct[self.pair] = self.pair_head.loss(hidden[:, 0], pair_labels)
+            losses[self.pair], correct[self.pair] = self.pair_head.loss(
+                at(first_positions(input_ids)), pair_labels
+            )
         return losses, correct

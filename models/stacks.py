@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from models.config import Network, TransformerConfig
 from models.decoder import Decoder
 from models.encoder import Encoder
+from models.layout import last_positions
 
 STACKS: Mapping[Network, Mapping[str, Callable[[TransformerConfig], nn.Module]]] = {
     "encoder": {"encoder": Encoder},
@@ -32,6 +33,7 @@ def read_text(
     attention_mask: Tensor | None = None,
     segment_ids: Tensor | None = None,
     decoder_input_ids: Tensor | None = None,
+    read: Tensor | None = None,
 ) -> Tensor:
     """A representation of every token: of an encoder from both sides, of a decoder from the left, of an encoder-decoder
     what its decoder makes of the text that its encoder reads too (Lewis et al. 2020, sections 3.1 and 3.2).
@@ -43,9 +45,10 @@ def read_text(
             encoder-decoder is padded on the right.
         segment_ids: [batch, length] int64, for an encoder; None takes segment 0, where there are segments.
         decoder_input_ids: [batch, length] int64, for an encoder-decoder; None takes `shifted_right(input_ids, ...)`.
+        read: as in `Encoder.forward`.
 
     Returns:
-        [batch, length, hidden].
+        [batch, length, hidden]; [read, hidden] with `read`.
 
     Raises:
         ValueError: segments or tokens of a decoder are given to a network that has no such part.
@@ -56,16 +59,18 @@ def read_text(
     if decoder_input_ids is not None and network != "encoder_decoder":
         raise ValueError(f"decoder_input_ids belong to an encoder_decoder; this network is of kind {network}")
     if network == "encoder":
-        return model.encoder(input_ids, attention_mask=attention_mask, segment_ids=segment_ids)
+        return model.encoder(input_ids, attention_mask=attention_mask, segment_ids=segment_ids, read=read)
     if network == "decoder":
-        return model.decoder(input_ids, attention_mask=attention_mask)
+        return model.decoder(input_ids, attention_mask=attention_mask, read=read)
     if decoder_input_ids is None:
         decoder_input_ids = shifted_right(input_ids, attention_mask)
     encoder = model.encoder
     layout = encoder.layout(input_ids, None, attention_mask)
     memory = encoder.transformer(encoder.embeddings(input_ids, layout.position_ids), layout)
     weight = encoder.embeddings.token_weight
-    return model.decoder(decoder_input_ids, memory=memory, memory_layout=layout, token_weight=weight)
+    return model.decoder(
+        decoder_input_ids, memory=memory, memory_layout=layout, token_weight=weight, read=read
+    )
 
 
 def shifted_right(
@@ -81,15 +86,8 @@ def shifted_right(
     Returns:
         [batch, length] int64; at padding it holds whatever lies there.
     """
-    first = (
-        at_last_token(input_ids, attention_mask) if start is None else torch.full_like(input_ids[:, 0], start)
-    )
+    if start is None:
+        first = input_ids.flatten()[last_positions(input_ids, attention_mask)]
+    else:
+        first = torch.full_like(input_ids[:, 0], start)
     return torch.cat([first[:, None], input_ids[:, :-1]], 1)
-
-
-def at_last_token(values: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """[batch, length, ...] to [batch, ...]: the values at the last token of every row, padded on either side."""
-    if attention_mask is None:
-        return values[:, -1]
-    rows = torch.arange(len(values), device=values.device)
-    return values[rows, attention_mask.long().cumsum(-1).argmax(-1)]

@@ -16,7 +16,7 @@ from models.config import Activation, TransformerConfig
 from models.dropout import dropout
 from models.layout import Layout
 from models.norms import make_norm
-from models.padding import Unpadded, unpadded
+from models.padding import WORTH_IT, Read, Unpadded, unpadded
 from models.positions import RelativeBias, Rotation, rotary_angles
 from models.visibility import Visible, see, see_memory
 
@@ -87,8 +87,10 @@ class TransformerLayer(nn.Module):
         cache: DecoderCache | None = None,
         number: int = 0,
         places: Unpadded | None = None,
+        read: Read | None = None,
     ) -> Tensor:
-        """[batch, length, hidden] to [batch, length, hidden]; [1, tokens, hidden] to the same with `places`.
+        """[batch, length, hidden] to [batch, length, hidden]; [1, tokens, hidden] to the same with `places`; either to
+        [1, read, hidden] with `read`.
 
         Args:
             visible, rotation: of self-attention.
@@ -96,20 +98,31 @@ class TransformerLayer(nn.Module):
             visible_memory: which of it each position may read.
             cache: of the whole decoder; this layer is its `number`.
             places: of the tokens in their rows, where padding is left out.
+            read: the positions that are computed behind the last attention, where not all are.
         """
         own = cache.self_attention[number] if cache else None
-        attention = partial(self.attention, visible=visible, rotation=rotation, cache=own, places=places)
+        kept = read if self.cross_attention is None else None
+        attention = partial(
+            self.attention, visible=visible, rotation=rotation, cache=own, places=places, read=kept
+        )
         hidden = self._residual(
-            hidden, attention, self.attention_norm, self.attention_dropout, self.attention_adapter
+            hidden, attention, self.attention_norm, self.attention_dropout, self.attention_adapter, kept
         )
         if self.cross_attention is not None:
             assert memory is not None
             assert visible_memory is not None
             assert self.cross_attention_norm is not None
             other = cache.cross_attention[number] if cache else None
-            read = partial(self.cross_attention, memory=memory, visible=visible_memory, cache=other)
+            across = partial(
+                self.cross_attention, memory=memory, visible=visible_memory, cache=other, read=read
+            )
             hidden = self._residual(
-                hidden, read, self.cross_attention_norm, self.attention_dropout, self.cross_attention_adapter
+                hidden,
+                across,
+                self.cross_attention_norm,
+                self.attention_dropout,
+                self.cross_attention_adapter,
+                read,
             )
         hidden = self._residual(
             hidden, self.feed_forward, self.feed_forward_norm, self.dropout, self.feed_forward_adapter
@@ -123,14 +136,17 @@ class TransformerLayer(nn.Module):
         norm: nn.Module,
         probability: float,
         adapter: nn.Module | None,
+        read: Read | None = None,
     ) -> Tensor:
-        """One sub-layer with its residual sum.
+        """One sub-layer with its residual sum; `read` says which positions the block gives, where not all.
 
         Post-norm is LayerNorm(x + f(x)) (Vaswani et al. 2017, section 3.1); pre-norm is x + f(LayerNorm(x))
         (Xiong et al. 2020, section 3).
         """
         inputs = norm(hidden) if self.pre_norm else hidden
         output = dropout(block(inputs), probability, self.training)
+        if read is not None:
+            hidden, inputs = read.of_tokens(hidden), read.of_tokens(inputs)
         if adapter is not None:
             output = adapter(inputs, output)
         return hidden + output if self.pre_norm else norm(hidden + output)
@@ -170,8 +186,9 @@ class Transformer(nn.Module):
         self.prefix: nn.Module | None = None
         self.memory_prefix: nn.Module | None = None
         """What layers compute their prefixes from; see `models.peft.prefix`."""
-        self.layer_inputs: list[Tensor] | None = None
-        """Collects what each layer reads, [batch, length, hidden], where it is a list; see `models.features`."""
+        self.states: list[Tensor] | None = None
+        """Collects what each layer reads, and what the last one gives, [batch, length, hidden], where it is a list; see
+        `models.features`."""
         self.varlen = False
         """Leave packed pieces to the variable-length kernel; see `models.backends`."""
         self.gradient_checkpointing = False
@@ -185,8 +202,10 @@ class Transformer(nn.Module):
         memory: Tensor | None = None,
         memory_layout: Layout | None = None,
         cache: DecoderCache | None = None,
+        read: Tensor | None = None,
     ) -> Tensor:
-        """[batch, length, hidden] embeddings to [batch, length, hidden] contextual representations.
+        """[batch, length, hidden] embeddings to [batch, length, hidden] contextual representations, or to
+        [read, hidden] with `read`.
 
         Args:
             layout: where the tokens lie.
@@ -194,6 +213,8 @@ class Transformer(nn.Module):
             memory: [batch, memory length, hidden] that cross-attention reads.
             memory_layout: where the tokens of the memory lie.
             cache: of the tokens before.
+            read: [read] int64 positions in the flattened batch, none of them padding: only these are given, and the
+                last layer computes little else.
         """
         # The kernel has no dropout of attention weights.
         varlen = self.varlen and not (self.training and self.config.attention_dropout)
@@ -222,15 +243,29 @@ class Transformer(nn.Module):
         places = unpadded(layout.present) if cache is None and memory is None else None
         if places is not None:
             hidden = places.tokens(hidden)
+        kept = self._kept(read, hidden, places)
         for number, (layer, is_local) in enumerate(zip(self.layers, self.is_local, strict=True)):
-            if self.layer_inputs is not None:
-                self.layer_inputs.append(hidden if places is None else places.rows(hidden))
+            if self.states is not None:
+                self.states.append(hidden if places is None else places.rows(hidden))
             seen_here = nearby if is_local else everywhere
-            arguments = (hidden, *seen_here, memory, visible_memory, cache, number, places)
+            kept_here = kept if number == len(self.layers) - 1 else None
+            arguments = (hidden, *seen_here, memory, visible_memory, cache, number, places, kept_here)
             # The random state is saved and restored, so dropout is the same in both computations.
             hidden = checkpoint(layer, *arguments, use_reentrant=False) if recompute else layer(*arguments)
         hidden = dropout(self.final_norm(hidden), self.output_dropout, self.training)
-        return hidden if places is None else places.rows(hidden)
+        if kept is not None:
+            return hidden.squeeze(0)
+        hidden = hidden if places is None else places.rows(hidden)
+        if self.states is not None:
+            self.states.append(hidden)
+        return hidden if read is None else hidden.flatten(0, 1).index_select(0, read)
+
+    def _kept(self, read: Tensor | None, hidden: Tensor, places: Unpadded | None) -> Read | None:
+        """The positions that the last layer computes; None where it computes all, because almost all are read, or its
+        states are collected."""
+        if read is None or self.states is not None or not self.layers:
+            return None
+        return Read.of(read, places) if len(read) < WORTH_IT * hidden.shape[:2].numel() else None
 
     def _rotation(self, layout: Layout, base: float) -> Rotation | None:
         if self.config.positions != "rotary":

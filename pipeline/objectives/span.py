@@ -126,9 +126,18 @@ def corrupt(packed: Packed, noise: Noise, settings: SpanMasking, vocabulary: Voc
     if settings.boundary:
         inputs = hidden._asdict()
         counts["sbo"] = len(hidden.targets)
+    inputs["read_positions"] = _read_positions(inputs, packed, settings)
     inputs |= boundaries(packed) | nsp.inputs(settings.pairs, packed)
     sources = packed.sources_at(hidden.predicted_positions)
     return Batch(inputs, counts | nsp.counts(settings.pairs, packed), sources)
+
+
+def _read_positions(inputs: Mapping[str, np.ndarray], packed: Packed, settings: SpanMasking) -> np.ndarray:
+    """int64, ascending: every position that a head reads; the first one of a row where pairs are predicted."""
+    rows, length = packed.input_ids.shape
+    firsts = np.arange(rows if settings.pairs else 0) * length
+    heads = (positions for name, positions in inputs.items() if name.endswith("_positions"))
+    return np.unique(np.concatenate([firsts, *heads]))
 
 
 def span_lengths(settings: SpanMasking) -> np.ndarray:

@@ -24,6 +24,9 @@ BATCH = {
 }
 
 
+READ = {"masked-lm": {}, "spans": {"read_positions": torch.tensor([0, 2, 6, 10, 13, 16])}}
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_both_tasks_are_learned_by_heart(small_config, network):
     model = NETWORKS[network](small_config(num_segments=2, dropout=0.0, attention_dropout=0.0)).train()
@@ -31,10 +34,10 @@ def test_both_tasks_are_learned_by_heart(small_config, network):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(80):
         optimizer.zero_grad()
-        losses, _ = model(INPUT_IDS, **BATCH)
+        losses, _ = model(INPUT_IDS, **BATCH, **READ[network])
         (losses["mlm"] + losses["nsp"]).backward()
         optimizer.step()
-    losses, correct = model(INPUT_IDS, **BATCH)
+    losses, correct = model(INPUT_IDS, **BATCH, **READ[network])
     assert {term: correct[term].item() for term in losses} == {"mlm": 4, "nsp": 2}
     assert losses["mlm"] + losses["nsp"] < 0.5
 
@@ -46,7 +49,7 @@ def test_segments_are_told_apart_and_rows_judged_one_by_one(small_config, random
     randomise(model, 1)
 
     def pair_loss(**changes: torch.Tensor) -> torch.Tensor:
-        return model(INPUT_IDS, **{**BATCH, **changes})[0]["nsp"]
+        return model(INPUT_IDS, **{**BATCH, **READ[network], **changes})[0]["nsp"]
 
     first, second = torch.tensor([0, 0]), torch.tensor([1, 1])
     swapped = torch.tensor([1, 0])

@@ -13,11 +13,13 @@ from models.span_boundary import SpanBoundaryLanguageModel
 PREDICTED = torch.tensor([2, 3, 4, 11])
 LEFT = torch.tensor([1, 1, 1, 10])
 RIGHT = torch.tensor([5, 5, 5, 12])
+READ = torch.tensor([1, 2, 3, 4, 5, 10, 11, 12])
 OFFSETS = torch.tensor([0, 1, 2, 0])
 TARGETS = torch.tensor([7, 8, 9, 10])
 BATCH = {
     "predicted_positions": PREDICTED,
     "targets": TARGETS,
+    "read_positions": READ,
     "left_positions": LEFT,
     "right_positions": RIGHT,
     "span_offsets": OFFSETS,
@@ -56,7 +58,7 @@ def test_boundary_loss_never_uses_the_hidden_states_of_the_span_itself(model, in
     before, _ = model(input_ids, **BATCH)
 
     def disturb(_module, _inputs, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden.flatten(0, 1).index_fill(0, PREDICTED, 9.0).view_as(hidden)
+        return hidden.index_fill(0, torch.searchsorted(READ, PREDICTED), 9.0)
 
     with model.encoder.register_forward_hook(disturb):
         after, _ = model(input_ids, **BATCH)
@@ -87,7 +89,9 @@ def test_every_parameter_learns(model, input_ids):
 
 def test_without_places_there_is_no_boundary_head(small_config, input_ids):
     model = SpanBoundaryLanguageModel(small_config(), None, pair="nsp").eval()
-    losses, correct = model(input_ids, PREDICTED, TARGETS, pair_labels=torch.tensor([0, 1]))
+    losses, correct = model(
+        input_ids, PREDICTED, TARGETS, torch.tensor([0, 2, 3, 4, 8, 11]), pair_labels=torch.tensor([0, 1])
+    )
     assert losses.keys() == correct.keys() - {EACH} == {"mlm", "nsp"}
 
 

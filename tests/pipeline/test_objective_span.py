@@ -90,6 +90,7 @@ def test_spans_are_enclosed_by_tokens_of_their_piece_that_are_not_hidden(
     piece = np.searchsorted(packed.cu_seqlens, np.arange(packed.input_ids.size), side="right")
     left, right = batch.inputs["left_positions"], batch.inputs["right_positions"]
     offsets = batch.inputs["span_offsets"]
+    assert sorted(hidden.union(left.tolist(), right.tolist())) == batch.inputs["read_positions"].tolist()
     assert not hidden & set(left.tolist())
     assert not hidden & set(right.tolist())
     assert (piece[left] == piece[positions]).all()
@@ -170,7 +171,8 @@ def test_noise_of_a_sample_depends_on_its_epoch_and_not_on_its_batch(seed: int, 
 def test_without_the_boundary_objective_there_is_one_term():
     objective = SpanMasking(boundary=False)
     batch = corrupt(one_text_per_row(2, 64), NOISE, objective, VOCABULARY)
-    assert set(batch.inputs) == {"input_ids", "predicted_positions", "targets"}
+    assert set(batch.inputs) == {"input_ids", "predicted_positions", "targets", "read_positions"}
+    assert np.array_equal(batch.inputs["read_positions"], batch.inputs["predicted_positions"])
     assert batch.counts.keys() == span.terms(objective).keys() == {"mlm"}
     assert span.terms(SpanMasking()).keys() == {"mlm", "sbo"}
 

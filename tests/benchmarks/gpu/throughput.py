@@ -93,13 +93,14 @@ def measure(case: Case, device: torch.device, *, rounds: int = 20) -> list[Measu
 
 def flops_per_token(case: Case) -> float:
     """Training FLOPs per token that the mathematics needs, 6 N + 12 layers x hidden x length (Chowdhery et al. 2022,
-    appendix B), N without embeddings; the vocabulary projection counts where something is predicted."""
+    appendix B), N without embeddings; behind the last attention, weights count where something is predicted."""
     config = case.config
-    block = 4 * config.hidden_size * config.attention_size + 2 * config.hidden_size * config.intermediate_size
-    predicted = MASKED_SHARE if config.network == "encoder" else 1.0
-    projection = predicted * config.hidden_size * config.require_vocab_size()
+    behind = config.hidden_size * (config.attention_size + 2 * config.intermediate_size)
+    block = 3 * config.hidden_size * config.attention_size + behind
+    unread = 1 - MASKED_SHARE if config.network == "encoder" else 0.0
+    projection = (1 - unread) * config.hidden_size * config.require_vocab_size()
     attention = 12 * config.num_layers * config.attention_size * case.length / PIECES_PER_ROW
-    return 6 * (config.num_layers * block + projection) + attention
+    return 6 * (config.num_layers * block - unread * behind + projection) + attention
 
 
 def largest_kernel_difference(device: torch.device) -> float:

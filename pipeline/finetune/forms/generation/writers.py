@@ -77,7 +77,7 @@ class PromptedGenerator(nn.Module):
     def forward(self, input_ids: Tensor, predicted_positions: Tensor) -> Tensor:
         """[predicted, vocab_size] scores for the tokens that follow the positions (int64 [predicted], in the flattened
         batch) of `input_ids` (int64 [batch, length], padded on the right, behind everything that is predicted)."""
-        hidden = self.network.decoder(input_ids).flatten(0, 1).index_select(0, predicted_positions)
+        hidden = self.network.decoder(input_ids, read=predicted_positions)
         return self.network.head(
             hidden * self.network.logit_scale, self.network.decoder.embeddings.token_weight
         )
