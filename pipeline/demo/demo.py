@@ -20,7 +20,7 @@ from pipeline.config.loading import load_config
 from pipeline.demo.tasks import FinetuneConfig
 from pipeline.finetune.scores import Score
 from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory, list_runs
+from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import read_metrics
@@ -129,21 +129,12 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
 
 def _pretrain(settings: PretrainConfig, kill_a_worker: bool) -> tuple[RunDirectory, str]:
     """Train a new run, or continue the run of an earlier demo unless a worker is to be killed."""
+    from pipeline.pretrain.continuing import train_to_end
     from pipeline.pretrain.launch import create_run, execute
-    from pipeline.pretrain.resume_checks import check_resume
 
-    earlier = [run for run in list_runs(settings.runs_dir) if run.config() == settings]
-    if earlier and not kill_a_worker:
-        run = earlier[-1]
-        check_resume(run, settings)
-    else:
-        run = create_run(settings)
-    trained = read_metrics(run)
-    if trained and trained[-1]["step"] == settings.num_steps and run.events(Event.FINISHED):
-        return run, ""
     if not kill_a_worker:
-        execute(run)
-        return run, ""
+        return train_to_end(settings), ""
+    run = create_run(settings)
     killer = _Killer(run, at_step=settings.num_steps // 2)
     execute(run)
     return run, killer.outcome()

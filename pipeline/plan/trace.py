@@ -8,14 +8,13 @@ operations of matrix products. Attention, which is a kernel here and decomposed 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.attention.varlen as varlen
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -91,7 +90,7 @@ def trace(model: nn.Module, inputs: Mapping[str, np.ndarray], device: Device, pl
     hooks: list[Any] = [each.register_post_accumulate_grad_hook(finish) for each in parameters]
     hooks += [each.register_forward_pre_hook(begin) for each in model.modules() if _has_own(each)]
     try:
-        with _FAKE if place == "cpu" else nullcontext(), _functions(device, watch, inputs), watch:
+        with _FAKE if place == "cpu" else nullcontext(), _functions(device, watch, inputs, _kernels(model)), watch:
             losses, correct = model(**tensors)
             loss = torch.stack(list(losses.values())).sum()
             forward_bytes, kept = watch.peak, watch.alive
@@ -244,12 +243,26 @@ _WORKSPACES: Mapping[Any, Callable[..., int]] = {
 """Bytes that kernels take inside, by operation."""
 
 
+def _kernels(model: nn.Module) -> list[tuple[Any, str]]:
+    """The kernels of attention that a network calls beside PyTorch's usual one. Their import takes over a second."""
+    if not any(getattr(module, "varlen", False) for module in model.modules()):
+        return []
+    import torch.nn.attention.varlen as varlen
+
+    return [(varlen, "varlen_attn")]
+
+
 @contextmanager
-def _functions(device: Device, watch: Watch, inputs: Mapping[str, np.ndarray]) -> Iterator[None]:
+def _functions(
+    device: Device, watch: Watch, inputs: Mapping[str, np.ndarray], kernels: Sequence[tuple[Any, str]]
+) -> Iterator[None]:
     """While it lasts, functions that cannot run without numbers have an answer, attention is counted, and functions for
     which PyTorch takes another kernel on CUDA take that.
 
     A mode for functions would do without exchanging them, but it is off where layers are computed again.
+
+    Args:
+        kernels: functions of attention beside PyTorch's usual one, by module and name.
     """
     lists = {each.size: each.tolist() for each in reversed([*inputs.values()]) if each.ndim == 1}
 
@@ -266,7 +279,7 @@ def _functions(device: Device, watch: Watch, inputs: Mapping[str, np.ndarray]) -
     exchanged: list[tuple[Any, str, Any]] = [
         (FakeTensor, "tolist", lambda each: lists[each.numel()]),
         (F, "scaled_dot_product_attention", counted(dot_product)),
-        (varlen, "varlen_attn", counted(varlen.varlen_attn)),
+        *((owner, name, counted(getattr(owner, name))) for owner, name in kernels),
         (F, "dropout", _dropout if on_cuda else F.dropout),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in exchanged]
