@@ -54,6 +54,7 @@ FORMS_OF_ROWS = {
     "tags": "rows_tags",
     "choices": "rows_choices",
     "text_to_text": "rows_generation",
+    "instructions": "instructions",
 }
 """Kinds of tasks by form."""
 

@@ -90,7 +90,11 @@ def trace(model: nn.Module, inputs: Mapping[str, np.ndarray], device: Device, pl
     hooks: list[Any] = [each.register_post_accumulate_grad_hook(finish) for each in parameters]
     hooks += [each.register_forward_pre_hook(begin) for each in model.modules() if _has_own(each)]
     try:
-        with _FAKE if place == "cpu" else nullcontext(), _functions(device, watch, inputs, _kernels(model)), watch:
+        with (
+            _FAKE if place == "cpu" else nullcontext(),
+            _functions(device, watch, inputs, _kernels(model)),
+            watch,
+        ):
             losses, correct = model(**tensors)
             loss = torch.stack(list(losses.values())).sum()
             forward_bytes, kept = watch.peak, watch.alive

@@ -10,13 +10,14 @@ from typing import Any
 
 import orjson
 
-from cluster.artefacts.manifest import FileEntry, hash_file, read_manifest, write_durably
+from cluster.artefacts.manifest import read_manifest, write_durably
 from cluster.artefacts.storage import commit, staging_directory, storage_errors
 from data_prep.report.page import render_report
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from pipeline.finetune.report.curves import Curve, plot
 from pipeline.finetune.report.page import percent, render_page, start_of
+from pipeline.finetune.results import file_entries
 from pipeline.finetune.scores import Score
 from pipeline.finetune.summary import protocol, summarise
 from pipeline.objectives.terms import logged
@@ -98,11 +99,10 @@ def commit_report(road: RoadConfig, found: Travelled) -> Path:
         write_durably(staging / RESULTS_FILE, contents)
         pages = _write_stage_pages(staging, found)
         (staging / PAGE_FILE).write_text(_page(road, found, results, pages), encoding="utf-8")
-    digest, size = hash_file(staging / RESULTS_FILE)
-    entry = FileEntry(path=RESULTS_FILE, size_bytes=size, xxh3_128=digest)
+    files = file_entries(staging, [RESULTS_FILE])
     config = {"checkpoint": road.checkpoint}
     stats = {"trainings": len(results.scores), "seconds": found.seconds, "run": found.run.path.name}
-    commit(staging, directory, KIND, config=config, inputs=found.inputs, files=[entry], stats=stats)
+    commit(staging, directory, KIND, config=config, inputs=found.inputs, files=files, stats=stats)
     return directory / PAGE_FILE
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pipeline.demo.tasks.docstring_code import DocstringCodeConfig
 from pipeline.demo.tasks.docstring_package import DocstringPackageConfig
+from pipeline.demo.tasks.docstring_word_order import DocstringWordOrderConfig
 from pipeline.finetune.config import with_tasks
 from pipeline.finetune.task import Tasks, by_kind
 from pipeline.finetune.tasks import TASKS as PUBLISHED_TASKS
 
-TASKS: Tasks = {**PUBLISHED_TASKS, **by_kind(DocstringPackageConfig | DocstringCodeConfig)}
+TASKS: Tasks = {
+    **PUBLISHED_TASKS,
+    **by_kind(DocstringPackageConfig | DocstringCodeConfig | DocstringWordOrderConfig),
+}
 """Every kind of task that the command line offers."""
 FinetuneConfig = with_tasks(TASKS)
 FinetuneConfig.__module__ = __name__

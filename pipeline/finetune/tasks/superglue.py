@@ -42,9 +42,11 @@ class SuperGlueFiles:
         return list(self.read(require_file(path, self.origin, "`path`")))
 
     def evaluation_set(self, name: str) -> EvaluationSet:
-        """The texts of val.jsonl."""
+        """The texts of val.jsonl and, where it is there, of test.jsonl."""
         read = texts_of(lambda path: ((each.id, each.texts) for each in self.read(path)))
-        return EvaluationSet(name, (Files((f"superglue/{self.folder}/val.jsonl",), read),), self.origin)
+        folder = f"superglue/{self.folder}"
+        files = Files((f"{folder}/val.jsonl",), read), Files((f"{folder}/{TEST_FILE}",), read, optional=True)
+        return EvaluationSet(name, files, self.origin)
 
 
 class SuperGlueTaskConfig(TaskConfig):

@@ -15,7 +15,13 @@ from typing import Any, Literal
 from pipeline.finetune.files.evaluation_set import EvaluationSet, Files, NamedText
 from pipeline.finetune.files.lines import read_objects, text_of, wrong_line
 from pipeline.finetune.forms.classification.settings import Example
-from pipeline.finetune.tasks.superglue import SuperGlueFiles, SuperGlueLabelsConfig, id_in, label_in
+from pipeline.finetune.tasks.superglue import (
+    TEST_FILE,
+    SuperGlueFiles,
+    SuperGlueLabelsConfig,
+    id_in,
+    label_in,
+)
 
 LABELS = ("different", "same")
 _JOINED = re.compile(r"(?:Word: (.*?)\.\s*)?Sentence 1: (.*?)\s*Sentence 2: (.*)", re.DOTALL)
@@ -65,7 +71,10 @@ class WicConfig(SuperGlueLabelsConfig):
     evaluation_sets = (
         EvaluationSet(
             "wic",
-            (Files(("wic/*.jsonl", "WiC/*.jsonl", "superglue/WiC/val.jsonl"), read_sentences),),
+            (
+                Files(("wic/*.jsonl", "WiC/*.jsonl", "superglue/WiC/val.jsonl"), read_sentences),
+                Files((f"superglue/WiC/{TEST_FILE}",), read_sentences, optional=True),
+            ),
             "WiC of the SuperGLUE benchmark",
         ),
     )

@@ -15,7 +15,9 @@ from data_prep import token_store
 from data_prep.document import Document
 from pipeline.demo.tasks.docstring_code import CODE, DocstringCodeConfig, tag_words
 from pipeline.demo.tasks.docstring_package import DocstringPackageConfig
+from pipeline.demo.tasks.docstring_word_order import DocstringWordOrderConfig, exchange_halves
 from pipeline.demo.tasks.held_out_sentences import read_sentences, split_sentences
+from pipeline.samples.noise.noise import Noise
 
 PACKAGES = ("numpy", "ray", "sklearn", "torch")
 NOUNS = ("matrix", "actor", "model", "tensor", "array", "worker", "score", "layer")
@@ -73,11 +75,19 @@ def code_config(**changes) -> DocstringCodeConfig:
     return DocstringCodeConfig.model_validate(plain | changes)
 
 
+def order_config() -> DocstringWordOrderConfig:
+    plain = {"store": Path("tokens"), "train_examples": 120, "evaluation_examples": 60}
+    return DocstringWordOrderConfig.model_validate(plain)
+
+
+CONFIGS = [package_config(), code_config(), order_config()]
+
+
 def documents_of(examples) -> set[str]:
     return {example.id.partition("#")[0] for example in examples}
 
 
-@pytest.mark.parametrize("config", [package_config(), code_config()], ids=lambda config: config.kind)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
 def test_no_document_is_on_both_sides_and_all_are_held_out(store, config):
     data = config.load()
     train, evaluation = documents_of(data.train), documents_of(data.evaluation)
@@ -85,7 +95,7 @@ def test_no_document_is_on_both_sides_and_all_are_held_out(store, config):
     assert all(int(doc_id.removeprefix("docs:")) % 2 == 0 for doc_id in train | evaluation)
 
 
-@pytest.mark.parametrize("config", [package_config(), code_config()], ids=lambda config: config.kind)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
 def test_examples_are_the_same_every_time(store, config):
     data = config.load()
     assert data == config.load()
@@ -135,6 +145,39 @@ def test_documents_without_packages_are_an_error(store):
     store.documents = Store(packages=(None,)).documents
     with pytest.raises(ConfigError, match="no `package` in its meta"):
         package_config().load()
+
+
+def test_every_sentence_occurs_in_order_and_disordered_with_the_same_words_and_ends(store):
+    data = order_config().load()
+    for disordered, ordered in zip(data.train[::2], data.train[1::2], strict=True):
+        assert (data.labels[int(disordered.label)], data.labels[int(ordered.label)]) == (
+            "disordered",
+            "in_order",
+        )
+        moved, words = disordered.text_a.split(), ordered.text_a.split()
+        assert moved != words
+        assert sorted(moved) == sorted(words)
+        assert (moved[0], moved[-1]) == (words[0], words[-1])
+        assert (words[0].islower(), words[-1].isalpha()) == (True, True)
+
+
+def test_halves_are_exchanged_in_the_middle_third():
+    words = [f"w{number}" for number in range(12)]
+    for draw in range(20):
+        moved = exchange_halves(words, Noise.of(draw))
+        assert moved is not None
+        cut = 12 - moved.index("w1")
+        assert moved == ["w0", *words[cut:-1], *words[1:cut], "w11"]
+        assert 4 <= cut < 8
+
+
+def test_halves_are_not_cut_behind_punctuation():
+    assert exchange_halves(["a", "b,", "c,", "d,", "e", "f"], Noise.of(1)) is None
+    assert exchange_halves(["a", "b", "c,", "d", "e", "f"], Noise.of(1)) == ["a", "c,", "d", "e", "b", "f"]
+
+
+def test_sentence_of_equal_words_has_no_halves_to_exchange():
+    assert exchange_halves(["no"] * 6, Noise.of(1)) is None
 
 
 def test_code_is_tagged_and_its_marks_are_gone(store):

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from data_prep.decontaminate.config import DecontaminationConfig
+from pipeline.finetune.evaluation_sets import evaluation_texts
 from pipeline.finetune.report.leaderboard import make_archive
 from pipeline.finetune.run import finetune
 from pipeline.finetune.tasks.boolq import BoolqConfig
@@ -67,6 +69,20 @@ def write_superglue(folder: Path) -> None:
         json.dumps({"idx": 11, "sentence1": "a", "sentence2": "film", "label": "entailment"})
     )
     (folder / "AX-g.jsonl").write_text(json.dumps({"idx": 12, **PAIR, "label": "entailment", "pair_id": 1}))
+
+
+def test_corpora_are_decontaminated_against_test_sets_too_where_they_are_there(tmp_path):
+    write_superglue(tmp_path / "superglue")
+    config = DecontaminationConfig(tasks=("superglue",), data=tmp_path)
+
+    def read() -> set[tuple[str, str]]:
+        return {(text.task, text.file.name) for text in evaluation_texts(config)}
+
+    with_tests = {(kind, f"{split}.jsonl") for kind in KINDS.values() for split in ("val", "test")}
+    assert read() == with_tests
+    for path in tmp_path.rglob("test.jsonl"):
+        path.unlink()
+    assert read() == {(kind, "val.jsonl") for kind in KINDS.values()}
 
 
 @pytest.fixture(scope="module")
