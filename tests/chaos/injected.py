@@ -60,6 +60,8 @@ def install(fault: Injected) -> None:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event != fault.event or is_spent or getattr(own, "busy", False):
             return
+        if event == "fcntl.flock":
+            arguments = (os.readlink(f"/proc/self/fd/{arguments[0]}"),)
         if not wanted.search(" ".join(map(str, arguments))):
             return
         seen[0] += 1

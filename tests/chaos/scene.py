@@ -138,7 +138,10 @@ class Scene:
         """Wait for something to happen."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
-            if time.monotonic() > deadline:
+            ended = (self.group is not None and self.group.poll()) or (
+                self.driver is not None and self.driver.poll()
+            )
+            if (ended and not condition()) or time.monotonic() > deadline:
                 raise TimeoutError(f"{what}: {self.said()[-1500:]}")
             time.sleep(0.02)
 

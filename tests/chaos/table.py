@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _TOP = """# Faults, and what they cost
@@ -23,10 +23,17 @@ from other work.
 """
 
 
-def page(found: Mapping[str, Any]) -> str:
-    """`results.json` as Markdown."""
+def page(found: Mapping[str, Any], missing: Sequence[str]) -> str:
+    """`results.json` as Markdown.
+
+    Args:
+        missing: campaigns without a result.
+    """
     rows = [row for campaign in found["campaigns"].values() for row in campaign]
-    return _TOP.format(**found) + "".join(map(_line, rows)) + f"\nSeed {found['seed']}.\n"
+    not_run = (
+        f'Without a result yet: {", ".join(missing)} (`make chaos ARGS="--only NAME"`).\n' if missing else ""
+    )
+    return _TOP.format(**found) + "".join(map(_line, rows)) + f"\nSeed {found['seed']}. {not_run}"
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from tests.chaos.injected import Injected
 from tests.chaos.scene import AGAIN, STEPS, Scene
 
 MOMENTS = (
-    ("killed-in-index", "SIGKILL while the index of an epoch is written", "os.rename", r"index-cache/", 2),
+    ("killed-in-index", "SIGKILL while the index of an epoch is written", "open", r"index-cache/", 3),
     ("killed-in-start-up", "SIGKILL of a rank while it opens its data", "open", r"tokens/", 8),
     (
         "killed-before-manifest",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tests.chaos.injected import Injected
 from tests.chaos.scene import STEPS, WORKERS, Scene
 
-NO_LOCKS = Injected("fcntl.flock", "", times=10**9, error=errno.ENOLCK, rank=-1)
+NO_LOCKS = Injected("fcntl.flock", r"/runs/", times=10**9, error=errno.ENOLCK, rank=-1)
 
 
 def can_be_another_host() -> str:
