@@ -1,56 +1,99 @@
-"""Watch Ray's node process (raylet) on this machine, and end the driver with an explanation when it dies."""
+"""The death of Ray's own processes under a driver, told like any other failure.
+
+Ray's C++ part ends a driver seconds after its node process died, or a minute after the head did, whatever Python does:
+no exception can be raised. So the driver watches them itself, and ends first. Only a program that answers signals is
+ended like this: others may do more than use Ray.
+"""
 
 from __future__ import annotations
 
 import os
 import select
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import psutil
 
 from cluster import logs, signals
-from cluster.artefacts.errors import WorkersLostError
+from cluster.artefacts.errors import ClozeError, ClusterUnreachableError, WorkersLostError
+from cluster.connecting import host_and_port, tcp_answers
+from cluster.ray_internals import own_raylet_socket
 
 _NODE_PROCESS = "raylet"
+_RECONNECT_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""Seconds that Ray lets a head be away, which may come back where its state is kept in Redis."""
+_RECONNECT_S = 60.0
+_SHARE = 0.75
+"""Share of those seconds after which this program ends: before Ray ends it."""
+_POLL_S = 3.0
 
 
 @contextmanager
-def own_node_watched() -> Iterator[None]:
-    """Inside the block, end this program with the exit code of lost workers when the node process dies.
+def cluster_watched() -> Iterator[None]:
+    """Inside the block, end this program with exit code 30 when the node process of this machine dies, and with 31 when
+    the head of the connected cluster stays away."""
+    import ray
 
-    Ray's C++ part exits seconds after its node died, whatever Python does, so no exception can be raised. Only a
-    program that answers signals is ended like this: others may do more than use Ray.
-    """
-    found = [child for child in psutil.Process().children() if child.name() == _NODE_PROCESS]
-    if not found or not signals.answers_signals():
+    socket = own_raylet_socket()
+    if socket is None or not signals.answers_signals():
         yield
         return
     over = threading.Event()
-    descriptor = os.pidfd_open(found[0].pid)
-    threading.Thread(target=_watch, args=(descriptor, over), name="ray-node", daemon=True).start()
+    if (node := _process_of(socket)) is not None:
+        _start("ray-node", _watch_node, node, over)
+    _start("ray-head", _watch_head, ray.get_runtime_context().gcs_address, over)
     try:
         yield
     finally:
         over.set()
 
 
-def _watch(descriptor: int, over: threading.Event) -> None:
+def _process_of(socket: str) -> int | None:
+    """A file descriptor of the node process of this machine that listens there."""
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error, OSError):
+            if process.info["name"] == _NODE_PROCESS and any(socket in word for word in process.cmdline()):
+                return os.pidfd_open(process.pid)
+    return None
+
+
+def _start(name: str, watch: Callable[..., None], *arguments: object) -> None:
+    threading.Thread(target=watch, args=arguments, name=name, daemon=True).start()
+
+
+def _watch_node(descriptor: int, over: threading.Event) -> None:
     select.select([descriptor], [], [])
     os.close(descriptor)
+    message = (
+        f"Ray's node process ({_NODE_PROCESS}) on this machine died, and its tasks with it. The kernel's log says so"
+        " if it was out of memory (`dmesg | grep -i kill`)."
+    )
+    _end(WorkersLostError, message, over)
+
+
+def _watch_head(address: str, over: threading.Event) -> None:
+    host, port = host_and_port(address, 0)
+    patience_s = _SHARE * float(os.environ.get(_RECONNECT_VARIABLE, _RECONNECT_S))
+    answered_s = time.monotonic()
+    while time.monotonic() - answered_s < patience_s:
+        if over.wait(_POLL_S):
+            return
+        if tcp_answers(host, port):
+            answered_s = time.monotonic()
+    message = f"The head of the Ray cluster at {address} has not answered for {patience_s:.0f} s."
+    _end(ClusterUnreachableError, message, over)
+
+
+def _end(error_class: type[ClozeError], message: str, over: threading.Event) -> None:
     if over.is_set() or signals.received():
         return
     # Ray's threads are about to print pages of the dead process's log.
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     kept, next_step = signals.continuation()
-    error = WorkersLostError(
-        f"Ray's node process ({_NODE_PROCESS}) on this machine died, and its tasks with it. The kernel's log says so"
-        " if it was out of memory (`dmesg | grep -i kill`).",
-        kept=kept,
-        next_step=next_step,
-    )
+    error = error_class(message, kept=kept, next_step=next_step)
     signals.end_children()
     os.write(stderr, logs.as_written(f"\n{error}", "error").encode())
     os._exit(error.exit_code)

@@ -81,6 +81,13 @@ def node_summaries(client: Any, timeout_s: float) -> list[dict[str, Any]]:
     return answer.json()["data"]["summary"]
 
 
+def own_raylet_socket() -> str | None:
+    """The socket of the node process that this driver is connected to; None through Ray's client, which has none."""
+    from ray._private import worker
+
+    return None if worker._global_node is None else worker._global_node.raylet_socket_name
+
+
 def draining_nodes() -> dict[str, int]:
     """Deadlines of nodes that are being drained, by node id: milliseconds of Unix time, 0 for none."""
     from ray._private.state import state

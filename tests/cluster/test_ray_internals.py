@@ -11,18 +11,19 @@ import cluster
 PRIVATE_NAMES = {
     "ray._private.utils.set_sigterm_handler": "replaced in `own_signal_handlers`",
     "ray._private.ray_constants.ENABLE_RAY_CLUSTER": "replaced in `loopback_only`",
-    "ray._private.worker._global_node": "read in `shut_down`",
+    "ray._private.worker._global_node": "read in `shut_down` and `own_raylet_socket`",
+    "ray._private.node.Node.raylet_socket_name": "read in `own_raylet_socket`",
     "ray._private.node.Node.kill_all_processes": "replaced in `shut_down`",
     "ray.dashboard.utils.get_address_for_submission_client": "called in `dashboard_of`",
     "ray.job_submission.JobSubmissionClient._do_request": "called in `node_summaries`",
     "ray._private.state.GlobalState.get_draining_nodes": "called in `draining_nodes`",
     "ray._private.state.available_resources_per_node": "called in `free_resources_by_node`",
-    "ray.exceptions.RayActorError.preempted": "read in train_group.py",
-    "ray.train.v2.api.exceptions.PreemptionError": "told from lost workers in train_group.py",
+    "ray.exceptions.RayActorError.preempted": "read in failure_budget.py",
+    "ray.train.v2.api.exceptions.PreemptionError": "told from lost workers in failure_budget.py",
     "ray.train.v2.api.exceptions.TrainingFailedError": "caught in train_group.py",
     "ray.train.torch.config._TorchBackend": "its start is replaced in process_group.py",
     "ray.train.torch.config._set_torch_distributed_env_vars": "called in process_group.py",
-    "ray.train.v2.api.exceptions.ControllerError": "distinguished from lost workers in train_group.py",
+    "ray.train.v2.api.exceptions.ControllerError": "distinguished from lost workers in failure_budget.py",
 }
 """Private or undocumented names of Ray that cloze touches, and where."""
 
