@@ -96,11 +96,6 @@ HABITS = (
         "ENOTEMPTY when an old checkpoint is deleted while it is read",
         Injected("os.rmdir", "", first=2, times=3, error=errno.ENOTEMPTY),
     ),
-    (
-        "read-only-run",
-        "EROFS at one write of the run's history and marks",
-        Injected("open", r"step-.*(manifest|trailer|trainer)", first=4, error=errno.EROFS),
-    ),
 )
 
 
