@@ -66,6 +66,20 @@ def test_dry_run_of_own_rows_starts_nothing(folder):
     assert set(folder.rglob("*")) == before
 
 
+def test_own_instructions_are_described_by_options_alone(folder):
+    rows = [{"ask": f"say {number}", "answer": "yes"} for number in range(20)]
+    (folder / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    described = ["--task", "rows", "--form", "instructions", "--train", "own.jsonl"]
+    decoder = (SCRATCH % (folder / "tokenizer.json")).replace("{num_layers", "{network: decoder, num_layers")
+    columns = ["--columns", "prompt=ask,response=answer"]
+    done = cloze(
+        *described, *columns, "--from", "random", decoder, "training.max_length=32", "--dry-run", "--json"
+    )
+    assert done.exit_code == 0, done.exception
+    (task,) = json.loads(done.stdout)["tasks"]
+    assert (task["kind"], task["train_examples"] + task["evaluation_examples"]) == ("instructions", 20)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
