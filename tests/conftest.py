@@ -29,7 +29,8 @@ providers._get_local_constants = lambda: providers._local_constants
 
 SLOW = (
     "pipeline/test_exactness.py",
-    "runbooks/test_runbooks.py",
+    "runbooks/test_pages_of_runs.py",
+    "runbooks/test_pages_of_clusters.py",
     "pipeline/finetune/test_from_pretraining.py",
     "pipeline/test_guards_ray.py",
     "cluster/test_train_group.py",

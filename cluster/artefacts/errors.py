@@ -186,7 +186,7 @@ class StorageError(ClozeError):
     """The file system refused: disk full, permission denied, read-only."""
 
     exit_code = 33
-    runbook = "prepare-a-corpus.md"
+    runbook = "disk-full.md"
 
 
 class StalledError(ClozeError):

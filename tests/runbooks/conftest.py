@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,31 +19,43 @@ import pytest
 from cluster.artefacts.signatures import make_keys
 from data_prep.documents import DocumentStore, read_selected
 from data_prep.selection import Selection
-from pipeline.checkpoints.checkpoint import checkpoint_name, list_checkpoints
-from pipeline.config.loading import load_config
+from pipeline.checkpoints.checkpoint import list_checkpoints
 from pipeline.pretrain.guards.stall_watch import watching
-from pipeline.pretrain.launch import create_run
-from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory, list_runs
 from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from tests.data_prep.download.publisher import Answer, serve
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import start_ranks
+from tests.runbooks.beginnings import corpus as corpus
+from tests.runbooks.beginnings import killed_run as killed_run
+from tests.runbooks.beginnings import prepared as prepared
+from tests.runbooks.beginnings import ray_cluster as ray_cluster
 from tests.runbooks.clusters import install_on_cloud_machines as install_on_cloud_machines
 from tests.runbooks.clusters import install_on_kubernetes as install_on_kubernetes
 from tests.runbooks.clusters import install_on_slurm as install_on_slurm
 from tests.runbooks.clusters import install_on_ssh_hosts as install_on_ssh_hosts
 from tests.runbooks.clusters import scratch as scratch
-from tests.runbooks.materials import ROOT, Corpus, Situation, copy_run, failed_run, flip_bit, wait_for_beat
-
-RAY = """
-import ray, sys
-from cluster.runtime import ray_runtime
-with ray_runtime("local", num_cpus=4):
-    print(ray.get_runtime_context().gcs_address, flush=True)
-    sys.stdin.read()
-"""
-"""One cluster for all pages that need one, because starting it takes longer than anything that they do."""
+from tests.runbooks.materials import (
+    ROOT,
+    Corpus,
+    Situation,
+    copy_run,
+    failed_run,
+    flip_bit,
+    on_local_cluster,
+    wait_for_beat,
+)
+from tests.runbooks.operations import change_a_setting as change_a_setting
+from tests.runbooks.operations import delete_a_document as delete_a_document
+from tests.runbooks.operations import disk_full as disk_full
+from tests.runbooks.operations import head_node_gone as head_node_gone
+from tests.runbooks.operations import mlflow_lost as mlflow_lost
+from tests.runbooks.operations import move_a_run as move_a_run
+from tests.runbooks.operations import publish_a_model as publish_a_model
+from tests.runbooks.operations import resume_on_other_nodes as resume_on_other_nodes
+from tests.runbooks.operations import roll_back_by_hand as roll_back_by_hand
+from tests.runbooks.operations import straggler as straggler
+from tests.runbooks.operations import upgrade_during_a_run as upgrade_during_a_run
 
 
 @pytest.fixture
@@ -124,7 +134,7 @@ def start_and_watch_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Pa
     run = copy_run(killed_run, tmp_path / "runs")
     (run.path / "log.sent").unlink(missing_ok=True)
     settings = {"CONFIG": killed_run.path.parents[1] / "run.yaml", "RUNS": run.path.parent}
-    yield from _on_local_cluster(
+    yield from on_local_cluster(
         corpus,
         tmp_path,
         settings | {"OPTIONS": "--dry-run"},
@@ -151,7 +161,7 @@ def run_the_whole_road(
         f"pretrain: {{config: {killed_run.path.parents[1] / 'run.yaml'}, settings: {{runs_dir: {run.path.parent}}}}}\n"
         "finetune: [{config: tune.yaml, settings: {seeds: [1, 2]}}]\n"
     )
-    yield from _on_local_cluster(
+    yield from on_local_cluster(
         corpus,
         tmp_path,
         {"ROAD": tmp_path / "road.yaml", "OPTIONS": "checkpoint=latest"},
@@ -318,97 +328,3 @@ def trace_a_batch(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> S
         "at_update 8, data_step 8",
     )
     return Situation(tmp_path, settings, corpus.environment, expected)
-
-
-def _on_local_cluster(
-    corpus: Corpus, directory: Path, settings: Mapping[str, object], expected: tuple[str, ...]
-) -> Iterator[Situation]:
-    """A situation on a machine without a cluster: the page starts a local one, which ends with the test."""
-    inherited = {name: value for name, value in corpus.environment.items() if not name.startswith("RAY_")}
-    environment = inherited | {"CLOZE_LOCAL_CLUSTER": str(directory / "cluster.json")}
-    try:
-        yield Situation(directory, settings, environment, expected)
-    finally:
-        subprocess.run(["cloze", "stop", "--cluster"], env=environment, check=True, capture_output=True)
-
-
-# --- what they begin with --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory, ray_cluster: Mapping[str, str]) -> Corpus:
-    """The configuration; nothing is prepared yet."""
-    place = tmp_path_factory.mktemp("runbooks")
-    package = place / "packages" / "torn_docs"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(f'"""{"A package of which one file was cut off. " * 5}"""\n')
-    (package / "torn.py").write_text("def broken(:\n")
-    config = place / "data.yaml"
-    # Paths are absolute, because workers of a cluster that was there before start in a directory of its own.
-    source = "{kind: python_docs, name: docstrings, stdlib: false, packages: [click, torn_docs]}"
-    config.write_text(
-        f"base: {ROOT}/configs/demo/practice-data.yaml\nout: {place}/data\nsources: [{source}]\n"
-    )
-    environment = dict(ray_cluster) | {"PYTHONPATH": str(package.parent)}
-    return Corpus(config, place / "data", environment)
-
-
-@pytest.fixture(scope="session")
-def prepared(corpus: Corpus) -> Path:
-    """The corpus on disk. To be copied, not changed."""
-    command = ["cloze", "data", "prepare", str(corpus.config), "max_rejects=1", "--json"]
-    done = subprocess.run(command, env=dict(corpus.environment), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return corpus.out
-
-
-@pytest.fixture(scope="session")
-def killed_run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run with checkpoints of which both workers got SIGKILL half-way. To be copied, not changed."""
-    place = tmp_path_factory.mktemp("killed")
-    config = place / "run.yaml"
-    config.write_text(
-        f"base: {ROOT}/configs/demo/practice-pretrain.yaml\nruns_dir: {place}/runs\n"
-        f"data: {{stores: [{{path: {prepared}/tokens}}]}}\ncluster: {{workers: 1}}\n"
-    )
-    settings = load_config(PretrainConfig, config)
-    run = create_run(settings)
-    process = start_ranks(run, 2)
-    deadline = time.monotonic() + PATIENCE_S
-    while len(list_checkpoints(run.checkpoints)) < 2:
-        assert process.poll() is None, process.output[-3000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    (started,) = (event for event in run.events() if event["event"] == "started")
-    for worker in started["workers"]:
-        os.kill(worker["pid"], signal.SIGKILL)
-    process.wait()
-    assert not (run.checkpoints / checkpoint_name(settings.steps)).exists()
-    return run
-
-
-@pytest.fixture(scope="session")
-def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """An environment in which `cloze` finds a running Ray cluster that nobody else can use."""
-    token = tmp_path_factory.mktemp("ray") / "token"
-    token.touch(mode=0o600)
-    token.write_text(secrets.token_hex(32))
-    removed = ("MLFLOW_", "CLOZE_", "RAY_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = kept | {"PATH": path, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", RAY],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        address = process.stdout.readline().strip()
-        assert address, "Ray did not start"
-        yield environment | {"RAY_ADDRESS": address}
-    finally:
-        process.communicate(timeout=PATIENCE_S)

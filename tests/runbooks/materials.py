@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,11 +44,18 @@ def copy_run(run: RunDirectory, runs_dir: Path) -> RunDirectory:
     return RunDirectory(runs_dir / run.path.name)
 
 
-def failed_run(run: RunDirectory, directory: Path, exit_code: int, *settings: str) -> RunDirectory:
-    """A copy that went on with other settings, on one worker, until it ended with that exit code."""
+def failed_run(
+    run: RunDirectory, directory: Path, exit_code: int, *settings: str, shell: str = ""
+) -> RunDirectory:
+    """A copy that went on with other settings, on one worker, until it ended with that exit code.
+
+    Args:
+        shell: commands before it in the same shell, such as a limit.
+    """
     failing = copy_run(run, directory / "runs")
     failing.reconfigure(failing.config(settings))
-    command = [sys.executable, "-m", "pipeline.pretrain", str(failing.path)]
+    training = shlex.join([sys.executable, "-m", "pipeline.pretrain", str(failing.path)])
+    command = ["bash", "-c", f"{shell}exec {training}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == exit_code, done.stderr[-3000:]
     assert "Next: " in done.stderr
@@ -67,6 +75,18 @@ def wait_for_beat(
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def on_local_cluster(
+    corpus: Corpus, directory: Path, settings: Mapping[str, object], expected: tuple[str, ...]
+) -> Iterator[Situation]:
+    """A situation on a machine without a cluster: the page starts a local one, which ends with the test."""
+    inherited = {name: value for name, value in corpus.environment.items() if not name.startswith("RAY_")}
+    environment = inherited | {"CLOZE_LOCAL_CLUSTER": str(directory / "cluster.json")}
+    try:
+        yield Situation(directory, settings, environment, expected)
+    finally:
+        subprocess.run(["cloze", "stop", "--cluster"], env=environment, check=True, capture_output=True)
 
 
 def flip_bit(path: Path) -> None:

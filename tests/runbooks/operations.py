@@ -1,0 +1,249 @@
+"""The situations of the pages about what operators do to runs, data and models of their own accord."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from data_prep.token_store import TokenStore
+from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.events import Event
+from tests.pipeline.process_group import PATIENCE_S
+from tests.pipeline.ranks import start_ranks
+from tests.runbooks.materials import (
+    Corpus,
+    Situation,
+    copy_run,
+    failed_run,
+    on_local_cluster,
+    wait_for_beat,
+)
+
+LARGEST_FILE_KIB = 128
+"""Smaller than the file of a checkpoint, larger than the log of a short run."""
+
+
+def _steps(run: RunDirectory) -> list[int]:
+    return [step_of(path) for path in list_checkpoints(run.checkpoints)]
+
+
+@pytest.fixture
+def roll_back_by_hand(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
+    """A run whose newest checkpoint is not the one to go on from."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    step = _steps(run)[0]
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "STEP": step, "LR": 5e-4}
+    yield Situation(tmp_path, settings, corpus.environment, (f"at step {step} of 60", ".rolled-back", "@60"))
+    (event,) = run.events(Event.ROLLED_BACK)
+    assert event["step"] == step
+    assert len(event["set_aside"]) == len(_steps(killed_run)) - 1
+
+
+@pytest.fixture
+def change_a_setting(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run that is to go on with another learning rate, and fewer checkpoints."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "FREE": "checkpoint.keep_last=2"}
+    settings |= {"CHANGE": "optimizer.lr=5e-4", "KEY": "optimizer.lr"}
+    expected = ("optimizer.lr was 0.001, is 0.0005", "config.yaml.1")
+    return Situation(tmp_path, settings, corpus.environment, expected)
+
+
+@pytest.fixture
+def resume_on_other_nodes(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run of two workers of which one is left."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "WORKERS": 1, "ODD": 3}
+    return Situation(tmp_path, settings, corpus.environment, ('"world_size":2', '"world_size":1', "@60"))
+
+
+@pytest.fixture
+def upgrade_during_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run that made its last checkpoints on one worker, with another version of a package than the one here."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    # The newer of the checkpoints that are compared is made on as many workers as the rehearsal has.
+    older = _steps(run)[-1]
+    newer = older + 10
+    process = start_ranks(run, 1)
+    while newer not in _steps(run):
+        assert process.poll() is None, process.output[-3000:]
+        time.sleep(0.02)
+    (*_, started) = run.events(Event.STARTED)
+    for worker in started["workers"]:
+        with suppress(ProcessLookupError):
+            os.kill(worker["pid"], signal.SIGKILL)
+    process.wait()
+    history = run.history.read_text()
+    version = started["environment"]["packages"]["tokenizers"]
+    run.history.write_text(history.replace(f'"tokenizers":"{version}"', '"tokenizers":"0.0.1"'))
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "COPY": tmp_path / "rehearsal"}
+    expected = (f"tokenizers was 0.0.1, is {version}", "bit for bit the same")
+    return Situation(tmp_path, settings | {"OLDER": older, "NEWER": newer}, corpus.environment, expected)
+
+
+@pytest.fixture
+def mlflow_lost(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run of which a model was published, and a tracking store that is empty."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    run.retrack("0" * 32, f"sqlite:///{run.path.parent.resolve()}/mlflow.db")
+    published = {
+        "model": "tagger",
+        "version": 7,
+        "alias": "champion",
+        "fingerprint": "",
+        "step": _steps(run)[0],
+    }
+    run.record_event(Event.PUBLISHED, **published)
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "MODEL": "tagger"}
+    return Situation(tmp_path, settings, corpus.environment, ("MLflow run", "champion", "checkpoint "))
+
+
+@pytest.fixture
+def publish_a_model(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run with checkpoints, and a small task."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    old = _steps(run)[0]
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"word {n},{n % 2}\n" for n in range(40)))
+    rows = "{kind: rows_classification, train: rows.csv, columns: {text: text, label: label}}"
+    (tmp_path / "tune.yaml").write_text(
+        f"tasks: {{parity: {rows}}}\nseeds: [1]\n"
+        "training: {epochs: 1, batch_size: 8, lr: 1e-3, max_length: 32}\n"
+    )
+    settings = {
+        "RUN": run.path.name,
+        "RUNS": run.path.parent,
+        "OLD": old,
+        "NAME": "tagger",
+        "TASKS": "tune.yaml",
+    }
+    environment = {**corpus.environment, "MLFLOW_TRACKING_URI": run.info.tracking_uri}
+    return Situation(tmp_path, settings, environment, ("champion", f"step-{old:08d}", "scores "))
+
+
+@pytest.fixture
+def delete_a_document(
+    killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path
+) -> Iterator[Situation]:
+    """A preparation with a document that is to go, which a run has read."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    out, config = tmp_path / "data", tmp_path / "data.yaml"
+    shutil.copytree(prepared, out)
+    config.write_text(f"base: {corpus.config}\nout: {out}\nmax_rejects: 1\n")
+    before = TokenStore.open(out)
+    number = next(n for n, held in enumerate(before.held_out(0.1)) if not held)
+    document = before.document(number)
+    text = " ".join(max(document.text.splitlines(), key=len).split("  ")).strip()
+    settings = {"CONFIG": config, "OUT": out, "TEXT": text, "LIST": tmp_path / "takedown.txt"}
+    settings |= {"RUNS": run.path.parent, "SCORES": tmp_path / "finetuned"}
+    yield Situation(
+        tmp_path, settings, corpus.environment, (document.doc_id, "updates that read them", "first_step")
+    )
+    after = TokenStore.open(out)
+    assert document.doc_id not in after.doc_ids().to_pylist()
+    first, second = ({one.path: one.xxh3_128 for one in each.manifest.files} for each in (before, after))
+    assert len([name for name in first if name.endswith(".arrow") and first[name] != second[name]]) == 1
+    assert after.tokenizer_path.read_bytes() == (prepared / "tokens" / "tokenizer.json").read_bytes()
+
+
+@pytest.fixture
+def move_a_run(
+    killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path
+) -> Iterator[Situation]:
+    """A run and its tokens on a file system, and an empty one."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    run = copy_run(killed_run, old / "runs")
+    shutil.copytree(prepared / "tokens", old / "data" / "tokens")
+    settings = {"RUN": run.path.name, "OLD": old, "NEW": new, "TOKENS": "data/tokens"}
+    yield Situation(tmp_path, settings, corpus.environment, ('"event":"finished"', f"{new}/data/tokens"))
+    assert RunDirectory(new / "runs" / run.path.name).info.tracking_uri.endswith(f"{new}/runs/mlflow.db")
+
+
+@pytest.fixture
+def disk_full(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run whose files may not grow beyond a size, so that no checkpoint could be written any more."""
+    run = failed_run(
+        killed_run, tmp_path, 33, "checkpoint.every_steps=2", shell=f"ulimit -f {LARGEST_FILE_KIB}; "
+    )
+    remains = run.checkpoints / ".step-00000099.killed.partial"
+    remains.mkdir()
+    run.reconfigure(run.config(("checkpoint.every_steps=10",)))
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "DATA": corpus.out.parent}
+    expected = ("checkpoint-failed", "File too large", remains.name, '"event":"finished"')
+    return Situation(tmp_path, settings, corpus.environment, expected)
+
+
+@pytest.fixture
+def straggler(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A run of two workers of which one is stopped for most of the time, until the run says so."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    endless = ("steps=100000", "checkpoint.every_steps=100000", "guards.straggler_every_steps=5")
+    run.reconfigure(run.config(endless))
+    process = start_ranks(run, 2)
+    slow = wait_for_beat(run, process, rank=1, num_steps=1)
+    deadline = time.monotonic() + PATIENCE_S
+    while not run.events(Event.STRAGGLER):
+        assert process.poll() is None, process.output[-3000:]
+        assert time.monotonic() < deadline
+        for number, duration_s in ((signal.SIGSTOP, 0.05), (signal.SIGCONT, 0.01)):
+            os.kill(slow.pid, number)
+            time.sleep(duration_s)
+    (*_, started) = run.events(Event.STARTED)
+    for worker in started["workers"]:
+        os.kill(worker["pid"], signal.SIGKILL)
+    process.wait()
+    run.reconfigure(run.config(("steps=60", "checkpoint.every_steps=10")))
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "WORKERS": 1}
+    expected = ('"event":"straggler"', '"tokens_per_s"', '"event":"finished"')
+    return Situation(tmp_path, settings, corpus.environment, expected)
+
+
+@pytest.fixture
+def head_node_gone(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
+    """A run that was submitted to a cluster of which every process was killed at once, as with its machine."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    shutil.rmtree(run.heartbeats, ignore_errors=True)
+    settings = {"RUN": run.path.name, "RUNS": run.path.parent}
+    for situation in on_local_cluster(
+        corpus, tmp_path, settings, ("lost", "SUCCEEDED", '"event":"finished"')
+    ):
+        environment = dict(situation.environment)
+        submit = [
+            "cloze",
+            "submit",
+            "--",
+            "resume",
+            run.path.name,
+            "--runs-dir",
+            str(run.path.parent),
+            "steps=60",
+        ]
+        subprocess.run(submit, env=environment, check=True, capture_output=True, timeout=PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while not run.heartbeats.exists() or not any(run.heartbeats.iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        _kill_all(environment["CLOZE_LOCAL_CLUSTER"])
+        yield situation
+
+
+def _kill_all(state_file: str) -> None:
+    """SIGKILL to every process that belongs to a local cluster, by its environment."""
+    doomed = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("CLOZE_LOCAL_CLUSTER") == state_file:
+                doomed.append(process)
+    for process in doomed:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(doomed, timeout=PATIENCE_S)

@@ -1,0 +1,34 @@
+"""Runbooks about clusters, data and watching: every command block, as printed, in the situation of its page."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.runbooks import map, test_pages_of_runs
+from tests.runbooks.follow import lead_out
+
+PAGES = (
+    "collect-a-support-bundle",
+    "corrupt-shard",
+    "decontaminate-a-corpus",
+    "download-a-corpus",
+    "install-on-cloud-machines",
+    "install-on-kubernetes",
+    "install-on-slurm",
+    "install-on-ssh-hosts",
+    "plan-a-run",
+    "prepare-a-corpus",
+    "run-the-whole-road",
+    "start-and-watch-a-run",
+    "untrusted-artefact",
+    "watch-a-run",
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_following_the_page_leads_out_of_its_situation(page: str, request: pytest.FixtureRequest):
+    lead_out(page, request)
+
+
+def test_every_page_is_executed():
+    assert sorted((*PAGES, *test_pages_of_runs.PAGES)) == [page.stem for page in map.PAGES]
