@@ -74,6 +74,7 @@ def upgrade_during_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Pat
     # The newer of the checkpoints that are compared is made on as many workers as the rehearsal has.
     older = _steps(run)[-1]
     newer = older + 10
+    run.reconfigure(run.config(("checkpoint.keep_last=10",)))
     process = start_ranks(run, 1)
     while newer not in _steps(run):
         assert process.poll() is None, process.output[-3000:]
