@@ -62,12 +62,11 @@ def run_pool(
         max_task_retries=RESTARTS,
         max_concurrency=2,
     )(_Actor)
-    # Not an argument of the constructor: of those in the object store Ray warns that a restart may miss them.
     shared = ray.put(make_worker)
-    actors = [remote.remote() for _ in range(min(num_workers, len(items)))]
+    actors = [remote.remote(shared) for _ in range(min(num_workers, len(items)))]
     waiting = deque(items)
     running = {
-        actor.work.remote(shared, waiting.popleft()): (actor, item)
+        actor.work.remote(waiting.popleft()): (actor, item)
         for actor, item in zip(actors, items, strict=False)
     }
     preempted: PreemptedError | None = None
@@ -93,7 +92,7 @@ def run_pool(
                 continue
             if waiting:
                 following = waiting.popleft()
-                running[actor.work.remote(shared, following)] = actor, following
+                running[actor.work.remote(following)] = actor, following
             yield item, result, ""
         if preempted is not None:
             raise preempted
@@ -103,18 +102,16 @@ def run_pool(
 
 
 class _Actor(Generic[Item, Result]):
-    """A worker in a process of its own, made for its first item."""
+    """A worker in a process of its own."""
 
-    def __init__(self) -> None:
-        self._worker: Worker[Item, Result] | None = None
+    def __init__(self, make_worker: Callable[[], Worker[Item, Result]]) -> None:
+        self._worker = make_worker()
 
-    def work(self, make_worker: Callable[[], Worker[Item, Result]], item: Item) -> Result:
-        if self._worker is None:
-            self._worker = make_worker()
+    def work(self, item: Item) -> Result:
         return self._worker.work(item)
 
     def progress(self) -> str:
-        return "" if self._worker is None else self._worker.progress()
+        return self._worker.progress()
 
 
 def _progress_of(actor: Any) -> str:
