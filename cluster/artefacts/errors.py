@@ -189,6 +189,12 @@ class StorageError(ClozeError):
     runbook = "disk-full.md"
 
 
+class InUseError(StorageError):
+    """Another process works in the directory."""
+
+    runbook = "resume-after-a-failure.md"
+
+
 class StalledError(ClozeError):
     """Training stalled, and stalled again after all restarts."""
 
@@ -243,12 +249,12 @@ class PreemptedError(ClozeError):
 
 
 def exit_codes() -> dict[int, type[ClozeError]]:
-    """Every documented exit code with its error class, in ascending order."""
+    """Every documented exit code with its error class, in ascending order; of classes with one code the most general."""
     found: dict[int, type[ClozeError]] = {}
     pending: list[type[ClozeError]] = [ClozeError]
     while pending:
         cls = pending.pop()
-        found[cls.exit_code] = cls
+        found.setdefault(cls.exit_code, cls)
         # Ray makes further subclasses for errors that it carries.
         pending.extend(each for each in cls.__subclasses__() if each.__module__ == __name__)
     return dict(sorted(found.items()))

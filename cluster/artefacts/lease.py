@@ -26,7 +26,7 @@ from uuid import uuid4
 import orjson
 import psutil
 
-from cluster.artefacts.errors import StorageError
+from cluster.artefacts.errors import InUseError
 from cluster.artefacts.processes import born_s, find_process, this_machine
 from cluster.artefacts.storage import storage_errors
 
@@ -53,7 +53,7 @@ def exclusive(
         in_use: the remedy where another process holds it.
 
     Raises:
-        StorageError: another process holds it; the message says which, where, and since when.
+        InUseError: another process holds it; the message says which, where, and since when.
     """
     with storage_errors(directory):
         descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
@@ -115,7 +115,7 @@ class _Lease:
         """Create the lease, or take it over from a process that has ended.
 
         Raises:
-            StorageError: another process holds it.
+            InUseError: another process holds it.
         """
         while not self._create():
             found = self._path.read_bytes() if self._path.exists() else b""
@@ -222,8 +222,8 @@ def _told_by(descriptor: int) -> str:
     return "another process"
 
 
-def _in_use(directory: Path, holder: str, in_use: str) -> StorageError:
-    return StorageError(f"{directory} is in use by {holder}.", next_step=in_use)
+def _in_use(directory: Path, holder: str, in_use: str) -> InUseError:
+    return InUseError(f"{directory} is in use by {holder}.", next_step=in_use)
 
 
 def _lock(descriptor: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import orjson
 import psutil
 import pytest
 
@@ -238,12 +239,9 @@ def head_node_gone(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> 
 
 
 def _kill_all(state_file: str) -> None:
-    """SIGKILL to every process that belongs to a local cluster, by its environment."""
-    doomed = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get("CLOZE_LOCAL_CLUSTER") == state_file:
-                doomed.append(process)
+    """SIGKILL to every process of a local cluster, and to what it started."""
+    first = psutil.Process(orjson.loads(Path(state_file).read_bytes())["pid"])
+    doomed = [first, *first.children(recursive=True)]
     for process in doomed:
         with suppress(psutil.Error):
             process.kill()
