@@ -249,7 +249,7 @@ class PreemptedError(ClozeError):
 
 
 def exit_codes() -> dict[int, type[ClozeError]]:
-    """Every documented exit code with its error class, in ascending order; of classes with one code the most general."""
+    """Every documented exit code with its error class, ascending; of classes with one code the most general."""
     found: dict[int, type[ClozeError]] = {}
     pending: list[type[ClozeError]] = [ClozeError]
     while pending:
