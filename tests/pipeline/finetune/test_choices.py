@@ -241,15 +241,14 @@ def test_sentiment_of_a_tree_is_the_one_of_its_root(tmp_path, corpora):
 
 
 def write_copa(folder: Path, count: int) -> Path:
-    """The right choice holds the word of the premise."""
+    """The right choice holds the word "good"."""
     rows = []
     for number in range(count):
-        word, other = ("good", "bad")[:: 1 if number % 2 else -1]
         filler = WORDS[4 + number % 8]
-        choices = [f"{filler} {word}", f"{filler} {other}"][:: 1 if number % 3 else -1]
+        choices = [f"{filler} good", f"{filler} bad"][:: 1 if number % 3 else -1]
         rows.append(
             {
-                "premise": f"the film was {word}",
+                "premise": "the film was",
                 "choice1": choices[0],
                 "choice2": choices[1],
                 "question": "cause",
@@ -262,11 +261,11 @@ def write_copa(folder: Path, count: int) -> Path:
 def test_choices_are_learnt(make_config, checkpoint, tmp_path, recorder):
     config = make_config(
         tasks={"copa": {"kind": "copa", "path": write_copa(tmp_path / "COPA", 60)}},
-        training={"epochs": 25, "batch_size": 10, "lr": 3e-3, "max_length": 24, "scored": "last_epoch"},
-        seeds=[1],
+        training={"epochs": 10, "batch_size": 10, "lr": 3e-3, "max_length": 24, "scored": "last_epoch"},
+        seeds=[1, 2],
     )
-    (score,) = finetune(config, checkpoint, track=recorder)
-    assert score.value > 0.9
+    scores = finetune(config, checkpoint, track=recorder)
+    assert [score.value for score in scores] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("network", ["encoder", "decoder", "encoder_decoder"])

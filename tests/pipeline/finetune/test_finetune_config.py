@@ -31,7 +31,7 @@ def test_command_line_changes_a_shared_path_once(monkeypatch):
     overrides = ["tasks.package.store=elsewhere", "tasks.package.held_out=0.2"]
     config = load_config(FinetuneConfig, CONFIGS / "docstrings.yaml", overrides)
     found = [task.model_dump(include={"store", "held_out"}) for task in config.tasks.values()]
-    assert found == [{"store": Path("elsewhere"), "held_out": 0.2}] * 2
+    assert found == [{"store": Path("elsewhere"), "held_out": 0.2}] * 3
 
 
 def test_task_overrides_only_the_training_settings_it_names():

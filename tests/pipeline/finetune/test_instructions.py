@@ -269,8 +269,9 @@ def test_loss_has_no_gradient_at_tokens_that_are_not_learned(tokenizer):
     batch = task.batch(task.train, np.arange(1))
     task.loss(model, batch).backward()
     moved = kept[0].grad.abs().sum(-1) > 0
-    assert torch.equal(moved, batch.targets["places"])
-    assert 0 < int(moved.sum()) == int(task.train.predictions.sum()) < moved.numel()
+    places = batch.targets["places"]
+    assert bool(moved.all())
+    assert 0 < len(moved) == int(places.sum()) == int(task.train.predictions.sum()) < places.numel()
 
 
 @pytest.fixture(scope="module")
