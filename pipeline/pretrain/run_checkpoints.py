@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from cluster.artefacts.errors import StorageError
+from cluster.artefacts.errors import ClozeError, StorageError, TakenOverError
 from cluster.train_group import Rank
 from pipeline.checkpoints.checkpoint import TrainerState, evaluated
 from pipeline.checkpoints.retention import Retention, best_step
@@ -118,14 +118,26 @@ class RunCheckpoints:
         return len(self._failed) >= MAX_FAILED_SAVES
 
     def require_saved(self, step: int) -> None:
-        """Raise StorageError, on all ranks, unless the checkpoint of a step is there."""
+        """Raise, on all ranks, unless the checkpoint of a step is there.
+
+        Raises:
+            TakenOverError: another group has taken the run over, and this one may not publish.
+            StorageError: the checkpoint could not be saved.
+        """
+        if (error := from_rank_zero(self._why_not_saved(step) if self._rank.rank == 0 else None)) is not None:
+            raise error
+
+    def _why_not_saved(self, step: int) -> ClozeError | None:
+        """On rank 0: the error of a checkpoint that is not there."""
         # A checkpoint that was committed and moved away since counts, too.
-        if not from_rank_zero(
-            self._rank.rank == 0 and (step == self._committed or step in self._store.steps())
-        ):
+        if step == self._committed or step in self._store.steps():
+            return None
+        try:
             if self._fence is not None:
                 self._fence.require()
-            raise self.failure()
+        except TakenOverError as error:
+            return error
+        return self.failure()
 
     def failure(self) -> StorageError:
         """The error of a run whose checkpoints cannot be saved."""

@@ -197,7 +197,7 @@ class Trainer:
         signals = Signals()
         if self.rank.rank == 0:
             saving_fails = self.checkpoints.tell()
-            is_lost = self.fence is not None and self.fence.is_lost()
+            is_lost = self.fence is not None and self.fence.is_lost(now=saving_fails)
             signals = Signals(self._elapsed_s(following), self.stop_file.requested(), saving_fails, is_lost)
         with self.profiler.part("exchange"):
             shared = exchange(totals.sums, counts, signals)
