@@ -19,7 +19,7 @@ from data_prep.token_store import TokenStore
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is looked for; a document that fits one of them is found."""
+    """Properties to find documents by; a document with one of them is found."""
 
     ids: tuple[str, ...] = ()
     uris: tuple[str, ...] = ()

@@ -86,7 +86,7 @@ def killed_run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> RunD
 
 @pytest.fixture(scope="session")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """An environment in which `cloze` finds a running Ray cluster that nobody else can use."""
+    """An environment in which `cloze` finds a running Ray cluster of its own."""
     token = tmp_path_factory.mktemp("ray") / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
