@@ -23,12 +23,16 @@ from cluster.artefacts.storage import (
 from pipeline.finetune.report.bootstrap import Sums
 from pipeline.finetune.report.scores import ScoresDirectory
 from pipeline.finetune.scores import KIND as SCORES_KIND
+from pipeline.inspection.curves import read_curves
 from pipeline.ladder.arms import Ladder
 from pipeline.ladder.comparing import ArmScore, Pair, arm_score, compare, sums_of_task
 from pipeline.ladder.config import CeilingConfig
 from pipeline.ladder.costs import read_costs
 from pipeline.ladder.floors import floors_of
 from pipeline.ladder.stages import Finetuning, Pretraining, place_of, stages_of
+from pipeline.runs.directory import RunDirectory
+from pipeline.runs.log.kinds import LogKind
+from pipeline.runs.stored_settings import StoredSettings
 
 KIND = "ladder"
 RESULT_FILE = "ladder.json"
@@ -48,6 +52,10 @@ class Pretrained(_Frozen):
     """Tokens of text that it read, per seed."""
     flops: float
     """Model FLOPs, per seed."""
+    held_out: tuple[float, float] | None = None
+    """The loss on held-out samples before the first update and after the last one (or the metric that the run decides
+    by), mean over the finished seeds: a pre-training that learned nothing shows here before it shows in scores. None
+    without a finished run."""
 
 
 class TaskResult(_Frozen):
@@ -204,10 +212,25 @@ def _pretrained(ladder: Ladder, arm: str) -> Pretrained:
     chosen = ladder.arms[arm]
     if chosen.is_random:
         return Pretrained(arm=arm, objective="", tokens=0, flops=0.0)
-    stage = Pretraining(ladder, arm, ladder.config.seeds[0])
+    stages = [Pretraining(ladder, arm, seed) for seed in ladder.config.seeds]
+    curves = [_held_out(RunDirectory(place)) for stage in stages if (place := place_of(stage)) is not None]
+    ends = [(values[0], values[-1]) for values in curves if len(values)]
     return Pretrained(
-        arm=arm, objective=chosen.pretrain.objective.kind, tokens=stage.tokens, flops=stage.flops
+        arm=arm,
+        objective=chosen.pretrain.objective.kind,
+        tokens=stages[0].tokens,
+        flops=stages[0].flops,
+        held_out=(_mean([first for first, _ in ends]), _mean([last for _, last in ends])) if ends else None,
     )
+
+
+def _held_out(run: RunDirectory) -> list[float]:
+    """The metric that decides between a run's checkpoints, at every evaluation."""
+    return read_curves(run, (), StoredSettings.of(run).metric)[LogKind.HELD_OUT].finite.tolist()
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _tasks(ladder: Ladder) -> list[str]:

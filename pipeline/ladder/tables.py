@@ -18,7 +18,7 @@ COMPARISON_COLUMNS = (
 )
 FLOOR_COLUMNS = ("task", "metric", "examples", "most frequent label", "words alone", "ceiling")
 SUMMARY_COLUMNS = ("comparison", "pairs", "same order", "opposite", "within the spread")
-ARM_COLUMNS = ("arm", "objective", "tokens", "FLOPs", "processor s")
+ARM_COLUMNS = ("arm", "objective", "tokens", "FLOPs", "held out, start to end", "processor s")
 
 
 def percent(share: float) -> str:
@@ -84,6 +84,7 @@ def arm_rows(result: LadderResult, spent: Spent) -> list[list[str]]:
             arm.objective or "none",
             f"{arm.tokens:,}" if arm.tokens else "",
             f"{arm.flops:.2e}" if arm.flops else "",
+            f"{arm.held_out[0]:.3f} to {arm.held_out[1]:.3f}" if arm.held_out else "",
             f"{spent.by_arm[arm.arm]:,.0f}" if spent.by_arm[arm.arm] else "",
         ]
         for arm in result.arms

@@ -194,6 +194,23 @@ def test_figures_are_those_of_the_saved_predictions(
     assert facts["floors"] == pytest.approx({"most frequent label": 1 / 3, "words alone": 1.0})
 
 
+def test_arms_show_their_held_out_loss_before_and_after_pre_training(
+    finished: subprocess.CompletedProcess[str], ladder: Ladder
+):
+    first, last = [], []
+    for seed in (1, 2):
+        run = place_of(Pretraining(ladder, "masked", seed))
+        assert run is not None
+        lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+        losses = [line["data"]["loss"] for line in lines if line["kind"] == "held_out"]
+        first.append(losses[0])
+        last.append(losses[-1])
+    arms = {arm["arm"]: arm["held_out"] for arm in json.loads(finished.stdout)["arms"]}
+    assert arms["none"] is None
+    assert arms["masked"] == pytest.approx([statistics.fmean(first), statistics.fmean(last)])
+    assert f"{arms['masked'][0]:.3f} to {arms['masked'][1]:.3f}" in Path("ladder.md").read_text()
+
+
 def test_result_is_an_artefact_of_the_scores(finished: subprocess.CompletedProcess[str], ladder: Ladder):
     shown = json.loads(finished.stdout)
     assert Path(shown["directory"]) == ladder.directory
