@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -124,6 +125,19 @@ def answer(*arguments: str):
     done = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
+
+
+def test_tables_leave_digits_and_headings_whole_in_a_narrow_terminal(monkeypatch, capsys):
+    from pipeline.commands.output import print_table
+
+    headings = ("task", "train", "evaluation", "tokens", "full length", "trainings", "updates", "time")
+    rows = [(f"task{n}", 67_349, 1_043, 1_227_271, "29.2%", 3, 12_345, "46 min") for n in range(2)]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "84")
+    print_table("tasks", headings, rows)
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, printed.splitlines())) <= 84
+    assert all(word in printed for word in ("67,349", "1,227,271", "12,345", "evaluation", "trainings"))
 
 
 def test_every_command_has_a_help_text():

@@ -302,7 +302,14 @@ def _show_preview(found: Preview, as_json: bool) -> None:
         )
         for task in found.tasks
     ]
-    print_table("tasks", headings, rows)
+    told = {
+        "kind": any(task.kind != task.task for task in found.tasks),
+        "test": any(task.test_examples for task in found.tasks),
+        "trained": any(task.trained_parameters != found.parameters for task in found.tasks),
+    }
+    # Columns that tell nothing are left out, so that the table fits into a narrow terminal.
+    kept = [number for number, heading in enumerate(headings) if told.get(heading, True)]
+    print_table("tasks", [headings[i] for i in kept], [[row[i] for i in kept] for row in rows])
     for task in found.tasks:
         for note in task.notes:
             typer.echo(f"{task.task}: {note}.")

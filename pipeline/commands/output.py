@@ -75,13 +75,33 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     # A word of the title is not folded at the width of a narrow table, so that it can be found and copied.
     widest = min(max(map(len, title.split()), default=0), 120)
     table = Table(title=title, title_justify="left", show_header=bool(columns), min_width=widest)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    whole = _columns_stay_whole(columns, rows, console.width)
     for number, column in enumerate(columns or [""] * len(rows[0] if rows else ())):
-        numeric = bool(rows) and all(isinstance(row[number], int | float | None) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        numeric = _is_numeric(rows, number)
+        heading = column.replace(" ", "\n") if whole else column
+        justify = "right" if numeric else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=whole and numeric)
     for row in rows:
         # Brackets are part of texts, such as [MASK], and never markup.
         table.add_row(*(Text(shown(cell)) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console.print(table)
+
+
+def _is_numeric(rows: Sequence[Sequence[Any]], column: int) -> bool:
+    return bool(rows) and all(isinstance(row[column], int | float | None) for row in rows)
+
+
+def _columns_stay_whole(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> bool:
+    """Whether a table is too wide as it is, but fits with a word of its headings in each line and digits unbroken."""
+    cells = [[shown(row[number]) for row in rows] for number in range(len(columns))]
+    least = [
+        max([*map(len, column.split()), *(map(len, below) if _is_numeric(rows, number) else ())], default=0)
+        for number, (column, below) in enumerate(zip(columns, cells, strict=True))
+    ]
+    wanted = [max(map(len, [column, *below])) for column, below in zip(columns, cells, strict=True)]
+    borders = 3 * len(columns) + 1
+    return sum(least) + borders <= width < sum(wanted) + borders
 
 
 def print_mapping(title: str, values: Mapping[str, Any]) -> None:

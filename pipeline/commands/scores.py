@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    scores: Annotated[Path, typer.Argument(help="Directory of an artefact of scores.", show_default=False)],
+    scores: Annotated[
+        str, typer.Argument(help="Directory of scores, or SCORES@TRAINING.", show_default=False)
+    ],
     trial: Annotated[
         str | None, typer.Option(help="The training whose errors are shown; else the first one.")
     ] = None,
@@ -38,17 +40,19 @@ def show(
     from pipeline.finetune.report.page import render_page
     from pipeline.finetune.report.scores import ScoresDirectory
     from pipeline.finetune.results import Trial
+    from pipeline.finetune.scores import split_scores
 
     require_place(html)
-    opened = ScoresDirectory.open(scores)
-    shown = Trial.of(opened.score(trial))
+    directory, named = split_scores(scores)
+    opened = ScoresDirectory.open(directory)
+    shown = Trial.of(opened.score(trial or named))
     found = worst_of(opened.lines(shown), errors)
     if html is not None:
-        write_page(html, render_page(scores, runs_dir))
+        write_page(html, render_page(directory, runs_dir, errors))
     if as_json:
         print_json(
             {
-                "directory": str(scores),
+                "directory": str(directory),
                 "scores": [score.model_dump(mode="json") for score in opened.scores],
                 "trial": shown.name,
                 "errors": [dataclasses.asdict(error) for error in found],
@@ -56,7 +60,7 @@ def show(
         )
         return
     show_scores(opened.scores, {score.task: opened.kind(score.task) for score in opened.scores})
-    show_teachers(scores)
+    show_teachers(directory)
     if found:
         typer.echo(f"\nworst errors of {shown.name}")
     for error in found:

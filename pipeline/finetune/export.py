@@ -21,7 +21,7 @@ from pipeline.config.networks import NetworkChoice
 from pipeline.exporting import exporting
 from pipeline.exporting.exporting import Export, Source, is_artefact, refuse_option, write_export
 from pipeline.finetune.results import TOKENIZER_FILE, Trial
-from pipeline.finetune.scores import KIND, SCORES_FILE, START, Score
+from pipeline.finetune.scores import KIND, SCORES_FILE, START, Score, split_scores
 from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TASKS
 
@@ -47,7 +47,7 @@ def export(
     """Write a network as a directory that others read.
 
     Args:
-        reference: any reference to a model, or a directory of scores whose models were kept.
+        reference: any reference to a model, or a directory of scores whose models were kept (`SCORES@TRIAL` names one).
         trial: `TASK-INITIAL-SEED` among the trainings of scores; None where there is only one.
         peft: write what LoRA or prefix tuning trained as the library `peft` reads it, over an export of the checkpoint;
             otherwise LoRA is added to the weights.
@@ -55,7 +55,8 @@ def export(
 
     Other arguments, and errors: see `pipeline.exporting.exporting.export`.
     """
-    path = Path(reference)
+    path, named = split_scores(reference)
+    trial = trial or named
     if not is_artefact(path, KIND):
         remedy = "leave it out, or name the scores of a fine-tuning"
         refuse_option("trial", trial, f"{reference} is no directory of scores", remedy)
@@ -254,6 +255,6 @@ def _choose(directory: Path, manifest: Manifest, scores: Mapping[str, Score], tr
         asked = "more than one training" if trial is None else f"no training {trial}"
         raise ReferenceNotFoundError(
             f"{directory} has {asked}; there are {', '.join(scores)}.",
-            next_step=f"name one of them, such as {next(iter(scores))}",
+            next_step=f"name one of them, such as {directory}@{next(iter(scores))}",
         )
     return trial

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cluster.artefacts.errors import MismatchError
 from cluster.artefacts.manifest import InputEntry
 from pipeline.exporting.exporting import is_artefact
-from pipeline.finetune.scores import KIND
+from pipeline.finetune.scores import KIND, split_scores
 
 if TYPE_CHECKING:
     from pipeline.checkpoints.references import PretrainedModel
@@ -31,10 +31,9 @@ def resolve_start(reference: str, runs_dir: Path) -> PretrainedModel | None:
 
     if reference == RANDOM:
         return None
-    place, _, trial = reference.rpartition("@") if "@" in reference else (reference, "", "")
-    for directory, name in ((reference, ""), (place, trial)):
-        if directory and is_artefact(Path(directory), KIND):
-            return _finetuned(Path(directory), name or None)
+    directory, trial = split_scores(reference)
+    if is_artefact(directory, KIND):
+        return _finetuned(directory, trial)
     return resolve_model(reference, runs_dir)
 
 

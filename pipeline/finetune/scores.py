@@ -11,11 +11,24 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from cluster.artefacts.storage import open_artefact
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.exporting.exporting import is_artefact
 
 KIND = "scores"
 SCORES_FILE = "scores.json"
 START = "start"
 """Setting of scores whose networks started from a fine-tuned network: its reference, `SCORES@TRIAL`."""
+
+
+def split_scores(reference: str) -> tuple[Path, str | None]:
+    """The directory and the training of `SCORES@TRIAL`; all of `reference` and None where it names no single training.
+
+    Directories of scores have the names of checkpoints, which hold an `@` themselves.
+    """
+    whole, (directory, _, trial) = Path(reference), reference.rpartition("@")
+    if directory and not is_artefact(whole, KIND) and is_artefact(Path(directory), KIND):
+        return Path(directory), trial or None
+    return whole, None
+
 
 Initial = Literal["pretrained", "random"]
 """The weights a training started from."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import shlex
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,7 +97,9 @@ def wrong_line(path: Path, line: int | str, problem: str, next_step: str = "") -
 
 def wrong_encoding(path: Path, line: int | str, error: UnicodeDecodeError) -> ConfigError:
     """The error for a line that is not valid UTF-8."""
-    remedy = f"convert the file, such as with: iconv -f latin1 -t utf-8 {path} > NEW"
+    with opened(path) as stream:
+        encoding = "utf-16" if stream.read(2) in (BOM_UTF16_LE, BOM_UTF16_BE) else "latin1"
+    remedy = f"convert the file, such as with: iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > NEW"
     return wrong_line(path, line, f"byte {error.start} is not valid UTF-8", remedy)
 
 

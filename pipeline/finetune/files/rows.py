@@ -98,9 +98,9 @@ def _read_saved(folder: Path) -> Iterator[Row]:
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
-    """Separated by commas; by semicolons where the first line has no comma, as Excel writes it in many languages."""
+    """Separated by commas; by semicolons where the first line has more of them, as in Excel's of many languages."""
     first = next((line for _, line in read_lines(path)), "")
-    return _read_table(path, _Semicolons if ";" in first and "," not in first else csv.excel)
+    return _read_table(path, _Semicolons if first.count(";") > first.count(",") else csv.excel)
 
 
 def _read_tsv(path: Path) -> Iterator[Row]:
@@ -117,6 +117,7 @@ def _read_table(path: Path, dialect: type[csv.Dialect]) -> Iterator[Row]:
         reader = csv.reader(stream, dialect, strict=True)
         try:
             columns = next(reader, None) or []
+            _check_separator(path, columns, dialect.delimiter)
             _check_columns(path, columns)
             before = reader.line_num
             for values in reader:
@@ -139,6 +140,28 @@ def _read_table(path: Path, dialect: type[csv.Dialect]) -> Iterator[Row]:
 
 _OPEN_QUOTE = 'write "" for a quotation mark inside of a quoted value; one may be open in an earlier line'
 _SEPARATORS = "quote values that hold the separator, or save the rows as JSON lines"
+
+
+def _check_separator(path: Path, columns: Sequence[str], delimiter: str) -> None:
+    """Refuse a table whose only column is a whole line of columns with another separator."""
+    others = [
+        told for sign, told in _OTHER_SEPARATORS.items() if sign != delimiter and sign in "".join(columns)
+    ]
+    if len(columns) == 1 and others:
+        name, remedy = others[0]
+        problem = (
+            f"there is a single column, `{columns[0]}`; it seems to hold several with {name} between them"
+        )
+        raise wrong_line(path, 1, problem, f"{remedy}, or save the rows as JSON lines")
+
+
+_OTHER_SEPARATORS = {
+    "\t": ("tabs", "rename the file to .tsv"),
+    ";": ("semicolons", "rename the file to .csv"),
+    ",": ("commas", "rename the file to .csv"),
+    "|": ("bars", "separate the columns by commas"),
+}
+"""By character: its name, and what makes a file readable whose columns it separates."""
 
 
 def _check_columns(path: Path, columns: Sequence[str]) -> None:
@@ -199,7 +222,8 @@ def _read_parquet(path: Path) -> Iterator[Row]:
                     yield Row(path, f"{path.stem}-{number}", values, "row")
     except (pa.ArrowException, OSError) as error:
         raise ConfigError(
-            f"{path} cannot be read as Parquet: {error}.", next_step="write or copy the file again"
+            f"{path} cannot be read as Parquet: {str(error).rstrip('.')}.",
+            next_step="write or copy the file again",
         ) from None
 
 

@@ -55,11 +55,12 @@ class Confusion:
     """(right, predicted, examples) of wrong predictions, the most frequent first."""
 
 
-def render_page(directory: Path, runs_dir: Path) -> str:
+def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -> str:
     """HTML of one self-contained page. The same artefacts give the same page.
 
     Args:
         runs_dir: where the runs lie that the lineage names.
+        num_errors: worst errors of a training, at most.
 
     Raises:
         MissingInputError, CorruptArtefactError: `directory` holds no scores, or damaged ones.
@@ -90,7 +91,7 @@ def render_page(directory: Path, runs_dir: Path) -> str:
         protocol=protocol(rows, keeps_best=any(score.kept_epoch for score in opened.scores)),
         confidence=CONFIDENCE,
         num_resamples=NUM_RESAMPLES,
-        tasks=[_task(opened, name, results) for name in dict.fromkeys(row.task for row in rows)],
+        tasks=[_task(opened, name, results, num_errors) for name in dict.fromkeys(row.task for row in rows)],
         searched=[row for row in summarise(opened.scores, all_choices=True) if row.num_choices > 1],
         costs=costs,
         total_seconds=sum(cost["seconds"] or 0 for cost in costs),
@@ -143,7 +144,7 @@ def _result(opened: ScoresDirectory, row: SummaryRow) -> Result:
     return Result(row, interval, median, trainings[scores.index(median)][0])
 
 
-def _task(opened: ScoresDirectory, name: str, results: Sequence[Result]) -> dict[str, Any]:
+def _task(opened: ScoresDirectory, name: str, results: Sequence[Result], num_errors: int) -> dict[str, Any]:
     own = [result for result in results if result.row.task == name]
     trained = [result for result in own if result.median is not None]
     published = published_scores(opened.kind(name))
@@ -157,7 +158,7 @@ def _task(opened: ScoresDirectory, name: str, results: Sequence[Result]) -> dict
         "notes": list(dict.fromkeys((each.source, each.note) for each in published if each.note)),
         "plots": _plots(opened, trained),
         "starts": [start_of(result.row) for result in trained],
-        "details": [_details(opened, result) for result in trained],
+        "details": [_details(opened, result, num_errors) for result in trained],
     }
 
 
@@ -166,11 +167,11 @@ def _compared_metrics(row: SummaryRow, published: Sequence[Published]) -> list[s
     return [name for name in row.mean if any(name in each.metrics for each in published)]
 
 
-def _details(opened: ScoresDirectory, result: Result) -> dict[str, Any]:
+def _details(opened: ScoresDirectory, result: Result, num_errors: int) -> dict[str, Any]:
     """The confusions and the errors of the training in the middle."""
     assert result.median is not None, "a baseline has no predictions"
     labels, lines = opened.labels.get(result.row.task, []), result.lines
-    errors: list[WrongPrediction] = worst_of(lines, NUM_ERRORS)
+    errors: list[WrongPrediction] = worst_of(lines, num_errors)
     has_labels = bool(lines) and form_of(lines[0]) == "label"
     return {
         "trial": Trial.of(result.median).name,

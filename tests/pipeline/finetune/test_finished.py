@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError
 from models.sequence_classifier import SequenceClassifier
 from pipeline.finetune.encoding import encode_examples
-from pipeline.finetune.export import load_finetuned
+from pipeline.finetune.export import export, load_finetuned
 from pipeline.finetune.run import finetune
+from pipeline.finetune.scores import split_scores
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 from pipeline.finetune.workload import scores_directory
 from tests.pipeline.finetune.conftest import MODEL
@@ -49,7 +50,7 @@ def test_one_of_several_trainings_must_be_named(make_config, checkpoint, recorde
     directory = scores_directory(config, checkpoint)
     with pytest.raises(
         ReferenceNotFoundError, match="more than one training; there are reviews-pretrained-1, rev"
-    ):
+    ) as refused:
         load_finetuned(directory)
     with pytest.raises(ReferenceNotFoundError, match="no training reviews-random-9"):
         load_finetuned(directory, "reviews-random-9")
@@ -57,6 +58,13 @@ def test_one_of_several_trainings_must_be_named(make_config, checkpoint, recorde
     saved = load_file(directory / "model-reviews-pretrained-2.safetensors")
     assert found.trial == "reviews-pretrained-2"
     assert all(torch.equal(tensor, saved[name]) for name, tensor in found.state_dict.items())
+    # The name in the error's remedy is a reference as it stands, though the directory's own name holds an @.
+    named = f"{directory}@reviews-pretrained-1"
+    assert named in refused.value.next_step
+    assert split_scores(named) == (directory, "reviews-pretrained-1")
+    assert split_scores(str(directory)) == (directory, None)
+    exported = export(named, directory.parent / "exported", runs_dir=config.runs_dir)
+    assert load_file(exported.directory / "model.safetensors")
 
 
 def test_scores_without_models_say_how_to_keep_them(make_config, checkpoint, recorder):

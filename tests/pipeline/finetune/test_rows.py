@@ -197,6 +197,8 @@ GOOD = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
         ("classification", "t.csv", "text,label\nx,\n", "line 2: the column `label` is empty", "as `test`"),
         ("classification", "t.csv", "text,label\n", "2 examples to train on and 0 to evaluate on", ""),
         ("classification", "t.csv", "", "2 examples to train on and 0 to evaluate on", ""),
+        ("classification", "t.csv", "text\tlabel\nx\ta\n", "line 1: there is a single column", "to .tsv"),
+        ("classification", "t.tsv", "text,label\nx,a\n", "several with commas between them", "to .csv"),
         ("classification", "t.jsonl", '{"text": "x", "label": null}\n', "line 1: the column `label` is empty", ""),
         ("classification", "t.jsonl", '{"text": ["x"], "label": "a"}\n', "line 1: the column `text` holds", ""),
         ("classification", "t.jsonl", "[1]\n", "line 1: no JSON object", "an object per row"),
@@ -236,6 +238,9 @@ def test_file_that_is_missing_or_has_one_label_is_refused(tmp_path):
     path = write(tmp_path / "train.jsonl", GOOD[:1])
     with pytest.raises(ConfigError, match="have the same label in the column `label`"):
         task("classification", path).load()
+    path.write_text("")
+    with pytest.raises(ConfigError, match=r"There are no rows in .*train\.jsonl"):
+        task("classification", path, write(tmp_path / "dev.jsonl", GOOD)).load()
 
 
 def test_text_that_is_no_utf_8_is_named_by_line_with_the_command_that_converts_it(tmp_path):
@@ -248,11 +253,12 @@ def test_text_that_is_no_utf_8_is_named_by_line_with_the_command_that_converts_i
         assert raised.value.next_step.endswith(f"iconv -f latin1 -t utf-8 {path} > NEW")
     path = tmp_path / "train.csv"
     path.write_text("text,label\nx,a\n", encoding="utf-16")
-    with pytest.raises(ConfigError, match=r"line 1: byte 0 is not valid UTF-8"):
+    with pytest.raises(ConfigError, match=r"line 1: byte 0 is not valid UTF-8") as raised:
         task("classification", path).load()
+    assert "iconv -f utf-16 " in raised.value.next_step
 
 
-def test_semicolons_of_a_spreadsheet_separate_where_the_first_line_has_no_comma(tmp_path):
+def test_semicolons_of_a_spreadsheet_separate_where_the_first_line_has_most_of_them(tmp_path):
     path = tmp_path / "train.csv"
     path.write_bytes('\ufefftext;label\r\n"a, b; ""c""";1,5\r\nd;2\r\n'.encode())
     assert [row.values for row in read_rows(path)] == [

@@ -17,6 +17,9 @@ from pipeline.finetune.forms.classification.settings import UNLABELLED, Classifi
 from pipeline.finetune.task import TaskData
 from pipeline.finetune.tasks.rows.base import RowsTaskConfig, label_in, name_of, rows_of, text_in
 
+MOST_TOLD = 20
+"""Labels that an error names, at most."""
+
 
 class TextColumns(Config):
     """Names of the columns."""
@@ -92,12 +95,17 @@ class RowsClassificationConfig(TextRowsConfig):
         """`labels`; else those of the training file, sorted as numbers where all are whole numbers, otherwise as texts.
 
         Raises:
-            ConfigError: all rows of the training file have the same.
+            ConfigError: the training file has no rows, or the same label in all of them.
         """
         if self.labels is not None:
             return self.labels
         column = self.columns.label
         found = {label_in(row, column) for row in rows_of(self.train)}
+        if not found:
+            raise ConfigError(
+                f"There are no rows in {self.train}.",
+                next_step="name a file of rows to learn from as `train`",
+            )
         if len(found) == 1:
             raise ConfigError(
                 f"All rows of {self.train} have the same label in the column `{column}`, but two are needed.",
@@ -110,7 +118,8 @@ class RowsClassificationConfig(TextRowsConfig):
         """The number of the label."""
         label = label_in(row, self.columns.label)
         if label not in labels:
-            known = ", ".join(map(repr, labels))
+            more = [f"{len(labels) - MOST_TOLD:,} more"] if len(labels) > MOST_TOLD else []
+            known = ", ".join([*map(repr, labels[:MOST_TOLD]), *more])
             problem = f"the label in column `{self.columns.label}` is {label!r}, not one of {known}"
             raise row.error(problem, "correct the row, or name all labels in `labels`")
         return labels.index(label)
