@@ -266,9 +266,10 @@ class Trainer:
 
     def _restore(self, start: Start) -> None:
         """Restore the engine, the counters and the loss window from a checkpoint."""
+        self.counters = Counters.of(start.state, self.config.metric)
+        # At the checkpoint's step: heartbeats count the updates since the first one.
         self._beat("loading")
         self.engine.restore(start.directory / DEEPSPEED_DIRECTORY)
-        self.counters = Counters.of(start.state, self.config.metric)
         self.spikes.restore(start.state.losses)
 
     def _report(

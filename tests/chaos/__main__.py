@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.campaigns import CAMPAIGNS, Campaign
-from tests.chaos.campaigns.storage import small_disk
 from tests.chaos.scene import Reference, Row, Scene, make_reference
 from tests.chaos.table import page
 from tests.conftest import write_store
@@ -48,7 +47,7 @@ def main() -> int:
         print(f"without faults: {reference.seconds} s", flush=True)
         for number, name in enumerate(arguments.only or CAMPAIGNS):
             rows = attempt(CAMPAIGNS[name], name, work, store, reference, arguments.seed + number)
-            found["campaigns"][name] = [asdict(row) | {"runbooks": row.runbooks} for row in rows]
+            found["campaigns"][name] = [asdict(row) for row in rows]
             found |= {"seed": arguments.seed, "seconds": reference.seconds, "load": os.getloadavg()[0]}
             found["processors"] = os.cpu_count()
             results.write_text(json.dumps(found, indent=2) + "\n")
@@ -83,9 +82,8 @@ def attempt(
     with ExitStack() as held:
         try:
             overrides = [each.format(directory=directory) for each in campaign.overrides]
-            if any(f"{directory}/disk" in each for each in overrides):
-                held.enter_context(small_disk(directory / "disk"))
-            scene = Scene(directory, store, seed, reference, *overrides)
+            around = held.enter_context(campaign.around(directory))
+            scene = Scene(directory, store, seed, reference, *overrides, around=around)
             held.callback(scene.close)
             campaign.suffer(scene)
         except Exception as error:

@@ -102,7 +102,12 @@ def _set_clock(path: Path) -> None:
 def main() -> None:
     """Install the fault, then train."""
     from pipeline.pretrain.__main__ import main as train
+    from pipeline.samples.epochs.index_cache import IndexCache
 
+    # The store is small; its index is cached all the same, so that a fault can hit it.
+    defaults = IndexCache.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["from_tokens"] = 0
     install(Injected(**json.loads(sys.argv.pop(1))))
     train()
 

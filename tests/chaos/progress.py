@@ -19,7 +19,8 @@ class Seen:
 
     at_s: float
     """Monotonic."""
-    pid: int
+    process: tuple[int, float]
+    """Its number, and when it began: in process name spaces numbers repeat."""
     step: int
     """The update that it works on; -1 while it starts."""
 
@@ -47,11 +48,11 @@ class Progress:
     def has_moved_since(self, at_s: float) -> bool:
         """Whether an update was finished that began after a moment."""
         later = [one for one in self.seen if one.at_s > at_s and one.step >= 0]
-        return any(a.pid == b.pid and b.step > a.step for a, b in pairwise(later))
+        return any(a.process == b.process and b.step > a.step for a, b in pairwise(later))
 
     def pause_s(self, since_s: float, until_s: float) -> float:
         """The longest time without a finished update that lies between two moments or across them, in seconds."""
-        finished = [b.at_s for a, b in pairwise(self.seen) if a.pid == b.pid and b.step > a.step >= 0]
+        finished = [b.at_s for a, b in pairwise(self.seen) if a.process == b.process and b.step > a.step >= 0]
         pauses = [b - a for a, b in pairwise(finished) if b > since_s and a < until_s]
         if finished and not pauses and finished[0] > since_s:
             return finished[0] - since_s
@@ -63,7 +64,7 @@ class Progress:
         for index, one in enumerate(self.seen):
             earlier = [other.step for other in self.seen[:index] if other.step >= 0]
             begins = one.step >= 0 and not any(
-                other.pid == one.pid and other.step >= 0 for other in self.seen[:index]
+                other.process == one.process and other.step >= 0 for other in self.seen[:index]
             )
             if begins and earlier and since_s < one.at_s <= until_s:
                 count += max(0, earlier[-1] - one.step)
@@ -73,8 +74,8 @@ class Progress:
         while not self._over.wait(_POLL_S):
             try:
                 beat = orjson.loads(self._heartbeat.read_bytes())
-                pid, step = int(beat["pid"]), int(beat["step"])
+                process, step = (int(beat["pid"]), float(beat["started_s"])), int(beat["step"])
             except (OSError, ValueError, KeyError):
                 continue
-            if not self.seen or (self.seen[-1].pid, self.seen[-1].step) != (pid, step):
-                self.seen.append(Seen(time.monotonic(), pid, step))
+            if not self.seen or (self.seen[-1].process, self.seen[-1].step) != (process, step):
+                self.seen.append(Seen(time.monotonic(), process, step))

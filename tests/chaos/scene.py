@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
-from cluster.artefacts.errors import exit_codes
 from cluster.artefacts.storage import open_artefact
 from pipeline.checkpoints.checkpoint import MODEL_FILE, list_checkpoints, step_of
 from pipeline.checkpoints.store import store_of
@@ -38,6 +39,7 @@ SETTINGS = (
     "guards.stall_timeout_s=60",
 )
 LEFT_OVER = ("*.partial", "*.tmp", ".step-*")
+TRAINING = "training"
 ITSELF = "nothing"
 AGAIN = "the same command again"
 
@@ -61,12 +63,15 @@ class Row:
     problems: list[str] = field(default_factory=list)
     skipped: str = ""
     note: str = ""
+    runbooks: list[str] = field(default_factory=list)
+    """Pages that the command named."""
+    of: str = TRAINING
 
-    @property
-    def runbooks(self) -> list[str]:
-        """Pages that belong to the exit codes."""
-        pages = [exit_codes()[code].runbook for code in self.exit_codes if code in exit_codes()]
-        return sorted({page for page in pages if page})
+    def ended(self, code: int, said: str) -> None:
+        """Note an end of the command: its exit code, and the pages that its message names."""
+        self.exit_codes.append(code)
+        named = re.findall(r"^Runbook: runbooks/(\S+)$", said, re.MULTILINE)
+        self.runbooks = sorted({*self.runbooks, *named})
 
 
 @dataclass
@@ -79,18 +84,38 @@ class Reference:
     seconds: float
 
 
+class Ranks(Protocol):
+    """The processes of a training group."""
+
+    @property
+    def output(self) -> str: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+
 class Scene:
     """One run, the faults that it suffers, and what is found at its end."""
 
     def __init__(
-        self, directory: Path, store: Path, seed: int, reference: Reference | None, *overrides: str
+        self,
+        directory: Path,
+        store: Path,
+        seed: int,
+        reference: Reference | None,
+        *overrides: str,
+        around: Any = None,
     ) -> None:
         """
         Args:
             directory: for configurations and marks; runs of all scenes share one directory and tracking store.
             overrides: settings besides those that all runs share.
+            around: what the campaign set up around the run, such as a cluster.
         """
-        self.directory, self.store, self.reference = directory, store, reference
+        self.directory, self.store, self.reference, self.around = directory, store, reference, around
         self.rows: list[Row] = []
         self.random = random.Random(seed)
         directory.mkdir(parents=True, exist_ok=True)
@@ -100,7 +125,7 @@ class Scene:
         self.progress = Progress(self.run.heartbeat(0))
         self.struck_s = 0.0
         self._strikes: list[float] = []
-        self.group: Group | None = None
+        self.group: Ranks | None = None
         self.driver: subprocess.Popen[bytes] | None = None
         self.driver_log = directory / "driver.log"
 
@@ -118,15 +143,15 @@ class Scene:
         module, arguments = "pipeline.pretrain", [str(self.run.path)]
         if fault is not None:
             module, arguments = "tests.chaos.injected", [fault.to_argument(), *arguments]
-        self.group = Group(module, arguments, WORKERS)
-        return self.group
+        group = self.group = Group(module, arguments, WORKERS)
+        return group
 
     def drive(self, *overrides: str) -> subprocess.Popen[bytes]:
         """`cloze resume` of the run, on a Ray cluster."""
         removed = ("RAY_", "CLOZE_", "MLFLOW_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
         command = [str(Path(sys.executable).with_name("cloze")), "resume", str(self.run.path), *overrides]
-        with self.driver_log.open("ab") as stream:
+        with self.driver_log.open("wb") as stream:
             self.driver = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
         return self.driver
 
@@ -168,7 +193,7 @@ class Scene:
         else:
             assert self.group is not None
             code = self.group.wait()
-        row.exit_codes.append(code)
+        row.ended(code, self.said())
         return code
 
     def again(self, row: Row, **options: Injected) -> None:

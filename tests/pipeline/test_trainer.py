@@ -21,6 +21,7 @@ from pipeline.checkpoints.checkpoint import (
 )
 from pipeline.pretrain.schedule import Schedule
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.heartbeat import read_heartbeats
 from pipeline.runs.history import list_attempts
 from pipeline.runs.log.lines import read_metrics
 from tests.conftest import write_store
@@ -191,6 +192,14 @@ def test_a_run_resumed_behind_evaluations_without_numbers_is_the_uninterrupted_o
         for own in (run, resumed)
     ]
     assert fingerprints[0] == fingerprints[1], "which holds no time and no name of the run"
+
+
+def test_heartbeats_count_the_updates_of_their_process_and_not_those_before_the_checkpoint(
+    runs: dict[str, RunDirectory],
+):
+    (beat,) = read_heartbeats(runs["resumed"])
+    last = read_metrics(runs["resumed"])[-1]["step"]
+    assert (beat.step, beat.num_steps) == (last, last - 2)
 
 
 @pytest.mark.parametrize("sharded", ["", "-whole"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.chaos.campaigns import clocks, damage, moments, ray_processes, starts, storage
+from tests.chaos.campaigns import clocks, damage, moments, network, ray_processes, starts, storage
 from tests.chaos.scene import Scene
 
 
@@ -19,11 +21,8 @@ class Campaign:
     """Settings of the run besides the shared ones; `{directory}` is the scene's."""
     cannot: Callable[[], str] = lambda: ""
     """Why it cannot be done on this machine; empty where it can."""
-
-
-def _on_disk(suffer: Callable[[Scene, Path], None]) -> Callable[[Scene], None]:
-    """Give a campaign the directory `disk` of its scene, which is a small file system."""
-    return lambda scene: suffer(scene, scene.directory / "disk")
+    around: Callable[[Path], AbstractContextManager[Any]] = nullcontext
+    """Sets up, in the scene's directory, what the run needs around it: `Scene.around`."""
 
 
 CAMPAIGNS = {
@@ -31,11 +30,14 @@ CAMPAIGNS = {
     "moments": Campaign(moments.moments),
     "sender": Campaign(moments.killed_sender),
     "checkpoint-disk": Campaign(
-        _on_disk(storage.checkpoint_disk),
+        storage.checkpoint_disk,
         ("checkpoint.directory={directory}/disk", "checkpoint.every_steps=10"),
         storage.can_mount,
+        storage.small_disk,
     ),
-    "run-disk": Campaign(_on_disk(storage.run_disk), ("runs_dir={directory}/disk",), storage.can_mount),
+    "run-disk": Campaign(
+        storage.run_disk, ("runs_dir={directory}/disk",), storage.can_mount, storage.small_disk
+    ),
     "habits": Campaign(storage.habits),
     "stale-start": Campaign(storage.stale_start),
     "checkpoints": Campaign(damage.damaged_checkpoints, ("checkpoint.keep_last=3",)),
@@ -45,6 +47,8 @@ CAMPAIGNS = {
     "cut-off-host": Campaign(
         starts.cut_off_host, ("guards.stall_timeout_s=900",), starts.can_be_another_host
     ),
+    "network": Campaign(network.cables, ("guards.stall_timeout_s=600",), network.cannot, network.two_hosts),
+    "network-cut": Campaign(network.cut_for_good, (), network.cannot, network.two_hosts),
     "ray": Campaign(ray_processes.ray_processes),
 }
 """By name."""

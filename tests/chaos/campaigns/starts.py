@@ -39,9 +39,9 @@ def on_another_host(
 
 def two_starts(scene: Scene) -> None:
     """A second start beside a living one is told who holds the run, from the same host and from others."""
-    scene.start(NO_LOCKS)
+    group = scene.start(NO_LOCKS)
     scene.until_step(scene.a_step(5, 30))
-    holder = f"process {scene.group.pids[0] if scene.group else 0} on {os.uname().nodename}"
+    holder = f"process {group.pids[0]} on {os.uname().nodename}"
     for name, fault, injected in (
         ("second-start", "a second start on another host", None),
         ("second-start-no-locks", "the same on a file system without locks", NO_LOCKS),
@@ -49,7 +49,7 @@ def two_starts(scene: Scene) -> None:
         row = scene.strike(name, fault)
         second = on_another_host(scene, injected)
         said, _ = second.communicate()
-        row.exit_codes.append(second.returncode)
+        row.ended(second.returncode, said)
         row.note = "told who holds the run"
         if second.returncode != 33 or holder not in said:
             row.problems.append(f"it was not told of {holder}: {said[-300:]}")
@@ -72,7 +72,7 @@ def cut_off_host(scene: Scene) -> None:
     scene.until(lambda: scene.progress.has_moved_since(scene.struck_s), "training on the second host")
     for pid in first.pids:
         os.kill(pid, signal.SIGCONT)
-    row.exit_codes.append(first.wait())
+    row.ended(first.wait(), first.output)
     row.operator = "a start on the other host"
     said, _ = ranks.communicate()
     scene.check(ranks.returncode)

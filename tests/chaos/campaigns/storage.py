@@ -17,14 +17,15 @@ PLACE_BYTES = 24 << 20
 
 
 @contextmanager
-def small_disk(place: Path, size_bytes: int = PLACE_BYTES) -> Iterator[None]:
-    """A file system of its own. Raises PermissionError where mounting is not allowed."""
+def small_disk(directory: Path, size_bytes: int = PLACE_BYTES) -> Iterator[Path]:
+    """A file system of its own in `directory/disk`. Raises PermissionError where mounting is not allowed."""
+    place = directory / "disk"
     place.mkdir(parents=True, exist_ok=True)
     options = ["-t", "tmpfs", "-o", f"size={size_bytes}", "chaos", str(place)]
     if subprocess.run(["mount", *options], capture_output=True).returncode:
         raise PermissionError("mounting a file system is not allowed here")
     try:
-        yield
+        yield place
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
@@ -45,8 +46,9 @@ def _failed_saves(scene: Scene) -> int:
     return len(scene.run.events(Event.CHECKPOINT_FAILED))
 
 
-def checkpoint_disk(scene: Scene, disk: Path) -> None:
+def checkpoint_disk(scene: Scene) -> None:
     """The place of checkpoints is full for a save, then read-only for a save, then full for good."""
+    disk: Path = scene.around
     scene.start()
     scene.until_step(scene.a_step(5, 35))
     row = scene.strike("checkpoints-full", "disk of checkpoints full during one save, then freed")
@@ -71,8 +73,9 @@ def checkpoint_disk(scene: Scene, disk: Path) -> None:
     scene.finish()
 
 
-def run_disk(scene: Scene, disk: Path) -> None:
+def run_disk(scene: Scene) -> None:
     """The disk of the run's directory, its log and its heartbeats is full."""
+    disk: Path = scene.around
     scene.start()
     scene.until_step(scene.a_step(30, STEPS // 2))
     row = scene.strike("log-full", "disk of the run's log full")

@@ -1,0 +1,209 @@
+"""Two hosts with a cable between them: network namespaces, each with a rank, joined by a switch in a third.
+
+Storage is not behind the cable. A cut takes a host's port of the switch down, as somebody does who pulls the cable out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.chaos.scene import WORKERS, Scene
+from tests.pipeline.process_group import PATIENCE_S
+
+_PORT = 29500
+_SLOW = ("tbf", "rate", "2mbit", "burst", "4kb", "limit", "6kb")
+"""A line that is slow, and a queue of some packets: more are lost."""
+
+
+class HostRanks:
+    """A rank on each host, as `srun` starts them."""
+
+    def __init__(self, run: Path, commands: list[list[str]], output: Path) -> None:
+        """
+        Args:
+            commands: by rank, the start of a command that runs on its host.
+            output: the file that gets what they print.
+        """
+        self._output = output
+        shared = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "DS_ACCELERATOR": "cpu",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "MASTER_ADDR": _address(0),
+            "MASTER_PORT": str(_PORT),
+            "WORLD_SIZE": str(len(commands)),
+            "LOCAL_RANK": "0",
+        }
+        with output.open("wb") as stream:
+            self._processes = [
+                subprocess.Popen(
+                    [*command, sys.executable, "-m", "pipeline.pretrain", str(run)],
+                    env=shared | {"RANK": str(rank)},
+                    stdout=stream,
+                    stderr=stream,
+                )
+                for rank, command in enumerate(commands)
+            ]
+
+    @property
+    def output(self) -> str:
+        """What all of them printed so far."""
+        return self._output.read_text(errors="replace")
+
+    @property
+    def codes(self) -> list[int | None]:
+        """Exit codes by rank; None while it runs."""
+        return [process.poll() for process in self._processes]
+
+    def poll(self) -> int | None:
+        """The exit code of the first that failed; 0 when all have come to their end, None while they run."""
+        return next((code for code in self.codes if code), None if None in self.codes else 0)
+
+    def wait(self) -> int:
+        """Wait until every rank has ended by itself; returns what `poll` does."""
+        for process in self._processes:
+            process.wait(PATIENCE_S)
+        return self.poll() or 0
+
+    def kill(self) -> None:
+        """SIGKILL for all."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+class Hosts:
+    """The hosts and the cables between them."""
+
+    def __init__(self, count: int) -> None:
+        self._switch = f"chaos-{os.getpid()}-switch"
+        self.names = [f"chaos-{os.getpid()}-host{number}" for number in range(count)]
+        for name in (self._switch, *self.names):
+            _ip("netns", "add", name)
+        _ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", self._switch, "link", "set", "bridge", "up")
+        for number, name in enumerate(self.names):
+            port = f"port{number}"
+            _ip(
+                "-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name
+            )
+            _ip("-n", self._switch, "link", "set", port, "master", "bridge", "up")
+            _ip("-n", name, "address", "add", f"{_address(number)}/24", "dev", "eth0")
+            for link in ("lo", "eth0"):
+                _ip("-n", name, "link", "set", link, "up")
+
+    def close(self) -> None:
+        """Remove them."""
+        for name in (self._switch, *self.names):
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def start(self, scene: Scene) -> HostRanks:
+        """A rank of the scene's run on every host, which has process ids and a name of its own."""
+        isolated = ("unshare", "--fork", "--kill-child", "--pid", "--uts", "--mount-proc")
+        commands = [
+            ["ip", "netns", "exec", name, *isolated, "sh", "-c", f'hostname host{number} && exec "$@"', "sh"]
+            for number, name in enumerate(self.names)
+        ]
+        ranks = scene.group = HostRanks(scene.run.path, commands, scene.directory / "ranks.log")
+        return ranks
+
+    def cut(self) -> None:
+        """Pull the last host's cable out."""
+        _ip("-n", self._switch, "link", "set", f"port{len(self.names) - 1}", "down")
+
+    def mend(self) -> None:
+        """Put it in again."""
+        _ip("-n", self._switch, "link", "set", f"port{len(self.names) - 1}", "up")
+
+    @contextmanager
+    def slow(self) -> Iterator[list[int]]:
+        """Let all lines lose packets for the time of the block; then the list has their number."""
+        lost: list[int] = []
+        for name in self.names:
+            _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", *_SLOW)
+        try:
+            yield lost
+        finally:
+            for name in self.names:
+                (found,) = json.loads(_run("tc", "-n", name, "-s", "-j", "qdisc", "show", "dev", "eth0"))
+                lost.append(found["drops"])
+                _run("tc", "-n", name, "qdisc", "delete", "dev", "eth0", "root")
+
+
+def _address(host: int) -> str:
+    return f"10.77.0.{host + 1}"
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _ip(*arguments: str) -> None:
+    _run("ip", *arguments)
+
+
+@contextmanager
+def two_hosts(directory: Path) -> Iterator[Hosts]:
+    """A host for each rank."""
+    hosts = Hosts(WORKERS)
+    try:
+        yield hosts
+    finally:
+        hosts.close()
+
+
+def cannot() -> str:
+    """Why no hosts can be imitated here; empty where they can."""
+    if os.geteuid() != 0 or any(shutil.which(name) is None for name in ("ip", "tc", "unshare")):
+        return "network namespaces need root, `ip` and `tc`"
+    try:
+        Hosts(1).close()
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces are not allowed here: {error.stderr.strip()}"
+    return ""
+
+
+def cables(scene: Scene) -> None:
+    """The cable is out for seconds and for a minute, and then the line is slow and loses packets."""
+    hosts: Hosts = scene.around
+    hosts.start(scene)
+    for name, seconds, first in (("cut-5-s", 5, 5), ("cut-60-s", 60, 40)):
+        scene.until_step(scene.a_step(first, first + 20))
+        row = scene.strike(name, f"the cable between two hosts out for {seconds} s")
+        hosts.cut()
+        time.sleep(seconds)
+        hosts.mend()
+        scene.until_trained_again()
+        row.note = "guards.stall_timeout_s=600"
+    scene.until_step(scene.a_step(80, 100))
+    row = scene.strike("packets-lost", "a line of 2 Mbit/s between two hosts that loses packets")
+    with hosts.slow() as lost:
+        begun = scene.progress.last_step
+        scene.until(lambda: scene.progress.last_step > begun + 10, "ten updates on a slow line")
+    row.note = f"{sum(lost)} packets lost in ten updates"
+    scene.finish()
+
+
+def cut_for_good(scene: Scene) -> None:
+    """The cable stays out until every rank has given up."""
+    hosts: Hosts = scene.around
+    ranks = hosts.start(scene)
+    scene.until_step(scene.a_step(45, 100))
+    row = scene.strike("cut-for-good", "the cable between two hosts out until the run gives up")
+    row.note = "guards.stall_timeout_s=60"
+    hosts.cut()
+    scene.until_ended(row)
+    row.exit_codes[:] = sorted({code for code in ranks.codes if code is not None})
+    hosts.mend()
+    hosts.start(scene)
+    row.operator = "the same commands again, on both hosts"
+    scene.until_trained_again()
+    scene.finish()
