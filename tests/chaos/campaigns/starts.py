@@ -66,9 +66,14 @@ def cut_off_host(scene: Scene) -> None:
     for pid in first.pids:
         os.kill(pid, signal.SIGSTOP)
     row = scene.strike("cut-off-host", "a host is cut off, and comes back after another has taken over")
-    ranks = on_another_host(
-        scene, NO_LOCKS, ["torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}", "-m"]
-    )
+    # Its name is in no directory of names.
+    torchrun = [
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr=127.0.0.1",
+        f"--nproc-per-node={WORKERS}",
+    ]
+    ranks = on_another_host(scene, NO_LOCKS, [*torchrun, "-m"])
     scene.until(lambda: scene.progress.has_moved_since(scene.struck_s), "training on the second host")
     for pid in first.pids:
         os.kill(pid, signal.SIGCONT)
