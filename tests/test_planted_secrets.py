@@ -30,7 +30,7 @@ from pipeline.runs.directory import RunDirectory
 from pipeline.runs.lifecycle import replay
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.submission import environment_of, prepare
-from tests.pipeline.test_tracking_outages import Server
+from tests.pipeline.mlflow_server import Server
 from tests.test_command_line import CONFIG, write_config
 
 USER, PASSWORD, TOKEN = "planteduser", "pl@ntedpassword", "plantedsignature"

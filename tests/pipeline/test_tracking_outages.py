@@ -11,8 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,69 +20,18 @@ import pytest
 
 from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
 from pipeline.runs.directory import RunDirectory, RunInfo
+from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import read_metrics, read_new
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.log.sender import Sender, send_log, want_status
 from pipeline.runs.model_versions import find_version, logged_models
 from pipeline.runs.tracking import TrackedRun, connect, start_run
+from tests.pipeline.mlflow_server import Server, wait_until
 from tests.pipeline.one_rank import endings
 from tests.pipeline.process_group import PATIENCE_S, run_group
 from tests.pipeline.ranks import free_port, make_config
 
 STEP_S = 0.005
-
-
-class Server:
-    """`mlflow server` on SQLite, in a process group of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.port = directory, free_port()
-        self.database = directory / "server.db"
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.start()
-
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--backend-store-uri", f"sqlite:///{self.database}", "--workers", "1"]
-        command += ["--artifacts-destination", str(self.directory / "artifacts")]
-        environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        with (self.directory / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment, cwd=self.directory, start_new_session=True
-            )
-        wait_until(self._answers)
-
-    def signal(self, number: signal.Signals) -> None:
-        """To every process of the server."""
-        os.killpg(self.process.pid, number)
-
-    def kill(self) -> None:
-        """As a power failure does it."""
-        self.signal(signal.SIGKILL)
-        self.process.wait()
-
-    def metric_rows(self, run_id: str) -> dict[str, list[tuple[int, float]]]:
-        """By name, all rows of the database, in the order of the steps."""
-        query = "SELECT key, step, value FROM metrics WHERE run_uuid = ? ORDER BY step"
-        rows: dict[str, list[tuple[int, float]]] = {}
-        with sqlite3.connect(self.database, timeout=30) as database:
-            for key, step, value in database.execute(query, (run_id,)):
-                rows.setdefault(key, []).append((step, value))
-        return rows
-
-    def _answers(self) -> bool:
-        with suppress(OSError), urllib.request.urlopen(f"{self.uri}/health", timeout=1) as answer:
-            return answer.status == 200
-        return False
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Poll until it holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +195,7 @@ def test_no_part_of_training_connects_to_tracking_or_waits_for_it(answers: str, 
         assert not stacks.exists(), (attempt, stacks.read_text())
         senders.add(int(run.log_sender.read_text().split()[1]))
         steps = [step_of(checkpoint) for checkpoint in list_checkpoints(run.checkpoints)]
-        assert (steps, [e["step"] for e in read_metrics(run, "held_out")]) == ([8, 12], [0, 6, 12])
+        assert (steps, [e["step"] for e in read_metrics(run, LogKind.HELD_OUT)]) == ([8, 12], [0, 6, 12])
         assert [step["step"] for step in read_metrics(run)] == list(range(1, 13))
         shutil.rmtree(list_checkpoints(run.checkpoints)[-1])
     assert [event["event"] for event in run.events()].count("tracking-behind") == 2

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.chaos.campaigns.starts import as_host
 from tests.chaos.scene import WORKERS, Scene
 from tests.pipeline.process_group import PATIENCE_S
 
@@ -36,7 +37,6 @@ class HostRanks:
         shared = os.environ | {
             "OMP_NUM_THREADS": "1",
             "DS_ACCELERATOR": "cpu",
-            "GLOO_SOCKET_IFNAME": "eth0",
             "MASTER_ADDR": _address(0),
             "MASTER_PORT": str(_PORT),
             "WORLD_SIZE": str(len(commands)),
@@ -107,9 +107,9 @@ class Hosts:
 
     def start(self, scene: Scene) -> HostRanks:
         """A rank of the scene's run on every host, which has process ids and a name of its own."""
-        isolated = ("unshare", "--fork", "--kill-child", "--pid", "--uts", "--mount-proc")
+        addresses = {f"host{number}": _address(number) for number in range(len(self.names))}
         commands = [
-            ["ip", "netns", "exec", name, *isolated, "sh", "-c", f'hostname host{number} && exec "$@"', "sh"]
+            ["ip", "netns", "exec", name, *as_host(f"host{number}", addresses, scene.directory)]
             for number, name in enumerate(self.names)
         ]
         ranks = scene.group = HostRanks(scene.run.path, commands, scene.directory / "ranks.log")

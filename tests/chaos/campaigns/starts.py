@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tests.chaos.injected import Injected
 from tests.chaos.scene import STEPS, WORKERS, Scene
@@ -21,15 +23,31 @@ def can_be_another_host() -> str:
     return "" if probe.returncode == 0 else "process and host name spaces are not allowed here"
 
 
+def as_host(name: str, addresses: Mapping[str, str], directory: Path) -> list[str]:
+    """The start of a command that gives the rest of it process ids and a host's name of its own.
+
+    Args:
+        addresses: of all hosts that it shall know, by name.
+        directory: gets a file of them.
+    """
+    hosts = directory / "hosts"
+    lines = [f"{address} {host}\n" for host, address in {"localhost": "127.0.0.1", **addresses}.items()]
+    hosts.write_text("".join(lines))
+    inside = f'mount --bind {shlex.quote(str(hosts))} /etc/hosts && hostname {name} && exec "$@"'
+    return [
+        *("unshare", "--fork", "--kill-child", "--pid", "--uts", "--mount-proc"),
+        *("sh", "-c", inside, "sh"),
+    ]
+
+
 def on_another_host(
     scene: Scene, fault: Injected | None, launcher: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
     """Start the run as another host does: with other process ids, and another name. One rank without a launcher."""
     module = ["pipeline.pretrain"] if fault is None else ["tests.chaos.injected", fault.to_argument()]
     python = [sys.executable, "-m", *launcher, *module, str(scene.run.path)]
-    inside = ["sh", "-c", 'hostname second-host && exec "$@"', "sh", *python]
     return subprocess.Popen(
-        ["unshare", "--fork", "--kill-child", "--pid", "--uts", "--mount-proc", *inside],
+        [*as_host("second-host", {"second-host": "127.0.0.1"}, scene.directory), *python],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -66,13 +84,7 @@ def cut_off_host(scene: Scene) -> None:
     for pid in first.pids:
         os.kill(pid, signal.SIGSTOP)
     row = scene.strike("cut-off-host", "a host is cut off, and comes back after another has taken over")
-    # Its name is in no directory of names.
-    torchrun = [
-        "torch.distributed.run",
-        "--standalone",
-        "--local-addr=127.0.0.1",
-        f"--nproc-per-node={WORKERS}",
-    ]
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
     ranks = on_another_host(scene, NO_LOCKS, [*torchrun, "-m"])
     scene.until(lambda: scene.progress.has_moved_since(scene.struck_s), "training on the second host")
     for pid in first.pids:
