@@ -42,6 +42,9 @@ class Injected:
     clock: str = ""
     """A file with the seconds by which the process's clock is wrong, as long as it exists."""
 
+    pace_s: float = 0.0
+    """Seconds that every update takes longer: without them, it takes milliseconds."""
+
     def to_argument(self) -> str:
         """For the command line."""
         return json.dumps(asdict(self))
@@ -51,6 +54,8 @@ def install(fault: Injected) -> None:
     """Let it happen in this process."""
     if fault.clock:
         _set_clock(Path(fault.clock))
+    if fault.pace_s:
+        _slow_down(fault.pace_s)
     if not fault.event or fault.rank not in (-1, int(os.environ.get("RANK", "0"))):
         return
     wanted, seen = re.compile(fault.path), [0]
@@ -97,6 +102,20 @@ def _set_clock(path: Path) -> None:
 
     time.time = lambda: seconds() + jump_s()
     time.time_ns = lambda: nanoseconds() + int(jump_s() * 1e9)
+
+
+def _slow_down(seconds: float) -> None:
+    """Wait in every update."""
+    from pipeline.runs.heartbeat import Heartbeat
+
+    beat = Heartbeat.beat
+
+    def slow(self: Heartbeat, step: int, part: str) -> None:
+        beat(self, step, part)
+        if part == "update":
+            time.sleep(seconds)
+
+    Heartbeat.beat = slow
 
 
 def main() -> None:

@@ -6,23 +6,49 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from tests.chaos.campaigns import clocks, damage, moments, network, ray_processes, starts, storage
-from tests.chaos.scene import Scene
+from tests.chaos.campaigns import (
+    clocks,
+    damage,
+    moments,
+    network,
+    nodes,
+    preparation,
+    ray_processes,
+    starts,
+    storage,
+    tracking,
+)
+from tests.chaos.scene import Row, Scene
+
+
+class AnyScene(Protocol):
+    """Work that suffers faults."""
+
+    rows: list[Row]
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
     """The faults of one run."""
 
-    suffer: Callable[[Scene], None]
+    suffer: Callable[[Any], None]
     overrides: tuple[str, ...] = ()
     """Settings of the run besides the shared ones; `{directory}` is the scene's."""
     cannot: Callable[[], str] = lambda: ""
     """Why it cannot be done on this machine; empty where it can."""
     around: Callable[[Path], AbstractContextManager[Any]] = nullcontext
     """Sets up, in the scene's directory, what the run needs around it: `Scene.around`."""
+    scene: Callable[..., AnyScene] = Scene
+
+
+def _of_data(suffer: Callable[[preparation.Preparation], None]) -> Campaign:
+    return Campaign(
+        suffer, (), storage.can_mount, preparation.cluster_and_disk, scene=preparation.Preparation
+    )
 
 
 CAMPAIGNS = {
@@ -49,6 +75,11 @@ CAMPAIGNS = {
     ),
     "network": Campaign(network.cables, ("guards.stall_timeout_s=600",), network.cannot, network.two_hosts),
     "network-cut": Campaign(network.cut_for_good, (), network.cannot, network.two_hosts),
+    "tracking": Campaign(tracking.outages, (), storage.can_mount, tracking.server_on_a_disk),
+    "nodes": Campaign(nodes.nodes, around=nodes.cluster_of_nodes),
+    "data-processes": _of_data(preparation.lost_processes),
+    "data-storage": _of_data(preparation.storage),
+    "data-damage": _of_data(preparation.damage),
     "ray": Campaign(ray_processes.ray_processes),
 }
 """By name."""

@@ -1,0 +1,236 @@
+"""Faults of a preparation of data: `cloze data prepare` on a Ray cluster, and the fingerprint of its tokens."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.shard_log import summarize_log
+from cluster.artefacts.storage import open_artefact
+from tests.chaos.campaigns.damage import flip
+from tests.chaos.campaigns.storage import fill, small_disk
+from tests.chaos.injected import Injected
+from tests.chaos.scene import AGAIN, Reference, Row
+from tests.data_prep.conftest import small_config, write_corpus
+from tests.pipeline.process_group import PATIENCE_S
+
+PREPARATION = "preparation"
+STAGES = ("documents", "tokens")
+_HOOKS = Path(__file__).parents[1] / "hooks"
+_SLOW = Injected("os.rename", r"/disk/", times=10**9, sleep_s=0.3, rank=-1)
+
+
+@contextmanager
+def cluster_and_disk(directory: Path) -> Iterator[Any]:
+    """A small disk for what is prepared, and a Ray cluster of two processors that prepares it."""
+    from ray.cluster_utils import Cluster
+
+    with small_disk(directory):
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        try:
+            yield cluster
+        finally:
+            cluster.shutdown()
+
+
+class Preparation:
+    """A small corpus that is prepared again and again, and suffers a fault each time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        store: Path,
+        seed: int,
+        reference: Reference | None,
+        *overrides: str,
+        around: Any = None,
+    ) -> None:
+        """As `Scene`; `around` is the Ray cluster. Prepares once without faults."""
+        self.directory, self.cluster, self.rows = directory, around, list[Row]()
+        self.random = random.Random(seed)
+        self.corpus = write_corpus(directory / "corpus")
+        self.out = directory / "disk" / "undisturbed"
+        self.log = directory / "prepare.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.struck_s = 0.0
+        began = time.monotonic()
+        self.start()
+        assert self.wait() == 0, self.said()
+        self.seconds = time.monotonic() - began
+        self.fingerprint = read_manifest(self.out / "tokens").fingerprint
+
+    def close(self) -> None:
+        """End all that is left."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def begin(self, name: str) -> None:
+        """Start a preparation in a directory of its own; those before it are removed."""
+        shutil.rmtree(self.out)
+        self.out = self.directory / "disk" / name
+        self.start()
+
+    def start(self, environment: dict[str, str] | None = None) -> None:
+        """`cloze data prepare`, on the shared cluster; on one of its own with an environment."""
+        settings = small_config(self.corpus, self.out).model_dump(mode="json", exclude_unset=True)
+        path = self.directory / "preparation.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        command = [str(Path(sys.executable).with_name("cloze")), "data", "prepare", str(path)]
+        if environment is None:
+            command += ["--address", self.cluster.address]
+        with self.log.open("wb") as stream:
+            self.process = subprocess.Popen(
+                command, env=os.environ | (environment or {}), stdout=stream, stderr=stream
+            )
+
+    def wait(self) -> int:
+        """Wait for the end of the command; returns its exit code."""
+        assert self.process is not None
+        return self.process.wait(PATIENCE_S)
+
+    def until_shards(self, stage: str, count: int) -> None:
+        """Wait until a stage has finished that many of its shards, and not all."""
+        deadline = time.monotonic() + PATIENCE_S
+        pattern = f".{stage}.*.partial/shard-records/*.json"
+        while len(list(self.out.glob(pattern))) < count:
+            assert self.process is not None
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise TimeoutError(f"{count} shards of {stage}: {self.said()[-1500:]}")
+            time.sleep(0.001)
+
+    def strike(self, name: str, fault: str) -> Row:
+        """Note that a fault happens now."""
+        self.struck_s = time.monotonic()
+        row = Row(name, fault, of=PREPARATION)
+        self.rows.append(row)
+        return row
+
+    def until_ended(self, row: Row) -> int:
+        """Wait for the end of the command, whose exit code goes into the row."""
+        code = self.wait()
+        row.ended(code, self.said())
+        return code
+
+    def again(self, row: Row) -> None:
+        """The same command again, by a person or a scheduler."""
+        row.operator = AGAIN
+        self.start()
+
+    def check(self, row: Row) -> None:
+        """Wait for a good end, and compare the result with the preparation without faults."""
+        if (code := self.wait()) != 0:
+            row.problems.append(f"it ended with {code}: {self.said()[-600:]}")
+            return
+        row.seconds = round(time.monotonic() - self.struck_s, 1)
+        made, shards = 0, 0
+        for stage in STAGES:
+            files = open_artefact(self.out / stage).files
+            shards += sum(file.path.endswith((".parquet", ".arrow")) for file in files)
+            made += summarize_log(self.out / stage)["shards"]
+        row.repeated = made - shards
+        row.identical = read_manifest(self.out / "tokens").fingerprint == self.fingerprint
+        left = [path.name for path in self.out.rglob("*.partial")]
+        if left:
+            row.problems.append(f"half-written: {', '.join(sorted(left))}")
+
+    def said(self) -> str:
+        """Output of the command."""
+        return self.log.read_text(errors="replace")
+
+    def tasks(self) -> list[psutil.Process]:
+        """The processes that make shards at the moment."""
+        head = self.cluster.head_node
+        (raylet,) = (info.process.pid for info in head.all_processes["raylet"])
+        return [
+            process
+            for process in psutil.Process(raylet).children(recursive=True)
+            if "_make_shard" in " ".join(process.cmdline())
+        ]
+
+
+def lost_processes(scene: Preparation) -> None:
+    """A data task is killed, which Ray runs again; then the command itself is killed."""
+    scene.begin("task")
+    stage = scene.random.choice(STAGES)
+    scene.until_shards(stage, scene.random.randint(1, 2))
+    row = scene.strike("data-task", f"SIGKILL of a data task that makes {stage}")
+    while not (tasks := scene.tasks()):
+        time.sleep(0.001)
+    scene.random.choice(tasks).kill()
+    scene.check(row)
+    scene.begin("command")
+    stage = scene.random.choice(STAGES)
+    scene.until_shards(stage, scene.random.randint(1, 3))
+    row = scene.strike("data-command", f"SIGKILL of `cloze data prepare` while it makes {stage}")
+    assert scene.process is not None
+    scene.process.kill()
+    scene.until_ended(row)
+    scene.again(row)
+    scene.check(row)
+
+
+def storage(scene: Preparation) -> None:
+    """The disk is full while documents are made, and while tokens are; then it is read-only; then slow."""
+    disk = scene.directory / "disk"
+
+    def full() -> Callable[[], object]:
+        return fill(disk).unlink
+
+    def read_only() -> Callable[[], object]:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        return lambda: subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+
+    for name, fault, stage, spoil in (
+        ("documents-full", "disk full while documents are made", "documents", full),
+        ("tokens-full", "disk full while tokens are made", "tokens", full),
+        ("tokens-read-only", "disk read-only while tokens are made", "tokens", read_only),
+    ):
+        scene.begin(name)
+        scene.until_shards(stage, scene.random.randint(1, 2))
+        row = scene.strike(name, fault)
+        mend = spoil()
+        scene.until_ended(row)
+        mend()
+        scene.again(row)
+        scene.check(row)
+    shutil.rmtree(scene.out)
+    scene.out = disk / "slow"
+    row = scene.strike("data-slow", "every rename on the disk takes 0.3 s longer")
+    scene.start({"PYTHONPATH": str(_HOOKS), "CHAOS_FAULT": _SLOW.to_argument()})
+    scene.check(row)
+
+
+def damage(scene: Preparation) -> None:
+    """A shard and a manifest change after all is finished: the same command mends them."""
+    for name, fault, path, spoil in (
+        ("documents-bit", "a flipped bit in a shard of documents", "documents/*.parquet", _flip),
+        ("tokens-bit", "a flipped bit in a shard of tokens", "tokens/data-*.arrow", _flip),
+        ("documents-manifest", "a manifest of documents cut in half", "documents/manifest.json", _cut),
+        ("tokens-manifest", "a manifest of tokens cut in half", "tokens/manifest.json", _cut),
+    ):
+        chosen = scene.random.choice(sorted(scene.out.glob(path)))
+        spoil(chosen, scene.random)
+        row = scene.strike(name, fault)
+        scene.again(row)
+        scene.check(row)
+
+
+def _flip(path: Path, generator: random.Random) -> None:
+    flip(path, generator)
+
+
+def _cut(path: Path, generator: random.Random) -> None:
+    os.truncate(path, path.stat().st_size // 2)
