@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.chaos.scene import TRAINING
+
 _TOP = """# Faults, and what they cost
 
 `make chaos` does this to real processes, and writes this page. A tiny pre-training on two ranks (160 updates, a
@@ -14,26 +16,38 @@ must verify, the run must be FINISHED in MLflow, and nothing half-written may be
 
 *Updates repeated*: updates that had been made, and were made again from the newest checkpoint. *Seconds*: the longest
 time without a finished update after the fault and before the next one, so it has everything in it: noticing, a person's
-or a scheduler's next command (which comes at once here), starting processes, restoring. A run without faults took
-{seconds} s from start to end, most of it start-up; the machine had {processors} processors, and a load of {load:.0f}
-from other work.
+or a scheduler's next command (which comes at once here), starting processes, restoring. Without faults, updates take
+milliseconds, so that the newest checkpoint is up to two saves behind, and a run took {seconds} s from start to end, most
+of it start-up. The machine had {processors} processors, and a load of {least:.0f} to {most:.0f} from this and other work:
+seconds tell what waits for what, not how fast it could be.
 
 | Fault | What a person or scheduler did | Exit code | Runbook | Updates repeated | Seconds | Same run, bit for bit |
 |---|---|---|---|---|---|---|
 """
+_DATA = """
+`cloze data prepare` of a small corpus in seven shards suffers these. *Seconds* are from the fault to the end of the
+command that finished the work, *shards repeated* those that were made although they had been finished.
+
+| Fault | What a person or scheduler did | Exit code | Runbook | Shards repeated | Seconds | Same fingerprint |
+|---|---|---|---|---|---|---|
+"""
 
 
-def page(found: Mapping[str, Any], missing: Sequence[str]) -> str:
+def page(found: Mapping[str, Any], campaigns: Sequence[str]) -> str:
     """`results.json` as Markdown.
 
     Args:
-        missing: campaigns without a result.
+        campaigns: all of them, in their order.
     """
-    rows = [row for campaign in found["campaigns"].values() for row in campaign]
-    not_run = (
-        f'Without a result yet: {", ".join(missing)} (`make chaos ARGS="--only NAME"`).\n' if missing else ""
-    )
-    return _TOP.format(**found) + "".join(map(_line, rows)) + f"\nSeed {found['seed']}. {not_run}"
+    done = found["campaigns"]
+    missing = ", ".join(name for name in campaigns if name not in done)
+    rows = [row for name in campaigns for row in done.get(name, ())]
+    training = "".join(_line(row) for row in rows if row["of"] == TRAINING)
+    data = "".join(_line(row) for row in rows if row["of"] != TRAINING)
+    loads = found["loads"].values()
+    top = _TOP.format(**found, least=min(loads), most=max(loads))
+    not_run = f' Without a result yet: {missing} (`make chaos ARGS="--only NAME"`).' if missing else ""
+    return f"{top}{training}{_DATA + data if data else ''}\nSeed {found['seed']}.{not_run}\n"
 
 
 def _line(row: Mapping[str, Any]) -> str:
