@@ -14,12 +14,11 @@ checkpoint every 20) suffers each fault at a moment that a seed draws, and goes 
 all losses are compared with a run without faults, every update must be in the log and in MLflow once, every checkpoint
 must verify, the run must be FINISHED in MLflow, and nothing half-written may be left.
 
-*Updates repeated*: updates that had been made, and were made again from the newest checkpoint. *Seconds*: the longest
-time without a finished update after the fault and before the next one, so it has everything in it: noticing, a person's
-or a scheduler's next command (which comes at once here), starting processes, restoring. Without faults, updates take
-milliseconds, so that the newest checkpoint is up to two saves behind, and a run took {seconds} s from start to end, most
-of it start-up. The machine had {processors} processors, and a load of {least:.0f} to {most:.0f} from this and other work:
-seconds tell what waits for what, not how fast it could be.
+*Updates repeated*: updates that had been made, and were made again from the newest checkpoint. Updates take
+milliseconds here, so that it is up to two saves behind. *Seconds*: the longest time without a finished update after
+the fault and before the next one, so it has everything in it: noticing, a person's or a scheduler's next command (which
+comes at once here), starting processes, restoring. A run without faults took {seconds} s from start to end, most of it
+start-up. The machine had {processors} processors, and a load of {least:.0f} to {most:.0f} from this and other work.
 
 | Fault | What a person or scheduler did | Exit code | Runbook | Updates repeated | Seconds | Same run, bit for bit |
 |---|---|---|---|---|---|---|

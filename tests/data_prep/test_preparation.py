@@ -1,5 +1,6 @@
 """A whole preparation on Ray: what it makes, that it is made once, and that damage costs one file."""
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -206,6 +207,26 @@ def test_other_settings_are_refused_until_replacing_is_allowed(copy, configure, 
     replaced = prepare(changed, replace=True)
     assert replaced.fingerprint != finished.fingerprint
     assert TokenStore.open(copy).num_documents == NUM_KEPT + 1
+
+
+def test_a_document_is_gone_from_the_tokens_and_only_its_shard_is_made_again(
+    copy, configure, finished, tmp_path, caplog
+):
+    listed, before = tmp_path / "takedown.txt", TokenStore.open(copy)
+    known = before.doc_ids().to_pylist()
+    listed.write_text(f"{known[3]}\nwiki:never-was\n")
+    files = {path.name: path.read_bytes() for path in (copy / "tokens").glob("data-*.arrow")}
+    with pytest.raises(ConfigError):
+        prepare(configure(copy, takedown=listed))
+    with caplog.at_level(logging.WARNING):
+        taken = prepare(configure(copy, takedown=listed), replace=True)
+    assert "1 of the 2 ids to take down are of no document that was kept." in caplog.text
+    assert TokenStore.open(copy).doc_ids().to_pylist() == [*known[:3], *known[4:]]
+    assert taken.fingerprint != finished.fingerprint
+    assert taken.tokenizer.fingerprint == finished.tokenizer.fingerprint
+    changed = [name for name, contents in files.items() if (copy / "tokens" / name).read_bytes() != contents]
+    assert len(changed) == 1
+    assert "never-was" not in "".join(path.read_text() for path in (copy / "takedown").glob("*.json"))
 
 
 def test_changed_source_bytes_are_noticed(tmp_path, configure, corpus):

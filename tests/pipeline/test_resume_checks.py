@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 import orjson
@@ -25,6 +26,8 @@ from pipeline.pretrain.assembly import device_of
 from pipeline.pretrain.resume_checks import check_resume, require_same_optimizer
 from pipeline.runs.config import identity_of
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.environment import changed_packages
+from pipeline.runs.events import Event
 from pipeline.runs.tracking import tracking_uri
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
@@ -185,3 +188,32 @@ def test_a_later_field_of_networks_is_in_no_identity_and_no_checkpoint_until_it_
     assert changes_of(run) == []
     with pytest.raises(ResumeRefusedError, match=r"model\.num_key_value_heads was None, is 1"):
         check_resume(run, run.config(("model.num_key_value_heads=1",)))
+
+
+def test_packages_that_changed_since_the_last_attempt_are_told_before_the_run_continues(run: RunDirectory):
+    (started,) = run.events(Event.STARTED)
+    assert changed_packages(run) == []
+    details = {name: value for name, value in started.items() if name not in ("event", "time")}
+    packages = dict(started["environment"]["packages"], torch="1.0", cupy="12.3")
+    del packages["numpy"]
+    environment = started["environment"] | {"packages": packages, "host": "another"}
+    run.record_event(Event.STARTED, **details | {"environment": environment})
+    run.record_event(Event.FINISHED, step=4)
+    told = [
+        "cupy was 12.3, is not installed",
+        f"numpy was not installed, is {version('numpy')}",
+        f"torch was 1.0, is {version('torch')}",
+    ]
+    assert changed_packages(run) == told
+    dry = CliRunner().invoke(app, ["resume", str(run.path), "--dry-run", "--json"], catch_exceptions=False)
+    assert orjson.loads(dry.stdout)["packages that changed"] == "; ".join(told)
+    done = CliRunner().invoke(app, ["resume", str(run.path)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert f"Results may round otherwise from here on: {'; '.join(told)}." in done.stderr
+
+
+def test_a_run_of_a_version_that_kept_no_packages_has_no_changed_ones(run: RunDirectory):
+    (started,) = run.events(Event.STARTED)
+    old = {name: value for name, value in started.items() if name not in ("event", "time", "environment")}
+    run.record_event(Event.STARTED, **old)
+    assert changed_packages(run) == []
