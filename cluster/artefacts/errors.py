@@ -196,7 +196,7 @@ class InUseError(StorageError):
 
 
 class StalledError(ClozeError):
-    """Training stalled, and stalled again after all restarts."""
+    """Training stalled, and stalled again after all restarts; without Ray, there are none."""
 
     exit_code = 34
     may_pass = True

@@ -68,6 +68,8 @@ def _main(directory: str) -> None:
 
 
 def _train(run: RunDirectory, rank: Rank) -> None:
+    from contextlib import nullcontext
+
     import torch
     import torch.distributed as dist
     from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
@@ -76,6 +78,7 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     from cluster.stopping import stop_on_sigterm
     from pipeline.engine.device import trains_on_cuda
     from pipeline.pretrain.guards.out_of_memory import memory_explained
+    from pipeline.pretrain.guards.stalled_rank import watching_without_driver
     from pipeline.pretrain.step.collectives import from_rank_zero
     from pipeline.runs.heartbeat import has_made_updates
     from pipeline.runs.lifecycle import record_end, record_failure, replay
@@ -100,6 +103,7 @@ def _train(run: RunDirectory, rank: Rank) -> None:
                 nothing_to_save=lambda: not has_made_updates(run),
             ),
             memory_explained(run, rank.rank),
+            watching_without_driver(run) if first else nullcontext(),
         ):
             from pipeline.pretrain.trainer import run_rank
 

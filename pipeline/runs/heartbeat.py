@@ -92,7 +92,8 @@ class Heartbeat:
             # Kept open: a process that runs out of memory, or loses the file system, can still write.
             self._file = os.open(run.heartbeat(rank), os.O_RDWR | os.O_CREAT, 0o644)
             self._stacks_path = run.stack_file(rank, platform.node(), process.pid)
-            self._stacks = self._stacks_path.open("w")
+            # Added to: in containers, processes of all starts have one number.
+            self._stacks = self._stacks_path.open("a")
             self._write(-1, "starting", timeout_s * FIRST_TIMES_AS_LONG)
 
     def beat(self, step: int, part: str) -> None:

@@ -51,9 +51,11 @@ class Progress:
         return any(a.process == b.process and b.step > a.step for a, b in pairwise(later))
 
     def pause_s(self, since_s: float, until_s: float) -> float:
-        """The longest time without a finished update that lies between two moments or across them, in seconds."""
+        """The longest time without a finished update that ends between two moments, in seconds; where no update was
+        finished between them, the time across them."""
         finished = [b.at_s for a, b in pairwise(self.seen) if a.process == b.process and b.step > a.step >= 0]
-        pauses = [b - a for a, b in pairwise(finished) if b > since_s and a < until_s]
+        pauses = [b - a for a, b in pairwise(finished) if since_s < b <= until_s]
+        pauses = pauses or [b - a for a, b in pairwise(finished) if b > since_s and a < until_s]
         if finished and not pauses and finished[0] > since_s:
             return finished[0] - since_s
         return max(pauses, default=0.0)

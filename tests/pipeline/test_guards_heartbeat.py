@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.events import Event
 from pipeline.runs.heartbeat import ENDED, process_of, read_heartbeats
+from tests.pipeline.ranks import make_run
 
 SCRIPT = """
 import sys, time
@@ -62,6 +64,32 @@ def test_a_process_that_stands_still_writes_its_stacks_and_ends(tmp_path: Path, 
     assert process.wait() == 1
     (stacks,) = RunDirectory(tmp_path).stacks.iterdir()
     assert stacks.name.startswith("rank-00003-")
+    assert "stuck_here" in stacks.read_text()
+
+
+def test_rank_zero_without_a_driver_names_who_stood_still_and_ends_with_the_exit_code_of_stalls(
+    tmp_path: Path, store: Path
+):
+    run = make_run(tmp_path, store, "stalled", "guards.stall_timeout_s=3")
+    # Without its alarm, which might come first on a busy machine.
+    body = (
+        "import faulthandler\n"
+        "from pipeline.pretrain.guards.stalled_rank import watching_without_driver\n"
+        "run = RunDirectory(Path(sys.argv[1]))\n"
+        "first = Heartbeat(run, 0, timeout_s=3)\n"
+        "def stuck_here():\n    time.sleep(600)\n"
+        "for step in (6, 7, 8):\n    first.beat(step, 'update')\n"
+        "faulthandler.cancel_dump_traceback_later()\n"
+        "with watching_without_driver(run):\n    stuck_here()"
+    )
+    command = [sys.executable, "-c", SCRIPT.format(body=body), str(run.path), "900"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 34, done.stderr
+    assert "stood still. Behind was rank 0 (process" in done.stderr
+    assert "Runbook: runbooks/stalled-worker.md" in done.stderr
+    (failed,) = run.events(Event.FAILED)
+    assert failed["error"] == "StalledError"
+    (stacks,) = run.stacks.glob("rank-00000-*")
     assert "stuck_here" in stacks.read_text()
 
 

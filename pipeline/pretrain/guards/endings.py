@@ -117,15 +117,16 @@ def not_finite(
 
 
 def stalled(run: RunDirectory, num_restarts: int, where: str, stacks: Sequence[Path]) -> StalledError:
-    """The error of a run that stood still after all restarts.
+    """The error of a run that stood still after all restarts, if it has any.
 
     Args:
         where: rank, host, process, step and part of the rank that is behind.
         stacks: files of stacks that were written.
     """
     shown = f"; the stacks are in {', '.join(map(str, stacks))}" if stacks else ""
+    spent = f", and {num_restarts} restarts are spent" if num_restarts else ""
     return StalledError(
-        f"{run.path.name} stood still, and {num_restarts} restarts are spent. Behind was {where}{shown}.",
+        f"{run.path.name} stood still{spent}. Behind was {where}{shown}.",
         kept="all committed checkpoints",
         next_step=f"look after that machine, then: cloze resume {run.typed}",
     )

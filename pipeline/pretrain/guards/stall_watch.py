@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,8 @@ from pipeline.runs.heartbeat import ENDED, Beat, is_here, process_of, read_heart
 
 NAMED_AFTER = 0.9
 """Share of the timeout after which a silent rank is named: before any of them has ended itself."""
+_AT_END_AFTER = 0.95
+"""Share of the timeout after which rank 0 ends itself in a group without a driver: just before its alarm."""
 _KILLED_AFTER = 1.1
 _KILL_DELAY_S = 3.0
 _POLL_SHARE = 0.05
@@ -97,6 +99,13 @@ class StallWatch:
             if now - since > _KILL_DELAY_S:
                 self._end(beat)
 
+    def at_end(self, now: float) -> Stall | None:
+        """The last stall, if rank 0 is about to be ended by its alarm."""
+        beat, since = self._seen.get(0, (None, now))
+        if beat is None or not self.stalls or beat.part == ENDED:
+            return None
+        return self.stalls[-1] if now - since > _AT_END_AFTER * beat.timeout_s else None
+
     def last_of(self, beats: Sequence[Beat]) -> Stall | None:
         """The last stall, if it ended the attempt that left these heartbeats behind: a rank gave no sign after it."""
         return next((one for one in reversed(self.stalls) if one.beat in beats), None)
@@ -132,8 +141,12 @@ class StallWatch:
 
 
 @contextmanager
-def watching(run: RunDirectory) -> Iterator[StallWatch]:
-    """Watch a run from a thread for the time of the block."""
+def watching(run: RunDirectory, at_end: Callable[[Stall], None] | None = None) -> Iterator[StallWatch]:
+    """Watch a run from a thread for the time of the block.
+
+    Args:
+        at_end: called just before the alarm of rank 0 ends it.
+    """
     watch, stop = StallWatch(run), threading.Event()
     poll_s = min(_LONGEST_POLL_S, _POLL_SHARE * run.config().guards.stall_timeout_s)
 
@@ -142,6 +155,8 @@ def watching(run: RunDirectory) -> Iterator[StallWatch]:
             # A file system that refuses for a moment must not end the watching.
             with suppress(OSError):
                 watch.look(time.monotonic())
+            if at_end is not None and (stall := watch.at_end(time.monotonic())):
+                at_end(stall)
 
     thread = threading.Thread(target=follow, name="stall-watch", daemon=True)
     thread.start()

@@ -12,7 +12,7 @@ from tests.chaos.scene import AGAIN, STEPS, Scene
 
 MOMENTS = (
     ("killed-in-index", "SIGKILL while the index of an epoch is written", "open", r"index-cache/", 3),
-    ("killed-in-start-up", "SIGKILL of a rank while it opens its data", "open", r"tokens/", 8),
+    ("killed-in-start-up", "SIGKILL of a rank while it opens its data", "open", r"tokens/", 3),
     (
         "killed-before-manifest",
         "SIGKILL while a checkpoint's manifest is written",

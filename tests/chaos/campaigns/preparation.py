@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -185,27 +185,29 @@ def lost_processes(scene: Preparation) -> None:
 def storage(scene: Preparation) -> None:
     """The disk is full while documents are made, and while tokens are; then it is read-only; then slow."""
     disk = scene.directory / "disk"
-
-    def full() -> Callable[[], object]:
-        return fill(disk).unlink
-
-    def read_only() -> Callable[[], object]:
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        return lambda: subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-
-    for name, fault, stage, spoil in (
-        ("documents-full", "disk full while documents are made", "documents", full),
-        ("tokens-full", "disk full while tokens are made", "tokens", full),
-        ("tokens-read-only", "disk read-only while tokens are made", "tokens", read_only),
-    ):
-        scene.begin(name)
+    for stage in STAGES:
+        scene.begin(stage)
         scene.until_shards(stage, scene.random.randint(1, 2))
-        row = scene.strike(name, fault)
-        mend = spoil()
+        row = scene.strike(f"{stage}-full", f"disk full while {stage} are made")
+        filler = fill(disk)
         scene.until_ended(row)
-        mend()
+        filler.unlink()
         scene.again(row)
         scene.check(row)
+    scene.begin("read-only")
+    scene.until_shards("tokens", scene.random.randint(1, 2))
+    row = scene.strike("data-read-only", "SIGKILL of `cloze data prepare`, then a disk that is read-only")
+    assert scene.process is not None
+    scene.process.kill()
+    scene.until_ended(row)
+    # As soon as no task has a file open for writing.
+    while subprocess.run(["mount", "-o", "remount,ro", str(disk)], capture_output=True).returncode:
+        time.sleep(0.1)
+    scene.start()
+    scene.until_ended(row)
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    scene.again(row)
+    scene.check(row)
     shutil.rmtree(scene.out)
     scene.out = disk / "slow"
     row = scene.strike("data-slow", "every rename on the disk takes 0.3 s longer")
