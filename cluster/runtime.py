@@ -6,7 +6,7 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -32,6 +32,8 @@ _ATTEMPTS = 3
 _TOO_SLOW = "timed out during startup"
 _workers: ContextVar[int | None] = ContextVar("workers", default=None)
 """Limit on the tasks that run at a time, set by the user; None for as many as the cluster can run."""
+_start: ContextVar[Callable[[], None] | None] = ContextVar("start", default=None)
+"""Connects the cluster of `ray_on_demand`; None where none is to be connected any more."""
 _TEMP_PREFIX = "ray-"
 _SHUTDOWN_S = 5.0
 """Seconds that Ray's processes have to end after `ray.shutdown`, which does not wait for all of them."""
@@ -85,6 +87,25 @@ def ray_runtime(
         held.enter_context(cluster_watched())
         held.enter_context(_at_most(workers))
         yield
+
+
+@contextmanager
+def ray_on_demand(address: str | None = None, *, workers: int | None = None) -> Iterator[None]:
+    """As `ray_runtime`, but the first `require_ray` in the block connects: finished work needs no cluster."""
+    with ExitStack() as held:
+
+        def start() -> None:
+            _start.set(None)
+            held.enter_context(ray_runtime(address, workers=workers))
+
+        held.callback(_start.reset, _start.set(start))
+        yield
+
+
+def require_ray() -> None:
+    """Connect the cluster of the surrounding `ray_on_demand`, where that has not happened yet."""
+    if start := _start.get():
+        start()
 
 
 @contextmanager

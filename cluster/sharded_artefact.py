@@ -27,7 +27,7 @@ def build_sharded_artefact(
     inputs: Sequence[InputEntry],
     finish: Finish,
     max_rejects: int = 0,
-    num_cpus: float = 1.0,
+    num_cpus: float | None = 1.0,
     replace: bool = False,
     before: Callable[[], object] | None = None,
 ) -> Manifest:
@@ -38,6 +38,7 @@ def build_sharded_artefact(
 
     Args:
         config: settings that determine the content besides the inputs; no paths.
+        num_cpus: as in `map_shards`.
         finish: writes sidecar files once all shards exist.
         replace: allow a committed artefact of other inputs or settings to be replaced. Its shards of the same identity
             are adopted.

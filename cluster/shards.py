@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,6 +23,7 @@ from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, 
 from cluster.artefacts.shard_status import read_status, remove_status
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
+from cluster.runtime import node_cpus, require_ray, tasks_in_flight
 from cluster.task_results import task_result
 
 STATUS_INTERVAL_S = 2.0
@@ -32,13 +33,20 @@ TASK_RETRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Deferred:
+    """A split that takes work to make; it is made in the driver, and only if the shard has to be."""
+
+    make: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """One unit of work: an output file, and the input that it is made from."""
 
     file: str
     """Name of the output file in the artefact's directory."""
     split: Any
-    """Picklable description of the input; handed to the shard function."""
+    """Picklable description of the input, or a `Deferred` one; handed to the shard function."""
     identity: str
     """Hash of everything that determines the output: input bytes, split, settings. No paths."""
     size_bytes: int = 0
@@ -76,17 +84,17 @@ def map_shards(
     *,
     title: str,
     max_rejects: int = 0,
-    num_cpus: float = 1.0,
+    num_cpus: float | None = 1.0,
     max_in_flight: int | None = None,
     before: Callable[[], object] | None = None,
 ) -> list[ShardRecord]:
     """Make every shard in `directory` that is not there yet and return all records, in the order of `shards`.
 
-    Needs a connected Ray cluster whose nodes all see `directory`.
+    Needs a Ray cluster whose nodes all see `directory`, unless all shards are there.
 
     Args:
         max_rejects: number of unreadable inputs that are tolerated, over all shards.
-        num_cpus: CPUs of one task.
+        num_cpus: CPUs of one task; None for all of the node that has the most.
         max_in_flight: tasks submitted at a time; None takes `tasks_in_flight()`.
         before: called once in this process, before the first task, if any shard has to be made; it makes temporary
             inputs of the shard function.
@@ -100,8 +108,10 @@ def map_shards(
         SHARD_RECORDS.open(directory)
     finished = SHARD_RECORDS.finished(directory, [shard.part for shard in shards])
     pending = [shard for shard in shards if shard.file not in finished]
-    if pending and before is not None:
-        before()
+    if pending:
+        require_ray()
+        if before is not None:
+            before()
     tally = _Tally(max_rejects)
     with progress(title, len(shards)) as advance:
         advance(len(finished), "already done" if finished else "")
@@ -128,15 +138,14 @@ def _run(
     function: ShardFunction,
     pending: Sequence[Shard],
     directory: Path,
-    num_cpus: float,
+    num_cpus: float | None,
     max_in_flight: int | None,
 ) -> Iterator[tuple[Shard, _Made | None]]:
     """Run at most `max_in_flight` tasks at a time and yield their results as they finish; every STATUS_INTERVAL_S
     without a result, yield a running shard with None."""
     import ray
 
-    from cluster.runtime import tasks_in_flight
-
+    num_cpus = node_cpus() if num_cpus is None else num_cpus
     remote = ray.remote(num_cpus=num_cpus, max_retries=TASK_RETRIES)(_make_shard)
     shared = ray.put(function)
     window = max_in_flight or tasks_in_flight()
@@ -146,6 +155,8 @@ def _run(
         while waiting or running:
             while waiting and len(running) < window:
                 shard = waiting.pop()
+                if isinstance(shard.split, Deferred):
+                    shard = replace(shard, split=shard.split.make())
                 running[remote.remote(shared, shard, str(directory))] = shard
             ready, _ = ray.wait(list(running), num_returns=1, timeout=STATUS_INTERVAL_S)
             if not ready:

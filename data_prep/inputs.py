@@ -16,6 +16,7 @@ from cluster.artefacts.errors import ClozeError, MissingInputError
 from cluster.artefacts.manifest import seal, unseal, write_durably
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
+from cluster.runtime import require_ray, tasks_in_flight
 from data_prep.config import PreparationConfig
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
@@ -132,6 +133,7 @@ def _key(item: Input) -> str:
 
 
 def _hash_pending(pending: Sequence[Input], known: dict[str, tuple[str, str]], directory: Path) -> None:
+    require_ray()
     saved = time.monotonic()
     with progress("hashing source files", len(pending)) as advance:
         try:
@@ -163,8 +165,6 @@ def _run_tasks(batches: Iterable[list[Input]]) -> Iterator[tuple[list[Input], li
     """Hash batches of files, a bounded number at a time, in any order."""
     import ray
     from ray.exceptions import RayTaskError
-
-    from cluster.runtime import tasks_in_flight
 
     remote = ray.remote(num_cpus=1)(_hash_paths)
     window = tasks_in_flight()

@@ -62,7 +62,7 @@ class Prepared:
 def prepare(
     config: PreparationConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
 ) -> Prepared:
-    """Make, continue, repair or confirm the artefacts of `config`. Needs a connected Ray cluster.
+    """Make, continue, repair or confirm the artefacts of `config`. Needs a Ray cluster, unless all is finished.
 
     Args:
         replace: allow artefacts of other sources or settings in `config.out` to be replaced.

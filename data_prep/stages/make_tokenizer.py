@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_file, hash_json
+from cluster.runtime import node_cpus
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard
+from cluster.shards import Deferred, Shard
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE, WORK
 from data_prep.tokenizers.config import PretrainedTokenizer, TrainedTokenizer
 from data_prep.tokenizers.pretrained import ConversionSplit, convert_tokenizer, find_tokenizer
@@ -45,7 +46,9 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         ]
         settings = {"kind": wanted.kind, "format": published.format, "lowercase": wanted.lowercase}
     else:
-        function, split = train_tokenizer, _training_split(job, documents, selection, wanted)
+        _make_sample(job, documents, selection)
+        function = train_tokenizer
+        split = Deferred(lambda: _training_split(job, documents, selection, wanted))
         inputs = [job.entry(documents), job.entry(selection)]
         settings = wanted.model_dump(mode="json")
     settings = {"version": VERSION} | settings
@@ -58,8 +61,8 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         config=settings,
         inputs=inputs,
         finish=lambda directory, records: tokenizer_facts(directory / TOKENIZER_FILE),
-        # Training has threads; the task is given what they use.
-        num_cpus=getattr(split, "num_threads", 1),
+        # Training has threads.
+        num_cpus=None if function is train_tokenizer else 1.0,
         replace=job.replace,
     )
 
@@ -67,9 +70,6 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
 def _training_split(
     job: Workspace, documents: Manifest, selection: Manifest, wanted: TrainedTokenizer
 ) -> TrainingSplit:
-    from cluster.runtime import node_cpus
-
-    _make_sample(job, documents, selection)
     sources = [job.source_of(shard).name for shard in range(job.num_shards)]
     files = [job.out / WORK / SAMPLE / file for file in sample_files(job.num_shards)]
     histograms = add_histograms(zip(sources, files, strict=True))

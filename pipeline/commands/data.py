@@ -53,7 +53,7 @@ def prepare(
     log_format: LogFormat = None,
 ) -> None:
     """Turn raw text into a token store. The same command continues, repairs, or confirms an existing one."""
-    from cluster.runtime import ray_runtime
+    from cluster.runtime import ray_on_demand
     from data_prep.job import prepare as run_preparation
     from data_prep.plan import plan_preparation
     from pipeline.finetune.evaluation_sets import evaluation_texts
@@ -67,7 +67,7 @@ def prepare(
         else:
             print_plan(plan)
         return
-    with ray_runtime(address, workers=workers):
+    with ray_on_demand(address, workers=workers):
         prepared = run_preparation(settings, replace=replace, evaluation_texts=evaluation_texts)
     summary = {
         "tokens": str(prepared.token_store),

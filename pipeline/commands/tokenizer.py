@@ -40,13 +40,13 @@ def train(
     log_format: LogFormat = None,
 ) -> None:
     """Train the tokenizer of a data configuration: its documents are prepared, its tokens are not."""
-    from cluster.runtime import ray_runtime
+    from cluster.runtime import ray_on_demand
     from data_prep.job import prepare_tokenizer
     from pipeline.finetune.evaluation_sets import evaluation_texts
     from pipeline.preparation.config import load_preparation
 
     settings = load_preparation(config, overrides or ())
-    with ray_runtime(address, workers=workers):
+    with ray_on_demand(address, workers=workers):
         manifest = prepare_tokenizer(settings, replace=replace, evaluation_texts=evaluation_texts)
     summary = {
         "tokenizer": str(settings.out / "tokenizer" / "tokenizer.json"),

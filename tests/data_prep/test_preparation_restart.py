@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.runtime import ray_runtime
 from data_prep.job import prepare
 
@@ -34,6 +35,23 @@ def add_and_die(tally, record):
 shards._Tally.add = add_and_die
 with ray_runtime("local", num_cpus=1):
     prepare(small_config(Path(sys.argv[1]), Path(sys.argv[2])))
+"""
+NO_CLUSTER = """
+import sys
+from pathlib import Path
+
+from cluster.artefacts.errors import ClusterUnreachableError
+from cluster.runtime import ray_on_demand
+from data_prep.job import prepare
+from tests.data_prep.conftest import small_config
+
+corpus, out, other = map(Path, sys.argv[1:])
+with ray_on_demand("127.0.0.1:1"):
+    print(prepare(small_config(corpus, out)).fingerprint)
+    try:
+        prepare(small_config(corpus, other))
+    except ClusterUnreachableError as error:
+        print(error.exit_code)
 """
 ROOT = Path(__file__).resolve().parents[2]
 NUM_SHARDS = 7
@@ -93,3 +111,9 @@ def test_killed_preparation_redoes_only_unfinished_shards_and_ends_the_same(
         assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert all(path.stat().st_ino == inode for path, inode in earlier.items())
     assert not partial.exists()
+
+
+def test_finished_data_is_confirmed_without_a_cluster_and_new_data_asks_for_it(finished, corpus, tmp_path):
+    command = [sys.executable, "-c", NO_CLUSTER, str(corpus), str(finished.out), str(tmp_path / "other")]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == [finished.fingerprint, str(ClusterUnreachableError.exit_code)]
