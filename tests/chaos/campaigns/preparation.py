@@ -65,6 +65,8 @@ class Preparation:
         self.log = directory / "prepare.log"
         self.process: subprocess.Popen[bytes] | None = None
         self.struck_s = 0.0
+        self._known = 0
+        """Shards that were made twice before this fault."""
         began = time.monotonic()
         self.start()
         assert self.wait() == 0, self.said()
@@ -78,10 +80,15 @@ class Preparation:
             self.process.wait()
 
     def begin(self, name: str) -> None:
-        """Start a preparation in a directory of its own; those before it are removed."""
+        """Start a preparation in another directory."""
+        self.clear(name)
+        self.start()
+
+    def clear(self, name: str) -> None:
+        """Remove what was prepared, and choose another directory."""
         shutil.rmtree(self.out)
         self.out = self.directory / "disk" / name
-        self.start()
+        self._known = 0
 
     def start(self, environment: dict[str, str] | None = None) -> None:
         """`cloze data prepare`, on the shared cluster; on one of its own with an environment."""
@@ -140,7 +147,7 @@ class Preparation:
             files = open_artefact(self.out / stage).files
             shards += sum(file.path.endswith((".parquet", ".arrow")) for file in files)
             made += summarize_log(self.out / stage)["shards"]
-        row.repeated = made - shards
+        row.repeated, self._known = made - shards - self._known, made - shards
         row.identical = read_manifest(self.out / "tokens").fingerprint == self.fingerprint
         left = [path.name for path in self.out.rglob("*.partial")]
         if left:
@@ -208,8 +215,7 @@ def storage(scene: Preparation) -> None:
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
     scene.again(row)
     scene.check(row)
-    shutil.rmtree(scene.out)
-    scene.out = disk / "slow"
+    scene.clear("slow")
     row = scene.strike("data-slow", "every rename on the disk takes 0.3 s longer")
     scene.start({"PYTHONPATH": str(_HOOKS), "CHAOS_FAULT": _SLOW.to_argument()})
     scene.check(row)
