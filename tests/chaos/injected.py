@@ -42,8 +42,8 @@ class Injected:
     clock: str = ""
     """A file with the seconds by which the process's clock is wrong, as long as it exists."""
 
-    pace_s: float = 0.0
-    """Seconds that every update takes longer: without them, it takes milliseconds."""
+    pace: str = ""
+    """A file with the seconds that every update takes longer, as long as it exists: without, it takes milliseconds."""
 
     def to_argument(self) -> str:
         """For the command line."""
@@ -54,8 +54,8 @@ def install(fault: Injected) -> None:
     """Let it happen in this process."""
     if fault.clock:
         _set_clock(Path(fault.clock))
-    if fault.pace_s:
-        _slow_down(fault.pace_s)
+    if fault.pace:
+        _slow_down(Path(fault.pace))
     if not fault.event or fault.rank not in (-1, int(os.environ.get("RANK", "0"))):
         return
     wanted, seen = re.compile(fault.path), [0]
@@ -94,17 +94,18 @@ def _set_clock(path: Path) -> None:
     """Let Unix time jump by what a file says."""
     seconds, nanoseconds = time.time, time.time_ns
 
-    def jump_s() -> float:
-        try:
-            return float(path.read_text())
-        except (OSError, ValueError):
-            return 0.0
-
-    time.time = lambda: seconds() + jump_s()
-    time.time_ns = lambda: nanoseconds() + int(jump_s() * 1e9)
+    time.time = lambda: seconds() + _number_in(path)
+    time.time_ns = lambda: nanoseconds() + int(_number_in(path) * 1e9)
 
 
-def _slow_down(seconds: float) -> None:
+def _number_in(path: Path) -> float:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _slow_down(pace: Path) -> None:
     """Wait in every update."""
     from pipeline.runs.heartbeat import Heartbeat
 
@@ -113,7 +114,7 @@ def _slow_down(seconds: float) -> None:
     def slow(self: Heartbeat, step: int, part: str) -> None:
         beat(self, step, part)
         if part == "update":
-            time.sleep(seconds)
+            time.sleep(_number_in(pace))
 
     Heartbeat.beat = slow
 

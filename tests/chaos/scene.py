@@ -163,9 +163,8 @@ class Scene:
         """Wait for something to happen."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
-            ended = (self.group is not None and self.group.poll()) or (
-                self.driver is not None and self.driver.poll()
-            )
+            running = self.group if self.driver is None else self.driver
+            ended = running is not None and running.poll() is not None
             if (ended and not condition()) or time.monotonic() > deadline:
                 raise TimeoutError(f"{what}: {self.said()[-1500:]}")
             time.sleep(0.02)

@@ -14,8 +14,8 @@ from tests.chaos.injected import Injected
 from tests.chaos.scene import STEPS, Row, Scene
 from tests.pipeline.mlflow_server import Server
 
-PACE_S = 0.5
-"""Seconds that every update takes longer, so that a server starts within some."""
+PACES_S = ("0.1", "2")
+"""Seconds that every update takes longer: usually, and while a server starts."""
 
 
 @contextmanager
@@ -41,7 +41,8 @@ def outages(scene: Scene) -> None:
     server.kill()
     _begin_without(scene)
     row = scene.strike("tracking-down-at-start", "MLflow down when training starts")
-    scene.start(Injected("", "", rank=-1, pace_s=PACE_S))
+    _pace(scene).write_text(PACES_S[0])
+    scene.start(Injected("", "", rank=-1, pace=str(_pace(scene))))
     scene.until_step(scene.a_step(3, 6))
     _come_back(scene, server, row)
     scene.until_step(scene.progress.last_step + scene.a_step(3, 6))
@@ -55,7 +56,7 @@ def outages(scene: Scene) -> None:
     scene.until_step(scene.progress.last_step + 8)
     row.note = _waiting(scene, server)
     filler.unlink()
-    scene.until(lambda: _sent(scene, server) > scene.progress.last_step - 6, "metrics in MLflow again")
+    _until_sent(scene, server)
     scene.until_step(STEPS - scene.a_step(5, 15))
     row = scene.strike("tracking-down-at-end", "MLflow down when training ends")
     server.kill()
@@ -82,8 +83,20 @@ def _begin_without(scene: Scene) -> None:
 
 def _come_back(scene: Scene, server: Server, row: Row) -> None:
     row.note = _waiting(scene, server)
+    _pace(scene).write_text(PACES_S[1])
     server.start()
-    scene.until(lambda: _sent(scene, server) > scene.progress.last_step - 6, "metrics in MLflow again")
+    _until_sent(scene, server)
+
+
+def _until_sent(scene: Scene, server: Server) -> None:
+    _pace(scene).write_text(PACES_S[1])
+    begun = scene.progress.last_step
+    scene.until(lambda: _sent(scene, server) >= begun, "metrics in MLflow again")
+    _pace(scene).write_text(PACES_S[0])
+
+
+def _pace(scene: Scene) -> Path:
+    return scene.directory / "pace"
 
 
 def _sent(scene: Scene, server: Server) -> int:
