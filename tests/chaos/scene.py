@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -146,13 +146,17 @@ class Scene:
         group = self.group = Group(module, arguments, WORKERS)
         return group
 
-    def drive(self, *overrides: str) -> subprocess.Popen[bytes]:
-        """`cloze resume` of the run, on a Ray cluster."""
+    def drive(self, *overrides: str, inside: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """`cloze resume` of the run, on a Ray cluster.
+
+        Args:
+            inside: the start of a command that runs it on another host.
+        """
         removed = ("RAY_", "CLOZE_", "MLFLOW_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
         command = [str(Path(sys.executable).with_name("cloze")), "resume", str(self.run.path), *overrides]
         with self.driver_log.open("wb") as stream:
-            self.driver = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
+            self.driver = subprocess.Popen([*inside, *command], env=environment, stdout=stream, stderr=stream)
         return self.driver
 
     def a_step(self, first: int, last: int) -> int:

@@ -37,7 +37,7 @@ class HostRanks:
         shared = os.environ | {
             "OMP_NUM_THREADS": "1",
             "DS_ACCELERATOR": "cpu",
-            "MASTER_ADDR": _address(0),
+            "MASTER_ADDR": address(0),
             "MASTER_PORT": str(_PORT),
             "WORLD_SIZE": str(len(commands)),
             "LOCAL_RANK": "0",
@@ -96,7 +96,7 @@ class Hosts:
                 "-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name
             )
             _ip("-n", self._switch, "link", "set", port, "master", "bridge", "up")
-            _ip("-n", name, "address", "add", f"{_address(number)}/24", "dev", "eth0")
+            _ip("-n", name, "address", "add", f"{address(number)}/24", "dev", "eth0")
             for link in ("lo", "eth0"):
                 _ip("-n", name, "link", "set", link, "up")
 
@@ -105,13 +105,17 @@ class Hosts:
         for name in (self._switch, *self.names):
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
+    def on(self, number: int, directory: Path) -> list[str]:
+        """The start of a command that runs the rest of it on a host."""
+        addresses = {f"host{other}": address(other) for other in range(len(self.names))}
+        return [
+            *("ip", "netns", "exec", self.names[number]),
+            *as_host(f"host{number}", addresses, directory),
+        ]
+
     def start(self, scene: Scene) -> HostRanks:
         """A rank of the scene's run on every host, which has process ids and a name of its own."""
-        addresses = {f"host{number}": _address(number) for number in range(len(self.names))}
-        commands = [
-            ["ip", "netns", "exec", name, *as_host(f"host{number}", addresses, scene.directory)]
-            for number, name in enumerate(self.names)
-        ]
+        commands = [self.on(number, scene.directory) for number in range(len(self.names))]
         ranks = scene.group = HostRanks(scene.run.path, commands, scene.directory / "ranks.log")
         return ranks
 
@@ -138,7 +142,8 @@ class Hosts:
                 _run("tc", "-n", name, "qdisc", "delete", "dev", "eth0", "root")
 
 
-def _address(host: int) -> str:
+def address(host: int) -> str:
+    """Of a host, by its number."""
     return f"10.77.0.{host + 1}"
 
 
