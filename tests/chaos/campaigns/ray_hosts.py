@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -30,13 +31,17 @@ class RayHosts:
         """
         self.hosts, self.address = hosts, f"{address(0)}:{_PORT}"
         self._directory, self._temporary = directory, temporary
+        token = directory / "token"
+        token.write_text(secrets.token_hex(32))
+        self._access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         self._nodes = [self._start(0), self._start(1)]
 
     @property
     def on_head(self) -> list[str]:
         """The start of a command that runs on the head's host."""
         (process,) = psutil.Process(self._nodes[0].pid).children()
-        return ["nsenter", "--target", str(process.pid), "--all", f"--wd={Path.cwd()}"]
+        access = [f"{name}={value}" for name, value in self._access.items()]
+        return ["nsenter", "--target", str(process.pid), "--all", f"--wd={Path.cwd()}", "env", *access]
 
     def start_again(self) -> None:
         """Start Ray again on the host that is not the head, as its supervisor does."""
@@ -58,7 +63,7 @@ class RayHosts:
         with (self._directory / f"ray-{number}.log").open("ab") as stream:
             return subprocess.Popen(
                 [*self.hosts.on(number, self._directory), *command],
-                env=os.environ | {"DS_ACCELERATOR": "cpu"},
+                env=os.environ | self._access | {"DS_ACCELERATOR": "cpu"},
                 stdout=stream,
                 stderr=stream,
             )
