@@ -346,6 +346,9 @@ def _write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
         "model_max_length": source.config.max_positions,
         "clean_up_tokenization_spaces": False,
     }
+    if source.config.num_segments > 1:
+        # The class gives no segments of itself, without which both texts of a pair would be in the first.
+        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if source.chat_template is not None:
         settings["chat_template"] = source.chat_template
     for role, names in ROLE_NAMES.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from models.hf.heads import Head
+
+READS_TEXTS = ("sequence_classification", "token_classification", "multiple_choice", "question_answering")
+"""Heads on texts, and pairs of texts, that are all read in one format."""
 
 
 def export(
@@ -85,7 +88,25 @@ def export(
             next_step=f"export the checkpoint (cloze lineage {path} names it), or read the classifier with"
             " pipeline.finetune.export.load_finetuned",
         )
-    return write_export(source, directory, family=family, verify=verify)
+    return write_export(_for_others(source, path), directory, family=family, verify=verify)
+
+
+def _for_others(source: Source, scores: Path) -> Source:
+    """The network with a tokenizer that reads texts as its fine-tuning did."""
+    from pipeline.finetune.text_reading import with_own_padding, with_template
+    from pipeline.finetune.tokenizer import TextTokenizer
+
+    assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
+    if source.head not in READS_TEXTS:
+        return source
+    written, network, tensors = (
+        with_template(TextTokenizer(scores / TOKENIZER_FILE), source.config),
+        source.config,
+        source.state_dict,
+    )
+    if (source.head, network.network) == ("sequence_classification", "decoder"):
+        written, network, tensors = with_own_padding(written, network, tensors)
+    return replace(source, tokenizer_json=written, config=network, state_dict=tensors)
 
 
 def load_finetuned(
@@ -126,9 +147,10 @@ def load_finetuned(
                 next_step="of prefix tuning of a language model, add --peft; read others with"
                 " pipeline.finetune.adapted.load_adapted",
             ) from None
+    tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()}
     with contents_of(directory / MANIFEST_NAME):
         return Source(
-            state_dict={name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()},
+            state_dict=tensors,
             config=found.network,
             head=_head_of(found, tasks),
             tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
