@@ -33,6 +33,7 @@ from cluster.artefacts.storage import (
     Damage,
     commit,
     find_damage,
+    for_files,
     is_committed,
     quarantine,
     staging_directory,
@@ -110,8 +111,12 @@ class PartRecords(Generic[Record]):
 
     def finished(self, artefact: Path, parts: Iterable[ArtefactPart]) -> dict[str, Record]:
         """Records, by part name, of the parts whose files have the recorded hashes."""
-        found = {part.name: self.made(artefact, part) for part in parts}
-        return {name: record for name, record in found.items() if record and _verifies(artefact, record)}
+
+        def verified(part: ArtefactPart) -> Record | None:
+            record = self.made(artefact, part)
+            return record if record is not None and _verifies(artefact, record) else None
+
+        return {record.part_name: record for record in for_files(verified, [*parts]) if record is not None}
 
     def made(self, artefact: Path, part: ArtefactPart) -> Record | None:
         """The record of a part, whatever became of its files since; None if the part was not made in `artefact`."""
@@ -122,7 +127,11 @@ class PartRecords(Generic[Record]):
         """The records that are missing or damaged; none where the artefact never had records."""
         if not (artefact / self.directory_name).is_dir():
             return []
-        lost = [self.path(artefact, name) for name in part_names if self.read(artefact, name) is None]
+        names = list(part_names)
+        records = for_files(lambda name: self.read(artefact, name), names)
+        lost = [
+            self.path(artefact, name) for name, record in zip(names, records, strict=True) if record is None
+        ]
         return [
             Damage(
                 path.relative_to(artefact).as_posix(),

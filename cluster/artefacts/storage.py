@@ -6,12 +6,12 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cluster.artefacts.confined import place_inside
 from cluster.artefacts.errors import ClozeError, CorruptArtefactError, MissingInputError, StorageError
@@ -28,11 +28,15 @@ from cluster.artefacts.manifest import (
 )
 from cluster.artefacts.seen_files import SeenFiles
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 QUARANTINE_NAME = "quarantine"
 LOOKED_AT_BYTES = 1 << 30
 """Size that is hashed in a second or two."""
-_HASHING_THREADS = min(8, os.cpu_count() or 1)
+_FILE_THREADS = 8
+"""Files that are read or written at a time: shared file systems answer late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,16 @@ def staging_directory(directory: Path, key: str) -> Path:
     for another.
     """
     return directory.with_name(f".{directory.name}.{key[:12]}.partial")
+
+
+def for_files(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """`function` of every item, several at a time, in order; for functions that wait for files."""
+    # A thread takes many small files at once: handing over one costs as much as hashing it.
+    size = max(1, min(64, len(items) // (8 * _FILE_THREADS)))
+    chunks = [items[first : first + size] for first in range(0, len(items), size)]
+    with ThreadPoolExecutor(_FILE_THREADS) as pool:
+        results = pool.map(lambda chunk: [function(item) for item in chunk], chunks)
+        return [result for chunk in results for result in chunk]
 
 
 def find_damage(
@@ -99,8 +113,7 @@ def find_damage(
         return None
 
     # Reading and hashing release the GIL, so threads make verification as fast as the disk.
-    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
-        return [damage for damage in pool.map(check, manifest.files) if damage is not None]
+    return [damage for damage in for_files(check, manifest.files) if damage is not None]
 
 
 def difference(path: Path, entry: FileEntry) -> str:
@@ -188,8 +201,8 @@ def commit(
     manifest = make_manifest(kind, config=config, inputs=inputs, files=entries, stats=stats or {})
     with storage_errors(directory):
         manifest = write_manifest(staging, manifest)
-        for entry in entries:
-            _fsync(entry.under(staging))
+        # A journal writes what many threads wait for at once.
+        for_files(lambda entry: _fsync(entry.under(staging)), entries)
         _fsync(staging)
         if directory.exists() and not is_committed(directory):
             # A directory without a manifest was never an artefact; it may hold files of the user.
