@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import orjson
 import torch
@@ -21,8 +22,10 @@ from models.peft.settings import PeftSettings
 from pipeline.finetune.forms.base import Part
 from pipeline.finetune.starting import take_parts
 
-_METHOD, _PARTS = "peft", "parts"
-"""Keys of the file's metadata: the method, and which parts of the network come from the checkpoint."""
+_KEY = "peft"
+"""The one key of the file's metadata: several are written by safetensors in an order that differs between processes."""
+_OLD_PARTS = "parts"
+"""A second key of files of earlier versions, whose first one holds the method alone."""
 WRAPPER = "network."
 """Prefix of the tensor names of a ConditionalGenerator, which the encoder-decoder inside does not have."""
 
@@ -32,16 +35,26 @@ def trained_tensors(
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors that were trained, and the metadata that `load_adapted` needs beside them."""
     bare = [dataclasses.replace(part, own=part.own.removeprefix(WRAPPER)) for part in parts]
-    metadata = {_METHOD: dataclasses.asdict(settings), _PARTS: [dataclasses.asdict(part) for part in bare]}
+    stored = {"method": dataclasses.asdict(settings), "parts": [dataclasses.asdict(part) for part in bare]}
     tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in peft_state(model).items()}
-    return tensors, {name: orjson.dumps(value).decode() for name, value in metadata.items()}
+    return tensors, {_KEY: orjson.dumps(stored).decode()}
 
 
 def method_of(file: Path) -> PeftSettings | None:
     """The method of a file of weights; None for the weights of a whole network."""
+    stored = _stored(file)
+    return None if stored is None else TypeAdapter(PeftSettings).validate_python(stored["method"])
+
+
+def _stored(file: Path) -> dict[str, Any] | None:
+    """The method, and which parts of the network come from the checkpoint; None for a whole network."""
     with contents_of(file), safe_open(str(file), "pt") as opened:
-        stored = (opened.metadata() or {}).get(_METHOD)
-    return None if stored is None else TypeAdapter(PeftSettings).validate_json(stored)
+        metadata = opened.metadata() or {}
+        if _KEY not in metadata:
+            return None
+        first = orjson.loads(metadata[_KEY])
+        old = metadata.get(_OLD_PARTS)
+        return first if old is None else {"method": first, "parts": orjson.loads(old)}
 
 
 def load_adapted(
@@ -57,13 +70,13 @@ def load_adapted(
         MismatchError: the checkpoint lacks tensors.
         CorruptArtefactError: the file cannot be read.
     """
-    settings = method_of(file)
-    assert settings is not None, "the file holds a whole network"
+    stored = _stored(file)
+    assert stored is not None, "the file holds a whole network"
     assert isinstance(network, TransformerConfig), "ELMo has no such methods"
     with contents_of(file), safe_open(str(file), "pt") as opened:
-        metadata = opened.metadata()
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- no mapping
-    parts = TypeAdapter(tuple[Part, ...]).validate_json(metadata[_PARTS])
+    settings: PeftSettings = TypeAdapter(PeftSettings).validate_python(stored["method"])
+    parts = TypeAdapter(tuple[Part, ...]).validate_python(stored["parts"])
     model = build_on_meta(network, head, num_labels)
     model.to_empty(device="cpu")
     with torch.no_grad():
