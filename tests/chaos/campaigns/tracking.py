@@ -39,7 +39,7 @@ def outages(scene: Scene) -> None:
     """The server is lost four times, and training never notices."""
     server: Server = scene.around
     server.kill()
-    _begin_without(scene)
+    before = _begin_without(scene)
     row = scene.strike("tracking-down-at-start", "MLflow down when training starts")
     _pace(scene).write_text(PACES_S[0])
     scene.start(Injected("", "", rank=-1, pace=str(_pace(scene))))
@@ -64,13 +64,14 @@ def outages(scene: Scene) -> None:
     server.start()
     row.operator = "`cloze runs replay`, once the server is there"
     scene.check(code)
+    scene.rows.insert(0, before)
 
 
-def _begin_without(scene: Scene) -> None:
+def _begin_without(scene: Scene) -> Row:
     """`cloze pretrain` without a server begins nothing, and says so."""
     runs_dir = scene.run.path.parent
     before = sorted(runs_dir.iterdir())
-    row = scene.strike("tracking-down-before", "MLflow down when a run is to begin: nothing is started")
+    row = Row("tracking-down-before", "MLflow down when a run is to begin", note="nothing is started")
     command = [str(Path(sys.executable).with_name("cloze")), "pretrain", str(scene.directory / "tiny.yaml")]
     done = subprocess.run([*command, f"runs_dir={runs_dir}"], capture_output=True, text=True)
     row.ended(done.returncode, done.stderr)
@@ -79,6 +80,7 @@ def _begin_without(scene: Scene) -> None:
         row.problems.append("it left something behind")
     if done.returncode != 32:
         row.problems.append(done.stderr[-300:])
+    return row
 
 
 def _come_back(scene: Scene, server: Server, row: Row) -> None:
