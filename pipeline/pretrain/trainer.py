@@ -71,7 +71,14 @@ class Trainer:
         start = find_start(run, self.store, rank)
         first_step = 0 if start is None else start.state.step
         self.reporter = closed_by(
-            ending, Reporter(run, since=first_step, speaks=is_first, wandb=config.wandb is not None)
+            ending,
+            Reporter(
+                run,
+                since=first_step,
+                speaks=is_first,
+                wandb=config.wandb is not None,
+                is_lost=self.fence.is_lost if self.fence is not None else lambda: False,
+            ),
         )
         # Its alarm is taken back first: sending the rest of the log may take longer than a stall.
         closed_by(ending, self.heartbeat)

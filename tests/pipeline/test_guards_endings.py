@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,10 @@ from pipeline.runs import heartbeat
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.heartbeat import process_of, read_heartbeats
+from pipeline.runs.log.kinds import LogKind
+from pipeline.runs.log.lines import read_metrics
+from pipeline.runs.log.log import RunLog
+from pipeline.runs.log.seals import damage_of_log
 from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from pipeline.runs.submission import prepare
 from tests.pipeline.process_group import run_group
@@ -174,7 +179,22 @@ def test_a_group_that_was_cut_off_publishes_nothing_when_it_comes_back(run: RunD
     assert "cloze resume" in caught.value.next_step
     new.require()
     assert old.is_lost()
+    assert old.is_lost(), "also before it looks again"
     assert not new.is_lost()
+
+
+def test_a_group_that_was_cut_off_logs_nothing_when_it_comes_back(run: RunDirectory):
+    old = Fence(run)
+    with closing(RunLog(run, is_lost=lambda: old.is_lost(now=True))) as cut_off:
+        cut_off.write(LogKind.STEP, 1, {"loss": 3.0})
+        with closing(RunLog(run)) as log:
+            Fence(run)
+            log.write(LogKind.STEP, 2, {"loss": 2.0})
+            assert not cut_off.write(LogKind.STEP, 2, {"loss": 2.0})
+            assert not cut_off.event(LogKind.SPIKE, 2, {})
+            log.write(LogKind.STEP, 3, {"loss": 1.0})
+    assert [entry["step"] for entry in read_metrics(run)] == [1, 2, 3]
+    assert damage_of_log(run) == ""
 
 
 def test_ranks_that_lose_the_run_end_and_its_checkpoints_stay_the_other_groups(run: RunDirectory):

@@ -2,7 +2,7 @@
 
 RUN/owner.json holds a token that every group replaces when it starts. Locks and signs of life keep a second group from
 starting beside a living first one; but a machine may be cut off from both, and come back. Its workers then find another
-token, and end without having written what others read.
+token, and end without having written what others read: neither a checkpoint nor a line of the log.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Fence:
             {"token": uuid4().hex, "host": platform.node(), "pid": os.getpid()}, option=orjson.OPT_INDENT_2
         )
         self._next_look_s = 0.0
+        self._found_lost = False
         with self._run.refusals():
             write_durably(self._run.owner, self._contents)
 
@@ -59,11 +60,11 @@ class Fence:
 
     def is_lost(self, *, now: bool = False) -> bool:
         """Whether another group has taken the run over; looks once a second, or `now`."""
-        if not now and time.monotonic() < self._next_look_s:
-            return False
+        if self._found_lost or (not now and time.monotonic() < self._next_look_s):
+            return self._found_lost
         self._next_look_s = time.monotonic() + _POLL_S
         try:
             self.require()
         except TakenOverError:
-            return True
-        return False
+            self._found_lost = True
+        return self._found_lost

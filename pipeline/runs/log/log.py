@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -24,16 +24,20 @@ from pipeline.runs.log.seals import LogSeals
 class RunLog:
     """Appends entries to `log.jsonl`. Only rank 0 has one."""
 
-    def __init__(self, run: RunDirectory, *, since: int = 0) -> None:
+    def __init__(
+        self, run: RunDirectory, *, since: int = 0, is_lost: Callable[[], bool] = lambda: False
+    ) -> None:
         """
         Args:
             since: the step of the checkpoint that the run continues from. Only the log from there on is read: its last
                 lines, where that is the last step of a long run.
+            is_lost: whether another group has taken the run over. Asked before every line, because a machine may stop
+                for minutes between any two; then nothing is written any more.
 
         Raises:
             StorageError: the log cannot be written.
         """
-        self._run = run
+        self._run, self._is_lost = run, is_lost
         self._last: dict[str, int] = {}
         self._events: set[bytes] = set()
         self._recorded: dict[int, dict[str, Any]] = {}
@@ -54,7 +58,8 @@ class RunLog:
         if step <= self.last_step(kind):
             return False
         time_ms = _now_ms()
-        self._append(encode(kind, step, time_ms, data))
+        if not self._append(encode(kind, step, time_ms, data)):
+            return False
         self._last[kind] = step
         if kind == LogKind.HELD_OUT:
             self._evaluated[step] = time_ms
@@ -74,9 +79,8 @@ class RunLog:
             StorageError: as `write` does.
         """
         known = _identity(kind, step, data)
-        if known in self._events:
+        if known in self._events or not self._append(encode(kind, step, _now_ms(), data)):
             return False
-        self._append(encode(kind, step, _now_ms(), data))
         self._events.add(known)
         return True
 
@@ -114,7 +118,8 @@ class RunLog:
         """
         with _refusals(self._run):
             os.fsync(self._descriptor)
-        self._seals.close_stretch()
+        if not self._is_lost():
+            self._seals.close_stretch()
 
     def close(self) -> None:
         """Close the file; everything was written when it was logged. Closing twice is closing once."""
@@ -124,7 +129,9 @@ class RunLog:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, line: bytes) -> bool:
+        if self._is_lost():
+            return False
         # One call for one line, and no buffer: a kill leaves nothing in memory, and a failed write nothing to come.
         with _refusals(self._run):
             try:
@@ -136,6 +143,7 @@ class RunLog:
                 raise
         self._size += len(line)
         self._seals.add(line)
+        return True
 
     def _drop_torn_line(self) -> int:
         """Cut off a last line that a killed process left unfinished; returns the bytes that are left."""

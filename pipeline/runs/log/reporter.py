@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,10 +20,19 @@ _CLOSE_TIMEOUT_S = 30.0
 class Reporter:
     """Writes the log and the history of a run."""
 
-    def __init__(self, run: RunDirectory, *, since: int, speaks: bool, wandb: bool = False) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        *,
+        since: int,
+        speaks: bool,
+        wandb: bool = False,
+        is_lost: Callable[[], bool] = lambda: False,
+    ) -> None:
         """
         Args:
             since: the step that this attempt begins at.
+            is_lost: whether another group has taken the run over; from then on, nothing is logged.
             wandb: whether Weights & Biases gets a copy.
         """
         self._run = run
@@ -32,7 +41,7 @@ class Reporter:
         if not speaks:
             return
         info = run.info
-        self._log = RunLog(run, since=since)
+        self._log = RunLog(run, since=since, is_lost=is_lost)
         if info.tracking_uri:
             self._senders.append(Sender(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name))
         if wandb:
