@@ -11,6 +11,7 @@ from tests.benchmarks import (
     article_extraction,
     bpe_training,
     checkpointing,
+    control_plane,
     denoising,
     elmo_layer,
     encoding,
@@ -60,6 +61,7 @@ BENCHMARKS = {
     "tracking": tracking,
     "trainer": trainer,
     "resume": resume,
+    "control_plane": control_plane,
 }
 
 
