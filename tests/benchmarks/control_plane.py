@@ -90,7 +90,10 @@ def _write(number: int, path: Path):
 def _bare_tasks(directory: Path, count: int, window: int) -> None:
     import ray
 
-    remote = ray.remote(num_cpus=1)(lambda number: (directory / _name(number)).write_bytes(b"%d" % number))
+    def write(number: int) -> None:
+        (directory / _name(number)).write_bytes(b"%d" % number)
+
+    remote = ray.remote(num_cpus=1)(write)
     running = []
     for number in range(count):
         if len(running) == window:
