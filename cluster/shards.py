@@ -134,6 +134,20 @@ def map_shards(
     return [finished[shard.file] for shard in shards]
 
 
+def run_in_task(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)` in a Ray task, which takes the memory that the driver is to be spared.
+
+    Raises:
+        WorkersLostError: the task's process died TASK_RETRIES times over.
+        ClozeError: the function raised it.
+    """
+    require_ray()
+    import ray
+
+    remote = ray.remote(num_cpus=1, max_retries=TASK_RETRIES)(function)
+    return _result_of(remote.remote(*arguments), function.__name__)
+
+
 def _run(
     function: ShardFunction,
     pending: Sequence[Shard],
@@ -163,18 +177,18 @@ def _run(
                 yield next(iter(running.values())), None
                 continue
             shard = running.pop(ready[0])
-            yield shard, _result_of(ready[0], shard)
+            yield shard, _result_of(ready[0], shard.file)
     finally:
         for reference in running:
             ray.cancel(reference)
 
 
-def _result_of(reference: Any, shard: Shard) -> _Made:
+def _result_of(reference: Any, work: str) -> Any:
     return task_result(
         reference,
-        lost=f"The task for {shard.file} died {TASK_RETRIES + 1} times",
+        lost=f"The task for {work} died {TASK_RETRIES + 1} times",
         kept="all finished shards",
-        next_step="run the same command again; if it dies at the same shard, give tasks more memory",
+        next_step="run the same command again; if it dies at the same place, give tasks more memory",
     )
 
 

@@ -88,9 +88,9 @@ def read_texts(directory: Path) -> pa.Table:
     return pq.read_table(str(directory / TEXTS_FILE), columns=["task", "example", "searched"])
 
 
-def build_index(directory: Path, settings: DecontaminationConfig) -> NgramIndex:
-    """Index the texts in `directory` and write the index beside them."""
+def build_index(directory: Path, settings: DecontaminationConfig) -> int:
+    """Index the texts in `directory` and write the index beside them; returns the number of different n-grams."""
     texts = pq.read_table(str(directory / TEXTS_FILE), columns=["text"])["text"].to_pylist()
     index = NgramIndex.build(texts, settings.ngram, settings.shortest)
     index.save(directory)
-    return index
+    return len(index.ngrams)

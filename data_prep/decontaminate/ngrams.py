@@ -144,6 +144,11 @@ class NgramIndex:
         return maybe[self.beginnings[nearest] == hashes] if len(self.beginnings) else maybe[:0]
 
 
+def num_ngrams(directory: Path) -> int:
+    """The number of different n-grams of a saved index, which is not read."""
+    return len(np.load(directory / _FILES["ngrams"], mmap_mode="r", allow_pickle=False))
+
+
 def _runs(words: Words, ngram: int, min_words: int) -> tuple[np.ndarray, np.ndarray]:
     """First word and number of words of every n-gram: ([n] int64, [n] int64)."""
     counts = words.counts

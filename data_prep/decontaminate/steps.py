@@ -10,12 +10,12 @@ from typing import Any
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard
+from cluster.shards import Shard, run_in_task
 from data_prep.array_files import save_array
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.evaluation import TEXTS_FILE, TextsSplit, build_index, write_texts
 from data_prep.decontaminate.hits import HitsSplit, find_hits, hit_files, load_hits
-from data_prep.decontaminate.ngrams import NgramIndex
+from data_prep.decontaminate.ngrams import NgramIndex, num_ngrams
 from data_prep.decontaminate.report import count_documents
 from data_prep.layout import WORK
 from data_prep.workspace import Workspace
@@ -69,7 +69,7 @@ class Steps:
         }
 
         def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
-            return {"ngrams": len(build_index(directory, settings).ngrams)}
+            return {"ngrams": run_in_task(build_index, directory, settings)}
 
         return build_sharded_artefact(
             self.evaluation,
@@ -87,7 +87,7 @@ class Steps:
 
         def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
             shards = (load_hits(directory / file) for file in hit_files(job.num_shards))
-            counts = count_documents(len(self.load_index().ngrams), shards)
+            counts = count_documents(num_ngrams(self.evaluation), shards)
             save_array(directory / _COUNTS_FILE, counts)
             return {}
 

@@ -13,7 +13,7 @@ import orjson
 from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard
+from cluster.shards import Shard, run_in_task
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.decide import DecisionSplit, decide, overlaps
 from data_prep.decontaminate.evaluation import identify, read_texts
@@ -48,7 +48,7 @@ def decontaminate(
 
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
         steps.make()
-        return _write_report(directory, steps) | {"sources": job.by_source(records)}
+        return run_in_task(_write_report, directory, steps) | {"sources": job.by_source(records)}
 
     shards = []
     for shard, file in enumerate(selection_files(job.num_shards)):

@@ -16,6 +16,7 @@ from data_prep.decontaminate.evaluation import (
     write_texts,
 )
 from data_prep.decontaminate.hits import HitsSplit, find_hits, load_hits
+from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.decontaminate.report import Tally, count_documents, most_frequent
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter, read_selected
@@ -43,7 +44,8 @@ class Shard:
         spans = np.asarray([span for _, span in removed], dtype=np.int64).reshape(-1, 2)
         write_selection(directory / "before.parquet", Selection(np.arange(len(documents)), counts, spans))
         write_texts(TextsSplit(lambda settings: iter(self.texts), self.settings), directory / TEXTS_FILE)
-        self.index = build_index(directory, self.settings)
+        build_index(directory, self.settings)
+        self.index = NgramIndex.load(directory, self.settings.shortest)
 
     def find(self):
         split = HitsSplit(
