@@ -54,10 +54,10 @@ class Progress:
         """The longest time without a finished update that ends between two moments, in seconds; where no update was
         finished between them, the time across them."""
         finished = [b.at_s for a, b in pairwise(self.seen) if a.process == b.process and b.step > a.step >= 0]
+        if not any(at_s <= since_s for at_s in finished):
+            finished = [since_s, *finished]
         pauses = [b - a for a, b in pairwise(finished) if since_s < b <= until_s]
         pauses = pauses or [b - a for a, b in pairwise(finished) if b > since_s and a < until_s]
-        if finished and not pauses and finished[0] > since_s:
-            return finished[0] - since_s
         return max(pauses, default=0.0)
 
     def repeated(self, since_s: float, until_s: float) -> int:

@@ -125,6 +125,8 @@ class Scene:
         self.progress = Progress(self.run.heartbeat(0))
         self.struck_s = 0.0
         self._strikes: list[float] = []
+        self._ends: dict[int, float] = {}
+        """By row, when its fault was over, where that was before the next one."""
         self.group: Ranks | None = None
         self.driver: subprocess.Popen[bytes] | None = None
         self.driver_log = directory / "driver.log"
@@ -185,6 +187,10 @@ class Scene:
         self.rows.append(row)
         return row
 
+    def over(self) -> None:
+        """Note that what comes from here on until the next fault is none of this one's doing."""
+        self._ends[len(self._strikes) - 1] = time.monotonic()
+
     def until_trained_again(self) -> None:
         """Wait until an update is finished that began after the fault."""
         self.until(lambda: self.progress.has_moved_since(self.struck_s), "training again")
@@ -234,7 +240,8 @@ class Scene:
 
     def measure(self) -> None:
         """Fill in what every fault cost: its pause, and updates that were made again before the next fault."""
-        ends = [*self._strikes[1:], float("inf")]
+        following = [*self._strikes[1:], float("inf")]
+        ends = [self._ends.get(number, next_s) for number, next_s in enumerate(following)]
         for row, since_s, until_s in zip(self.rows, self._strikes, ends, strict=True):
             row.seconds = round(self.progress.pause_s(since_s, until_s), 1)
             row.repeated = self.progress.repeated(since_s, until_s)

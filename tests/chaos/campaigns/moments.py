@@ -17,7 +17,7 @@ MOMENTS = (
         "killed-before-manifest",
         "SIGKILL while a checkpoint's manifest is written",
         "os.rename",
-        r"manifest\.json",
+        r"step-\d+\S*/manifest\.json",
         3,
     ),
     (

@@ -147,7 +147,9 @@ class Preparation:
             files = open_artefact(self.out / stage).files
             shards += sum(file.path.endswith((".parquet", ".arrow")) for file in files)
             made += summarize_log(self.out / stage)["shards"]
-        row.repeated, self._known = made - shards - self._known, made - shards
+        # A kill may come between a shard and its line in the log.
+        twice = max(0, made - shards)
+        row.repeated, self._known = twice - self._known, twice
         row.identical = read_manifest(self.out / "tokens").fingerprint == self.fingerprint
         left = [path.name for path in self.out.rglob("*.partial")]
         if left:

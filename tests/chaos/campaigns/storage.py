@@ -117,6 +117,7 @@ def habits(scene: Scene) -> None:
             row.exit_codes.append(group.poll() or 0)
         if number < len(HABITS) - 1:
             scene.until_step(min(STEPS - 30, scene.progress.last_step + 10))
+            scene.over()
             group.kill()
     scene.finish()
 
