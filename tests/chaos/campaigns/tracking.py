@@ -40,9 +40,10 @@ def outages(scene: Scene) -> None:
     server: Server = scene.around
     server.kill()
     before = _begin_without(scene)
-    row = scene.strike("tracking-down-at-start", "MLflow down when training starts")
     _pace(scene).write_text(PACES_S[0])
     scene.start(Injected("", "", rank=-1, pace=str(_pace(scene))))
+    scene.until_step(1)
+    row = scene.strike("tracking-down-at-start", "MLflow down when training starts")
     scene.until_step(scene.a_step(3, 6))
     _come_back(scene, server, row)
     scene.until_step(scene.progress.last_step + scene.a_step(3, 6))
