@@ -108,4 +108,4 @@ def _sent(scene: Scene, server: Server) -> int:
 
 
 def _waiting(scene: Scene, server: Server) -> str:
-    return f"{scene.progress.last_step - _sent(scene, server)} updates waited in the log"
+    return f"{scene.progress.last_step - _sent(scene, server)} updates waited in the log; updates are slowed to 2 s"
