@@ -55,6 +55,15 @@ def list_inputs(config: PreparationConfig) -> list[Input]:
     ]
 
 
+def stored_bytes(path: str) -> int:
+    """Size of a source file as it is stored.
+
+    Raises:
+        MissingInputError: it is gone.
+    """
+    return _size_and_version(path)[0]
+
+
 def _size_and_version(path: str) -> tuple[int, str]:
     try:
         if "://" not in path:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipeline.commands.data_plan import plan_data
 from pipeline.commands.output import ConfigPath, Json, Overrides, print_json, print_mapping, print_table
 
 if TYPE_CHECKING:
@@ -36,14 +39,32 @@ def plan(
     mfu: Annotated[
         float | None, typer.Option(min=0.001, max=1.0, help="Share of the GPU's peak to be expected.")
     ] = None,
+    cpus_per_node: Annotated[
+        int, typer.Option(min=1, help="Of a preparation: processors of each machine.")
+    ] = os.cpu_count() or 1,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of a preparation: the `out` of a finished one, such as of a sample, whose speeds count."
+        ),
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a preparation: stored size of all sources, such as 85TB, where they are not here."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Work out memory, disk and hours of a pre-training run, and what to choose, before anything is started."""
-    from pipeline.config.loading import load_config
+    """Work out memory, disk and hours of a pre-training run or of a preparation, before anything is started."""
+    from pipeline.config.loading import load_config, load_plain
     from pipeline.engine.gpus import require_gpu
     from pipeline.plan.plan import make_plan, to_json
     from pipeline.runs.config import PretrainConfig
 
+    if "sources" in load_plain(PretrainConfig, config, overrides or ()):
+        plan_data(config, overrides or (), nodes, cpus_per_node, measured, size, as_json=as_json)
+        return
     card = require_gpu(gpu)
     # The plan is for the machines of the command line; one worker shares out any batch.
     settings = load_config(PretrainConfig, config, (*(overrides or ()), "cluster.workers=1"))

@@ -1,0 +1,94 @@
+"""`cloze plan` of a preparation: what was measured, scaled."""
+
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.shard_log import summarize_log
+from data_prep.forecast import forecast
+from pipeline.commands.verbs import app
+from tests.data_prep.conftest import small_config, write_corpus
+
+
+@pytest.fixture(scope="module")
+def config(configure, finished):
+    return configure(finished.out)
+
+
+def test_the_measured_preparation_itself_takes_what_its_logs_say(config, finished):
+    found = forecast(config, finished.out, nodes=1, cpus_per_node=1)
+    assert found.source_bytes == found.measured_bytes
+    assert not found.warnings
+    steps = {step.name: step for step in found.steps}
+    assert {"documents", "dedup", "tokenizer", "tokens"} <= steps.keys()
+    for name in ("documents", "tokens"):
+        log = summarize_log(finished.out / name)
+        assert (steps[name].tasks, steps[name].cpu_s) == (log["shards"], pytest.approx(log["seconds"]))
+        assert steps[name].seconds >= steps[name].cpu_s
+        assert steps[name].task_bytes == log["peak_rss_bytes"]
+    kept = sum(path.stat().st_size for path in (finished.out / "tokens").rglob("*") if path.is_file())
+    assert steps["tokens"].disk_bytes == kept
+
+
+def test_work_grows_with_the_sources_and_the_tokenizer_does_not(config, finished):
+    once = forecast(config, finished.out, nodes=1, cpus_per_node=1)
+    size = 100 * once.source_bytes
+    wanted = config.model_copy(update={"shard_bytes": size // 700})
+    large = forecast(wanted, finished.out, nodes=1, cpus_per_node=1, source_bytes=size)
+    for before, after in zip(once.steps, large.steps, strict=True):
+        factor = 1 if before.name == "tokenizer" else 100
+        assert after.cpu_s == pytest.approx(before.cpu_s * factor)
+        assert after.task_bytes == before.task_bytes
+    documents = next(step for step in large.steps if step.name == "documents")
+    assert documents.tasks == 701  # 700 and a shorter one
+    wide = forecast(wanted, finished.out, nodes=50, cpus_per_node=10, source_bytes=size)
+    assert wide.hours < large.hours
+    assert wide.node_hours == pytest.approx(50 * wide.hours)
+    assert wide.node_memory_bytes <= 10 * max(step.task_bytes for step in wide.steps)
+
+
+def test_a_measurement_with_other_settings_is_named(config, finished):
+    other = config.model_copy(update={"sentences": "none", "sources": config.sources[:1]})
+    found = forecast(other, finished.out, nodes=1, cpus_per_node=1, source_bytes=1 << 40)
+    assert [warning.partition(":")[0] for warning in found.warnings[:2]] == ["sources", "sentences"]
+    assert "measure a larger sample" in found.warnings[-1]
+
+
+def test_without_a_measurement_there_is_no_plan(config, tmp_path):
+    with pytest.raises(ConfigError, match="holds no finished preparation"):
+        forecast(config, tmp_path, nodes=1, cpus_per_node=1)
+
+
+def test_command_names_what_is_missing_and_prints_json(finished, corpus, tmp_path):
+    path = tmp_path / "data.yaml"
+    path.write_text(yaml.safe_dump(small_config(corpus, finished.out).model_dump(mode="json")))
+    asked = CliRunner().invoke(app, ["plan", str(path)])
+    assert isinstance(asked.exception, ConfigError)
+    measured = ["plan", str(path), "--nodes", "8", "--cpus-per-node", "16", "--measured", str(finished.out)]
+    assert isinstance(CliRunner().invoke(app, [*measured, "--size", "85 TBB"]).exception, ConfigError)
+    done = CliRunner().invoke(app, [*measured, "--size", "85TB", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["source_bytes"] == 85 * 10**12
+    assert found["node_hours"] == pytest.approx(8 * found["hours"])
+    shown = CliRunner().invoke(app, measured)
+    assert shown.exit_code == 0
+    assert "hours of a machine" in shown.output
+
+
+def test_sizes_of_sources_that_are_gone_are_not_guessed(configure, finished, tmp_path):
+    from cluster.artefacts.manifest import read_manifest, write_manifest
+
+    moved = tmp_path / "out"
+    (moved / "documents").mkdir(parents=True)
+    (moved / "tokens").mkdir()
+    for name in ("documents", "tokens"):
+        manifest = read_manifest(finished.out / name)
+        gone = tuple(entry.model_copy(update={"uri": f"{entry.uri}.gone"}) for entry in manifest.inputs)
+        write_manifest(moved / name, manifest.model_copy(update={"inputs": gone}))
+        (moved / name / "shard-log.jsonl").write_bytes((finished.out / name / "shard-log.jsonl").read_bytes())
+    with pytest.raises(MissingInputError, match="per byte of the sources"):
+        forecast(small_config(write_corpus(tmp_path / "corpus"), moved), moved, nodes=1, cpus_per_node=1)
