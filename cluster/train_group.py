@@ -127,21 +127,22 @@ def _run_once(
     """
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
     from cluster.process_group import OwnAddressConfig
 
-    trainer = TorchTrainer(
+    trainer = DataParallelTrainer(
         _worker_main,
         train_loop_config={
-            "function": function,
+            # By reference, here and below: Ray Train's controller need not import what the workers run.
+            "function": [ray.put(function)],
             "argument": dict(argument),
             "threads": size.cpus_per_worker,
-            # By reference: Ray's dashboard shows the arguments of a group.
+            # Ray's dashboard shows the arguments of a group.
             "environment": [ray.put(dict(environment))],
         },
-        torch_config=OwnAddressConfig(backend="nccl" if size.gpus_per_worker else "gloo"),
+        backend_config=OwnAddressConfig(backend="nccl" if size.gpus_per_worker else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=size.workers,
             use_gpu=bool(size.gpus_per_worker),
@@ -200,6 +201,7 @@ def _worker_main(loop: Mapping[str, Any]) -> None:
     import ray.train
 
     os.environ |= ray.get(loop["environment"][0])
+    function: Any = ray.get(loop["function"][0])
     context = ray.train.get_context()
     rank = Rank(
         rank=context.get_world_rank(),
@@ -208,7 +210,7 @@ def _worker_main(loop: Mapping[str, Any]) -> None:
         num_threads=loop["threads"],
     )
     try:
-        loop["function"](loop["argument"], rank)
+        function(loop["argument"], rank)
     except ClozeError as error:
         # On an error Ray Train stops all workers. Of one that all ranks raise it hears from rank 0 alone, which ends
         # last: it sends the rest of the log.

@@ -21,8 +21,7 @@ PRIVATE_NAMES = {
     "ray.exceptions.RayActorError.preempted": "read in failure_budget.py",
     "ray.train.v2.api.exceptions.PreemptionError": "told from lost workers in failure_budget.py",
     "ray.train.v2.api.exceptions.TrainingFailedError": "caught in train_group.py",
-    "ray.train.torch.config._TorchBackend": "its start is replaced in process_group.py",
-    "ray.train.torch.config._set_torch_distributed_env_vars": "called in process_group.py",
+    "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer": "TorchTrainer without torch, in train_group.py",
     "ray.train.v2.api.exceptions.ControllerError": "distinguished from lost workers in failure_budget.py",
 }
 """Private or undocumented names of Ray that cloze touches, and where."""
