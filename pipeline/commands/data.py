@@ -53,20 +53,22 @@ def prepare(
     log_format: LogFormat = None,
 ) -> None:
     """Turn raw text into a token store. The same command continues, repairs, or confirms an existing one."""
-    from cluster.runtime import ray_on_demand
-    from data_prep.job import prepare as run_preparation
-    from data_prep.plan import plan_preparation
-    from pipeline.finetune.evaluation_sets import evaluation_texts
-    from pipeline.preparation.config import load_preparation
+    from pipeline.preparation.config import evaluation_texts, load_preparation
 
     settings = load_preparation(config, overrides or ())
     if dry_run:
+        from data_prep.plan import plan_preparation
+
         plan = plan_preparation(settings, evaluation_texts)
         if as_json:
             print_json(plan)
         else:
             print_plan(plan)
         return
+
+    from cluster.runtime import ray_on_demand
+    from data_prep.job import prepare as run_preparation
+
     with ray_on_demand(address, workers=workers):
         prepared = run_preparation(settings, replace=replace, evaluation_texts=evaluation_texts)
     summary = {

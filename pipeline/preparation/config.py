@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,19 @@ from pydantic import TypeAdapter, ValidationError
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.config import PreparationConfig
-from data_prep.decontaminate.config import DecontaminationConfig
+from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from data_prep.filters import AnyFilter
 from data_prep.input_checks import as_problems, check_inputs, find_input_errors
 from data_prep.sources import AnySource
 from data_prep.tokenizers.config import AnyTokenizer
 from pipeline.config.loading import load_plain, validate
-from pipeline.finetune.evaluation_sets import evaluation_texts
+
+
+def evaluation_texts(config: DecontaminationConfig) -> Iterator[EvaluationText]:
+    """As in `evaluation_sets`, which imports every task: only a configuration that names some waits for that."""
+    from pipeline.finetune import evaluation_sets
+
+    return evaluation_sets.evaluation_texts(config)
 
 
 def load_preparation(path: Path, overrides: Sequence[str] = ()) -> PreparationConfig:
