@@ -238,6 +238,16 @@ def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: 
     assert SLOWEST.isdisjoint(imported), SLOWEST & imported
 
 
+def test_driver_and_controller_of_a_training_group_import_no_torch():
+    # As `_run_once` does; workers start only when both have imported all this.
+    imported = modules_after(
+        "import pipeline.pretrain.launch, cluster.process_group\n"
+        "from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer"
+    )
+    assert {"ray", "pipeline"} <= imported
+    assert "torch" not in imported
+
+
 def test_architecture_names_files_that_exist():
     missing, directory = [], ""
     for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
