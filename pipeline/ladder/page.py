@@ -23,8 +23,8 @@ from pipeline.ladder.tables import (
 )
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
-WIDTH, LEFT, RIGHT, ROW, TOP = 640, 190, 60, 26, 26
-"""Of a plot and its parts, in pixels."""
+WIDTH, LEFT, RIGHT, ROW, TOP = 420, 190, 44, 26, 26
+"""Of a plot and its parts, in pixels; narrow, so that names stay readable where a telephone shrinks it."""
 NEAR = 0.05
 """Share of 1 by which a floor or a ceiling may lie outside of the arms' scores and still be drawn."""
 
@@ -40,6 +40,7 @@ def render_page(result: LadderResult, spent: Spent) -> str:
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         result=result,
+        width=WIDTH,
         facts=[text for text in (progress_told(result, spent), time_told(spent)) if text],
         method=method(result),
         summary=(SUMMARY_COLUMNS, summary_rows(result)),

@@ -27,8 +27,9 @@ def percent(share: float) -> str:
 
 
 def signed(share: float) -> str:
-    """A difference of shares in percent, with its sign."""
-    return f"{100 * share:+.1f}"
+    """A difference of shares in percent, with its sign; 0 has none."""
+    told = f"{100 * share:+.1f}"
+    return "0.0" if float(told) == 0 else told
 
 
 def shown_score(score: ArmScore) -> str:

@@ -16,6 +16,7 @@ from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.report.bootstrap import sums_of
 from pipeline.ladder.comparing import Pair, arm_score, compare
 from pipeline.ladder.floors import MAJORITY, WORDS, floors_of
+from pipeline.ladder.tables import signed
 from tests.pipeline.finetune.written_scores import label_lines
 
 NAMES = ("no", "yes")
@@ -120,3 +121,7 @@ def test_floors_of_tags_are_the_most_frequent_tags_of_words(tmp_path: Path):
     }
     config = validate(FinetuneConfig, {"tasks": {"ner": task}}, "test")
     assert floors_of(config, "ner") == {MAJORITY: 0.0, WORDS: 1.0}
+
+
+def test_difference_that_rounds_to_nothing_has_no_sign():
+    assert [signed(share) for share in (-0.0004, 0.0004, -0.0006, 0.0)] == ["0.0", "0.0", "-0.1", "0.0"]
