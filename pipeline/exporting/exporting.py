@@ -281,7 +281,7 @@ def _write_hugging_face(
     from models.hf.networks import carrier_of
 
     assert isinstance(source.config, TransformerConfig)
-    roles = _write_tokenizer(staging, source)
+    roles = write_tokenizer(staging, source)
     exported = save_hf_directory(
         staging,
         source.state_dict,
@@ -323,7 +323,7 @@ def _write_elmo(
     return ELMO, "models.elmo.export.load_elmo", difference
 
 
-def _write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
+def write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
     """tokenizer.json with the settings that AutoTokenizer wants; returns the ids of special tokens by role."""
     from tokenizers import Tokenizer
 

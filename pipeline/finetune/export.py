@@ -26,7 +26,7 @@ from pipeline.finetune.task import Tasks
 from pipeline.finetune.tasks import TASKS
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from models.hf.heads import Head
 
@@ -93,20 +93,29 @@ def export(
 
 def _for_others(source: Source, scores: Path) -> Source:
     """The network with a tokenizer that reads texts as its fine-tuning did."""
-    from pipeline.finetune.text_reading import with_own_padding, with_template
-    from pipeline.finetune.tokenizer import TextTokenizer
+    from pipeline.finetune.text_reading import with_own_padding
 
     assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
     if source.head not in READS_TEXTS:
         return source
-    written, network, tensors = (
-        with_template(TextTokenizer(scores / TOKENIZER_FILE), source.config),
-        source.config,
-        source.state_dict,
-    )
-    if (source.head, network.network) == ("sequence_classification", "decoder"):
+    written, network, tensors = _template_of(source, scores), source.config, source.state_dict
+    if _classifies_with_the_end(source):
         written, network, tensors = with_own_padding(written, network, tensors)
     return replace(source, tokenizer_json=written, config=network, state_dict=tensors)
+
+
+def _template_of(source: Source, scores: Path) -> str:
+    """The `tokenizer.json` with the special tokens of fine-tuning."""
+    from pipeline.finetune.text_reading import with_template
+    from pipeline.finetune.tokenizer import TextTokenizer
+
+    assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
+    return with_template(TextTokenizer(scores / TOKENIZER_FILE), source.config)
+
+
+def _classifies_with_the_end(source: Source) -> bool:
+    """Whether `transformers` reads the scores of labels at the last token that is not padding."""
+    return (source.head, source.config.network) == ("sequence_classification", "decoder")
 
 
 def load_finetuned(
@@ -148,6 +157,13 @@ def load_finetuned(
                 " pipeline.finetune.adapted.load_adapted",
             ) from None
     tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()}
+    return _source(found, directory, tensors, tasks, trial)
+
+
+def _source(
+    found: FinetunedNetwork, directory: Path, tensors: Mapping[str, Tensor], tasks: Tasks, trial: str | None
+) -> Source:
+    """A network among scores with what an export needs beside its tensors."""
     with contents_of(directory / MANIFEST_NAME):
         return Source(
             state_dict=tensors,
@@ -164,9 +180,10 @@ def load_finetuned(
 def _export_for_peft(
     path: Path, directory: Path, trial: str | None, family: str | None, runs_dir: Path, tasks: Tasks
 ) -> Export:
-    """Write adapter_config.json and adapter_model.safetensors."""
+    """Write what was trained, with its tokenizer, as `peft` reads it."""
     from pipeline.exporting.adapters import write_peft
     from pipeline.finetune.adapted import method_of
+    from pipeline.finetune.text_reading import own_padding
 
     found = finetuned_network(path, trial)
     if method_of(found.weights_file) is None:
@@ -174,16 +191,15 @@ def _export_for_peft(
             f"{path} holds whole networks: they were trained without training.peft.",
             next_step="leave out --peft",
         )
-    assert isinstance(found.network, TransformerConfig), "ELMo has no such methods"
-    return write_peft(
-        _adapted(found, tasks, runs_dir),
-        found.network,
-        _head_of(found, tasks),
-        directory,
-        exported=InputEntry(kind=KIND, uri=str(path), fingerprint=found.manifest.fingerprint),
-        family=family,
-        base=_start_of(found),
-    )
+    source = _source(found, path, {}, tasks, trial)
+    if source.head in READS_TEXTS:
+        source = replace(source, tokenizer_json=_template_of(source, path))
+    if _classifies_with_the_end(source):
+        note = "read it with AutoPeftModelForSequenceClassification, whose network gets the tokenizer's padding token,"
+        note += " and set model.config.pad_token_id = tokenizer.pad_token_id for batches of texts"
+        source = replace(source, tokenizer_json=own_padding(source.tokenizer_json), notes=(note,))
+    adapted = _adapted(found, tasks, runs_dir)
+    return write_peft(adapted, source, directory, family=family, base=_start_of(found))
 
 
 def _adapted(found: FinetunedNetwork, tasks: Tasks, runs_dir: Path) -> nn.Module:
