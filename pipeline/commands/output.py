@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -56,6 +56,8 @@ LogFormat = Annotated[
     ),
 ]
 """For verbs that take long; the value is used as soon as it is read."""
+SMALLEST_COLUMN = 8
+"""Characters of a cell that a column without room for its words still gets."""
 
 
 def print_json(value: Any) -> None:
@@ -66,8 +68,14 @@ def print_json(value: Any) -> None:
     sys.stdout.write(without_credentials(orjson.dumps(value, option=options, default=str).decode()) + "\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows as a table; numbers are aligned to the right. Without columns there is no header."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], copied: Collection[str] = ()
+) -> None:
+    """Print rows as a table; numbers are aligned to the right. Without columns there is no header.
+
+    Args:
+        copied: columns whose cells are not folded, so that they can be copied, as far as the terminal is wide enough.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -77,11 +85,20 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     table = Table(title=title, title_justify="left", show_header=bool(columns), min_width=widest)
     console = Console(width=None if sys.stdout.isatty() else 120)
     whole = _columns_stay_whole(columns, rows, console.width)
+    taken = sum(
+        max([len(column), *(len(shown(row[number])) for row in rows)])
+        if column in copied
+        else SMALLEST_COLUMN
+        for number, column in enumerate(columns)
+    )
+    kept = copied if taken + 3 * len(columns) + 1 <= console.width else ()
     for number, column in enumerate(columns or [""] * len(rows[0] if rows else ())):
         numeric = _is_numeric(rows, number)
         heading = column.replace(" ", "\n") if whole else column
         justify = "right" if numeric else "left"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=whole and numeric)
+        table.add_column(
+            heading, justify=justify, overflow="fold", no_wrap=(whole and numeric) or column in kept
+        )
     for row in rows:
         # Brackets are part of texts, such as [MASK], and never markup.
         table.add_row(*(Text(shown(cell)) for cell in row))

@@ -83,8 +83,12 @@ def list_(
     if not found:
         typer.echo(f"There are no scores below {directory}.")
         return
-    rows = [[each.name, each.reference or "", _main_scores(each), each.time] for each in found]
-    print_table("scores, in percent", ("name", "from", "scores", "made at"), rows)
+    # To the second, in UTC, as manifests have it.
+    rows = [
+        [each.name, each.reference or "", _main_scores(each), each.time[:19].replace("T", " ")]
+        for each in found
+    ]
+    print_table("scores, in percent", ("name", "from", "scores", "made at"), rows, copied=("name", "from"))
     for each in found:
         if each.problem:
             typer.echo(f"{each.directory} is damaged: {each.problem}", err=True)

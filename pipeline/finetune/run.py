@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.artefacts.errors import ClozeError, StorageError
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.parts import ArtefactPart, Condition, PartedArtefact
 from cluster.artefacts.storage import storage_errors
@@ -127,7 +129,8 @@ def _make(
 
     accelerator = make_accelerator(workload.config)
     workspace, finished = on_first(accelerator, prepare)
-    records = _train_missing(accelerator, workload, workspace, finished, track)
+    with _noticing_removal(workspace):
+        records = _train_missing(accelerator, workload, workspace, finished, track)
     on_first(accelerator, conclude)
     is_tracked = accelerator.is_main_process and track is start_run
     return [record.tracked_run for record in records] if is_tracked else []
@@ -148,6 +151,10 @@ def _train_missing(
     runner = TrialRunner(accelerator, workload, workspace, track)
     sizes = {trial.name: runner.num_updates(trial) for trial in workload.trials}
     missing = [trial for trial in workload.trials if trial.name not in finished]
+    if accelerator.is_main_process:
+        for name in dict.fromkeys(trial.task for trial in missing):
+            for note in runner.task(name).notes:
+                print(f"Note: {name}: {note}.", file=sys.stderr)
     with _progress(accelerator, sum(sizes.values())) as advance:
         for name in finished:
             advance(sizes[name], f"{name} already done")
@@ -157,6 +164,27 @@ def _train_missing(
         else:
             finished |= train_side_by_side(accelerator, workload, workspace, missing, track, sizes, advance)
     return [finished[trial.name] for trial in workload.trials]
+
+
+@contextmanager
+def _noticing_removal(workspace: Path) -> Iterator[None]:
+    """Say so where errors come from a workspace that was removed.
+
+    Raises:
+        StorageError: the workspace is gone.
+    """
+    try:
+        yield
+    except ClozeError:
+        raise
+    except Exception as error:
+        if workspace.is_dir():
+            raise
+        raise StorageError(
+            f"The directory of the unfinished trainings, {workspace}, was removed while they ran.",
+            kept="nothing of them; scores that were finished before are elsewhere",
+            next_step="run the same command again",
+        ) from error
 
 
 @contextmanager

@@ -141,7 +141,7 @@ class PreparedTask(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a dry run tells of the encoded examples; empty in most forms."""
+        """Sentences about the encoded examples for people, without the full stop; empty in most forms."""
         ...
 
     @property

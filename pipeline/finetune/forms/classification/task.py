@@ -129,7 +129,6 @@ class ClassificationTask:
     """The examples of `test`."""
 
     evaluation_batch_size = EVALUATION_BATCH_SIZE
-    notes = ()
 
     @classmethod
     def prepare(cls, context: TaskContext) -> ClassificationTask:
@@ -155,6 +154,17 @@ class ClassificationTask:
             ),
             test=encode(data.test) if data.test else None,
             test_examples=data.test,
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Of labels that are as many as examples."""
+        labels = self.train.labels
+        if self.config.regression or len(labels) < 3 or len(np.unique(labels)) < len(labels):
+            return ()
+        return (
+            f"each of the {len(labels):,} training examples has a label of its own, from which nothing can be learned"
+            " about others; name the column of labels (columns.label), if this one holds ids",
         )
 
     @property
