@@ -182,7 +182,7 @@ def _noticing_removal(workspace: Path) -> Iterator[None]:
             raise
         raise StorageError(
             f"The directory of the unfinished trainings, {workspace}, was removed while they ran.",
-            kept="nothing of them; scores that were finished before are elsewhere",
+            kept="committed scores; nothing of these trainings",
             next_step="run the same command again",
         ) from error
 
