@@ -44,7 +44,7 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
 
     from cluster.artefacts.errors import CorruptArtefactError
     from pipeline.runs.directory import list_runs
-    from pipeline.runs.lifecycle import reconcile
+    from pipeline.runs.lifecycle import awaits_replay, reconcile
 
     found = list_runs(runs_dir)
     silent: set[str] = set()
@@ -64,6 +64,11 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
     for row in rows:
         if row["state"] not in ("created", "finished") and row["detail"]:
             typer.echo(f"{row['run']}: {row['state']}, {row['detail']}")
+    for run in found:
+        with suppress(CorruptArtefactError):
+            if behind := awaits_replay(run):
+                told = f"{behind / 1e6:,.0f} MB of its log are not in MLflow yet"
+                typer.echo(f"{run.path.name}: {told}: cloze runs replay {run.path.name}")
     if not rows:
         typer.echo("None yet. Start one: cloze pretrain roberta-small-cpu (cloze configs list names others)")
     if (scores := _scores_beside(runs_dir)) is not None:

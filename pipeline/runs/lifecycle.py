@@ -17,9 +17,12 @@ from cluster.artefacts.processes import born_s, this_machine
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.history import last_logged
-from pipeline.runs.log.sender import send_log, want_status
+from pipeline.runs.log.sender import send_log, unsent_bytes, want_status
 from pipeline.runs.state import is_held, state_of
 from pipeline.runs.submission import JOB_VARIABLE
+
+SENT_ON_THE_WAY_BYTES = 1 << 20
+"""What a command that looks at a run sends in a few seconds."""
 
 
 def record_launch(run: RunDirectory) -> None:
@@ -58,7 +61,8 @@ def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
     """Record a run's end in history and MLflow if its processes could not; False if the tracking store does not answer.
 
     Args:
-        send: whether to send the log to MLflow now; if not, the next command does.
+        send: whether to send the log to MLflow now; if not, the next command does. A log of which more than
+            `SENT_ON_THE_WAY_BYTES` are missing there is left to `cloze runs replay`.
     """
     # Looking at a run must not fail because a file of it cannot be read or written.
     with suppress(ClozeError, OSError):
@@ -69,8 +73,19 @@ def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
         elif state.name == "finished" and not is_held(run) and not run.events(Event.FINISHED):
             record_end(run)
     with suppress(ClozeError):
-        return not send or replay(run)
+        return not send or unsent_bytes(run) > SENT_ON_THE_WAY_BYTES or replay(run)
     return True
+
+
+def awaits_replay(run: RunDirectory) -> int:
+    """Bytes of the log that MLflow has not got, where they are too many for a command that looks at the run, and
+    nothing else sends them; otherwise 0.
+
+    Raises:
+        CorruptArtefactError: a file of the run is damaged.
+    """
+    behind = unsent_bytes(run) if run.info.tracking_uri else 0
+    return behind if behind > SENT_ON_THE_WAY_BYTES and not is_held(run) else 0
 
 
 def replay(run: RunDirectory) -> bool:

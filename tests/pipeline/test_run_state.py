@@ -19,7 +19,8 @@ from pipeline.pretrain.guards.lost_workers import record_lost_workers
 from pipeline.pretrain.launch import create_run
 from pipeline.runs.directory import RunDirectory, find_run_of_job
 from pipeline.runs.heartbeat import Heartbeat, read_heartbeats
-from pipeline.runs.lifecycle import reconcile
+from pipeline.runs.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
+from pipeline.runs.log.lines import encode
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.state import state_of
 from pipeline.runs.tracking import connect
@@ -196,6 +197,18 @@ def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_rea
     assert "some: failed, NonFiniteError: no finite number" in cloze(
         "runs", "--runs-dir", str(run.path.parent)
     )
+
+
+def test_list_leaves_a_long_log_that_is_not_sent_to_replay(run: RunDirectory):
+    uri = f"sqlite:///{run.path.parent / 'mlflow.db'}"
+    tracked = RunDirectory(run.path.with_name("tracked"))
+    tracked.create(run.info.model_copy(update={"name": "tracked", "tracking_uri": uri}), run.config())
+    tracked.record_event("failed", error="NonFiniteError", message="no finite number")
+    line = encode("train", 1, 0, {"loss": 1.0, **{f"metric {n}": float(n) for n in range(40)}})
+    tracked.log.write_bytes(line * (SENT_ON_THE_WAY_BYTES // len(line) + 1))
+    listed = cloze("runs", "--runs-dir", str(run.path.parent))
+    assert "tracked: 1 MB of its log are not in MLflow yet: cloze runs replay tracked" in listed
+    assert not (run.path.parent / "mlflow.db").exists()
 
 
 def cloze(*arguments: str) -> str:
