@@ -44,7 +44,7 @@ class Prompter:
             raise MismatchError(
                 f"The template and its demonstrations have {self._length('', '')} tokens, and the prompt may have"
                 f" {self.max_length}.",
-                next_step="lower --shots, or shorten the template",
+                next_step="lower --shots (--shots 0 leaves out all demonstrations), or shorten the template",
             )
         self._check_answers()
 

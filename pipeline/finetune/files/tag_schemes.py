@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise, starmap
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -62,10 +63,19 @@ def check_scheme(
             raise wrong_line(path, name, f"the type of {tag!r} does not occur in training; there are {known}")
         if not _MAY_FOLLOW[scheme](before, tag):
             problem = f"the tag {tag!r} of {word!r} may not follow {before!r} in the scheme {scheme}"
-            raise wrong_line(path, name, f"{problem}; set `scheme` to the one of the file")
+            others = [other for other in PREFIXES if _fits(sentence, other)]
+            remedy = f"set `scheme: {' or '.join(others)}`, which this sentence fits" if others else ""
+            raise wrong_line(path, name, problem, remedy)
         before = tag
     if scheme == "bioes" and prefix_of(before) in "BI":
         raise wrong_line(path, sentence[-1][0], f"the entity of {before!r} has no end in the scheme bioes")
+
+
+def _fits(sentence: Sequence[LabelledWord], scheme: str) -> bool:
+    """Whether all tags of a sentence are of a scheme, and follow each other as they may in it."""
+    tags = [OUTSIDE, *(tag for _, _, tag in sentence)]
+    known = all(tag == OUTSIDE or prefix_of(tag) in PREFIXES[scheme] for tag in tags)
+    return known and all(starmap(_MAY_FOLLOW[scheme], pairwise(tags)))
 
 
 def _is_inside(before: str, tag: str, prefixes: str) -> bool:

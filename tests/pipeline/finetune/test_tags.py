@@ -125,6 +125,13 @@ def test_wrong_tags_and_columns_are_named_by_line(tmp_path, scheme, content, lin
     assert said in str(raised.value)
 
 
+def test_a_file_of_another_scheme_is_told_which_one_to_set(tmp_path):
+    path = write(tmp_path / "eng.train", "EU\tI-ORG\nrejects\tO\n")
+    with pytest.raises(ConfigError) as raised:
+        ConllNerConfig(train=path, evaluation=path).load()
+    assert raised.value.next_step == "set `scheme: iob1`, which this sentence fits"
+
+
 def test_type_that_training_does_not_have_is_refused(tmp_path):
     train = write(tmp_path / "train.conll", columns("EU/B-ORG a/O"))
     dev = write(tmp_path / "dev.conll", columns("a/O Rome/B-LOC"))
