@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
     from models.hf.heads import Head
 
-READS_TEXTS = ("sequence_classification", "token_classification", "multiple_choice", "question_answering")
-"""Heads on texts, and pairs of texts, that are all read in one format."""
+READS_TEXTS = (
+    *("sequence_classification", "token_classification", "multiple_choice", "question_answering"),
+    SEQ2SEQ := "seq2seq_lm",
+)
+"""Heads on texts, or pairs of texts, between special tokens."""
 
 
 def export(
@@ -107,10 +110,16 @@ def _for_others(source: Source, scores: Path) -> Source:
 def _template_of(source: Source, scores: Path) -> str:
     """The `tokenizer.json` with the special tokens of fine-tuning."""
     from pipeline.finetune.text_reading import with_template
-    from pipeline.finetune.tokenizer import TextTokenizer
+    from pipeline.finetune.tokenizer import TextTokenizer, generation_format, sequence_format
 
     assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
-    return with_template(TextTokenizer(scores / TOKENIZER_FILE), source.config)
+    tokenizer = TextTokenizer(scores / TOKENIZER_FILE)
+    around = sequence_format(source.config, tokenizer)
+    if source.head == SEQ2SEQ:
+        settings = finetuned_network(scores, source.trial).settings
+        languages = settings.get("language"), settings.get("written_language")
+        around = generation_format(source.config, tokenizer, *languages).source
+    return with_template(tokenizer, around)
 
 
 def _classifies_with_the_end(source: Source) -> bool:

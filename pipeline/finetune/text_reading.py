@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from data_prep.tokenizers.special import NAMES, find_special_tokens
 from models.config import TransformerConfig
-from pipeline.finetune.tokenizer import SequenceFormat, TextTokenizer, sequence_format
+from pipeline.finetune.tokenizer import SequenceFormat, TextTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,10 +24,9 @@ EMBEDDING = "decoder.embeddings.tokens.weight"
 """Of a decoder that classifies."""
 
 
-def with_template(tokenizer: TextTokenizer, network: TransformerConfig) -> str:
+def with_template(tokenizer: TextTokenizer, around: SequenceFormat) -> str:
     """A `tokenizer.json` that puts special tokens around a text and a pair of texts as fine-tuning did."""
     found = Tokenizer.from_file(str(tokenizer.path))
-    around = sequence_format(network, tokenizer)
     if _writes(found, around):
         return tokenizer.path.read_text(encoding="utf-8")
     found.post_processor = _template(found, around)

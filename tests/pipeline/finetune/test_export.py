@@ -142,3 +142,9 @@ def test_exported_network_gives_the_same_scores_in_transformers(
             logits = theirs(**tokenizer(texts, padding=True, return_tensors="pt")).logits
         saved = torch.tensor([orjson.loads(line)["logits"] for line in lines])
         torch.testing.assert_close(logits, saved, atol=1e-4, rtol=1e-4)
+    if task == "xsum":
+        tokenizer = transformers.AutoTokenizer.from_pretrained(found.directory)
+        sources = prepare(config, checkpoint, task).train.sources
+        for number, example in enumerate(config.tasks["xsum"].load().train[:5]):
+            read = tokenizer(example.source, truncation=True, max_length=16)["input_ids"]
+            assert read == sources[number].tolist()

@@ -66,7 +66,11 @@ def test_padded_batches_of_an_exported_classifier_give_our_logits(tmp_path, netw
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", specials)
     network = dataclasses.replace(network, vocab_size=tokenizer.vocab_size)
     ours = (DecoderClassifier if network.network == "decoder" else SequenceClassifier)(network, 2).eval()
-    written, shape, tensors = with_template(tokenizer, network), network, ours.state_dict()
+    written, shape, tensors = (
+        with_template(tokenizer, sequence_format(network, tokenizer)),
+        network,
+        ours.state_dict(),
+    )
     if network.network == "decoder":
         written, shape, tensors = with_own_padding(written, network, tensors)
     entry = InputEntry(kind="scores", uri="scores", fingerprint="0")
@@ -110,7 +114,7 @@ def test_padded_batches_of_an_adapter_give_our_logits_in_peft(tmp_path, specials
         for parameter in ours.parameters():
             if parameter.requires_grad:
                 parameter.normal_()
-    written = own_padding(with_template(tokenizer, network))
+    written = own_padding(with_template(tokenizer, sequence_format(network, tokenizer)))
     adapted = dataclasses.replace(base, tokenizer_json=written)
     write_peft(ours.eval(), adapted, tmp_path / "adapter", family=None, base=str(tmp_path / "base"))
 
