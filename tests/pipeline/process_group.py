@@ -93,7 +93,8 @@ class Group:
         deadline = time.monotonic() + PATIENCE_S
         while (code := self.poll()) is None:
             running = [process.sentinel for process in self._processes if process.exitcode is None]
-            if not connection.wait(running, deadline - time.monotonic()):
+            # The last one may have ended since it was asked.
+            if running and not connection.wait(running, deadline - time.monotonic()):
                 self.kill()
                 raise TimeoutError(self.output[-3000:])
         self.kill()
