@@ -369,7 +369,9 @@ def test_conll_2003_marks_entities_by_iob1(tmp_path):
     data = task("conll_ner", train=path, evaluation=path, scheme="iob1").load()
     assert [each.tags for each in data.train] == [("B-PER", "B-PER", "O", "B-LOC"), ("B-ORG",)]
     assert [each.words[0] for each in data.train] == ["Rex", "EU"]
-    with pytest.raises(ConfigError, match=r"eng\.train, line 3: the tag 'I-PER' .* scheme bio; set `scheme`"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)eng\.train, line 3: the tag 'I-PER' .* scheme bio\..*`scheme: iob1`"
+    ):
         task("conll_ner", train=path, evaluation=path).load()
 
 
