@@ -18,7 +18,7 @@ class Unpadded:
     """The places of the tokens of padded rows."""
 
     index: Tensor
-    """[tokens] int64: places of the tokens in the flattened rows, ascending."""
+    """[tokens] int64: places of the tokens in the flattened rows."""
     batch: int
     length: int
 
@@ -47,13 +47,15 @@ class Read:
     """[read] int64: their places among the positions that all other blocks compute."""
 
     @classmethod
-    def of(cls, positions: Tensor, places: Unpadded | None) -> Read:
-        """From [read] int64 positions in the flattened rows, and the places of the tokens where padding is left out."""
-        if places is None:
+    def of(cls, positions: Tensor, places: Unpadded | None, in_rows: Unpadded | None) -> Read:
+        """From [read] int64 positions in the flattened rows and, where padding is left out, the places of the tokens
+        there and in the rows of attention."""
+        if places is None or in_rows is None:
             return cls(positions, positions)
         # A row of padding alone has nothing to read: what it gives has no meaning.
         last = len(places.index) - 1
-        return cls(positions, torch.searchsorted(places.index, positions).clamp_max(last))
+        in_tokens = torch.searchsorted(places.index, positions).clamp_max(last)
+        return cls(in_rows.index[in_tokens], in_tokens)
 
     def of_rows(self, rows: Tensor) -> Tensor:
         """[batch, length, ...] to [1, read, ...]."""

@@ -18,6 +18,7 @@ from models.layout import Layout
 from models.norms import make_norm
 from models.padding import WORTH_IT, Read, Unpadded, unpadded
 from models.positions import RelativeBias, Rotation, rotary_angles
+from models.side_by_side import side_by_side
 from models.visibility import Visible, see, see_memory
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -216,6 +217,11 @@ class Transformer(nn.Module):
             read: [read] int64 positions in the flattened batch, none of them padding: only these are given, and the
                 last layer computes little else.
         """
+        places = unpadded(layout.present) if cache is None and memory is None else None
+        in_rows = places
+        if places is not None:
+            hidden = places.tokens(hidden)
+            in_rows, layout = side_by_side(places, layout)
         # The kernel has no dropout of attention weights.
         varlen = self.varlen and not (self.training and self.config.attention_dropout)
         bias = None
@@ -240,16 +246,13 @@ class Transformer(nn.Module):
             nearby = seen(config.local_window, config.local_rotary_base or config.rotary_base)
         visible_memory = see_memory(layout, memory_layout, varlen=varlen) if memory_layout else None
         recompute = self.gradient_checkpointing and torch.is_grad_enabled() and cache is None
-        places = unpadded(layout.present) if cache is None and memory is None else None
-        if places is not None:
-            hidden = places.tokens(hidden)
-        kept = self._kept(read, hidden, places)
+        kept = self._kept(read, hidden, places, in_rows)
         for number, (layer, is_local) in enumerate(zip(self.layers, self.is_local, strict=True)):
             if self.states is not None:
                 self.states.append(hidden if places is None else places.rows(hidden))
             seen_here = nearby if is_local else everywhere
             kept_here = kept if number == len(self.layers) - 1 else None
-            arguments = (hidden, *seen_here, memory, visible_memory, cache, number, places, kept_here)
+            arguments = (hidden, *seen_here, memory, visible_memory, cache, number, in_rows, kept_here)
             # The random state is saved and restored, so dropout is the same in both computations.
             hidden = checkpoint(layer, *arguments, use_reentrant=False) if recompute else layer(*arguments)
         hidden = dropout(self.final_norm(hidden), self.output_dropout, self.training)
@@ -260,12 +263,14 @@ class Transformer(nn.Module):
             self.states.append(hidden)
         return hidden if read is None else hidden.flatten(0, 1).index_select(0, read)
 
-    def _kept(self, read: Tensor | None, hidden: Tensor, places: Unpadded | None) -> Read | None:
+    def _kept(
+        self, read: Tensor | None, hidden: Tensor, places: Unpadded | None, in_rows: Unpadded | None
+    ) -> Read | None:
         """The positions that the last layer computes; None where it computes all, because almost all are read, or its
         states are collected."""
         if read is None or self.states is not None or not self.layers:
             return None
-        return Read.of(read, places) if len(read) < WORTH_IT * hidden.shape[:2].numel() else None
+        return Read.of(read, places, in_rows) if len(read) < WORTH_IT * hidden.shape[:2].numel() else None
 
     def _rotation(self, layout: Layout, base: float) -> Rotation | None:
         if self.config.positions != "rotary":

@@ -137,6 +137,6 @@ def test_a_position_that_is_read_twice_comes_twice():
 def test_positions_are_found_among_the_tokens_without_padding():
     rows = torch.arange(12.0).view(2, 3, 2)
     places = Unpadded.of(torch.tensor([[True, True, False], [False, True, False]]))
-    read = Read.of(torch.tensor([4, 1]), places)
+    read = Read.of(torch.tensor([4, 1]), places, places)
     expected = [[[8.0, 9.0], [2.0, 3.0]]]
     assert read.of_tokens(places.tokens(rows)).tolist() == read.of_rows(rows).tolist() == expected
