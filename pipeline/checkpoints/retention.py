@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError, StorageError
-from pipeline.checkpoints.checkpoint import evaluated
 from pipeline.checkpoints.store import CheckpointStore
 from pipeline.objectives.terms import higher_is_better
 
@@ -61,10 +60,12 @@ def best_step(store: CheckpointStore, until: int | None = None) -> int | None:
         until: the last step that counts; None for all.
     """
     found: list[tuple[int, str, dict[str, float]]] = []
-    for step in (one for one in store.steps() if until is None or one <= until):
-        # What cannot be read is not the best.
+    steps = [step for step in store.steps() if until is None or step <= until]
+    for step in steps:
+        # What cannot be read is not the best. Only the newest may have been saved anew since the last call: saving a
+        # step again takes a rollback, which removes those behind it.
         with suppress(CorruptArtefactError):
-            found.append((step, *evaluated(store.manifest(step).stats)))
+            found.append((step, *store.evaluated(step, again=step == steps[-1])))
     if not found:
         return None
     metric = found[-1][1]

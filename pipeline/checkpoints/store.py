@@ -11,7 +11,7 @@ import shutil
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from pipeline.checkpoints.checkpoint import (
     KIND,
     TrainerState,
     checkpoint_name,
+    evaluated,
     list_checkpoints,
     list_lost,
     read_trainer_state,
@@ -53,6 +54,10 @@ class CheckpointStore:
     directory: Path
     """Holds the checkpoints; with a `remote`, copies of its checkpoints."""
     remote: Remote | None = None
+    _evaluated: dict[int, tuple[str, dict[str, float]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """By step, what `evaluated` read."""
 
     @property
     def copies(self) -> bool:
@@ -89,6 +94,20 @@ class CheckpointStore:
         if self.remote is None:
             return read_manifest(self.local(step))
         return parse_manifest(self._manifest_data(self.remote, step), f"{self.place(step)}/{MANIFEST_NAME}")
+
+    def evaluated(self, step: int, *, again: bool = False) -> tuple[str, dict[str, float]]:
+        """The deciding metric of a checkpoint, and what was measured, by name. Read once: a save compares its
+        checkpoint with all before it.
+
+        Args:
+            again: read it once more, because the step may have been saved anew.
+
+        Raises:
+            CorruptArtefactError: the manifest is missing or damaged.
+        """
+        if again or step not in self._evaluated:
+            self._evaluated[step] = evaluated(self.manifest(step).stats)
+        return self._evaluated[step]
 
     def damage(self, step: int, *, deep: bool) -> list[Damage]:
         """Files that differ from the manifest in size, or when `deep` in their hash. `deep` reads everything of a

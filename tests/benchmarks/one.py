@@ -20,6 +20,7 @@ from tests.benchmarks import (
     generation,
     language,
     line_wrapping,
+    long_histories,
     low_rank,
     near_duplicates,
     noising,
@@ -62,6 +63,7 @@ BENCHMARKS = {
     "trainer": trainer,
     "resume": resume,
     "control_plane": control_plane,
+    "long_histories": long_histories,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,18 @@ def test_retention_keeps_the_newest_and_the_best(directory: Path):
     kept = [checkpoints.step_of(path) for path in checkpoints.list_checkpoints(directory)]
     assert kept == [20, 30, 40]
     assert best_step(CheckpointStore(directory)) == 20
+
+
+def test_values_of_earlier_checkpoints_are_read_once_and_the_newest_again(directory: Path):
+    store = CheckpointStore(directory)
+    save(directory, 10, 1.0)
+    newest = save(directory, 20, 2.0)
+    assert best_step(store) == 10
+    (directory / "step-00000010" / "manifest.json").write_text("damaged since")
+    assert best_step(store) == 10
+    shutil.rmtree(newest)
+    save(directory, 20, 0.5)
+    assert best_step(store) == 20
 
 
 def test_a_deletion_that_was_killed_half_way_is_finished_by_the_next(directory: Path):
