@@ -88,6 +88,11 @@ class Words:
         return np.searchsorted(self.first_words, words, side="right") - 1
 
 
+def code_points(text: str) -> np.ndarray:
+    """[characters] uint32."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
 def split_words(texts: Sequence[str]) -> Words:
     """Cut texts into words."""
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
@@ -104,7 +109,7 @@ def split_joined(joined: str, offsets: np.ndarray, *, all_digits_alike: bool = F
     """
     from data_prep.word_kernel import count_folded, split_points
 
-    points = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    points = code_points(joined)
     if "&" in joined:
         points = _without_entities(joined, points, offsets)
     folding = _folding(all_digits_alike)

@@ -30,17 +30,20 @@ class Effort:
     seconds: float
     peak_rss_bytes: int
     """Peak memory of the worker's process while it made the shard."""
+    processor_seconds: float | None = None
+    """Of all its threads; None where it was not measured."""
 
 
 @contextmanager
 def measure_effort() -> Iterator[Callable[[], Effort]]:
     """Measure the block; yields a function that returns the result, to be called when the work is done."""
     _reset_peak()
-    started = time.perf_counter()
+    started, processed = time.perf_counter(), time.process_time()
 
     def effort() -> Effort:
         seconds = round(time.perf_counter() - started, 3)
-        return Effort(f"{platform.node()}:{os.getpid()}", seconds, _peak_rss_bytes())
+        used = round(time.process_time() - processed, 3)
+        return Effort(f"{platform.node()}:{os.getpid()}", seconds, _peak_rss_bytes(), used)
 
     yield effort
 

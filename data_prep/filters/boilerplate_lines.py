@@ -62,8 +62,11 @@ COMMANDS = (
     "print this page",
     "powered by",
 )
+_COPYRIGHT_STARTS = "©", "(c)", "copyright"
 _COPYRIGHT = re.compile(r"(?:©|\(c\)|copyright\b).{0,20}?(?:19|20)\d\d")
 _LINK_SEPARATORS = re.compile(r"\s[|>»›·•/]\s|[|»›]")
+SEPARATORS = "|>»›·•/"
+_SEPARATOR = re.compile(f"[{SEPARATORS}]")
 
 MAX_LINE_CHARACTERS = 1000
 """Longer lines are never boilerplate."""
@@ -95,36 +98,47 @@ def build(config: BoilerplateLinesConfig) -> Apply:
     documents of which nothing is left."""
     notices = tuple(phrase.lower() for phrase in config.notices)
     commands = tuple(phrase.lower() for phrase in config.commands)
+    most_words = max(config.max_command_words, config.max_notice_words)
+
+    starts = (*commands, *(_COPYRIGHT_STARTS if config.copyright else ()))
 
     def kind_of(line: str) -> str | None:
-        lowered = line.strip().lower()
-        # No rule looks at long lines, and counting their words costs.
-        if not lowered or len(lowered) > MAX_LINE_CHARACTERS:
-            return None
-        num_words = len(lowered.split())
-        if num_words <= config.max_command_words and lowered.startswith(commands):
+        # No rule about phrases looks at lines of many words, and counting all of them costs.
+        num_words = len(line.split(None, most_words))
+        if num_words <= config.max_command_words and line.startswith(commands):
             return "commands"
         if num_words <= config.max_notice_words:
-            if any(phrase in lowered for phrase in notices):
+            if any(phrase in line for phrase in notices):
                 return "notices"
-            if config.copyright and _COPYRIGHT.match(lowered):
+            if config.copyright and _COPYRIGHT.match(line):
                 return "copyright"
-        return "navigation" if _is_navigation(lowered, num_words, config) else None
+        return "navigation" if _is_navigation(line, config) else None
 
     def apply(document: Document) -> Passed | Dropped:
-        found = document.text.split("\n")
-        kinds = [kind_of(line) for line in found]
-        counts = Counter(kind for kind in kinds if kind)
-        if not counts:
+        lowered = document.text.lower()
+        # Most texts hold none of the phrases and separators, so that nearly all lines need no closer look.
+        is_suspect = any(phrase in lowered for phrase in notices)
+        may_navigate = bool(config.min_separators) and any(separator in lowered for separator in SEPARATORS)
+        kinds: dict[int, str] = {}
+        for number, line in enumerate(map(str.strip, lowered.split("\n"))):
+            if (is_suspect or line.startswith(starts) or (may_navigate and _SEPARATOR.search(line))) and (
+                0 < len(line) <= MAX_LINE_CHARACTERS and (kind := kind_of(line))
+            ):
+                kinds[number] = kind
+        if not kinds:
             return Passed(document)
-        text = "\n".join(line for line, kind in zip(found, kinds, strict=True) if not kind)
+        text = "\n".join(line for number, line in enumerate(document.text.split("\n")) if number not in kinds)
+        counts = Counter(kinds.values())
         return Passed.with_text(document, text, **counts) if text.strip() else Dropped("only_boilerplate")
 
     return apply
 
 
-def _is_navigation(line: str, num_words: int, config: BoilerplateLinesConfig) -> bool:
-    if not config.min_separators:
+def _is_navigation(line: str, config: BoilerplateLinesConfig) -> bool:
+    # Every separator is a character of this set, which is found much faster.
+    if not config.min_separators or len(_SEPARATOR.findall(line)) < config.min_separators:
         return False
     separators = len(_LINK_SEPARATORS.findall(line))
-    return separators >= config.min_separators and num_words < config.max_link_words * (separators + 1)
+    return separators >= config.min_separators and len(line.split()) < config.max_link_words * (
+        separators + 1
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,10 +70,6 @@ def build(config: C4Config) -> Apply:
     line_phrases = tuple(phrase.lower() for phrase in config.removed_phrases)
     page_phrases = tuple(phrase.lower() for phrase in config.dropped_phrases)
 
-    def holds_phrase(line: str) -> bool:
-        lowered = line.lower()
-        return any(phrase in lowered for phrase in line_phrases)
-
     def problem(lowered: str) -> Dropped | None:
         if any(phrase in lowered for phrase in page_phrases):
             return Dropped("dropped_phrase")
@@ -80,9 +77,13 @@ def build(config: C4Config) -> Apply:
 
     def apply(document: Document) -> Passed | Dropped:
         found = _split(document.text, config)
-        kept = [line for line in found if _is_prose(line, config) and not holds_phrase(line)]
-        # What stands together only now that a line between is gone counts too.
-        dropped = problem("\n".join(found).lower()) or problem("\n".join(kept).lower())
+        lowered = "\n".join(found).lower()
+        phrases = [phrase for phrase in line_phrases if phrase in lowered]
+        kept = [line for line in found if _is_prose(line, config) and not _holds_any(line, phrases)]
+        dropped = problem(lowered)
+        if not dropped and len(kept) < len(found):
+            # What stands together only now that a line between is gone counts too.
+            dropped = problem("\n".join(kept).lower())
         if not dropped and not _enough_sentences(kept, config.min_sentences):
             dropped = Dropped("few_sentences")
         text = "\n".join(kept)
@@ -95,22 +96,30 @@ def _split(text: str, config: C4Config) -> list[str]:
     """The lines without citations and outer white space, as far as anything is left of them."""
     found = text.splitlines()
     if config.remove_citations and "[" in text:
-        found = map(without_citations, found)
+        found = (without_citations(line) if "[" in line else line for line in found)
     return [line for line in map(str.strip, found) if line]
 
 
 def _is_prose(line: str, config: C4Config) -> bool:
     if config.end_marks and (not line.endswith(config.end_marks) or line.endswith("...")):
         return False
-    found = line.split()
-    return len(found) >= config.min_words_per_line and max(map(len, found)) <= config.max_word_characters
+    least, longest = config.min_words_per_line, config.max_word_characters
+    if least and len(line.split(None, least - 1)) < least:
+        return False
+    return len(line) <= longest or max(map(len, line.split())) <= longest
+
+
+def _holds_any(line: str, phrases: list[str]) -> bool:
+    lowered = line.lower() if phrases else ""
+    return any(phrase in lowered for phrase in phrases)
 
 
 def _enough_sentences(found: list[str], least: int) -> bool:
     """Every line is a sentence at least; in a line, end marks before white space count."""
     if len(found) >= least:
         return True
-    return sum(max(1, len(_SENTENCE_END.findall(line))) for line in found) >= least
+    ends = (sum(1 for _ in islice(_SENTENCE_END.finditer(line), least)) for line in found)
+    return sum(max(1, count) for count in ends) >= least
 
 
 def without_citations(line: str) -> str:

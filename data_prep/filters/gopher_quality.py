@@ -6,7 +6,6 @@ find fewer words with letters, and drop more tables and lists than the appendix 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -14,14 +13,12 @@ from pydantic import Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.filters.words import lines, words
+from data_prep.filters.words import ListedWords, WordSpans, letter_runs, lines, word_spans
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """The eight English words of the appendix."""
 BULLETS = ("•", "‣", "◦", "▪", "●", "-", "–", "*")
 """Appendix A.1.1 speaks of bullet points without listing them."""
-_WITH_LETTER = re.compile(r"[^\W\d_]\S*")
-"""Matches once in every run of non-space characters that holds a letter."""
 
 
 class GopherQualityConfig(FilterConfig):
@@ -53,28 +50,28 @@ class GopherQualityConfig(FilterConfig):
 
 def build(config: GopherQualityConfig) -> Apply:
     """A filter that only looks."""
-    stop_words = frozenset(config.stop_words)
+    stop_words, fewest = ListedWords.of(config.stop_words), config.min_stop_words
 
     def apply(document: Document) -> Passed | Dropped:
         text = document.text
-        found = words(text)
+        found = word_spans(text)
         reason = _about_words(found, config) or _about_symbols(text, len(found), config)
         reason = reason or _about_lines(lines(text), config)
         if not reason and _letter_words(text) < config.min_letter_words:
             reason = "few_words_with_letters"
-        if not reason and len(stop_words.intersection(found)) < config.min_stop_words:
+        if not reason and found.count_listed(stop_words, fewest) < fewest:
             reason = "few_stop_words"
         return Dropped(reason) if reason else Passed(document)
 
     return apply
 
 
-def _about_words(found: Sequence[str], config: GopherQualityConfig) -> str | None:
+def _about_words(found: WordSpans, config: GopherQualityConfig) -> str | None:
     if len(found) < config.min_words:
         return "few_words"
     if len(found) > config.max_words:
         return "many_words"
-    mean = sum(map(len, found)) / max(len(found), 1)
+    mean = int(found.lengths.sum()) / max(len(found), 1)
     if mean < config.min_mean_word_length:
         return "short_words"
     return "long_words" if mean > config.max_mean_word_length else None
@@ -97,5 +94,5 @@ def _about_lines(found: Sequence[str], config: GopherQualityConfig) -> str | Non
 
 def _letter_words(text: str) -> float:
     """Share of the runs of non-space characters that hold a letter; 1 where there are none."""
-    count = len(text.split())
-    return len(_WITH_LETTER.findall(text)) / count if count else 1.0
+    count, with_letter = letter_runs(text)
+    return with_letter / count if count else 1.0

@@ -20,8 +20,7 @@ from pydantic import Field, field_validator
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.filters.ngrams import RepeatedNgrams, number_words, repeated_ngrams
-from data_prep.filters.words import lines, words
+from data_prep.filters.words import WordSpans, lines, word_spans
 
 _BLANK_LINES = regex.compile(r"\n[^\S\n]*+(?:\n[^\S\n]*+)++")
 """Possessive, so that a page of blank lines is read once."""
@@ -74,34 +73,31 @@ def _shares(text: str, config: GopherRepetitionConfig) -> Iterator[tuple[str, fl
     share, characters = duplicates(all_lines)
     yield "duplicate_lines", share, config.duplicate_lines
     yield "duplicate_line_characters", characters / max(size, 1), config.duplicate_line_characters
-    share, characters = duplicates(_BLANK_LINES.split(text.strip()))
+    share, characters = duplicates(_paragraphs(text.strip(), len(all_lines)))
     yield "duplicate_paragraphs", share, config.duplicate_paragraphs
     yield "duplicate_paragraph_characters", characters / max(size, 1), config.duplicate_paragraph_characters
-    yield from _ngram_shares(words(text), config)
+    yield from _ngram_shares(word_spans(text), config)
 
 
-def _ngram_shares(found: Sequence[str], config: GopherRepetitionConfig) -> Iterator[tuple[str, float, float]]:
+def _paragraphs(text: str, num_lines: int) -> list[str]:
+    """What lies between blank lines; most texts have none, and as many lines as line breaks and one."""
+    return [text] if text.count("\n") + 1 == num_lines else _BLANK_LINES.split(text)
+
+
+def _ngram_shares(found: WordSpans, config: GopherRepetitionConfig) -> Iterator[tuple[str, float, float]]:
+    from data_prep.filters.word_counts_kernel import ngram_characters
+
     tops, repeats = config.top_ngram_characters, config.duplicate_ngram_characters
-    lengths = np.fromiter(map(len, found), np.int64, len(found))
-    size = max(int(lengths.sum()), 1)
-    for ngrams in repeated_ngrams(number_words(found), sorted({*tops, *repeats})):
-        if ngrams.n in tops:
-            yield f"top_{ngrams.n}_gram", _top_characters(ngrams, lengths) / size, tops[ngrams.n]
-        if ngrams.n in repeats:
-            inside = ngrams.covered(ngrams.later_starts(), len(lengths))
-            yield f"duplicate_{ngrams.n}_grams", int(lengths[inside].sum()) / size, repeats[ngrams.n]
-
-
-def _top_characters(ngrams: RepeatedNgrams, lengths: np.ndarray) -> int:
-    """Characters of the words inside the most frequent n-gram, the longest of several."""
-    if not len(ngrams.groups):
-        return 0
-    before = np.concatenate([[0], np.cumsum(lengths)])
-    characters = before[ngrams.starts + ngrams.n] - before[ngrams.starts]
-    counts = np.bincount(ngrams.groups)[ngrams.groups]
-    first = int(np.lexsort((-characters, -counts))[0])
-    top = ngrams.starts[ngrams.groups == ngrams.groups[first]]
-    return int(lengths[ngrams.covered(top, len(lengths))].sum())
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.lengths)])
+    longest = max([*tops, *repeats], default=1)
+    top, repeated = np.zeros((2, longest + 1), np.int64)
+    ngram_characters(found.numbers(), before, top, repeated)
+    size = max(int(before[-1]), 1)
+    for n in sorted({*tops, *repeats}):
+        if n in tops:
+            yield f"top_{n}_gram", int(top[n]) / size, tops[n]
+        if n in repeats:
+            yield f"duplicate_{n}_grams", int(repeated[n]) / size, repeats[n]
 
 
 def duplicates(parts: Sequence[str]) -> tuple[float, int]:

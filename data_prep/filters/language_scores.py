@@ -16,6 +16,9 @@ SERBIAN_IN_LATIN = "sr-Latn"
 """The name here of the model's second Serbian column."""
 _SERBIAN = "Сва људска бића рађају се слободна", "Sva ljudska bića rađaju se slobodna"
 
+COUNTS = 1024
+"""How often a feature may occur in a text for its factor to be looked up instead of computed."""
+
 Scores = Callable[[str], np.ndarray | None]
 """From a text to a score per label, [labels] float32: differences are logarithms of odds, softened by the length of the
 text. None for a text in which the model sees nothing."""
@@ -26,7 +29,7 @@ def load_py3langid() -> tuple[list[str], Scores]:
     """The labels of the model that comes with py3langid, a few twice (languages of two scripts), and its scores."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    from data_prep.filters.language_kernel import add_up
+    from data_prep.filters.language_kernel import LANES, add_up, count_factors, walk
 
     model = LanguageIdentifier.from_model_file(MODEL_FILE)
     next_state = np.asarray(model.tk_nextmove, np.uint32)
@@ -35,17 +38,21 @@ def load_py3langid() -> tuple[list[str], Scores]:
     negated = -np.asarray(model.nb_ptc, np.float32)
     assert negated.min() >= 0
     step = negated.max() / np.float32(255)
-    weights = np.round(negated / step).astype(np.uint8)
+    num_labels = negated.shape[1]
+    weights = np.zeros((len(negated), -(-num_labels // LANES) * LANES), np.uint8)
+    weights[:, :num_labels] = np.round(negated / step)
     del negated
-    prior = np.asarray(model.nb_pc, np.float32)
-    counts = np.zeros(len(weights), np.int32)
+    prior = np.zeros(weights.shape[1], np.float32)
+    prior[:num_labels] = model.nb_pc
+    counts, factors = np.zeros(len(weights), np.int32), count_factors(COUNTS, step)
 
     def score(text: str) -> np.ndarray | None:
         encoded = np.frombuffer(_as_trained(text), np.uint8)
-        scores = np.empty(len(prior), np.float32)
-        if not add_up(encoded, next_state, first_of_row, feature_of, weights, step, prior, counts, scores):
+        features, scores = np.empty(len(encoded), np.int32), prior.copy()
+        walk(encoded, next_state, first_of_row, feature_of, features)
+        if not add_up(features, weights, step, factors, counts, scores):
             return None
-        return scores / np.float32(np.sqrt(len(encoded)))
+        return scores[:num_labels] / np.float32(np.sqrt(len(encoded)))
 
     return _with_scripts(list(model.nb_classes), score), score
 

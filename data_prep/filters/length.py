@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.filters.words import words
+from data_prep.filters.words import word_spans
 
 
 class LengthLimits(BaseModel):
@@ -41,7 +41,7 @@ def build(config: LengthConfig) -> Apply:
         limits = config.languages.get(document.lang, config)
         outcome = _compare(len(document.text), limits.min_characters, limits.max_characters)
         if outcome is None and (limits.min_words or limits.max_words):
-            outcome = _compare(len(words(document.text)), limits.min_words, limits.max_words)
+            outcome = _compare(len(word_spans(document.text)), limits.min_words, limits.max_words)
         return outcome or Passed(document)
 
     return apply

@@ -9,16 +9,23 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import cache
 from typing import Literal
+
+import numpy as np
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, FilterConfig, Passed
+from data_prep.filters.mojibake import find_suspect
+from data_prep.filters.words import points_of
 
 _LINE_BREAKS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
 _INVISIBLE = re.compile("[\xad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _SPACES = re.compile("[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
-_PLAIN_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
+_ODD = _LINE_BREAKS, _CONTROLS, _INVISIBLE, _SPACES
+_ARE_BREAKS, _ARE_CONTROLS, _ARE_INVISIBLE, _ARE_SPACES = (1 << number for number in range(len(_ODD)))
+_LAST_ODD = 0xFFFF
 _SUSPECT = re.compile("[^\x00-\x7f][^\x00-\x7f]|[ÂÃ\x80-\x9f]")
 """Mojibake of a character has two characters or more, except where the second became a space."""
 MAX_PASSES = 8
@@ -51,7 +58,7 @@ def build(config: UnicodeConfig) -> Apply:
 
     def apply(document: Document) -> Passed:
         text = document.text
-        if text.isascii() and not _PLAIN_ASCII.search(text):
+        if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
             return Passed(document)
         repaired = 0
         for _ in range(MAX_PASSES):
@@ -68,19 +75,49 @@ def build(config: UnicodeConfig) -> Apply:
 
 
 def _repair(text: str, fix: Callable[[str], str]) -> str:
-    if not _SUSPECT.search(text):
-        return text
-    # ftfy returns at once what its detector does not find bad.
-    return "\n".join(fix(line) if _SUSPECT.search(line) else line for line in text.split("\n"))
+    points = points_of(text)
+    place, done = find_suspect(points, 0), 0
+    pieces: list[str] = []
+    while place >= 0:
+        start = text.rfind("\n", 0, place) + 1
+        end = text.find("\n", place)
+        end = len(text) if end < 0 else end
+        line = text[start:end]
+        if _SUSPECT.search(line):
+            pieces += [text[done:start], fix(line)]
+            done = end
+        place = find_suspect(points, max(end, place + 1))
+    return "".join([*pieces, text[done:]]) if pieces else text
 
 
 def _normalise(text: str, config: UnicodeConfig) -> str:
-    if config.controls:
+    odd = _kinds(text)
+    if config.controls and odd & (_ARE_BREAKS | _ARE_CONTROLS):
         text = _CONTROLS.sub("", _LINE_BREAKS.sub("\n", text))
-    if config.invisible:
+    if config.invisible and odd & _ARE_INVISIBLE:
         text = _INVISIBLE.sub("", text)
-    if config.spaces:
+    if config.spaces and odd & _ARE_SPACES:
         text = _SPACES.sub(" ", text)
     if config.normal_form != "none":
         text = unicodedata.normalize(config.normal_form, text)
     return text
+
+
+def _kinds(text: str) -> int:
+    """Which kinds of odd characters a text holds, as bits."""
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return 0
+    from data_prep.filters.character_kernel import kinds_of
+
+    return kinds_of(points_of(text), _kind_by_character())
+
+
+@cache
+def _kind_by_character() -> np.ndarray:
+    """[code points + 1] uint8 bits, the last for all beyond."""
+    every = "".join(map(chr, range(_LAST_ODD + 1)))
+    kinds = np.zeros(len(every) + 1, np.uint8)
+    for number, pattern in enumerate(_ODD):
+        for match in pattern.finditer(every):
+            kinds[slice(*match.span())] |= 1 << number
+    return kinds

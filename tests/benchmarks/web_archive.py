@@ -1,4 +1,5 @@
-"""Web archives to text, against datatrove's reader with trafilatura and against trafilatura alone, on the same pages.
+"""Web archives to text, against datatrove's reader with trafilatura, trafilatura alone, and FastWARC with Resiliparse,
+on the same pages.
 
 The pages are those of the WARC files below CLOZE_DATA, repeated under new record ids. One process each.
 """
@@ -10,6 +11,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +58,14 @@ def run() -> Iterator[Comparison]:
         if datatrove := _datatrove(archive):
             name = f"{peer_name('datatrove', 'WarcReader')} + {peer_name('trafilatura')}"
             peers = {name: datatrove} | peers
+        yield compare(
+            f"{what} (processor time)",
+            f"{peer_name('fastwarc')} + {peer_name('resiliparse', 'main content, without filters')}",
+            "pages",
+            NUM_PAGES,
+            lambda: _processor_seconds(lambda: _filtered(archive)),
+            lambda: _processor_seconds(lambda: _resiliparse(archive)),
+        )
         for peer, theirs in peers.items():
             yield compare(
                 what, peer, "pages", NUM_PAGES, lambda: _filtered(archive), theirs, 2, warm_up=False
@@ -97,6 +107,33 @@ def _read(archive: Path) -> Iterator[Document]:
 def _filtered(archive: Path) -> list[Document | None]:
     chain = FilterChain(FILTERS)
     return [chain.apply(document) for document in _read(archive)]
+
+
+def _resiliparse(archive: Path) -> list[str]:
+    """Main content by the libraries' own loop, with its guess of encodings."""
+    from fastwarc.warc import ArchiveIterator, WarcRecordType
+    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.encoding import bytes_to_str, detect_encoding
+
+    texts = []
+    with archive.open("rb") as stream:
+        for record in ArchiveIterator(
+            stream, record_types=WarcRecordType.response, parse_http=True, auto_decode="all"
+        ):
+            data = record.reader.read()
+            html = bytes_to_str(data, record.http_charset or detect_encoding(data) or "utf-8")
+            texts.append(
+                extract_plain_text(
+                    html, main_content=True, alt_texts=False, form_fields=False, comments=False
+                )
+            )
+    return texts
+
+
+def _processor_seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
 
 
 def _trafilatura(html: str) -> str:

@@ -50,6 +50,8 @@ def test_the_peak_of_memory_is_that_of_the_block_alone():
     small = effort()
     assert large.peak_rss_bytes - small.peak_rss_bytes > 30_000_000
     assert large.seconds > 0
+    assert large.processor_seconds is not None
+    assert large.processor_seconds > 0
 
 
 def test_progress_is_of_the_last_start_and_counts_what_was_made_before(tmp_path):

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import regex
 
+from data_prep.filters.personal.hints import iban_places
+
 # All patterns start where no character of their own kind precedes, so that a run is tried once and not from each of
 # its characters.
-_IBAN = regex.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]){11,30}")
+_IBAN = regex.compile(r"[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]){11,30}")
 MIN_IBAN_CHARACTERS = 15
 _EIGHT_DIGITS = regex.compile(r"[0-9]{4}[ -]?[0-9]{4}")
 _CARD = regex.compile(
@@ -33,7 +35,12 @@ Spans = Iterator[tuple[int, int]]
 
 def find_ibans(text: str) -> Spans:
     """Numbers that have their country's form and check digits."""
-    for match in _IBAN.finditer(text):
+    end = 0
+    for place in iban_places(text):
+        match = _IBAN.match(text, place) if place >= end else None
+        if match is None:
+            continue
+        end = match.end()
         # The pattern may run on into the next words; groups are given back until the check digits fit.
         for stop in range(match.end(), match.start() + MIN_IBAN_CHARACTERS - 1, -1):
             complete = not text[stop : stop + 1].isalnum() and text[stop - 1].isalnum()

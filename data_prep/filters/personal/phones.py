@@ -26,6 +26,7 @@ from data_prep.filters.personal.digit_contexts import (
     is_thousands,
     stands_alone,
 )
+from data_prep.filters.personal.hints import digit_runs
 
 if TYPE_CHECKING:
     from phonenumbers import PhoneNumber
@@ -41,8 +42,10 @@ MAX_CUE_DISTANCE = 30
 MAX_TRIES = 1000
 """Candidates of one run of digits that are compared with numbering plans; a longer run is a table."""
 
-_SEPARATOR = r"[ \t\xa0\u2007\u2009\u202f.\u2010-\u2015\u2212\uff0d/()\uff08\uff09-]"
-_RUN = regex.compile(rf"\d(?:{_SEPARATOR}{{0,4}}\d){{{MIN_DIGITS - 1},}}")
+MAX_SEPARATORS = 4
+"""Characters between two digits of a number."""
+
+_SEPARATORS = " \t\xa0\u2007\u2009\u202f.-\u2010\u2011\u2012\u2013\u2014\u2015\u2212\uff0d/()\uff08\uff09"
 _GROUP = regex.compile(r"\d+")
 _PLUS_BEFORE = regex.compile(r"[+\uff0b] ?[(\uff08]? ?\Z")
 _BRACKET_BEFORE = regex.compile(r"[(\uff08] ?\Z")
@@ -81,8 +84,8 @@ class _Candidate:
 def find_phones(text: str, regions: tuple[str, ...]) -> Spans:
     """Numbers with a country code, and national numbers of `regions` (ISO 3166 codes)."""
     end = 0
-    for run in _RUN.finditer(text):
-        for start, stop in _phones_of_run(text, run.span(), regions, end):
+    for run in digit_runs(text, _SEPARATORS, MIN_DIGITS, MAX_SEPARATORS):
+        for start, stop in _phones_of_run(text, run, regions, end):
             extension = _EXTENSION.match(text, stop)
             end = extension.end() if extension else stop
             yield start, end

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.filters.gopher_repetition import GopherRepetitionConfig, _shares, duplicates
-from data_prep.filters.ngrams import number_words, repeated_ngrams
+from data_prep.filters.word_counts_kernel import ngram_characters
+from data_prep.filters.words import word_spans
 
 
 def shares(text: str) -> dict[str, float]:
@@ -91,20 +92,25 @@ def test_limits_without_sense_are_refused(bench, limits: dict[int, float]):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from("abcd"), max_size=40))
-def test_repeated_ngrams_are_those_that_brute_force_finds(words: list[str]):
-    numbers = number_words(words)
-    assert [words[i] == words[j] for i in range(len(words)) for j in range(i)] == [
-        numbers[i] == numbers[j] for i in range(len(words)) for j in range(i)
-    ]
-    for found in repeated_ngrams(numbers, range(2, 8)):
-        n = found.n
+@given(st.lists(st.sampled_from(["a", "b", "cc", "漢", "A", "e\u0301"]), max_size=40))
+def test_characters_in_repeated_ngrams_are_those_that_brute_force_finds(words: list[str]):
+    found = word_spans(" ".join(words))
+    numbers = found.numbers()
+    assert numbers.tolist() == [list(dict.fromkeys(words)).index(word) for word in words]
+    before = np.concatenate([[0], np.cumsum(found.lengths)])
+    top, repeated = np.zeros((2, 9), np.int64)
+    ngram_characters(numbers, before, top, repeated)
+    for n in range(2, 9):
         grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
         counts = Counter(grams)
-        assert found.starts.tolist() == [i for i, gram in enumerate(grams) if counts[gram] > 1]
         later = [i for i, gram in enumerate(grams) if gram in grams[:i]]
-        assert found.later_starts().tolist() == later
-        covered = np.zeros(len(words), dtype=bool)
-        for start in later:
-            covered[start : start + n] = True
-        assert found.covered(found.later_starts(), len(words)).tolist() == covered.tolist()
+        assert repeated[n] == characters_inside(words, later, n)
+        # The most frequent, of those the longest, of those the first.
+        best = max(grams, key=lambda gram: (counts[gram], sum(map(len, gram))), default=())
+        is_repetition = counts[best] > 1
+        places = [i for i, gram in enumerate(grams) if gram == best and is_repetition]
+        assert top[n] == characters_inside(words, places, n)
+
+
+def characters_inside(words: list[str], starts: list[int], n: int) -> int:
+    return sum(len(words[i]) for i in {i for start in starts for i in range(start, start + n)})

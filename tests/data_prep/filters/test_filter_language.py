@@ -12,6 +12,7 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.filters.language import excerpt
+from data_prep.filters.language_kernel import OVERLAP, walk
 from data_prep.filters.language_scores import load_py3langid
 
 ENGLISH = "The committee met on Tuesday and decided that the bridge should be repaired before the winter. "
@@ -197,3 +198,41 @@ def test_fasttext_model_takes_the_place_of_py3langid(bench, tmp_path: Path):
     assert only_german.outcome(GERMAN + "\n" + GERMAN).document.lang == "de"
     assert only_german.reason(ENGLISH + "\n") == "other_language"
     assert only_german.reason("") == "uncertain_language"
+
+
+@pytest.fixture(scope="module")
+def automaton(identifier: LanguageIdentifier) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return (
+        np.asarray(identifier.tk_nextmove, np.uint32),
+        np.asarray(identifier.tk_row, np.int32) << 8,
+        np.asarray(identifier.tk_output, np.int32),
+    )
+
+
+def test_no_feature_is_longer_than_the_overlap_of_quarters(automaton):
+    """The state after a byte is the longest end of the text that begins a feature, so its depth is that length."""
+    next_state, first_of_row, _ = automaton
+    rows = next_state.reshape(-1, 256)
+    reached, frontier, depth = np.zeros(len(first_of_row), bool), np.zeros(1, np.int64), 0
+    reached[0] = True
+    while len(frontier):
+        following = np.unique(rows[first_of_row[frontier] >> 8])
+        frontier = following[~reached[following]]
+        reached[frontier] = True
+        depth += len(frontier) > 0
+    assert depth <= OVERLAP
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 15, 16, 63, 64, 67, 1000, 4001])
+def test_a_text_read_by_quarters_has_the_features_of_a_text_read_in_one_go(automaton, size: int):
+    next_state, first_of_row, feature_of = automaton
+    text = np.frombuffer(
+        ((ENGLISH + GERMAN + "東京は日本の首都である。한국어 ") * 40).encode()[:size], np.uint8
+    )
+    features = np.empty(len(text), np.int32)
+    walk(text, next_state, first_of_row, feature_of, features)
+    state, straight = 0, []
+    for byte in text.tolist():
+        state = int(next_state[first_of_row[state] + byte])
+        straight.append(int(feature_of[state]))
+    assert features.tolist() == straight

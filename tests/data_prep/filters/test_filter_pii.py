@@ -6,9 +6,11 @@ from collections import Counter
 from itertools import accumulate
 
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep.filters.personal.hints import digit_runs, iban_places
 from data_prep.filters.personal.phones import find_phones
 from tests.data_prep.filters.personal_examples import REGIONS, examples
 
@@ -176,3 +178,16 @@ def test_phones_take_whole_pairs_of_brackets(text: str):
         depths = list(accumulate((c == "(") - (c == ")") for c in text[start:stop]))
         assert min(depths) >= 0
         assert depths[-1] == 0
+
+
+@given(st.text(st.sampled_from("0٣９ .-/()\t\xa0–,a漢\U000e0100"), max_size=60))
+def test_runs_of_digits_are_those_that_an_expression_finds(text: str):
+    expression = regex.compile(r"\d(?:[ \t\xa0.\u2013/()-]{0,4}\d){6,}")
+    runs = digit_runs(text, " \t\xa0.–/()-", 7, 4)
+    assert runs == [match.span() for match in expression.finditer(text)]
+
+
+@given(st.text(st.sampled_from("AZaz09 -ÄÅ漢"), max_size=40))
+def test_account_numbers_begin_where_an_expression_finds_two_capitals_and_two_digits(text: str):
+    expression = regex.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}")
+    assert iban_places(text) == [match.start() for match in expression.finditer(text, overlapped=True)]
