@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from cluster.artefacts.storage import contents_of
 from pipeline.runs.directory import CONFIG_FILE, RunDirectory
 from pipeline.runs.token_plan import UNBOUNDED_STEPS, TokenPlan
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,22 @@ class StoredSettings:
         """The metric that tells the better of two evaluations; `loss` for an objective of another version."""
         if chosen := (self.plain.get("evaluation") or {}).get("metric"):
             return chosen
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
-        from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
+        from pipeline.objectives.registry import OBJECTIVES
         from pipeline.objectives.terms import TOTAL, deciding_metric
 
         try:
-            objective = TypeAdapter(ObjectiveChoice).validate_python(self.plain.get("objective"))
+            objective = _objectives().validate_python(self.plain.get("objective"))
         except ValidationError:
             return TOTAL
         return deciding_metric(OBJECTIVES[objective.kind].terms(objective))
+
+
+@cache
+def _objectives() -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    from pipeline.objectives.registry import ObjectiveChoice
+
+    return TypeAdapter(ObjectiveChoice)
