@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,16 @@ class Ragged:
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return cls(np.concatenate(rows) if rows else np.empty(0, dtype=np.int64), offsets)
+
+    @classmethod
+    def of_strings(cls, strings: pa.Array) -> Ragged:
+        """The UTF-8 bytes (uint8) of [n] string, none of them null; a view of what Arrow holds."""
+        _, bounds, values = strings.buffers()
+        if not len(strings) or values is None:
+            return cls(np.empty(0, dtype=np.uint8), np.zeros(len(strings) + 1, dtype=np.int64))
+        offsets = np.frombuffer(bounds, dtype=np.int32)[strings.offset : strings.offset + len(strings) + 1]
+        data = np.frombuffer(values, dtype=np.uint8)[offsets[0] : offsets[-1]]
+        return cls(data, (offsets - offsets[0]).astype(np.int64))
 
     @classmethod
     def join(cls, parts: Sequence[Ragged]) -> Ragged:
@@ -64,6 +78,11 @@ class Ragged:
             )
         return cls(values, begins[:: len(parts)])
 
+    def between(self, first: int, last: int) -> Ragged:
+        """The rows from `first` to before `last`; a view."""
+        bounds = self.offsets[first : last + 1]
+        return Ragged(self.values[bounds[0] : bounds[-1]], bounds - bounds[0])
+
     def take(self, rows: np.ndarray) -> Ragged:
         """The given rows, in the given order, any of them any number of times."""
         return self.slices(
@@ -82,4 +101,4 @@ class Ragged:
         order = np.arange(len(self))
         order[rows] = len(self) + np.arange(len(other))
         offsets = np.append(self.offsets, self.offsets[-1] + other.offsets[1:])
-        return Ragged(np.append(self.values, other.values), offsets).take(order)
+        return Ragged(np.concatenate([self.values, other.values]), offsets).take(order)

@@ -72,10 +72,9 @@ def _write(split: TokensSplit, path: Path, encoder: Encoder, reference: Encoder 
         for table in read_selected(split.documents, ("doc_id", "lang", "text"), selection):
             doc_ids, langs, texts = (one_chunk(table[name]) for name in ("doc_id", "lang", "text"))
             cuts = cut_sentences(texts, langs, split.sentences)
-            strings = texts.to_pylist()
-            if reference is not None and not agrees_with(encoder, reference, strings, cuts):
+            if reference is not None and not agrees_with(encoder, reference, texts, cuts):
                 raise _DisagreementError(split.documents.name)
-            ids, starts = encoder.encode(strings, cuts)
+            ids, starts = encoder.encode(texts, cuts)
             for lang, num_bytes in text_bytes_by(langs, texts).items():
                 counts["kept_bytes"] += num_bytes
                 counts[f"kept_bytes.{lang}"] += num_bytes

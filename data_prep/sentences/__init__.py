@@ -59,7 +59,8 @@ def cut_sentences(texts: pa.Array, langs: pa.Array, method: str) -> Ragged:
         Per document the ascending UTF-8 byte offsets (int64) of its sentences but the first, each at the start of
         a character. No sentence is white space only, unless its whole document is.
     """
-    data, offsets = _utf8(texts)
+    text = Ragged.of_strings(texts)
+    data, offsets = text.values, text.offsets
     if method == "none" or not len(data):
         return Ragged(np.empty(0, dtype=np.int64), np.zeros(len(texts) + 1, dtype=np.int64))
     reads_with_blingfire = _READ_BY_BLINGFIRE[method]
@@ -81,13 +82,3 @@ def _by_blingfire(
     rows = np.searchsorted(offsets, starts, side="right") - 1
     english = np.array([lang in _ENGLISH for lang in langs.to_pylist()], dtype=bool)[rows]
     return starts[is_sentence_start(data, starts, offsets[rows], english)]
-
-
-def _utf8(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """[bytes] uint8 view of all texts, end to end; [texts + 1] int64 where each begins and the last ends."""
-    _, offsets, values = texts.buffers()
-    if not len(texts) or values is None:
-        return np.empty(0, dtype=np.uint8), np.zeros(len(texts) + 1, dtype=np.int64)
-    bounds = np.frombuffer(offsets, dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    data = np.frombuffer(values, dtype=np.uint8)[bounds[0] : bounds[-1]]
-    return data, (bounds - bounds[0]).astype(np.int64)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.fast import agrees_with, make_fast_encoder
@@ -40,11 +41,12 @@ def fit(tokenizer_json: str, lines: Sequence[str]) -> Fit:
 
     tokenizer = Tokenizer.from_str(tokenizer_json)
     cuts = Ragged.of([np.empty(0, dtype=np.int64)] * len(lines))
-    encoder = _encoder(tokenizer_json, lines, cuts)
+    texts = pa.array(lines, pa.string())
+    encoder = _encoder(tokenizer_json, texts, cuts)
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        ids, _ = encoder.encode(lines, cuts)
+        ids, _ = encoder.encode(texts, cuts)
         seconds.append(time.perf_counter() - started)
     num_bytes = sum(len(line.encode("utf-8")) for line in lines)
     num_tokens = max(1, len(ids.values))
@@ -64,7 +66,7 @@ def fit(tokenizer_json: str, lines: Sequence[str]) -> Fit:
     )
 
 
-def _encoder(tokenizer_json: str, lines: Sequence[str], cuts: Ragged) -> Encoder:
+def _encoder(tokenizer_json: str, texts: pa.Array, cuts: Ragged) -> Encoder:
     reference = ReferenceEncoder(tokenizer_json)
     fast = make_fast_encoder(tokenizer_json)
-    return fast if fast is not None and agrees_with(fast, reference, lines, cuts) else reference
+    return fast if fast is not None and agrees_with(fast, reference, texts, cuts) else reference

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -10,6 +10,9 @@ import orjson
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.reference import Encoder, first_tokens
 from data_prep.tokenizers.word_cache import WordCacheEncoder, encodes_words_apart
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CHECK_SLICES = 8
 """Slices of text compared with the reference per batch."""
@@ -31,8 +34,8 @@ class FastEncoder:
         self._tokenizer = fastokens.Tokenizer.from_json_str(orjson.dumps(bare).decode())
         self._token_bytes = token_bytes(parts)
 
-    def encode(self, texts: Sequence[str], cuts: Ragged) -> tuple[Ragged, Ragged]:
-        raw_ids, raw_offsets = self._tokenizer.encode_batch_flat(list(texts), False, True)
+    def encode(self, texts: pa.Array, cuts: Ragged) -> tuple[Ragged, Ragged]:
+        raw_ids, raw_offsets = self._tokenizer.encode_batch_flat(texts.to_pylist(), False, True)
         ids = Ragged(
             np.frombuffer(raw_ids, dtype="<u4"), np.frombuffer(raw_offsets, dtype="<u8").astype(np.int64)
         )
@@ -95,19 +98,21 @@ def token_bytes(parts: dict) -> np.ndarray:
     return sizes
 
 
-def agrees_with(encoder: Encoder, reference: Encoder, texts: Sequence[str], cuts: Ragged) -> bool:
+def agrees_with(encoder: Encoder, reference: Encoder, texts: pa.Array, cuts: Ragged) -> bool:
     """Whether two encoders give the same ids and sentence starts on slices spread over the texts."""
     slices, slice_cuts = _slices(texts, cuts)
     ours, theirs = encoder.encode(slices, slice_cuts), reference.encode(slices, slice_cuts)
     return all(mine.equals(true) for mine, true in zip(ours, theirs, strict=True))
 
 
-def _slices(texts: Sequence[str], cuts: Ragged) -> tuple[list[str], Ragged]:
+def _slices(texts: pa.Array, cuts: Ragged) -> tuple[pa.Array, Ragged]:
     """Slices with their own cuts: at most CHECK_SLICES, from as many documents, each from another place."""
+    import pyarrow as pa
+
     step = max(1, -(-len(texts) // CHECK_SLICES))
     slices, slice_cuts = [], []
     for number in range(0, len(texts), step):
-        text = texts[number]
+        text = texts[number].as_py()
         spare = max(0, len(text) - CHECK_CHARACTERS)
         start = spare * (number // step) // CHECK_SLICES
         piece = text[start : start + CHECK_CHARACTERS]
@@ -115,4 +120,4 @@ def _slices(texts: Sequence[str], cuts: Ragged) -> tuple[list[str], Ragged]:
         own = cuts[number] - first
         slices.append(piece)
         slice_cuts.append(own[(own > 0) & (own < size)])
-    return slices, Ragged.of(slice_cuts)
+    return pa.array(slices, pa.string()), Ragged.of(slice_cuts)

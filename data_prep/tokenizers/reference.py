@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from data_prep.ragged import Ragged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Encoder(Protocol):
@@ -16,14 +19,14 @@ class Encoder(Protocol):
     name: str
     """Name of the encoder in the manifest's statistics."""
 
-    def encode(self, texts: Sequence[str], cuts: Ragged) -> tuple[Ragged, Ragged]:
+    def encode(self, texts: pa.Array, cuts: Ragged) -> tuple[Ragged, Ragged]:
         """Encode whole documents, without adding special tokens.
 
         Text that spells a special token, such as `<s>`, becomes ordinary tokens: what a corpus says can never
         pose as the system's own marks.
 
         Args:
-            texts: whole documents.
+            texts: [documents] string, whole documents.
             cuts: per document the UTF-8 byte offsets at which its sentences but the first begin; see
                 `sentences.py`.
 
@@ -47,14 +50,24 @@ class ReferenceEncoder:
         self.tokenizer.no_truncation()
         self.tokenizer.encode_special_tokens = True
 
-    def encode(self, texts: Sequence[str], cuts: Ragged) -> tuple[Ragged, Ragged]:
-        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    def encode(self, texts: pa.Array, cuts: Ragged) -> tuple[Ragged, Ragged]:
+        strings = texts.to_pylist()
+        encodings = self.tokenizer.encode_batch(strings, add_special_tokens=False)
         ids = [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
         starts = [
-            _sentence_starts(encoding.offsets, _to_characters(texts[number], cuts[number]))
+            _sentence_starts(encoding.offsets, _to_characters(strings[number], cuts[number]))
             for number, encoding in enumerate(encodings)
         ]
         return Ragged.of(ids), Ragged.of(starts)
+
+    def encode_with_ends(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """The ids (uint32) of a text, and the bytes up to the end of each token and of all before it (uint32)."""
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        sizes = [len(character.encode("utf-8")) for character in text]
+        bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)])
+        ends = np.array([end for _, end in encoding.offsets], dtype=np.int64)
+        reached = bounds[np.maximum.accumulate(ends)]
+        return np.array(encoding.ids, dtype=np.uint32), reached.astype(np.uint32)
 
 
 def _to_characters(text: str, byte_offsets: np.ndarray) -> np.ndarray:

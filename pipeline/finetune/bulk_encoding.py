@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 from tokenizers import Tokenizer
 
 from data_prep.ragged import Ragged
@@ -151,7 +152,7 @@ class _Bytes:
 
     def __call__(self, texts: Sequence[str]) -> Rows:
         no_cuts = Ragged(np.empty(0, dtype=np.int64), np.zeros(len(texts) + 1, dtype=np.int64))
-        ids, _ = self._encoder.encode(texts, no_cuts)
+        ids, _ = self._encoder.encode(pa.array(texts, pa.string()), no_cuts)
         data = np.frombuffer("".join(texts).encode("utf-8", "surrogatepass"), dtype=np.uint8)
         character = np.cumsum((data & 0xC0) != 0x80) - 1
         ends = np.cumsum(self._sizes[ids.values])

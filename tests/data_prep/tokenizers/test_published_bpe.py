@@ -6,6 +6,7 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from tokenizers import Tokenizer
@@ -52,7 +53,7 @@ def oracle(directory):
 
 
 def encode(encoder, text):
-    return encoder.encode([text], Ragged.of([np.empty(0, dtype=np.int64)]))[0][0].tolist()
+    return encoder.encode(pa.array([text]), Ragged.of([np.empty(0, dtype=np.int64)]))[0][0].tolist()
 
 
 @settings(max_examples=300, deadline=None)

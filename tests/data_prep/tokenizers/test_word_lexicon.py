@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from tokenizers import Tokenizer
@@ -31,7 +32,7 @@ def lexicon(trained):
 
 
 def encode(trained, text):
-    return ReferenceEncoder(trained).encode([text], Ragged.of([np.empty(0, dtype=np.int64)]))[0][0]
+    return ReferenceEncoder(trained).encode(pa.array([text]), Ragged.of([np.empty(0, dtype=np.int64)]))[0][0]
 
 
 def test_words_are_ids_by_frequency_and_others_are_spelled(trained, lexicon):

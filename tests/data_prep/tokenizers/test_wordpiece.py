@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from tokenizers import Tokenizer
@@ -103,7 +104,7 @@ def as_published():
 
 
 def encode(encoder, text):
-    return encoder.encode([text], Ragged.of([np.empty(0, dtype=np.int64)]))[0][0].tolist()
+    return encoder.encode(pa.array([text]), Ragged.of([np.empty(0, dtype=np.int64)]))[0][0].tolist()
 
 
 def oracle_ids(oracle, text):
