@@ -51,8 +51,9 @@ class WordCacheEncoder:
     name = "word_cache"
 
     def __init__(self, tokenizer_json: str, cache_bytes: int = CACHE_BYTES) -> None:
-        parts = orjson.loads(tokenizer_json)
         self._reference = ReferenceEncoder(tokenizer_json)
+        # As Hugging Face tokenizers has read it: its scores differ in the last bit, which decides between equals.
+        parts = orjson.loads(self._reference.tokenizer.to_str())
         steps = _normalizers(parts)
         self._by_grapheme = any(step["type"] == "Precompiled" for step in steps)
         self._characters = Characters(self._reference.tokenizer, frozenset(step["type"] for step in steps))

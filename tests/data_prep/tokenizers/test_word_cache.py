@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from data_prep.ragged import Ragged
 from data_prep.sentences import cut_sentences
@@ -135,6 +135,17 @@ def test_sentences_between_words_need_no_reference(trained, kind, monkeypatch):
         patch.setattr(ReferenceEncoder, "encode", forbidden)
         ours = fast.encode(pa.array(texts), cuts)
     assert all(mine.equals(true) for mine, true in zip(ours, expected, strict=True))
+
+
+def test_equal_segmentations_are_told_apart_by_the_same_rounding(trained):
+    tokenizer = Tokenizer.from_str(trained["unigram"])
+    scores = {"▁13": -9.517918586730957, ",": -3.0105206966400146, "55": -11.067779541015625}
+    scores |= {"<unk>": -1e6, "5": -8.060866355895996, "▁": -9.0, "▁0": -9.25}
+    tokenizer.model = models.Unigram(list(scores.items()), 3, False)
+    tokenizer_json = tokenizer.to_str()  # which Hugging Face tokenizers reads with other last bits
+    encoders = WordCacheEncoder(tokenizer_json), ReferenceEncoder(tokenizer_json)
+    texts = ["13,555 55,55,55 0555", *(",".join("5" * k for k in range(1, n)) for n in range(2, 20))]
+    assert_equal(encoders, texts, Ragged.of([np.empty(0, dtype=np.int64)] * len(texts)))
 
 
 def test_remembered_words_take_bounded_memory(trained):
