@@ -14,6 +14,7 @@ from pydantic import Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
+from data_prep.filters.phrases import LineScreen
 
 NOTICES = (
     "use cookies",
@@ -66,7 +67,7 @@ _COPYRIGHT_STARTS = "©", "(c)", "copyright"
 _COPYRIGHT = re.compile(r"(?:©|\(c\)|copyright\b).{0,20}?(?:19|20)\d\d")
 _LINK_SEPARATORS = re.compile(r"\s[|>»›·•/]\s|[|»›]")
 SEPARATORS = "|>»›·•/"
-_SEPARATOR = re.compile(f"[{SEPARATORS}]")
+"""The characters of which each of them holds one."""
 
 MAX_LINE_CHARACTERS = 1000
 """Longer lines are never boilerplate."""
@@ -99,10 +100,12 @@ def build(config: BoilerplateLinesConfig) -> Apply:
     notices = tuple(phrase.lower() for phrase in config.notices)
     commands = tuple(phrase.lower() for phrase in config.commands)
     most_words = max(config.max_command_words, config.max_notice_words)
-
-    starts = (*commands, *(_COPYRIGHT_STARTS if config.copyright else ()))
+    starts = _COPYRIGHT_STARTS if config.copyright else ()
+    screen = LineScreen((*notices, *commands, *starts), SEPARATORS, config.min_separators)
 
     def kind_of(line: str) -> str | None:
+        if not line or len(line) > MAX_LINE_CHARACTERS:
+            return None
         # No rule about phrases looks at lines of many words, and counting all of them costs.
         num_words = len(line.split(None, most_words))
         if num_words <= config.max_command_words and line.startswith(commands):
@@ -115,19 +118,12 @@ def build(config: BoilerplateLinesConfig) -> Apply:
         return "navigation" if _is_navigation(line, config) else None
 
     def apply(document: Document) -> Passed | Dropped:
-        lowered = document.text.lower()
-        # Most texts hold none of the phrases and separators, so that nearly all lines need no closer look.
-        is_suspect = any(phrase in lowered for phrase in notices)
-        may_navigate = bool(config.min_separators) and any(separator in lowered for separator in SEPARATORS)
-        kinds: dict[int, str] = {}
-        for number, line in enumerate(map(str.strip, lowered.split("\n"))):
-            if (is_suspect or line.startswith(starts) or (may_navigate and _SEPARATOR.search(line))) and (
-                0 < len(line) <= MAX_LINE_CHARACTERS and (kind := kind_of(line))
-            ):
-                kinds[number] = kind
+        suspects = screen.lines(document.text)
+        found = document.text.split("\n") if suspects else []
+        kinds = {number: kind for number in suspects if (kind := kind_of(found[number].strip().lower()))}
         if not kinds:
             return Passed(document)
-        text = "\n".join(line for number, line in enumerate(document.text.split("\n")) if number not in kinds)
+        text = "\n".join(line for number, line in enumerate(found) if number not in kinds)
         counts = Counter(kinds.values())
         return Passed.with_text(document, text, **counts) if text.strip() else Dropped("only_boilerplate")
 
@@ -135,10 +131,9 @@ def build(config: BoilerplateLinesConfig) -> Apply:
 
 
 def _is_navigation(line: str, config: BoilerplateLinesConfig) -> bool:
-    # Every separator is a character of this set, which is found much faster.
-    if not config.min_separators or len(_SEPARATOR.findall(line)) < config.min_separators:
+    if not config.min_separators:
         return False
     separators = len(_LINK_SEPARATORS.findall(line))
-    return separators >= config.min_separators and len(line.split()) < config.max_link_words * (
-        separators + 1
-    )
+    if separators < config.min_separators:
+        return False
+    return len(line.split()) < config.max_link_words * (separators + 1)

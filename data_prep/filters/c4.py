@@ -19,6 +19,7 @@ from pydantic import Field
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
 from data_prep.filters.files import file_identity, read_list
+from data_prep.filters.phrases import LineScreen
 from data_prep.filters.words import words
 
 POLICY_PHRASES = (
@@ -66,9 +67,16 @@ def build(config: C4Config) -> Apply:
     Raises:
         MissingInputError: the list of bad words is not there.
     """
-    holds_bad_word = _finder(read_list(config.bad_words, "bad_words"))
+    bad_words = read_list(config.bad_words, "bad_words")
+    holds_bad_word = _finder(bad_words)
     line_phrases = tuple(phrase.lower() for phrase in config.removed_phrases)
     page_phrases = tuple(phrase.lower() for phrase in config.dropped_phrases)
+    screen = LineScreen((*line_phrases, *page_phrases))
+    is_screened = all(phrase and "\n" not in phrase for phrase in page_phrases)
+
+    def may_hold_phrase(text: str) -> bool:
+        # Without a citation between them, words may stand together that did not before.
+        return not is_screened or (config.remove_citations and "[" in text) or bool(screen.lines(text))
 
     def problem(lowered: str) -> Dropped | None:
         if any(phrase in lowered for phrase in page_phrases):
@@ -77,11 +85,12 @@ def build(config: C4Config) -> Apply:
 
     def apply(document: Document) -> Passed | Dropped:
         found = _split(document.text, config)
-        lowered = "\n".join(found).lower()
-        phrases = [phrase for phrase in line_phrases if phrase in lowered]
+        is_suspect = bool(bad_words) or may_hold_phrase(document.text)
+        lowered = "\n".join(found).lower() if is_suspect else ""
+        phrases = [phrase for phrase in line_phrases if phrase in lowered] if is_suspect else []
         kept = [line for line in found if _is_prose(line, config) and not _holds_any(line, phrases)]
-        dropped = problem(lowered)
-        if not dropped and len(kept) < len(found):
+        dropped = problem(lowered) if is_suspect else None
+        if is_suspect and not dropped and len(kept) < len(found):
             # What stands together only now that a line between is gone counts too.
             dropped = problem("\n".join(kept).lower())
         if not dropped and not _enough_sentences(kept, config.min_sentences):

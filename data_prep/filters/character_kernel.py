@@ -22,17 +22,22 @@ def kinds_of(points: np.ndarray, kinds: np.ndarray) -> int:
 
 
 @njit(cache=True, nogil=True)
-def find_pair(points: np.ndarray, start: int, classes: np.ndarray, pairs: np.ndarray) -> int:
+def find_pair(
+    points: np.ndarray, start: int, classes: np.ndarray, pairs: np.ndarray, first_beginning: int
+) -> int:
     """The first place from `start` on where two neighbours are one of some pairs; -1 where there is none.
 
     Args:
         points: [characters] uint32 code points.
         classes: uint8 by code point; the last but one for all beyond, the last for the end of the text.
         pairs: [classes, classes] bool.
+        first_beginning: the first class that begins a pair.
     """
     beyond = np.int64(len(classes) - 2)
     for place in range(start, len(points)):
         own = classes[min(np.int64(points[place]), beyond)]
+        if own < first_beginning:
+            continue
         following = (
             classes[min(np.int64(points[place + 1]), beyond)]
             if place + 1 < len(points)
@@ -41,3 +46,43 @@ def find_pair(points: np.ndarray, start: int, classes: np.ndarray, pairs: np.nda
         if pairs[own, following]:
             return int(place)
     return -1
+
+
+@njit(cache=True, nogil=True)
+def mark_lines(
+    points: np.ndarray,
+    classes: np.ndarray,
+    transitions: np.ndarray,
+    ends: np.ndarray,
+    counted: np.ndarray,
+    least: int,
+    lines: np.ndarray,
+) -> int:
+    """Fill in the numbers of the lines in which a word of an automaton ends, a character of class 1 stands, or `least`
+    counted characters do; returns how many lines there are.
+
+    Args:
+        points: [characters] uint32 code points.
+        classes: uint16 by code point, the last for all beyond.
+        transitions: [states, classes] int32.
+        ends: [states] bool.
+        counted: [classes] bool.
+        lines: [lines] int64.
+    """
+    beyond = np.int64(len(classes) - 1)
+    state = count = line = num_marked = np.int64(0)
+    for place in range(len(points)):
+        point = np.int64(points[place])
+        if point == 10:
+            state = count = np.int64(0)
+            line += 1
+            continue
+        own = classes[min(point, beyond)]
+        state = np.int64(transitions[state, own])
+        count += counted[own]
+        if (ends[state] or own == 1 or (counted[own] and count >= least)) and (
+            num_marked == 0 or lines[num_marked - 1] != line
+        ):
+            lines[num_marked] = line
+            num_marked += 1
+    return int(num_marked)

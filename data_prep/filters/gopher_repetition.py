@@ -85,14 +85,12 @@ def _paragraphs(text: str, num_lines: int) -> list[str]:
 
 
 def _ngram_shares(found: WordSpans, config: GopherRepetitionConfig) -> Iterator[tuple[str, float, float]]:
-    from data_prep.filters.word_counts_kernel import ngram_characters
+    from data_prep.filters.word_counts_kernel import repeated_characters
 
     tops, repeats = config.top_ngram_characters, config.duplicate_ngram_characters
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.lengths)])
     longest = max([*tops, *repeats], default=1)
     top, repeated = np.zeros((2, longest + 1), np.int64)
-    ngram_characters(found.numbers(), before, top, repeated)
-    size = max(int(before[-1]), 1)
+    size = max(repeated_characters(found.points, found.places, found.ends, top, repeated), 1)
     for n in sorted({*tops, *repeats}):
         if n in tops:
             yield f"top_{n}_gram", int(top[n]) / size, tops[n]

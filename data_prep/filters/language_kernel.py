@@ -9,8 +9,11 @@ from numba import njit
 
 LANES = 16
 """Rows of weights are padded to a multiple of so many languages, which processors add up at once."""
-OVERLAP = 16
+PARTS = 8
+"""Parts of a text that are read at a time."""
+OVERLAP = 8
 """Bytes after which the automaton is in the same state wherever it began: no feature is longer."""
+_CACHE_LINE = 64
 
 
 @njit(cache=True)
@@ -32,7 +35,8 @@ def walk(
 ) -> None:
     """Fill in the feature that ends at each byte of a text, or -1.
 
-    Four quarters are read at a time, because every step waits for a look-up in a table that is larger than the caches.
+    Several parts of the text are read at a time, because every step waits for a look-up in a table that is larger than
+    the caches.
 
     Args:
         text: [n] uint8 bytes.
@@ -41,30 +45,28 @@ def walk(
         feature_of: [states] int32: the feature that is complete in a state, or -1.
         features: [n] int32.
     """
-    size = len(text) // 4
-    a = b = c = d = np.int64(0)
-    for i in range(max(0, size - OVERLAP), size):
-        b = np.int64(next_state[first_of_row[b] + np.int64(text[i])])
-    for i in range(max(0, 2 * size - OVERLAP), 2 * size):
-        c = np.int64(next_state[first_of_row[c] + np.int64(text[i])])
-    for i in range(max(0, 3 * size - OVERLAP), 3 * size):
-        d = np.int64(next_state[first_of_row[d] + np.int64(text[i])])
-    for i in range(size):
-        a = np.int64(next_state[first_of_row[a] + np.int64(text[i])])
-        b = np.int64(next_state[first_of_row[b] + np.int64(text[size + i])])
-        c = np.int64(next_state[first_of_row[c] + np.int64(text[2 * size + i])])
-        d = np.int64(next_state[first_of_row[d] + np.int64(text[3 * size + i])])
-        features[i], features[size + i] = feature_of[a], feature_of[b]
-        features[2 * size + i], features[3 * size + i] = feature_of[c], feature_of[d]
-    for i in range(4 * size, len(text)):
-        d = np.int64(next_state[first_of_row[d] + np.int64(text[i])])
-        features[i] = feature_of[d]
+    size = len(text) // PARTS
+    states = np.zeros(PARTS, np.int64)
+    for step in range(-OVERLAP if size > OVERLAP else 0, size if size > OVERLAP else 0):
+        for part in range(PARTS):
+            place = part * size + step
+            if place >= 0:
+                states[part] = next_state[first_of_row[states[part]] + np.int64(text[place])]
+                if step >= 0:
+                    features[place] = feature_of[states[part]]
+    state = states[PARTS - 1]
+    for place in range(PARTS * size if size > OVERLAP else 0, len(text)):
+        state = np.int64(next_state[first_of_row[state] + np.int64(text[place])])
+        features[place] = feature_of[state]
 
 
 # Holding the interpreter's lock makes `counts`, which is zero between calls, safe to share.
 @njit(cache=True)
 def add_up(
-    features: np.ndarray,
+    text: np.ndarray,
+    next_state: np.ndarray,
+    first_of_row: np.ndarray,
+    feature_of: np.ndarray,
     weights: np.ndarray,
     weight_step: np.float32,
     factors: np.ndarray,
@@ -76,19 +78,24 @@ def add_up(
     The sums are taken in the order in which features occur first, whose rounding tests and corpora have seen.
 
     Args:
-        features: [n] int32 that `walk` filled in; overwritten.
+        text, next_state, first_of_row, feature_of: as `walk` has them.
         weights: [features, languages] uint8: log probabilities, negated, in steps of `weight_step`.
         factors: float32 that `count_factors` gives.
         counts: [features] int32 zeros, and zeros again afterwards.
         scores: [languages] float32.
     """
-    num_found = np.int64(0)
+    features = np.empty(len(text), np.int32)
+    walk(text, next_state, first_of_row, feature_of, features)
+    num_found = touched = np.int64(0)
     for i in range(len(features)):
         feature = features[i]
         if feature >= 0:
             if counts[feature] == 0:
                 features[num_found] = feature
                 num_found += 1
+                # Asks for the weights long before they are needed.
+                for first in range(0, weights.shape[1], _CACHE_LINE):
+                    touched += weights[feature, first]
             counts[feature] += 1
     for k in range(num_found):
         feature, count = features[k], counts[features[k]]
@@ -101,4 +108,4 @@ def add_up(
         own = weights[feature]
         for language in range(len(scores)):
             scores[language] += factor * np.float32(own[language])
-    return int(num_found)
+    return int(num_found) if touched >= 0 else -1

@@ -29,7 +29,7 @@ def load_py3langid() -> tuple[list[str], Scores]:
     """The labels of the model that comes with py3langid, a few twice (languages of two scripts), and its scores."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    from data_prep.filters.language_kernel import LANES, add_up, count_factors, walk
+    from data_prep.filters.language_kernel import LANES, add_up, count_factors
 
     model = LanguageIdentifier.from_model_file(MODEL_FILE)
     next_state = np.asarray(model.tk_nextmove, np.uint32)
@@ -44,13 +44,13 @@ def load_py3langid() -> tuple[list[str], Scores]:
     del negated
     prior = np.zeros(weights.shape[1], np.float32)
     prior[:num_labels] = model.nb_pc
+    automaton = next_state, first_of_row, feature_of
     counts, factors = np.zeros(len(weights), np.int32), count_factors(COUNTS, step)
 
     def score(text: str) -> np.ndarray | None:
         encoded = np.frombuffer(_as_trained(text), np.uint8)
-        features, scores = np.empty(len(encoded), np.int32), prior.copy()
-        walk(encoded, next_state, first_of_row, feature_of, features)
-        if not add_up(features, weights, step, factors, counts, scores):
+        scores = prior.copy()
+        if not add_up(encoded, *automaton, weights, step, factors, counts, scores):
             return None
         return scores[:num_labels] / np.float32(np.sqrt(len(encoded)))
 

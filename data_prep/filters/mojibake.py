@@ -31,8 +31,9 @@ def find_suspect(points: np.ndarray, start: int) -> int:
 
 
 @cache
-def _pairs() -> tuple[np.ndarray, np.ndarray]:
-    """([code points + 2] uint8 classes of characters, [classes, classes] bool: which may follow each other)."""
+def _pairs() -> tuple[np.ndarray, np.ndarray, int]:
+    """([code points + 2] uint8 classes of characters, [classes, classes] bool: which may follow each other, the first
+    class that begins a pair)."""
     from ftfy.badness import BADNESS_RE
 
     every = "".join(map(chr, range(_BEYOND + 1)))
@@ -44,7 +45,8 @@ def _pairs() -> tuple[np.ndarray, np.ndarray]:
     )
     assert len(examples) <= 256
     pairs = (firsts[:, examples].T.astype(np.int32) @ seconds[:, examples]) > 0
-    return classes.astype(np.uint8), pairs
+    # Classes are sorted by the pairs that they begin: first those of most characters, which begin none.
+    return classes.astype(np.uint8), pairs, int(np.argmax(pairs.any(axis=1)))
 
 
 def _alternatives(pattern: str) -> list[list[tuple[str, bool]]]:

@@ -22,29 +22,26 @@ def number_words(points: np.ndarray, places: np.ndarray, ends: np.ndarray, numbe
     while size < 2 * len(places):
         size *= 2
     mask = np.uint64(size - 1)
-    # Of every slot: the number of a word, the place of its first occurrence, and the high half of its hash.
-    slots, firsts = np.full(size, -1, np.int64), np.empty(size, np.int64)
-    checks = np.empty(size, np.uint32)
+    slots = np.full(size, -1, np.int32)
+    # Of every number: the word's first occurrence, and the high half of its hash.
+    firsts, checks = np.empty(len(places), np.int64), np.empty(len(places), np.uint32)
     count = np.int64(0)
     for word in range(len(places)):
         place, end = places[word], ends[word]
         value = _GOLDEN
         for k in range(place, end):
-            value = (value ^ np.uint64(points[k])) * _GOLDEN
-            value ^= value >> _SHIFT
-        check = np.uint32(value >> _SHIFT)
-        slot = value & mask
+            value = (value + np.uint64(points[k])) * _GOLDEN
+        value = (value ^ (value >> _SHIFT)) * _GOLDEN
+        check, slot = np.uint32(value >> _SHIFT), value & mask
         while True:
-            number = slots[slot]
+            number = np.int64(slots[slot])
             if number < 0:
-                slots[slot], firsts[slot], checks[slot] = count, word, check
-                numbers[word] = count
+                slots[slot], firsts[count], checks[count], numbers[word] = count, word, check, count
                 count += 1
                 break
-            if checks[slot] == check:
-                first = firsts[slot]
-                other = places[first]
-                same = ends[first] - other == end - place
+            if checks[number] == check:
+                other = places[firsts[number]]
+                same = ends[firsts[number]] - other == end - place
                 k = np.int64(0)
                 while same and k < end - place:
                     same = points[other + k] == points[place + k]
@@ -72,35 +69,36 @@ def ngram_characters(numbers: np.ndarray, before: np.ndarray, top: np.ndarray, r
     """
     num_words = len(numbers)
     starts, groups = np.arange(num_words), numbers.copy()
-    size = np.int64(16)
+    size, shift = np.int64(16), np.uint64(60)
     while size < 2 * num_words:
         size *= 2
-    keys, ids = np.full(size, -1, np.int64), np.empty(size, np.int64)
-    used, counts = np.empty(num_words, np.int64), np.empty(num_words, np.int64)
+        shift -= np.uint64(1)
+    slots = np.full(size, -1, np.int32)
+    # Of every n-gram: its slot, its key, and how often it occurs.
+    used, keys = np.empty(num_words, np.int64), np.empty(num_words, np.int64)
+    counts = np.empty(num_words, np.int32)
     for n in range(2, len(top)):
-        mask, num_groups, num_used = np.uint64(size - 1), np.int64(0), np.int64(0)
-        kept = np.int64(0)
+        mask, num_groups, kept = np.uint64(size - 1), np.int64(0), np.int64(0)
         for i in range(len(starts)):
             start = starts[i]
             if start + n > num_words:
                 break
             # Both factors are below the number of words, so a pair is one int64 and equal pairs are equal n-grams.
             key = groups[i] * num_words + numbers[start + n - 1]
-            slot = np.uint64(key) * _GOLDEN
-            slot = (slot ^ (slot >> _SHIFT)) & mask
-            while keys[slot] >= 0 and keys[slot] != key:
+            slot = (np.uint64(key) * _GOLDEN) >> shift
+            group = np.int64(slots[slot])
+            while group >= 0 and keys[group] != key:
                 slot = (slot + np.uint64(1)) & mask
-            if keys[slot] < 0:
-                keys[slot], ids[slot] = key, num_groups
-                used[num_used] = slot
-                counts[num_groups] = 0
-                num_used += 1
+                group = np.int64(slots[slot])
+            if group < 0:
+                group = num_groups
+                slots[slot], used[group], keys[group], counts[group] = group, slot, key, 0
                 num_groups += 1
-            groups[i] = ids[slot]
-            counts[ids[slot]] += 1
+            groups[i] = group
+            counts[group] += 1
             kept += 1
-        for k in range(num_used):
-            keys[used[k]] = -1
+        for group in range(num_groups):
+            slots[used[group]] = -1
         best, best_count, best_size = np.int64(-1), np.int64(1), np.int64(0)
         done, inside, num_left = np.int64(0), np.int64(0), np.int64(0)
         # From here on `used` tells which n-grams have occurred.
@@ -128,6 +126,24 @@ def ngram_characters(numbers: np.ndarray, before: np.ndarray, top: np.ndarray, r
         top[n] = inside
         if num_left == 0:
             break
+
+
+@njit(cache=True, nogil=True)
+def repeated_characters(
+    points: np.ndarray, places: np.ndarray, ends: np.ndarray, top: np.ndarray, repeated: np.ndarray
+) -> int:
+    """Number the words of a text and fill in `top` and `repeated` as `ngram_characters` does; returns the characters of
+    all words.
+
+    Args:
+        points, places, ends: as `number_words` has them.
+    """
+    numbers, before = np.empty(len(places), np.int64), np.zeros(len(places) + 1, np.int64)
+    number_words(points, places, ends, numbers)
+    for word in range(len(places)):
+        before[word + 1] = before[word] + ends[word] - places[word]
+    ngram_characters(numbers, before, top, repeated)
+    return int(before[-1])
 
 
 @njit(cache=True, nogil=True)
@@ -183,16 +199,13 @@ def count_runs(points: np.ndarray, classes: np.ndarray) -> tuple[int, int]:
     """
     beyond = np.int64(len(classes) - 1)
     runs, lettered = np.int64(0), np.int64(0)
-    in_run = has_letter = False
+    was_inside = has_letter = False
     for place in range(len(points)):
         own = classes[min(np.int64(points[place]), beyond)]
-        if own == 1:
-            in_run = has_letter = False
-            continue
-        if not in_run:
-            runs += 1
-            in_run = True
-        if own == 2 and not has_letter:
-            lettered += 1
-            has_letter = True
+        # Without branches, which no processor could foretell.
+        is_inside, is_letter = own != 1, own == 2
+        runs += is_inside & (not was_inside)
+        lettered += is_letter & (not has_letter)
+        has_letter = is_inside & (has_letter | is_letter)
+        was_inside = is_inside
     return int(runs), int(lettered)

@@ -37,14 +37,6 @@ class WordSpans:
         """[words] int64 characters of each."""
         return self.ends - self.places
 
-    def numbers(self) -> np.ndarray:
-        """[words] int64: equal numbers for words that are written alike, in order of first occurrence."""
-        from data_prep.filters.word_counts_kernel import number_words
-
-        numbers = np.empty(len(self), np.int64)
-        number_words(self.points, self.places, self.ends, numbers)
-        return numbers
-
     def count_listed(self, listed: ListedWords, enough: int) -> int:
         """How many of the listed words occur; counting stops at `enough`."""
         from data_prep.filters.word_counts_kernel import count_listed

@@ -67,12 +67,13 @@ def find_emails(text: str) -> Spans:
     found = []
     if any(sign in text for sign in _AT_SIGNS):
         found += [span for at in _AT.finditer(text) if (span := _around(text, at.span(), _LOCALS, _DOMAIN))]
-    if " AT " in text or "@" in text:
+    # A search for a word with spaces around it stops at every space.
+    if "@" in text or ("AT" in text and " AT " in text):
         found += _spaced_out(text)
     for at in _bracketed(text):
         if span := _around(text, at.span(), (_HIDDEN_LOCAL,), _HIDDEN_DOMAIN):
             found.append(span)
-    if " dot " in text or " DOT " in text:
+    if any(word in text and f" {word} " in text for word in ("dot", "DOT")):
         found += _spelled_out(text)
     end = 0
     for start, stop in sorted(found):

@@ -22,6 +22,8 @@ def find_runs(
     num_runs = digits = first = last = np.int64(0)
     for place in range(len(points) + 1):
         own = classes[min(np.int64(points[place]), beyond)] if place < len(points) else np.uint8(0)
+        if own != 1 and not digits:
+            continue
         if own == 1 and digits and place - last - 1 <= most_between:
             digits += 1
             last = place
@@ -40,24 +42,18 @@ def find_ibans(points: np.ndarray, classes: np.ndarray, places: np.ndarray) -> i
 
     Args:
         points: [characters] uint32 code points.
-        classes: [128] uint8: 1 for digits, 2 for capitals, 3 for small letters.
+        classes: [129] uint8 by code point, the last for all beyond: 1 for digits, 2 for capitals, 3 for small letters.
         places: [characters // 4 + 1] int64.
     """
-    count, before = np.int64(0), np.uint8(0)
+    count, beyond = np.int64(0), np.uint32(len(classes) - 1)
     for place in range(len(points) - 3):
-        point = points[place]
-        own = classes[point] if point < 128 else np.uint8(0)
-        if own == 2 and before == 0:
-            second, third, fourth = points[place + 1], points[place + 2], points[place + 3]
-            if (
-                second < 128
-                and classes[second] == 2
-                and third < 128
-                and classes[third] == 1
-                and fourth < 128
-                and classes[fourth] == 1
-            ):
-                places[count] = place
-                count += 1
-        before = own
+        if (
+            classes[min(points[place], beyond)] == 2
+            and classes[min(points[place + 1], beyond)] == 2
+            and classes[min(points[place + 2], beyond)] == 1
+            and classes[min(points[place + 3], beyond)] == 1
+            and (place == 0 or classes[min(points[place - 1], beyond)] == 0)
+        ):
+            places[count] = place
+            count += 1
     return int(count)

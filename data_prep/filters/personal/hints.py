@@ -49,8 +49,8 @@ def _digits_and_separators(separators: str) -> np.ndarray:
 
 @cache
 def _ascii_classes() -> np.ndarray:
-    """[128] uint8: 1 for digits, 2 for capitals, 3 for small letters."""
-    classes = np.zeros(128, np.uint8)
+    """[128 + 1] uint8: 1 for digits, 2 for capitals, 3 for small letters."""
+    classes = np.zeros(129, np.uint8)
     for number, (first, last) in enumerate(("09", "AZ", "az"), start=1):
         classes[ord(first) : ord(last) + 1] = number
     return classes

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.filters.gopher_repetition import GopherRepetitionConfig, _shares, duplicates
-from data_prep.filters.word_counts_kernel import ngram_characters
+from data_prep.filters.word_counts_kernel import number_words, repeated_characters
 from data_prep.filters.words import word_spans
 
 
@@ -95,11 +95,12 @@ def test_limits_without_sense_are_refused(bench, limits: dict[int, float]):
 @given(st.lists(st.sampled_from(["a", "b", "cc", "漢", "A", "e\u0301"]), max_size=40))
 def test_characters_in_repeated_ngrams_are_those_that_brute_force_finds(words: list[str]):
     found = word_spans(" ".join(words))
-    numbers = found.numbers()
+    numbers = np.empty(len(found), np.int64)
+    number_words(found.points, found.places, found.ends, numbers)
     assert numbers.tolist() == [list(dict.fromkeys(words)).index(word) for word in words]
-    before = np.concatenate([[0], np.cumsum(found.lengths)])
     top, repeated = np.zeros((2, 9), np.int64)
-    ngram_characters(numbers, before, top, repeated)
+    size = repeated_characters(found.points, found.places, found.ends, top, repeated)
+    assert size == sum(map(len, words))
     for n in range(2, 9):
         grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
         counts = Counter(grams)

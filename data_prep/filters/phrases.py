@@ -1,0 +1,87 @@
+"""Which lines of a text may hold one of some phrases, in capitals or not, from one pass over its characters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from data_prep.filters.words import points_of
+
+_CASED = 0x20000
+"""Beyond lie no letters with capitals."""
+_SIGMAS = str.maketrans("ς", "σ")
+"""Which of the two a capital becomes depends on what stands around it."""
+
+
+class LineScreen:
+    """Finds lines for a closer look: all that hold a phrase, or enough of some characters, and hardly any others."""
+
+    def __init__(self, phrases: Sequence[str], characters: str = "", least: int = 0) -> None:
+        """
+        Args:
+            phrases: in lower case.
+            least: how many of `characters` a line must hold; 0 for no such rule.
+        """
+        spelt = [phrase.translate(_SIGMAS) for phrase in phrases]
+        alphabet = {letter: number for number, letter in enumerate(sorted({*"".join(spelt), *characters}), 2)}
+        self._classes = _classes(alphabet)
+        words = [[alphabet[letter] for letter in phrase] for phrase in spelt]
+        self._transitions, self._ends = _automaton(words, len(alphabet) + 2)
+        self._counted = np.zeros(len(alphabet) + 2, bool)
+        self._counted[[alphabet[character] for character in characters]] = least > 0
+        self._least = least
+
+    def lines(self, text: str) -> list[int]:
+        """Numbers of the lines, which line feeds end."""
+        from data_prep.filters.character_kernel import mark_lines
+
+        numbers = np.empty(text.count("\n") + 1, np.int64)
+        arrays = self._classes, self._transitions, self._ends, self._counted
+        return numbers[: mark_lines(points_of(text), *arrays, self._least, numbers)].tolist()
+
+
+def _classes(alphabet: dict[str, int]) -> np.ndarray:
+    """[code points + 1] uint16: of each character the number of its small letter, 0 for all others and beyond, and 1
+    for a capital that becomes several characters."""
+    found = [(place, alphabet[small]) for place, small in enumerate(_small_letters()) if small in alphabet]
+    found += [(place, 1) for place, small in enumerate(_small_letters()) if len(small) > 1]
+    found += [(ord(letter), number) for letter, number in alphabet.items()]
+    classes = np.zeros(max(place for place, _ in found) + 2, np.uint16)
+    for place, number in found:
+        classes[place] = number
+    return classes
+
+
+@cache
+def _small_letters() -> list[str]:
+    """Of every code point its small letter."""
+    return [chr(place).lower().translate(_SIGMAS) for place in range(_CASED)]
+
+
+def _automaton(words: list[list[int]], num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The automaton of Aho and Corasick (1975): ([states, classes] int32, [states] bool: whether a word ends there)."""
+    children: list[dict[int, int]] = [{}]
+    ends = [False]
+    for word in words:
+        state = 0
+        for letter in word:
+            if letter not in children[state]:
+                children[state][letter] = len(children)
+                children.append({})
+                ends.append(False)
+            state = children[state][letter]
+        ends[state] = True
+    transitions = np.zeros((len(children), num_classes), np.int32)
+    waiting = [(0, 0)]
+    for state, fallback in waiting:
+        # Without a letter of its own, a state goes on as the longest ending of what was read does.
+        own = children[state].items()
+        below = [(child, int(transitions[fallback, letter]) if state else 0) for letter, child in own]
+        transitions[state] = transitions[fallback]
+        for letter, child in own:
+            transitions[state, letter] = child
+        ends[state] |= ends[fallback]
+        waiting += below
+    return transitions, np.array(ends)
