@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from cluster import logs
 
+_MIB = 1 << 20
 PLAIN_INTERVAL_S = 10.0
 """Seconds between two plain lines."""
 
@@ -32,6 +35,23 @@ def progress(title: str, total: int) -> Iterator[Advance]:
         yield from _bar(title, total)
     else:
         yield from _lines(title, total)
+
+
+@contextmanager
+def transfer(title: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show the progress of a transfer in MiB. Yields the function that reports bytes, from any thread."""
+    lock, done, shown = threading.Lock(), 0, 0
+    with progress(f"{title}, MiB", math.ceil(size_bytes / _MIB)) as advance:
+
+        def tell(count: int) -> None:
+            nonlocal done, shown
+            with lock:
+                done += count
+                if more := math.ceil(done / _MIB) - shown:
+                    advance(more)
+                shown += more
+
+        yield tell
 
 
 def _bar(title: str, total: int) -> Iterator[Advance]:

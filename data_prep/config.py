@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from cluster.artefacts.places import UriSetting
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.dedup.config import DedupConfig
 from data_prep.filters import AnyFilter
@@ -23,7 +24,11 @@ class PreparationConfig(BaseModel):
     name: str = Field(min_length=1)
     """Name of this data, for people."""
     out: Path
-    """Directory that will hold `documents/`, `dedup/`, `tokenizer/`, `tokens/` and what leads to them."""
+    """Directory that will hold `documents/`, `dedup/`, `tokenizer/`, `tokens/` and what leads to them, on a file system
+    that all workers share."""
+    publish: UriSetting | None = None
+    """An fsspec URI, such as s3://bucket/corpus, that the finished artefacts are copied to; null copies nothing. Holds
+    no credentials."""
     sources: tuple[AnySource, ...] = Field(min_length=1)
     """Where the text comes from, in the order in which it is stored."""
     min_characters: int = Field(default=200, ge=0)

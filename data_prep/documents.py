@@ -16,9 +16,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cluster.artefacts.confined import inside
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import Manifest
+from cluster.artefacts.places import Place
 from cluster.artefacts.storage import open_artefact
+from cluster.copies import local_copy, manifest_at
 from data_prep.document import Document
 from data_prep.layout import DOCUMENTS, REPAIR
 from data_prep.repeated_ids import named_by_place
@@ -176,14 +179,14 @@ def _name_by_place(table: pa.Table, repeats: np.ndarray) -> pa.Table:
 class DocumentStore:
     """The committed documents of a preparation."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path
+    def __init__(self, place: Place, manifest: Manifest) -> None:
+        self.place = place
         self.manifest = manifest
-        self.files = [entry.under(path) for entry in manifest.files if entry.path.endswith(".parquet")]
+        self._files = [entry.path for entry in manifest.files if entry.path.endswith(".parquet")]
 
     @classmethod
-    def open(cls, path: Path, *, verify: bool = True) -> DocumentStore:
-        """Open the documents in `path`.
+    def open(cls, place: Place, *, verify: bool = True) -> DocumentStore:
+        """Open the documents at a place; the shards of those at a URI are copied to this machine when they are read.
 
         Args:
             verify: hash every file; otherwise only their sizes are compared.
@@ -191,7 +194,22 @@ class DocumentStore:
         Raises:
             CorruptArtefactError: names every damaged file.
         """
-        return cls(path, open_artefact(path, kind=DOCUMENTS, deep=verify, repair=REPAIR))
+        if isinstance(place, Path):
+            return cls(place, open_artefact(place, kind=DOCUMENTS, deep=verify, repair=REPAIR))
+        manifest = manifest_at(place)
+        if manifest is None:
+            raise CorruptArtefactError(f"There are no documents at {place}.", next_step=REPAIR)
+        return cls(place, manifest)
+
+    @property
+    def num_shards(self) -> int:
+        """How many files hold the documents."""
+        return len(self._files)
+
+    def file(self, shard: int) -> Path:
+        """The file of a shard on this machine."""
+        name = self._files[shard]
+        return inside(local_copy(self.place, kind=DOCUMENTS, only=[name]), name)
 
     def read_selected(self, shard: int, selection: Selection) -> Iterator[Document]:
         """The selected documents of a shard, in order, their texts without the removed spans.
@@ -199,7 +217,7 @@ class DocumentStore:
         Raises:
             CorruptArtefactError: the file is not readable Parquet.
         """
-        path = self.files[shard]
+        path = self.file(shard)
         try:
             for table in read_selected(path, SCHEMA.names, selection):
                 for row in table.to_pylist():

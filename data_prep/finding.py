@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cluster.artefacts.errors import CorruptArtefactError
+from cluster.copies import beside, local_copy
 from data_prep.documents import DocumentStore, read_row_groups
 from data_prep.layout import DOCUMENTS
 from data_prep.selection import read_selection
@@ -56,9 +57,11 @@ def find_numbers(store: TokenStore, wanted: Wanted) -> tuple[np.ndarray, list[Co
     copies: list[Copy] = []
     if wanted.uris or wanted.texts:
         first = 0
-        for shard, path in enumerate(DocumentStore.open(store.path.parent / DOCUMENTS, verify=False).files):
-            kept = read_selection(store.path.parent / store.selection_kind, shard).rows
-            for row, copy in _fitting(path, wanted):
+        documents = DocumentStore.open(beside(store.path, DOCUMENTS), verify=False)
+        selections = local_copy(beside(store.path, store.selection_kind))
+        for shard in range(documents.num_shards):
+            kept = read_selection(selections, shard).rows
+            for row, copy in _fitting(documents.file(shard), wanted):
                 place = int(np.searchsorted(kept, row))
                 if place < len(kept) and kept[place] == row:
                     found.append(np.array([first + place]))
@@ -67,7 +70,7 @@ def find_numbers(store: TokenStore, wanted: Wanted) -> tuple[np.ndarray, list[Co
             first += len(kept)
         if first != store.num_documents:
             raise CorruptArtefactError(
-                f"The documents beside {store.path} are not the ones that were tokenised."
+                f"The documents beside {store.place} are not the ones that were tokenised."
             )
     return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *found])), copies
 

@@ -20,12 +20,13 @@ from pathlib import Path
 
 from cluster.artefacts.lease import exclusive
 from cluster.artefacts.manifest import Manifest
-from cluster.artefacts.storage import storage_errors
+from cluster.artefacts.storage import is_committed, storage_errors
+from cluster.publication import Copied, push
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_checks import check_inputs
 from data_prep.inputs import group_inputs, hash_inputs, list_inputs
-from data_prep.layout import TOKENS
+from data_prep.layout import STAGES, TOKENS
 from data_prep.stages.collect import collect
 from data_prep.stages.decontaminate import decontaminate
 from data_prep.stages.deduplicate import deduplicate
@@ -74,7 +75,7 @@ def prepare(
         TooManyRejectsError: more than `max_rejects` inputs are unreadable; finished shards are kept.
         ConfigError: `out` holds other data and `replace` is False, the tokenizer cannot be used, or
             `decontaminate` names what `evaluation_texts` does not give.
-        StorageError: the file system refused, or another preparation is writing to `out`.
+        StorageError: the file system or the store refused, or another preparation is writing to `out`.
     """
     check_inputs(config, evaluation_texts)
     with _workspace(config, replace) as job:
@@ -85,7 +86,21 @@ def prepare(
         if config.takedown is not None:
             selection = take_down(job, documents, selection, read_ids(config.takedown))
         tokens = tokenize(job, documents, selection, tokenizer)
+        if config.publish is not None:
+            publish(config.out, config.publish, replace=replace)
     return Prepared(config.out, documents, dedup, selection, tokenizer, tokens)
+
+
+def publish(out: Path, uri: str, *, replace: bool = False, again: bool = False) -> list[Copied]:
+    """Copy the committed artefacts of a preparation to a URI, in the order in which they are made; `work/` stays.
+
+    Arguments and errors: as `cluster.publication.push`.
+    """
+    return [
+        push(out / stage, f"{uri}/{stage}", replace=replace, again=again)
+        for stage in STAGES
+        if is_committed(out / stage)
+    ]
 
 
 def prepare_tokenizer(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster.artefacts.errors import ClozeError
-from cluster.artefacts.manifest import read_manifest
 from cluster.artefacts.storage import contents_of
+from cluster.copies import beside, manifest_at
 from data_prep.document import Document
 from data_prep.layout import DOCUMENTS
 from data_prep.sources.streams import Gap, read_chunks
@@ -55,7 +55,8 @@ def trace_document(store: TokenStore, number: int, max_bytes: int = 4000) -> Pro
 
 def _source_path(store: TokenStore, uri: str) -> str | None:
     """The input of the documents whose path ends in `uri`, the file's name below its pattern."""
-    inputs = read_manifest(store.path.parent / DOCUMENTS).inputs
+    documents = manifest_at(beside(store.path, DOCUMENTS))
+    inputs = documents.inputs if documents else ()
     return next((entry.uri for entry in inputs if f"/{entry.uri}".endswith(f"/{uri}")), None)
 
 

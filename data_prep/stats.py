@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.places import Place, as_place, inner, outer
 from cluster.artefacts.shard_log import summarize_log
-from cluster.artefacts.storage import is_committed
+from cluster.copies import manifest_at
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, STAGES
 from data_prep.token_store import TokenStore
 
@@ -33,7 +33,7 @@ def describe_store(store: TokenStore) -> dict[str, Any]:
     log of each says of speed and memory. `near_duplicates`: which share of them was to be found (see
     `describe_bands`), where they were removed.
     """
-    out = store.path.parent
+    out = outer(as_place(store.place))
     recorded = store.manifest.stats
     earlier = _earlier_counts(out)
     everything = np.ones(store.num_documents, dtype=bool)
@@ -41,7 +41,7 @@ def describe_store(store: TokenStore) -> dict[str, Any]:
     source_numbers, sources = store.sources()
     lang_numbers, langs = store.langs()
     return {
-        "path": str(store.path),
+        "path": store.place,
         "fingerprint": store.fingerprint,
         "vocab_size": store.vocab_size,
         "dtype": store.dtype.name,
@@ -59,9 +59,16 @@ def describe_store(store: TokenStore) -> dict[str, Any]:
         },
         "filters": {name: found for name, own in earlier.items() if name and (found := _filters(own))},
         "left_out": _left_out(out),
-        "stages": {stage: summary for stage in STAGES if (summary := summarize_log(out / stage))},
+        "stages": _speeds(out),
         **_near_duplicates(out),
     }
+
+
+def _speeds(out: Place) -> dict[str, Any]:
+    """The summaries of the stages' logs, which are read where they were written only."""
+    if not isinstance(out, Path):
+        return {}
+    return {stage: summary for stage in STAGES if (summary := summarize_log(out / stage))}
 
 
 def _describe(store: TokenStore, chosen: np.ndarray, kept_bytes: int) -> dict[str, Any]:
@@ -89,13 +96,12 @@ def _bytes_by_lang(recorded: Mapping[str, Any]) -> dict[str, int]:
     return {name.removeprefix(prefix): count for name, count in recorded.items() if name.startswith(prefix)}
 
 
-def _earlier_counts(out: Path) -> dict[str, dict[str, int]]:
+def _earlier_counts(out: Place) -> dict[str, dict[str, int]]:
     """Counts of the earlier stages, by source; over all sources under the empty name."""
     counts: dict[str, dict[str, int]] = {"": {}}
     for stage in _EARLIER:
-        if not is_committed(out / stage):
+        if not (stats := _stats(out, stage)):
             continue
-        stats = read_manifest(out / stage).stats
         for name, own in [("", stats), *stats.get("sources", {}).items()]:
             found = {key: value for key, value in own.items() if isinstance(value, int)}
             so_far = counts.setdefault(name, {})
@@ -105,13 +111,19 @@ def _earlier_counts(out: Path) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _near_duplicates(out: Path) -> dict[str, Any]:
-    stats = read_manifest(out / DEDUP).stats if is_committed(out / DEDUP) else {}
+def _stats(out: Place, stage: str) -> dict[str, Any]:
+    """The statistics of a stage; none where it is not there."""
+    manifest = manifest_at(inner(out, stage))
+    return manifest.stats if manifest else {}
+
+
+def _near_duplicates(out: Place) -> dict[str, Any]:
+    stats = _stats(out, DEDUP)
     return {"near_duplicates": stats["near"]} if "near" in stats else {}
 
 
-def _left_out(out: Path) -> dict[str, Any]:
-    return read_manifest(out / DOCUMENTS).stats.get("left_out", {}) if is_committed(out / DOCUMENTS) else {}
+def _left_out(out: Place) -> dict[str, Any]:
+    return _stats(out, DOCUMENTS).get("left_out", {})
 
 
 def _counts(own: Mapping[str, int]) -> dict[str, int]:

@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest
+from cluster.artefacts.places import Place, is_uri
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of, open_artefact
+from cluster.copies import beside, committed_at, local_copy, place_of
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TAKEDOWN, TOKENIZER_FILE, TOKENS
 from data_prep.token_files import TokenFile, categories, spanning
@@ -71,7 +73,7 @@ class TokenStore:
     """The tokenised documents of one preparation. Pickles as its path: workers map the files anew."""
 
     path: Path
-    """Directory of the store."""
+    """Directory of the store, or of the copy of it on this machine."""
     manifest: Manifest
     fingerprint: str
     """Equal for equal tokens on any machine."""
@@ -104,10 +106,11 @@ class TokenStore:
         self._categories: dict[str, tuple[np.ndarray, list[str]]] = {}
 
     @classmethod
-    def open(cls, path: Path, *, verify: bool = True, seen: SeenFiles | None = None) -> TokenStore:
+    def open(cls, path: Place, *, verify: bool = True, seen: SeenFiles | None = None) -> TokenStore:
         """Open the store at `path`, or the one under a preparation's output directory.
 
         Args:
+            path: a directory, or a URI, whose files are copied to this machine first.
             verify: hash every file (a few GB/s); otherwise only their sizes are compared.
             seen: files that need not be hashed again; those that are right are added.
 
@@ -115,6 +118,9 @@ class TokenStore:
             MissingInputError: there is no token store at `path`, or another artefact.
             CorruptArtefactError: the store is damaged; names every damaged file.
         """
+        if isinstance(path, str) and is_uri(path):
+            # Whatever changed since it was fetched is hashed there.
+            path, verify = local_copy(committed_at(path, TOKENS), kind=TOKENS, verify=verify), False
         path = Path(path)
         if not (path / MANIFEST_NAME).exists() and (path / TOKENS / MANIFEST_NAME).exists():
             path = path / TOKENS
@@ -129,8 +135,13 @@ class TokenStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path,)
 
+    @property
+    def place(self) -> str:
+        """Directory of the store, or the URI that `path` is a copy of."""
+        return place_of(self.path)
+
     def __repr__(self) -> str:
-        return f"TokenStore({str(self.path)!r}, {self.num_documents:,} documents, {self.num_tokens:,} tokens)"
+        return f"TokenStore({self.place!r}, {self.num_documents:,} documents, {self.num_tokens:,} tokens)"
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
@@ -286,11 +297,12 @@ class TokenStore:
         from data_prep.documents import DocumentStore
         from data_prep.selection import read_selection
 
-        documents = DocumentStore.open(self.path.parent / DOCUMENTS, verify=False)
+        documents = DocumentStore.open(beside(self.path, DOCUMENTS), verify=False)
+        selections = local_copy(beside(self.path, self.selection_kind))
         shards = self._file_number(numbers)
         for shard in np.unique(shards).tolist():
             rows = numbers[shards == shard] - self._first_of_file[shard]
-            selection = read_selection(self.path.parent / self.selection_kind, shard)
+            selection = read_selection(selections, shard)
             yield from documents.read_selected(shard, selection.take(rows))
 
     def document_and_removed(self, document: int) -> tuple[Document, Document, np.ndarray]:
@@ -305,9 +317,9 @@ class TokenStore:
 
         number = range(self.num_documents)[document]
         shard = int(self._file_number(number))
-        selection = read_selection(self.path.parent / self.selection_kind, shard)
+        selection = read_selection(local_copy(beside(self.path, self.selection_kind)), shard)
         own = selection.take(np.array([self._row(number)]))
-        documents = DocumentStore.open(self.path.parent / DOCUMENTS, verify=False)
+        documents = DocumentStore.open(beside(self.path, DOCUMENTS), verify=False)
         (whole,) = documents.read_selected(shard, own.with_whole_texts())
         if not len(own.spans):
             return whole, whole, own.spans

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
-from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest
+from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
+from cluster.artefacts.places import Place, inner, outer
+from cluster.artefacts.remote import Remote
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.artefacts.storage import Damage, find_damage, is_committed
+from cluster.copies import manifest_at
+from cluster.publication import find_published
 from data_prep.layout import REPAIR, STAGES, WORK
 
 _MARKS = (SHARD_RECORDS.directory_name, "state.json", "trainer.json", "scores.json")
@@ -21,7 +26,7 @@ _MARKS = (SHARD_RECORDS.directory_name, "state.json", "trainer.json", "scores.js
 class Health:
     """The result of verifying one artefact."""
 
-    path: Path
+    path: Place
     kind: str
     fingerprint: str
     """Empty when the manifest itself is damaged."""
@@ -30,16 +35,19 @@ class Health:
     damages: tuple[Damage, ...]
 
 
-def examine(path: Path) -> list[Health]:
+def examine(place: Place) -> list[Health]:
     """Hash every file of an artefact, or of all artefacts under a preparation's output directory, those in `work/` and
     the records of shards among them. Logs of speeds carry no hash.
 
     Stages that are not finished are not reported. They are made under hidden names: a directory that has a stage's name
-    and no manifest has lost it.
+    and no manifest has lost it. Files at a URI are read through the network, and nothing of them is kept.
 
     Raises:
-        MissingInputError: there is no artefact at or under `path`.
+        MissingInputError: there is no artefact at or under `place`.
     """
+    if isinstance(place, str):
+        return [_examine_remote(f"{place}/{name}".rstrip("/")) for name in find_published(place)]
+    path = place
     work = sorted(one for one in (path / WORK).glob("[!.]*") if one.is_dir())
     stages = [
         one for one in (*(path / name for name in STAGES), *work) if one.is_dir() and any(one.iterdir())
@@ -52,34 +60,33 @@ def examine(path: Path) -> list[Health]:
     return [_examine_one(directory) for directory in found]
 
 
-def verify_preparation(path: Path) -> list[dict[str, Any]]:
+def verify_preparation(place: Place) -> list[dict[str, Any]]:
     """Like `examine`, for those who need the data to be good.
 
     Returns:
         Per artefact `name`, `path`, `kind`, `fingerprint`, `files` and `size_bytes`.
 
     Raises:
-        MissingInputError: there is no artefact at or under `path`.
+        MissingInputError: there is no artefact at or under `place`.
         CorruptArtefactError: names every damaged file.
     """
-    healths = examine(path)
+    healths = examine(place)
     damaged = [
-        f"  {health.path / damage.path}: {damage.reason}" for health in healths for damage in health.damages
+        f"  {inner(health.path, damage.path)}: {damage.reason}"
+        for health in healths
+        for damage in health.damages
     ]
     if damaged:
         num_files = sum(health.num_files for health in healths)
         broken = [health.path for health in healths if health.damages]
-        # Finished artefacts do not need it, so a preparation that is confirmed does not make it again.
-        only_work = all(one.parent == path / WORK for one in broken)
-        removal = f"rm -r {shlex.join(map(str, broken))}  (it only led to the other artefacts, which verify)"
         raise CorruptArtefactError(
-            f"{len(damaged)} damaged files under {path}:\n" + "\n".join(damaged),
+            f"{len(damaged)} damaged files under {place}:\n" + "\n".join(damaged),
             kept=f"{num_files - len(damaged)} of {num_files} files verify",
-            next_step=removal if only_work else REPAIR,
+            next_step=_remedy(place, broken),
         )
     return [
         {
-            "name": str(health.path.relative_to(path)) if health.path != path else health.kind,
+            "name": str(health.path).removeprefix(f"{place}/") if health.path != place else health.kind,
             "path": str(health.path),
             "kind": health.kind,
             "fingerprint": health.fingerprint,
@@ -90,17 +97,41 @@ def verify_preparation(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def _remedy(place: Place, broken: Sequence[Place]) -> str:
+    if isinstance(place, str):
+        return f"write it again from where it was made: cloze push DIRECTORY {broken[0]} --again"
+    # Finished artefacts do not need it, so a preparation that is confirmed does not make it again.
+    if all(outer(one) == place / WORK for one in broken):
+        return f"rm -r {shlex.join(map(str, broken))}  (it only led to the other artefacts, which verify)"
+    return REPAIR
+
+
+def _examine_remote(uri: str) -> Health:
+    try:
+        manifest = manifest_at(uri)
+    except CorruptArtefactError as error:
+        return Health(uri, uri.rpartition("/")[2], "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
+    assert manifest is not None, "it was found by its manifest"
+    found = Remote.open(uri).download("", manifest.files, None)
+    return _health(uri, manifest, [damage for damage in found if damage is not None])
+
+
 def _examine_one(directory: Path) -> Health:
     try:
         manifest = read_manifest(directory)
     except CorruptArtefactError as error:
         return Health(directory, directory.name, "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
     shards = [entry.path for entry in manifest.files if entry.rows is not None]
+    found = [*find_damage(directory, manifest), *SHARD_RECORDS.find_damage(directory, shards)]
+    return _health(directory, manifest, found)
+
+
+def _health(place: Place, manifest: Manifest, damages: Sequence[Damage]) -> Health:
     return Health(
-        path=directory,
+        path=place,
         kind=manifest.kind,
         fingerprint=manifest.fingerprint,
         num_files=len(manifest.files),
         size_bytes=sum(entry.size_bytes for entry in manifest.files),
-        damages=(*find_damage(directory, manifest), *SHARD_RECORDS.find_damage(directory, shards)),
+        damages=tuple(damages),
     )

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from cluster.artefacts.errors import StorageError
 
+CACHE_VARIABLE = "CLOZE_CACHE"
+"""Environment variable that names the directory for copies; ~/.cache/cloze where it is not set."""
 SOCKET_PATH_BYTES = 107
 """The kernel's limit on the path of a Unix socket."""
 RAY_NAME = "r"
@@ -27,6 +29,12 @@ _BELOW = len(f"/{RAY_NAME}/session_2026-01-01_00-00-00_000000_4194304/sockets/pl
 """Length of the path that Ray adds to its directory."""
 _LOCK_NAME = "in-use"
 _FALLBACK = Path("/tmp")
+
+
+def cache_directory() -> Path:
+    """Directory for copies of remote files: CLOZE_CACHE, else ~/.cache/cloze, else one for temporary files."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else private_cache()
 
 
 def private_cache() -> Path:

@@ -205,6 +205,18 @@ def commit(
     manifest = make_manifest(kind, config=config, inputs=inputs, files=entries, stats=stats or {})
     with storage_errors(directory):
         manifest = write_manifest(staging, manifest)
+    put_in_place(staging, directory, entries)
+    return manifest
+
+
+def put_in_place(staging: Path, directory: Path, entries: Sequence[FileEntry]) -> None:
+    """Rename a staging directory that has its manifest, durably; an artefact or a directory of the user that is there
+    makes way.
+
+    Raises:
+        StorageError: the file system refused; `staging` is left as it is.
+    """
+    with storage_errors(directory):
         # A journal writes what many threads wait for at once.
         for_files(lambda entry: _fsync(entry.under(staging)), entries)
         _fsync(staging)
@@ -220,7 +232,16 @@ def commit(
     for old in directory.parent.glob(f".{directory.name}.replaced*"):
         with suppress(OSError):
             remove_tree(old)
-    return manifest
+
+
+def find_artefacts(root: Path) -> Iterator[Path]:
+    """Directories with a manifest at or below `root`, by name; neither the insides of artefacts nor hidden directories
+    are looked into."""
+    for directory, below, files in os.walk(root):
+        if MANIFEST_NAME in files:
+            below.clear()
+            yield Path(directory)
+        below[:] = sorted(name for name in below if not name.startswith("."))
 
 
 def remove_tree(path: Path) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster.artefacts.manifest import read_manifest
-from cluster.artefacts.storage import is_committed
+from cluster.copies import beside, manifest_at
 from data_prep.document import Document
 from data_prep.hashing import hash_strings
 from data_prep.layout import DOCUMENTS
@@ -44,7 +43,7 @@ def render_report(store: TokenStore, facts: Mapping[str, Any]) -> str:
             *([("Languages", facts["languages"])] if len(facts["languages"]) > 1 else []),
         ],
         plots=_plots(store, facts),
-        dropped=_dropped_examples(store.path.parent),
+        dropped=_documents_stats(store).get("dropped_examples", []),
         samples=_sampled(store),
         excerpt=EXCERPT_CHARACTERS,
     )
@@ -60,17 +59,17 @@ def _plots(store: TokenStore, facts: Mapping[str, Any]) -> dict[str, str]:
 
 def _sampled(store: TokenStore) -> list[Document]:
     """The documents with the lowest hashed ids, so that every run shows the same."""
-    if not is_committed(store.path.parent / DOCUMENTS):
+    if not _documents_stats(store):
         return []
     hashes = hash_strings(store.doc_ids(), salt=SAMPLE_SALT)
     chosen = np.sort(np.argsort(hashes, kind="stable")[:SAMPLED_DOCUMENTS])
     return list(store.documents(chosen))
 
 
-def _dropped_examples(out: Path) -> list[dict[str, Any]]:
-    if not is_committed(out / DOCUMENTS):
-        return []
-    return read_manifest(out / DOCUMENTS).stats.get("dropped_examples", [])
+def _documents_stats(store: TokenStore) -> dict[str, Any]:
+    """The statistics of the documents beside a store; none where they are gone."""
+    manifest = manifest_at(beside(store.path, DOCUMENTS))
+    return manifest.stats if manifest else {}
 
 
 def _number(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_file, hash_json
+from cluster.copies import place_of_file
 from cluster.runtime import node_cpus
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Deferred, Shard
@@ -41,7 +42,7 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         published = find_tokenizer(wanted.path)
         function, split = convert_tokenizer, ConversionSplit(published, wanted.lowercase)
         inputs = [
-            InputEntry(kind="source-file", uri=str(file), fingerprint=hash_file(file)[0])
+            InputEntry(kind="source-file", uri=place_of_file(file), fingerprint=hash_file(file)[0])
             for file in published.files
         ]
         settings = {"kind": wanted.kind, "format": published.format, "lowercase": wanted.lowercase}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+
+from cluster.artefacts.places import PlaceSetting
 
 
 class _Config(BaseModel):
@@ -109,9 +110,10 @@ class PretrainedTokenizer(_Config):
     """Use a tokenizer that exists, so that the tokens fit another preparation or a published model."""
 
     kind: Literal["pretrained"] = "pretrained"
-    path: Path
+    path: PlaceSetting
     """A `tokenizer.json` of Hugging Face tokenizers, a SentencePiece `.model`, or a directory with one of them, with
-    GPT-2's `encoder.json` and `vocab.bpe` (or `vocab.json` and `merges.txt`), or with BERT's `vocab.txt`."""
+    GPT-2's `encoder.json` and `vocab.bpe` (or `vocab.json` and `merges.txt`), or with BERT's `vocab.txt`; or the fsspec
+    URI of a preparation, its tokenizer or its tokens."""
     lowercase: bool | Literal["auto"] = "auto"
     """Whether a `vocab.txt` is one of lower-cased text without accents. `auto`: it is when no entry holds a
     capital letter, special tokens and unused entries aside."""

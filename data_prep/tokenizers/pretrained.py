@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
+from cluster.artefacts.places import Place, is_uri
+from cluster.copies import committed_at, local_copy
 from cluster.shards import ShardResult
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE
 from data_prep.tokenizers import byte_level_bpe, wordpiece
@@ -26,6 +28,8 @@ class Published:
     format: str
     """A name in `FORMATS`."""
     files: tuple[Path, ...]
+    uri: str | None = None
+    """Where `files` are copied from; other machines have copies of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +80,16 @@ _LAYOUTS = (
 _BY_SUFFIX = MappingProxyType({".model": "SentencePiece", ".txt": "WordPiece", ".json": "tokenizer.json"})
 
 
-def find_tokenizer(path: Path) -> Published:
-    """The tokenizer that `path` is or holds.
+def find_tokenizer(path: Place) -> Published:
+    """The tokenizer that a place is or holds; at a URI, an artefact's.
 
     Raises:
         MissingInputError: there is none.
     """
+    if isinstance(path, str) and is_uri(path):
+        copy = local_copy(committed_at(path, TOKENIZER), only=[TOKENIZER_FILE])
+        return replace(find_tokenizer(copy / TOKENIZER_FILE), uri=path)
+    path = Path(path)
     if path.is_dir():
         # A preparation has its tokenizer in a directory of that name.
         for directory, (name, files) in itertools.product((path, path / TOKENIZER), _LAYOUTS):
@@ -127,11 +135,12 @@ def convert_tokenizer(split: ConversionSplit, path: Path) -> ShardResult:
     """
     from tokenizers import Tokenizer
 
-    data = read_tokenizer(split.published, split.lowercase)
-    check_tokenizer(Tokenizer.from_str(data), split.published.files[0])
+    published = find_tokenizer(split.published.uri) if split.published.uri else split.published
+    data = read_tokenizer(published, split.lowercase)
+    check_tokenizer(Tokenizer.from_str(data), published.files[0])
     stats = {}
-    if split.published.format == "SentencePiece":
-        model = split.published.files[0].read_bytes()
+    if published.format == "SentencePiece":
+        model = published.files[0].read_bytes()
         stats = check_conversion(
             model, data, probe_texts(model), "name a tokenizer.json that was published with the model"
         )

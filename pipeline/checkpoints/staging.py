@@ -29,10 +29,10 @@ from cluster.artefacts.manifest import (
     signed,
     write_durably,
 )
+from cluster.artefacts.remote import Remote
 from cluster.artefacts.signatures import is_signing
 from cluster.artefacts.storage import Damage, commit, storage_errors
 from pipeline.checkpoints.checkpoint import KIND, checkpoint_name, staging_path
-from pipeline.checkpoints.remote import Remote
 
 PARTS_DIRECTORY = "parts"
 """Markers of the ranks, and their shares of files, while a checkpoint is written; removed before the commit."""

@@ -19,7 +19,8 @@ import xxhash
 
 from cluster.artefacts.errors import ClozeError, CorruptArtefactError, StorageError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest, write_durably
-from cluster.artefacts.private import private_cache
+from cluster.artefacts.private import cache_directory
+from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import Damage, find_damage, open_artefact, remove_tree, storage_errors
 from pipeline.checkpoints.checkpoint import (
     CHECKPOINT_NAME,
@@ -35,16 +36,12 @@ from pipeline.checkpoints.checkpoint import (
     step_of,
     unlisted,
 )
-from pipeline.checkpoints.remote import Remote
 from pipeline.checkpoints.staging import Staging, staging_of, wrong_sizes
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.stored_settings import StoredSettings
 
 if TYPE_CHECKING:
     from pipeline.runs.config import PretrainConfig
-
-CACHE_VARIABLE = "CLOZE_CACHE"
-"""Environment variable that names the directory for copies; ~/.cache/cloze where it is not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +283,3 @@ def open_store(place: str, name: str) -> CheckpointStore:
         cache_directory() / "checkpoints" / xxhash.xxh3_64_hexdigest(f"{place.rstrip('/')}/{name}".encode())
     )
     return CheckpointStore(copies, remote)
-
-
-def cache_directory() -> Path:
-    """Directory for copies of remote files: CLOZE_CACHE, else ~/.cache/cloze, else one for temporary files."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen) if chosen else private_cache()

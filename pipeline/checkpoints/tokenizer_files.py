@@ -12,9 +12,9 @@ from pathlib import Path
 import orjson
 
 from cluster.artefacts.errors import ReferenceNotFoundError
+from cluster.artefacts.private import cache_directory
 from cluster.artefacts.storage import storage_errors
 from pipeline.checkpoints.hub import CONFIG_FILE, TOKENIZER_FILES, VOCABULARY_FILES
-from pipeline.checkpoints.store import cache_directory
 
 TOKENIZER_FILE = "tokenizer.json"
 

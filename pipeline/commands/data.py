@@ -34,7 +34,12 @@ data_app.command()(download)
 data_app.command()(inspect)
 data_app.command()(find)
 
-Store = Annotated[Path, typer.Argument(help="Directory of a preparation (its `out`) or of one artefact.")]
+Store = Annotated[
+    str,
+    typer.Argument(
+        help="A preparation (its `out`) or one artefact: a directory or a URI.", show_default=False
+    ),
+]
 
 
 _DUPLICATES = ("duplicates", "paragraph_duplicates", "near_duplicates")
@@ -94,9 +99,10 @@ def prepare(
 def verify(store: Store, as_json: Json = False) -> None:
     """Hash every file of a preparation (of `work/` and the shards' records too) or of one artefact; exit code 20
     when one is damaged. Logs of speeds carry no hash."""
+    from cluster.artefacts.places import as_place
     from data_prep.verify import verify_preparation
 
-    verified = verify_preparation(store)
+    verified = verify_preparation(as_place(store))
     if as_json:
         print_json(verified)
     else:
@@ -105,7 +111,12 @@ def verify(store: Store, as_json: Json = False) -> None:
 
 
 @data_app.command()
-def rejects(store: Store, as_json: Json = False) -> None:
+def rejects(
+    store: Annotated[
+        Path, typer.Argument(help="Directory of a preparation (its `out`).", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
     """List what could not be read: source, file, byte and reason. Also of a preparation that is not finished."""
     from dataclasses import asdict
 
@@ -128,11 +139,12 @@ def stats(
     as_json: Json = False,
 ) -> None:
     """Documents, tokens, sentences and lengths of a token store: as a whole, per source and per language."""
+    from cluster.artefacts.places import as_place
     from data_prep.stats import describe_store
     from data_prep.token_store import TokenStore
 
     require_place(html)
-    opened = TokenStore.open(store, verify=False)
+    opened = TokenStore.open(as_place(store), verify=False)
     warn_of_damage([opened])
     found = describe_store(opened)
     if html is not None:

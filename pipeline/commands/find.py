@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def find(
-    stores: Annotated[list[Path], typer.Argument(help="Token stores, or directories of preparations.")],
+    stores: Annotated[list[str], typer.Argument(help="Token stores, or preparations: directories or URIs.")],
     ids: Annotated[list[str] | None, typer.Option("--id", help="Id of a document; repeatable.")] = None,
     uris: Annotated[
         list[str] | None, typer.Option("--uri", help="Source file, as documents name it; repeatable.")
@@ -40,6 +40,7 @@ def find(
     Steps are exact and found without making a sample again. Exit code 23 when no document fits.
     """
     from cluster.artefacts.errors import ReferenceNotFoundError
+    from cluster.artefacts.places import as_place
     from data_prep.finding import Wanted, find_numbers
     from data_prep.token_store import TokenStore
     from pipeline.inspection.exposure import exposure_of
@@ -48,13 +49,13 @@ def find(
     wanted = Wanted(tuple(ids or ()), tuple(uris or ()), tuple(texts or ()))
     if wanted == Wanted():
         raise typer.BadParameter("name documents by --id, --uri or --text")
-    opened = [TokenStore.open(path, verify=False) for path in stores]
+    opened = [TokenStore.open(as_place(place), verify=False) for place in stores]
     warn_of_damage(opened)
     found = [(store, *find_numbers(store, wanted)) for store in opened]
     documents = [row for store, numbers, _ in found for row in _documents(store, numbers.tolist())]
-    copies = [{"store": str(store.path), **asdict(copy)} for store, _, own in found for copy in own]
+    copies = [{"store": store.place, **asdict(copy)} for store, _, own in found for copy in own]
     if not documents and not copies:
-        raise ReferenceNotFoundError(f"No document of {', '.join(map(str, stores))} fits.")
+        raise ReferenceNotFoundError(f"No document of {', '.join(stores)} fits.")
     if list_file is not None:
         with list_file.open("a", encoding="utf-8") as stream:
             stream.writelines(f"{doc_id}\n" for doc_id in sorted({row["doc_id"] for row in documents}))
@@ -82,7 +83,7 @@ def _documents(store: TokenStore, numbers: list[int]) -> list[dict[str, Any]]:
         asdict(places[0, number])
         | {
             "tokens": int(store.lengths[number]),
-            "store": str(store.path),
+            "store": store.place,
             "fingerprint": store.fingerprint,
             "number": number,
         }

@@ -31,8 +31,11 @@ _MAX_SHOWN_DOCUMENTS = 60
 
 def inspect(
     store: Annotated[
-        Path | None,
-        typer.Argument(help="A token store, or the YAML of a pre-training run.", show_default=False),
+        str | None,
+        typer.Argument(
+            help="A token store (a directory or a URI), or the YAML of a pre-training run.",
+            show_default=False,
+        ),
     ] = None,
     overrides: Overrides = None,
     sample: Annotated[int, typer.Option(help="Number of the training sample; 0 is the first.")] = 0,
@@ -76,7 +79,7 @@ def inspect(
     if run is not None:
         if (step is None) == (data_step is None):
             raise typer.BadParameter("an update is named by --run RUN with --step N or --data-step N")
-        changed = (*([] if store is None else [str(store)]), *(overrides or ()))
+        changed = (*([] if store is None else [store]), *(overrides or ()))
         _show_step(run, step, data_step, changed, micro_batch, texts, runs_dir, as_json)
         return
     if store is None or texts or any(one is not None for one in (step, data_step, micro_batch)):
@@ -246,40 +249,41 @@ def _piece_as_dict(piece: InspectedPiece) -> dict[str, Any]:
     }
 
 
-def _pretrain_config(path: Path, overrides: tuple[str, ...], objective: str | None) -> Any:
+def _pretrain_config(name: str, overrides: tuple[str, ...], objective: str | None) -> Any:
     from pipeline.config.loading import load_config, validate, with_overrides
     from pipeline.objectives.registry import OBJECTIVES
     from pipeline.runs.config import PretrainConfig
 
-    if path.suffix in (".yaml", ".yml"):
+    if name.endswith((".yaml", ".yml")):
         chosen = (f"objective.kind={objective}",) if objective else ()
-        return load_config(PretrainConfig, path, (*chosen, *overrides))
+        return load_config(PretrainConfig, Path(name), (*chosen, *overrides))
     kind = objective or "mlm"
     networks = OBJECTIVES[kind].NETWORKS if kind in OBJECTIVES else ("encoder",)
     # Samples are cut before any network reads them: this one takes pairs, and any length.
     limitless = {"positions": "rotary", "num_segments": 2} if networks != ("elmo",) else {}
     plain = {
         "name": "inspect",
-        "data": {"stores": [{"path": str(path)}]},
+        "data": {"stores": [{"path": name}]},
         "model": {"network": networks[0], **limitless},
         "objective": {"kind": kind},
         "batch": {"sequence_length": 128, "samples": 1, "micro_batch_size": 1},
         "steps": 1,
         "optimizer": {"lr": 1e-3},
     }
-    return validate(PretrainConfig, with_overrides(PretrainConfig, plain, overrides, str(path)), str(path))
+    return validate(PretrainConfig, with_overrides(PretrainConfig, plain, overrides, name), name)
 
 
-def _show_document(path: Path, number: int, as_json: bool) -> None:
+def _show_document(name: str, number: int, as_json: bool) -> None:
     from cluster.artefacts.errors import ReferenceNotFoundError
+    from cluster.artefacts.places import as_place
     from data_prep.provenance import trace_document
     from data_prep.token_store import TokenStore
 
-    store = TokenStore.open(path, verify=False)
+    store = TokenStore.open(as_place(name), verify=False)
     warn_of_damage([store])
     if not 0 <= number < store.num_documents:
         raise ReferenceNotFoundError(
-            f"{path} has documents 0 to {store.num_documents - 1}; there is no document {number}."
+            f"{name} has documents 0 to {store.num_documents - 1}; there is no document {number}."
         )
     found = trace_document(store, number)
     document = found.document

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def submission(
     scores: Annotated[
-        list[Path], typer.Argument(help="Directories of artefacts of scores.", show_default=False)
+        list[str], typer.Argument(help="Scores, in directories or at URIs.", show_default=False)
     ],
     out: Annotated[Path, typer.Option("--out", help="The zip file to write.")] = Path("submission.zip"),
     seed: Annotated[
@@ -29,9 +29,10 @@ def submission(
     from cluster.artefacts.manifest import write_durably
     from cluster.artefacts.storage import storage_errors
     from pipeline.finetune.report.leaderboard import make_archive
+    from pipeline.finetune.scores import split_scores
 
     require_place(out)
-    archive = make_archive(scores, seed)
+    archive = make_archive([split_scores(one)[0] for one in scores], seed)
     with storage_errors(out):
         write_durably(out, archive.content)
     if as_json:

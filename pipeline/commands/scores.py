@@ -23,7 +23,8 @@ def register(app: typer.Typer) -> None:
 
 def show(
     scores: Annotated[
-        str, typer.Argument(help="Directory of scores, or SCORES@TRAINING.", show_default=False)
+        str,
+        typer.Argument(help="Scores, in a directory or at a URI, or SCORES@TRAINING.", show_default=False),
     ],
     trial: Annotated[
         str | None, typer.Option(help="The training whose errors are shown; else the first one.")
@@ -36,6 +37,9 @@ def show(
     """Show scores, and the worst errors of a training with their texts."""
     import dataclasses
 
+    from cluster.artefacts.errors import MissingInputError
+    from cluster.artefacts.places import folded_uri
+    from cluster.copies import place_of
     from pipeline.finetune.report.errors import worst_of
     from pipeline.finetune.report.page import render_page
     from pipeline.finetune.report.scores import ScoresDirectory
@@ -44,6 +48,8 @@ def show(
 
     require_place(html)
     directory, named = split_scores(scores)
+    if uri := folded_uri(directory):
+        raise MissingInputError(f"There are no scores at {uri}.", next_step="cloze finetune list URI")
     opened = ScoresDirectory.open(directory)
     shown = Trial.of(opened.score(trial or named))
     found = worst_of(opened.lines(shown), errors)
@@ -52,7 +58,7 @@ def show(
     if as_json:
         print_json(
             {
-                "directory": str(directory),
+                "directory": place_of(directory),
                 "scores": [score.model_dump(mode="json") for score in opened.scores],
                 "trial": shown.name,
                 "errors": [dataclasses.asdict(error) for error in found],
@@ -69,14 +75,15 @@ def show(
 
 def list_(
     directory: Annotated[
-        Path, typer.Argument(help="Directory of scores, such as a configuration's `out`.")
-    ] = Path("finetuned"),
+        str, typer.Argument(help="Directory or URI with scores, such as a configuration's `out`.")
+    ] = "finetuned",
     as_json: Json = False,
 ) -> None:
     """List all scores below a directory, the newest first; damaged ones are named."""
+    from cluster.artefacts.places import as_place
     from pipeline.finetune.report.listing import list_scores
 
-    found = list_scores(directory)
+    found = list_scores(as_place(directory))
     if as_json:
         print_json([_as_dict(each) for each in found])
         return

@@ -25,7 +25,7 @@ tokenizer_app = typer.Typer(help="Train, try and compare tokenizers.", no_args_i
 
 _ACCEPTED = (
     "a tokenizer.json, a SentencePiece .model, a vocab.txt, or a directory (such as a token store) with one of them"
-    " or with GPT-2's encoder.json and vocab.bpe"
+    " or with GPT-2's encoder.json and vocab.bpe, or the URI of an artefact"
 )
 
 
@@ -61,16 +61,17 @@ def train(
 
 @tokenizer_app.command()
 def encode(
-    tokenizer: Annotated[Path, typer.Argument(help=f"What to encode with: {_ACCEPTED}.")],
+    tokenizer: Annotated[str, typer.Argument(help=f"What to encode with: {_ACCEPTED}.")],
     text: Annotated[str, typer.Argument(help="The text to encode.")],
     as_json: Json = False,
 ) -> None:
     """Show how a tokenizer cuts a text."""
     from tokenizers import Tokenizer
 
+    from cluster.artefacts.places import as_place
     from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 
-    loaded = Tokenizer.from_str(read_tokenizer(find_tokenizer(tokenizer)))
+    loaded = Tokenizer.from_str(read_tokenizer(find_tokenizer(as_place(tokenizer))))
     encoded = loaded.encode(text, add_special_tokens=False)
     if as_json:
         print_json({"ids": encoded.ids, "tokens": encoded.tokens, "offsets": encoded.offsets})
@@ -85,7 +86,7 @@ def encode(
 @tokenizer_app.command()
 def compare(
     text: Annotated[Path, typer.Argument(help="A text file in UTF-8; its lines are encoded one by one.")],
-    tokenizers: Annotated[list[Path], typer.Argument(help=f"What to compare; each is {_ACCEPTED}.")],
+    tokenizers: Annotated[list[str], typer.Argument(help=f"What to compare; each is {_ACCEPTED}.")],
     as_json: Json = False,
 ) -> None:
     """Measure tokenizers side by side on a text: lengths, unknown tokens, round trips, speed on one core."""
@@ -93,10 +94,11 @@ def compare(
     os.environ["RAYON_NUM_THREADS"] = "1"
     from dataclasses import asdict
 
+    from cluster.artefacts.places import as_place
     from data_prep.tokenizers.compare import fit
     from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 
-    loaded = {str(path): read_tokenizer(find_tokenizer(path)) for path in tokenizers}
+    loaded = {name: read_tokenizer(find_tokenizer(as_place(name))) for name in tokenizers}
     lines = _read_lines(text)
     fits = {name: asdict(fit(data, lines)) for name, data in loaded.items()}
     if as_json:

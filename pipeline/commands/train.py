@@ -124,7 +124,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
 
     import torch
 
-    from cluster.artefacts.storage import is_committed
+    from cluster.copies import is_on_this_machine, is_there
     from models.initialization import without_memory
     from models.weights import count_parameters
     from pipeline.checkpoints.references import resolve_model
@@ -132,7 +132,10 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     from pipeline.objectives.outside import resolve_references
     from pipeline.objectives.registry import build_model
 
-    missing = [str(store.path) for store in config.data.stores if not is_committed(store.path)]
+    places = [store.path for store in config.data.stores]
+    missing = [place for place in places if not is_there(place)]
+    # Only a start fetches tokens.
+    elsewhere = [place for place in places if place not in missing and not is_on_this_machine(place)]
     offloaded = config.zero.offload_optimizer is not None
     plan: dict[str, Any] = {
         "name": config.name,
@@ -146,10 +149,11 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         "ZeRO stage": config.zero.stage,
         "precision": config.precision,
         "optimizer": " or ".join(config.optimizer.implementations(offloaded=offloaded)),
-        "stores to prepare first": ", ".join(missing) or "none",
+        "stores to prepare first": ", ".join(map(str, missing)) or "none",
+        **({"stores to fetch": ", ".join(map(str, elsewhere))} if elsewhere else {}),
     }
     vocab_size = config.model.vocab_size
-    if not missing:
+    if not missing and not elsewhere:
         from pipeline.runs.inputs import open_inputs
 
         inputs = open_inputs(config, verify=False, resolve=resolve_model)

@@ -19,6 +19,7 @@ from pipeline.commands import (
     leaderboard,
     metrics,
     models,
+    places,
     plan,
     probe,
     prompt,
@@ -35,6 +36,7 @@ from pipeline.commands import (
 
 app = typer.Typer(
     name="cloze",
+    cls=places.LocalPaths,
     help="Pre-train language models from raw text to task scores: Ray, DeepSpeed, Arrow and MLflow as one system.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -61,6 +63,7 @@ for module in (
     top,
     checkpoints,
     models,
+    places,
     jobs,
     describe,
     support_bundle,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputError
+from cluster.artefacts.places import folded_uri
 from pipeline.config.members import TAG_FIELDS, fields_of, members_in, tags_of
 from pipeline.config.problems import nearest, problems_of
 from pipeline.config.shipped import find_shipped, names_of_shipped
@@ -60,11 +61,33 @@ def with_overrides(kind: Any, plain: Mapping[str, Any], overrides: Sequence[str]
 def validate(kind: type[ConfigT], plain: Any, where: str) -> ConfigT:
     """Validate plain data as `kind`. `where` names its origin in the ConfigError."""
     try:
-        return TypeAdapter(kind).validate_python(plain)
+        found = TypeAdapter(kind).validate_python(plain)
+        problems = tuple(_uris_for_paths(found))
+        if not problems:
+            return found
     except ValidationError:
         problems = tuple(problems_of(kind, plain))
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     raise ConfigError(f"{where}: {count} in the configuration:", problems=problems)
+
+
+def _uris_for_paths(value: Any, key: str = "", remedy: str = "") -> Iterator[ConfigProblem]:
+    """Settings that are paths, and were given as URIs, which would become relative paths."""
+    if isinstance(value, BaseModel):
+        if "publish" in type(value).model_fields:
+            remedy = "; `publish` copies the results to a URI"
+        for name, inner in value:
+            yield from _uris_for_paths(inner, f"{key}.{name}".lstrip("."), remedy)
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _uris_for_paths(inner, f"{key}.{name}".lstrip("."), remedy)
+    elif isinstance(value, tuple | list):
+        for number, inner in enumerate(value):
+            yield from _uris_for_paths(inner, f"{key}.{number}", remedy)
+    elif isinstance(value, Path) and (uri := folded_uri(value)):
+        yield ConfigProblem(
+            key, uri, f"must be a path on a file system that all workers share, not a URI{remedy}"
+        )
 
 
 def parse_overrides(overrides: Sequence[str]) -> DictConfig:

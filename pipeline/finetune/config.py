@@ -11,6 +11,7 @@ from typing import Annotated, Union
 
 from pydantic import Field, create_model, model_validator
 
+from cluster.artefacts.places import PlaceSetting, UriSetting
 from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
 from pipeline.finetune.settings import Precision, Search, TrainingConfig
@@ -27,8 +28,8 @@ class ScratchConfig(Config):
 
     model: NetworkChoice
     """The network; `vocab_size` is taken from the tokenizer unless given."""
-    tokenizer: Path
-    """A `tokenizer.json` with tokens to begin, end and pad a sequence."""
+    tokenizer: PlaceSetting
+    """A `tokenizer.json` with tokens to begin, end and pad a sequence, or the fsspec URI of an artefact with one."""
 
 
 class FinetuneConfig(Config):
@@ -38,6 +39,9 @@ class FinetuneConfig(Config):
     """Names the scores and the MLflow runs."""
     out: Path = Path("finetuned")
     """Directory of score artefacts; each lies in `NAME/CHECKPOINT` below it."""
+    publish: UriSetting | None = None
+    """An fsspec URI, such as s3://bucket/finetuned, that finished scores are copied to, in `NAME/CHECKPOINT` below it;
+    null copies nothing. Holds no credentials."""
     runs_dir: Path = Path("runs")
     """Directory of pre-training runs and of the tracking store."""
     experiment: str = "finetune"

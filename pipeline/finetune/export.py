@@ -14,6 +14,7 @@ from cluster.artefacts.confined import inside
 from cluster.artefacts.errors import ExportError, MismatchError, ReferenceNotFoundError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, Manifest
 from cluster.artefacts.storage import contents_of, open_artefact
+from cluster.copies import place_of
 from models.config import ElmoConfig, NetworkConfig, TransformerConfig
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoints.references import Weights
@@ -179,7 +180,7 @@ def _source(
             config=found.network,
             head=_head_of(found, tasks),
             tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
-            input=InputEntry(kind=KIND, uri=str(directory), fingerprint=found.manifest.fingerprint),
+            input=InputEntry(kind=KIND, uri=place_of(directory), fingerprint=found.manifest.fingerprint),
             labels=found.labels,
             trial=trial,
             chat_template=chat_template_of(found, tasks),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import MismatchError
 from cluster.artefacts.manifest import InputEntry
+from cluster.copies import place_of
 from pipeline.exporting.exporting import is_artefact
 from pipeline.finetune.scores import KIND, split_scores
 
@@ -52,7 +53,7 @@ def _finetuned(directory: Path, trial: str | None) -> PretrainedModel:
     entries = {entry.path: entry.xxh3_128 for entry in found.manifest.files}
     return PretrainedModel(
         directory=directory,
-        reference=f"{directory}@{found.trial.name}",
+        reference=f"{place_of(directory)}@{found.trial.name}",
         run_id=None,
         step=None,
         fingerprint=entries[found.weights_file.name],
@@ -60,5 +61,5 @@ def _finetuned(directory: Path, trial: str | None) -> PretrainedModel:
         tokenizer_path=directory / TOKENIZER_FILE,
         weights_file=found.weights_file,
         wrapper=WRAPPER,
-        origin=InputEntry(kind=KIND, uri=str(directory), fingerprint=found.manifest.fingerprint),
+        origin=InputEntry(kind=KIND, uri=place_of(directory), fingerprint=found.manifest.fingerprint),
     )

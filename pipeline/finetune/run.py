@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.parts import ArtefactPart, Condition, PartedArtefact
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import Advance, progress
+from cluster.publication import push
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.results import (
     IN_PROGRESS,
@@ -81,6 +83,9 @@ def finetune(
     )
     condition = artefact.inspect(replace=replace)
     tracked_runs = [] if condition.is_intact else _make(workload, artefact, condition, track)
+    if config.publish is not None and os.environ.get("RANK", "0") == "0":
+        place = artefact.directory.relative_to(config.out).as_posix()
+        push(artefact.directory, f"{config.publish}/{place}", replace=replace)
     if tracked_runs or on_page is not None:
         from pipeline.finetune.report.tracked import publish_page
 

@@ -9,7 +9,10 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from cluster.artefacts.manifest import Manifest
+from cluster.artefacts.places import as_place, is_uri
 from cluster.artefacts.storage import open_artefact
+from cluster.copies import local_copy, manifest_at
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.exporting.exporting import is_artefact
 
@@ -22,12 +25,24 @@ START = "start"
 def split_scores(reference: str) -> tuple[Path, str | None]:
     """The directory and the training of `SCORES@TRIAL`; all of `reference` and None where it names no single training.
 
-    Directories of scores have the names of checkpoints, which hold an `@` themselves.
+    Directories of scores have the names of checkpoints, which hold an `@` themselves. Scores at a URI are copied to
+    this machine, and the directory is the copy's.
     """
+    if is_uri(reference):
+        return _copied(reference)
     whole, (directory, _, trial) = Path(reference), reference.rpartition("@")
     if directory and not is_artefact(whole, KIND) and is_artefact(Path(directory), KIND):
         return Path(directory), trial or None
     return whole, None
+
+
+def _copied(uri: str) -> tuple[Path, str | None]:
+    whole = str(as_place(uri))
+    directory, _, trial = whole.rpartition("@")
+    for place, named in ((whole, None), (directory, trial or None)):
+        if is_uri(place) and (manifest := manifest_at(place)) is not None and manifest.kind == KIND:
+            return local_copy(place, kind=KIND), named
+    return Path(uri), None
 
 
 Initial = Literal["pretrained", "random"]
@@ -117,6 +132,11 @@ def read_scores(directory: Path) -> list[Score]:
     manifest = open_artefact(
         directory, kind=KIND, repair="run the same `cloze finetune` again; only damaged trainings are redone"
     )
+    return scores_in(directory, manifest)
+
+
+def scores_in(directory: Path, manifest: Manifest) -> list[Score]:
+    """The scores of a verified `scores.json`, with the checkpoint's reference from the manifest."""
     started_from = (entry.uri for entry in manifest.inputs if entry.kind == CHECKPOINT_KIND)
     reference = manifest.config.get(START) or next(started_from, None)
     scores = [

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
+from cluster.copies import place_of_file
+from data_prep.tokenizers.pretrained import find_tokenizer
 from models.config import NetworkConfig, stored_fields
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.finetune.config import FinetuneConfig
@@ -124,7 +126,8 @@ def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) ->
     if pretrained:
         model, tokenizer_path = pretrained.model, pretrained.tokenizer_path
     elif config.scratch:
-        model, tokenizer_path = config.scratch.model, config.scratch.tokenizer
+        model, place = config.scratch.model, config.scratch.tokenizer
+        tokenizer_path = place if isinstance(place, Path) else find_tokenizer(place).files[0]
     else:
         raise ConfigError(
             "There is no checkpoint to start from, and the configuration has no `scratch` network.",
@@ -138,7 +141,9 @@ def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) ->
             task.check_checkpoint(name, pretrained)
     _check_kept_weights(config, pretrained)
     tasks = {name: task.load() for name, task in config.tasks.items()}
-    entry = InputEntry(kind="source-file", uri=str(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0])
+    entry = InputEntry(
+        kind="source-file", uri=place_of_file(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0]
+    )
     inputs = [entry, *(entry for task in tasks.values() for entry in task.inputs)]
     teachers = _teachers(config, tasks)
     inputs += [teacher.input for teacher in teachers.values()]

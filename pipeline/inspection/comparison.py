@@ -6,13 +6,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from cluster.artefacts.errors import ClozeError
-from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.places import as_place
+from cluster.copies import manifest_at
 from pipeline.checkpoints.store import newest_state
 from pipeline.inspection.curves import Curve, read_curves, tokens_by_step
 from pipeline.objectives.terms import higher_is_better
@@ -141,8 +141,10 @@ def _data(run: RunDirectory) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for number, store in enumerate(StoredSettings.of(run).stores):
         try:
-            manifest = read_manifest(Path(store["path"]))
+            manifest = manifest_at(as_place(store["path"]))
         except ClozeError:
+            manifest = None
+        if manifest is None:
             found[f"stores.{number}"] = f"{store['path']} (cannot be read here)"
             continue
         found[f"stores.{number}.fingerprint"] = manifest.fingerprint

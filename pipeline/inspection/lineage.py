@@ -10,14 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.artefacts.errors import ClozeError, CorruptArtefactError, ReferenceNotFoundError
+from cluster.artefacts.errors import (
+    ClozeError,
+    CorruptArtefactError,
+    ReferenceNotFoundError,
+    StorageError,
+)
 from cluster.artefacts.manifest import InputEntry, Manifest, read_manifest
+from cluster.artefacts.places import Place, as_place, inner, is_uri, outer
+from cluster.artefacts.private import cache_directory
 from cluster.artefacts.storage import describe_damage, is_committed
+from cluster.copies import manifest_at
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoints.hub import CONFIG_FILE
 from pipeline.checkpoints.pretrained import is_export
 from pipeline.checkpoints.references import resolve_checkpoint
-from pipeline.checkpoints.store import cache_directory
 from pipeline.inspection.model_directory import (
     describe_model_directory,
     find_model_directory,
@@ -70,6 +77,11 @@ def trace(reference: str, runs_dir: Path) -> Node:
     Raises:
         ReferenceNotFoundError: there is no such thing.
     """
+    if is_uri(reference):
+        place = as_place(reference)
+        manifest = manifest_at(place)
+        if manifest is not None and manifest.kind != CHECKPOINT_KIND:
+            return _node(manifest, place, runs_dir)
     directory = Path(reference)
     if (directory / CONFIG_FILE).is_file():
         return _model_node(directory, runs_dir)
@@ -99,23 +111,27 @@ def _run_node(run: RunDirectory, runs_dir: Path) -> Node:
         checkpoint = resolve_checkpoint(str(run.path), runs_dir)
         inputs = [_node(read_manifest(checkpoint), checkpoint, runs_dir)]
     except (ReferenceNotFoundError, CorruptArtefactError):
-        inputs = [_store_node(Path(store["path"]), runs_dir) for store in StoredSettings.of(run).stores]
+        inputs = [_store_node(as_place(store["path"]), runs_dir) for store in StoredSettings.of(run).stores]
     note = f"step {facts['step']:,}" + (f", {facts['state']}" if "state" in facts else "")
     return Node(RUN_KIND, str(run.path), run.info.run_id, note=note, facts=facts, inputs=inputs)
 
 
-def _store_node(path: Path, runs_dir: Path) -> Node:
+def _store_node(place: Place, runs_dir: Path) -> Node:
     """A store that no checkpoint names by fingerprint yet: it is what lies there now."""
     try:
-        return _node(read_manifest(path), path, runs_dir)
-    except CorruptArtefactError as error:
-        return Node("tokens", str(path), "", problem=error.problem)
+        manifest = read_manifest(place) if isinstance(place, Path) else manifest_at(place)
+    except (CorruptArtefactError, StorageError) as error:
+        return Node("tokens", str(place), "", problem=error.problem)
+    if manifest is None:
+        return Node("tokens", str(place), "", problem="not found there")
+    return _node(manifest, place, runs_dir)
 
 
-def _node(manifest: Manifest, directory: Path, runs_dir: Path) -> Node:
+def _node(manifest: Manifest, place: Place, runs_dir: Path) -> Node:
     is_checkpoint = manifest.kind == CHECKPOINT_KIND
-    facts = checkpoint_facts(directory, manifest, runs_dir) if is_checkpoint else {}
-    inputs = [_follow(entry, directory, runs_dir) for entry in manifest.inputs]
+    is_here = isinstance(place, Path)
+    facts = checkpoint_facts(place, manifest, runs_dir) if is_checkpoint and is_here else {}
+    inputs = [_follow(entry, place, runs_dir) for entry in manifest.inputs]
     if is_checkpoint:
         # A checkpoint reads tokens; another checkpoint among its inputs taught it.
         inputs = [
@@ -124,10 +140,11 @@ def _node(manifest: Manifest, directory: Path, runs_dir: Path) -> Node:
         ]
     return Node(
         kind=manifest.kind,
-        uri=str(directory),
+        uri=str(place),
         fingerprint=manifest.fingerprint,
         note=_note(manifest),
-        problem="" if _is_copy(directory) else describe_damage(directory, manifest),
+        # Of files at a URI, and of copies that hold only some, nothing is looked at.
+        problem=describe_damage(place, manifest) if is_here and not _is_copy(place) else "",
         facts=facts
         or {
             "settings": manifest.config,
@@ -152,21 +169,23 @@ def _is_copy(directory: Path) -> bool:
     return directory.is_relative_to(cache_directory())
 
 
-def _follow(entry: InputEntry, used_by: Path, runs_dir: Path) -> Node:
+def _follow(entry: InputEntry, used_by: Place, runs_dir: Path) -> Node:
     """The node of an input; the artefact is read again, and must still be the one that was used."""
-    problem = "" if entry.kind.endswith("file") else "not found here"
-    for directory in _candidates(entry, used_by, runs_dir):
-        if not is_committed(directory):
-            continue
+    if entry.kind.endswith("file"):
+        return Node(entry.kind, entry.uri, entry.fingerprint)
+    problem = "not found here"
+    for place in _candidates(entry, used_by, runs_dir):
         try:
-            manifest = read_manifest(directory)
-        except CorruptArtefactError as error:
+            manifest = manifest_at(place)
+        except (CorruptArtefactError, StorageError) as error:
             problem = error.problem
             continue
+        if manifest is None:
+            continue
         if manifest.fingerprint == entry.fingerprint:
-            return _node(manifest, directory, runs_dir)
+            return _node(manifest, place, runs_dir)
         if manifest.kind == entry.kind:
-            problem = f"{directory} now holds something else ({manifest.fingerprint})"
+            problem = f"{place} now holds something else ({manifest.fingerprint})"
     if entry.kind == CHECKPOINT_KIND and (found := find_model_directory(entry.uri)) is not None:
         # Users of a Hugging Face directory record the hash of its weights.
         if hash_weights(found) == entry.fingerprint:
@@ -175,12 +194,12 @@ def _follow(entry: InputEntry, used_by: Path, runs_dir: Path) -> Node:
     return Node(entry.kind, entry.uri, entry.fingerprint, problem=problem)
 
 
-def _candidates(entry: InputEntry, used_by: Path, runs_dir: Path) -> Iterator[Path]:
+def _candidates(entry: InputEntry, used_by: Place, runs_dir: Path) -> Iterator[Place]:
     """Where an input artefact may lie: where it was, or beside its user when both were moved together."""
-    place = Path(entry.uri)
+    place = as_place(entry.uri)
     yield place
-    yield place / entry.kind
-    yield used_by.parent / place.name
+    yield inner(place, entry.kind)
+    yield inner(outer(used_by), entry.uri.rpartition("/")[2])
     if entry.kind == CHECKPOINT_KIND:
         # It may be gone, or lie in a store that does not answer.
         with suppress(ClozeError):

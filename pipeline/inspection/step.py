@@ -248,7 +248,7 @@ def inspect_step(rebuilt: RebuiltStep, micro_batch: int | None = None) -> Inspec
             sample=sample,
             micro_batch=number,
             rank=rebuilt.rank_of(number),
-            store=str(dataset.stores[origin.store].path),
+            store=dataset.stores[origin.store].place,
             epoch=origin.epoch,
             slices=tuple(located(origin, one, documents) for one in origin.slices),
         )
@@ -271,9 +271,7 @@ def _uses(
             tokens[key] += one.stop - one.start
             samples[key] += [sample] if sample not in samples[key][-1:] else []
     return [
-        DocumentUse(
-            documents[key], str(dataset.stores[key[0]].path), key[1], tokens[key], tuple(samples[key])
-        )
+        DocumentUse(documents[key], dataset.stores[key[0]].place, key[1], tokens[key], tuple(samples[key]))
         for key in sorted(documents, key=lambda key: (-tokens[key], key))
     ]
 
@@ -285,7 +283,7 @@ def _require_same_stores(rebuilt: RebuiltStep) -> None:
     if used is None or used == found:
         return
     changed = [
-        str(store.path)
+        store.place
         for number, store in enumerate(rebuilt.inputs.stores)
         if number >= len(used) or used[number] != store.fingerprint
     ]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, MismatchError
-from cluster.artefacts.storage import is_committed
+from cluster.artefacts.places import Place, absolute, inner
+from cluster.copies import is_there
 from data_prep.config import PreparationConfig
 from data_prep.layout import TOKENIZER_FILE
 from pipeline.config.loading import load_config, load_plain, validate
@@ -77,7 +78,7 @@ class Ladder:
         chosen = self.arms[arm]
         if chosen.is_random:
             return 0.0
-        is_prepared = all(is_committed(store.path) for store in chosen.pretrain.data.stores)
+        is_prepared = all(is_there(store.path) for store in chosen.pretrain.data.stores)
         key = chosen.settings.pretrain, is_prepared
         if key not in self._flops:
             self._flops[key] = _flops_per_token(with_tokens(chosen.pretrain, self.config.tokens))
@@ -105,7 +106,7 @@ class Ladder:
         chosen = self.arms[arm]
         scratch = None
         if chosen.is_random:
-            tokenizer = chosen.pretrain.data.stores[0].path / TOKENIZER_FILE
+            tokenizer = inner(chosen.pretrain.data.stores[0].path, TOKENIZER_FILE)
             scratch = ScratchConfig(model=chosen.pretrain.model, tokenizer=tokenizer)
         return chosen.finetune.model_copy(
             update={"name": f"{arm}-seed{seed}", "out": self.scores, "seeds": (seed,), "scratch": scratch}
@@ -204,14 +205,14 @@ def _misfits(
     if len(data) < len(config.data):
         return []
     problems = []
-    made = {(each.out / "tokens").resolve(): each for each in data.values()}
+    made: dict[Place, PreparationConfig] = {(each.out / "tokens").resolve(): each for each in data.values()}
     for name, arm in arms.items():
         try:
             check_network(arm.finetune, arm.pretrain.model)
         except MismatchError as error:
             problems.append(ConfigProblem(f"arms.{name}", "", error.problem))
         for store in arm.pretrain.data.stores:
-            source = made.get(store.path.resolve())
+            source = made.get(absolute(store.path))
             if source is None:
                 allowed = ", ".join(str(each.out / "tokens") for each in data.values())
                 message = f"reads {store.path}, which no configuration of `data` makes; they make {allowed}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.artefacts.manifest import hash_file, read_manifest, write_durably
+from cluster.artefacts.places import absolute
 from cluster.artefacts.storage import is_committed, storage_errors
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoints.store import store_of
@@ -118,7 +119,7 @@ class Pretraining:
     @property
     def data(self) -> list[Preparation]:
         """The stages that make its token stores."""
-        stores = {store.path.resolve() for store in self.ladder.arms[self.arm].pretrain.data.stores}
+        stores = {absolute(store.path) for store in self.ladder.arms[self.arm].pretrain.data.stores}
         made = self.ladder.data.items()
         return [
             Preparation(self.ladder, file) for file, data in made if (data.out / "tokens").resolve() in stores
@@ -214,7 +215,12 @@ class Finetuning:
         if config.scratch is not None:
             files = {entry.fingerprint for entry in manifest.inputs}
             tokenizer = config.scratch.tokenizer
-            return not started_from and tokenizer.exists() and hash_file(tokenizer)[0] in files
+            return (
+                not started_from
+                and isinstance(tokenizer, Path)
+                and tokenizer.exists()
+                and hash_file(tokenizer)[0] in files
+            )
         run = place_of(self._pretraining)
         if run is None:
             return False

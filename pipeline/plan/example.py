@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from cluster.artefacts.errors import ClozeError
+from cluster.copies import committed_at, manifest_at
+from data_prep.layout import TOKENS
 from pipeline.objectives.base import Batch
 from pipeline.objectives.registry import OBJECTIVES
 from pipeline.objectives.vocabulary import Vocabulary
@@ -47,12 +49,25 @@ def reader_of(config: PretrainConfig) -> Reader:
         from data_prep.token_store import TokenStore
         from pipeline.runs.inputs import open_vocabulary
 
+        if (size := _size_elsewhere(config)) is not None:
+            return Reader(_invented(config, size), "")
         stores = [TokenStore.open(store.path, verify=False) for store in config.data.stores]
         return Reader(open_vocabulary(config, stores), "")
     except (ClozeError, OSError):
         size = config.model.vocab_size
         note = "" if size else "the tokens are not there: a usual size of the vocabulary is taken"
         return Reader(_invented(config, size or _ASSUMED_VOCABULARY[config.model.network]), note)
+
+
+def _size_elsewhere(config: PretrainConfig) -> int | None:
+    """Size of the vocabulary of tokens at a URI, which a plan does not fetch, with the tokens of the objective; None
+    where all stores are directories."""
+    places = [committed_at(store.path, TOKENS) for store in config.data.stores if isinstance(store.path, str)]
+    sizes = [found.config["vocab_size"] for place in places if (found := manifest_at(place))]
+    if not sizes:
+        return None
+    extra = OBJECTIVES[config.objective.kind].extra_tokens(config.objective, ["en"])
+    return config.model.vocab_size or max(sizes) + len(extra)
 
 
 def _invented(config: PretrainConfig, size: int) -> Vocabulary:

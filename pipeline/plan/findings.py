@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster.artefacts.errors import ClozeError
+from cluster.copies import committed_at, manifest_at
+from data_prep.layout import TOKENS
 from data_prep.token_store import TokenStore
 from pipeline.plan.choices import Machines, Option, cheapest
 from pipeline.plan.disk import Disk
@@ -46,9 +48,14 @@ def store_uses(config: PretrainConfig, duration: Duration) -> list[StoreUse]:
 
 
 def _tokens_of(config: PretrainConfig, number: int) -> int | None:
-    """Tokens of the documents of a store that are trained on; None where it is not there."""
+    """Tokens of the documents of a store that are trained on; None where it is not there. Of a store at a URI, sources
+    and languages are not told apart."""
     wanted = config.data.stores[number]
     try:
+        if isinstance(wanted.path, str):
+            # A plan fetches no tokens: about as many are trained on as the manifest and the settings say.
+            manifest = manifest_at(committed_at(wanted.path, TOKENS))
+            return manifest and round(manifest.stats["tokens"] * (1 - config.data.held_out))
         store = TokenStore.open(wanted.path, verify=False)
     except (ClozeError, OSError):
         return None

@@ -13,6 +13,7 @@ from typing import Any, cast
 from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
 from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
+from cluster.artefacts.places import absolute
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.elastic import MOVE, watching_cluster
 from cluster.failure_budget import FailureBudget
@@ -100,7 +101,7 @@ def settled(config: PretrainConfig) -> PretrainConfig:
     Raises:
         ReferenceNotFoundError: there is no such model.
     """
-    stores = tuple(store.model_copy(update={"path": store.path.resolve()}) for store in config.data.stores)
+    stores = tuple(store.model_copy(update={"path": absolute(store.path)}) for store in config.data.stores)
     data = config.data.model_copy(update={"stores": stores})
     place = config.checkpoint.directory
     if place is not None and "://" not in place:

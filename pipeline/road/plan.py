@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.artefacts.storage import is_committed
+from cluster.copies import is_on_this_machine
 from data_prep.plan import plan_preparation
 from pipeline.checkpoints.references import resolve_model
 from pipeline.finetune.evaluation_sets import evaluation_texts
@@ -24,7 +25,7 @@ def plan_road(road: RoadConfig, stages: Stages) -> list[dict[str, Any]]:
         what = f"{plan['files']:,} files, {plan['size_bytes']:,} bytes, {plan['shards']:,} shards -> {config.out}"
         rows.append({"stage": "prepare", "name": config.name, "state": state, "what": what})
     run = stages.pretrain
-    is_ready = all(is_committed(store.path) for store in run.data.stores)
+    is_ready = all(is_on_this_machine(store.path) for store in run.data.stores)
     earlier = find_same_run(run) if is_ready else None
     state = "absent" if earlier is None else "finished" if is_finished(earlier) else "started"
     what = (

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem
-from cluster.artefacts.storage import is_committed
+from cluster.artefacts.places import absolute
+from cluster.copies import is_there
 from data_prep.config import PreparationConfig
 from data_prep.layout import TOKENS
 from pipeline.config.loading import load_config
@@ -90,7 +91,7 @@ def _check_stores(run: PretrainConfig, made: Sequence[Path]) -> None:
     absent = [
         store.path
         for store in run.data.stores
-        if store.path.resolve() not in outs and not is_committed(store.path)
+        if absolute(store.path) not in outs and not is_there(store.path)
     ]
     if absent:
         makes = ", ".join(str(out / TOKENS) for out in made) or "none"

@@ -92,8 +92,7 @@ class Inputs:
     def entries(self) -> list[InputEntry]:
         """The inputs that checkpoints of the run name: the stores, and the models that the objective refers to."""
         tokens = [
-            InputEntry(kind="tokens", uri=str(store.path), fingerprint=store.fingerprint)
-            for store in self.stores
+            InputEntry(kind="tokens", uri=store.place, fingerprint=store.fingerprint) for store in self.stores
         ]
         return [*tokens, *input_entries(self.outside)]
 
@@ -212,7 +211,7 @@ def open_vocabulary(config: PretrainConfig, stores: Sequence[TokenStore]) -> Voc
             extra_tokens,
             size=max(store.vocab_size for store in stores),
         )
-    return fit_vocabulary(vocabulary, config.model.vocab_size, str(stores[0].path))
+    return fit_vocabulary(vocabulary, config.model.vocab_size, stores[0].place)
 
 
 def fit_vocabulary(vocabulary: Vocabulary, configured: int | None, place: str) -> Vocabulary:

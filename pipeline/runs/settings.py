@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from cluster.artefacts.credentials import require_no_credentials
 from cluster.artefacts.errors import ConfigProblem
+from cluster.artefacts.places import PlaceSetting
 from data_prep.short_forms import also_written
 from pipeline.config.loading import Config
 from pipeline.config.problems import SettingsMisfit
@@ -34,8 +34,9 @@ class WandbConfig(Config):
 class StoreConfig(Config):
     """One token store of the training mixture."""
 
-    path: Path
-    """Directory of a committed token store."""
+    path: PlaceSetting
+    """Directory of a committed token store, or an fsspec URI such as s3://bucket/corpus/tokens, of which every machine
+    keeps a copy. Holds no credentials."""
     weight: float = Field(default=1.0, gt=0)
     """Share of the samples, relative to the other stores."""
     sources: tuple[str, ...] | None = None

@@ -94,7 +94,7 @@ def select_by_language(
     ]
     if not found:
         raise ConfigError(
-            f"{shares[0].store.path} has no {split.replace('_', '-')} documents.",
+            f"{shares[0].store.place} has no {split.replace('_', '-')} documents.",
             next_step="change data.held_out, or prepare more text",
         )
     shares_of_tokens = _shares_of_tokens(shares, found)
@@ -178,7 +178,7 @@ def _are_among(
     """[numbers] bool: whether `names[number]` is one of the wanted names."""
     if missing := sorted(set(wanted) - set(names)):
         raise ConfigError(
-            f"{store.path} has no {what} {', '.join(missing)}; it has {', '.join(sorted(names))}.",
+            f"{store.place} has no {what} {', '.join(missing)}; it has {', '.join(sorted(names))}.",
             next_step=f"correct `data.stores`, or prepare a store that has the {what}",
         )
     return np.isin(np.arange(len(names)), [names.index(name) for name in wanted])[numbers]

@@ -62,9 +62,7 @@ class Cutter:
         for share, documents, weight, lang in self._documents():
             store = self.shares[share].store
             order = StoreOrder(store.fingerprint, self.seed)
-            name = (
-                f"the {self.split.replace('_', '-')} documents{f' in {lang}' if lang else ''} of {store.path}"
-            )
+            name = f"the {self.split.replace('_', '-')} documents{f' in {lang}' if lang else ''} of {store.place}"
             given = FormatInput(texts[share], documents, self.sequence_length, order, name, self.relation)
             try:
                 rows = _cut(self.format, given)

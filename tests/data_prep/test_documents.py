@@ -42,7 +42,7 @@ def test_documents_come_back_as_they_were_written(tmp_path_factory, written):
 
 def test_columns_are_those_of_the_contract(tmp_path):
     store = open_store(tmp_path, [make(0, byte_start=3)])
-    table = pq.read_table(store.files[0])
+    table = pq.read_table(store.file(0))
     assert table.column_names == ["doc_id", "source", "uri", "title", "lang", "text", "meta"]
     assert table["meta"].to_pylist() == ['{"byte_start":3}']
 
@@ -50,8 +50,8 @@ def test_columns_are_those_of_the_contract(tmp_path):
 def test_rows_are_read_from_their_row_group_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "ROW_GROUP_DOCUMENTS", 4)
     store = open_store(tmp_path, [make(number) for number in range(11)])
-    assert pq.ParquetFile(store.files[0]).num_row_groups == 3
-    tables = list(read_selected(store.files[0], ("doc_id",), Selection.whole(np.array([0, 3, 10]))))
+    assert pq.ParquetFile(store.file(0)).num_row_groups == 3
+    tables = list(read_selected(store.file(0), ("doc_id",), Selection.whole(np.array([0, 3, 10]))))
     assert [table["doc_id"].to_pylist() for table in tables] == [["d:0", "d:3"], ["d:10"]]
 
 
@@ -65,7 +65,7 @@ def test_removed_spans_are_missing_from_the_text_that_is_read(tmp_path):
 def test_row_groups_are_closed_by_size_so_that_memory_stays_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "ROW_GROUP_BYTES", 1000)
     store = open_store(tmp_path, [make(number, "x" * 400) for number in range(9)])
-    file = pq.ParquetFile(store.files[0])
+    file = pq.ParquetFile(store.file(0))
     assert [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)] == [3, 3, 3]
 
 

@@ -92,7 +92,7 @@ def decontaminate_a_corpus(corpus: Corpus, prepared: Path, tmp_path: Path) -> Si
     """A corpus with a document that an evaluation set holds too, and one of many words that it does not."""
     config, out = tmp_path / "data.yaml", tmp_path / "data"
     config.write_text(f"base: {corpus.config}\nout: {out}\nmax_rejects: 1\n")
-    shared = DocumentStore.open(prepared / "documents").files[0]
+    shared = DocumentStore.open(prepared / "documents").file(0)
     (text,) = next(iter(read_selected(shared, ["text"], Selection.whole(np.asarray([0])))))[
         "text"
     ].to_pylist()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.artefacts.errors import ClozeError, MissingInputError
-from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest
+from cluster.artefacts.manifest import Manifest
+from cluster.artefacts.places import Place
+from cluster.artefacts.storage import find_artefacts
+from cluster.copies import local_copy, manifest_at
+from cluster.publication import find_published
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
-from pipeline.finetune.scores import KIND, read_scores
+from pipeline.finetune.scores import KIND, SCORES_FILE, Score, read_scores, scores_in
 from pipeline.finetune.summary import SummaryRow, summarise
 
 
@@ -18,7 +21,7 @@ from pipeline.finetune.summary import SummaryRow, summarise
 class Listed:
     """An artefact of scores, or a damaged one."""
 
-    directory: Path
+    directory: Place
     name: str
     """Its directory, relative to the listed one."""
     reference: str | None = None
@@ -36,45 +39,50 @@ class Listed:
         return list(dict.fromkeys(row.task for row in self.rows))
 
 
-def list_scores(root: Path) -> list[Listed]:
+def list_scores(root: Place) -> list[Listed]:
     """Every artefact of scores below `root`, the newest first, then those whose manifest cannot be read.
 
     Raises:
         MissingInputError: there is no such directory.
     """
-    if not root.is_dir():
+    if isinstance(root, Path) and not root.is_dir():
         raise MissingInputError(
             f"There is no directory {root} with scores.",
             next_step="name the directory that `out` of the fine-tuning configuration names",
         )
-    found = [listed for path in _artefacts(root) if (listed := _listed(path, root)) is not None]
+    found = [listed for place, name in _artefacts(root) if (listed := _listed(place, name)) is not None]
     return sorted(sorted(found, key=lambda each: each.name), key=lambda each: each.time, reverse=True)
 
 
-def _artefacts(root: Path) -> Iterator[Path]:
-    """Directories with a manifest; neither the insides of artefacts nor hidden directories are looked into."""
-    for directory, below, files in os.walk(root):
-        if MANIFEST_NAME in files:
-            below.clear()
-            yield Path(directory)
-        below[:] = sorted(name for name in below if not name.startswith("."))
+def _artefacts(root: Place) -> Iterator[tuple[Place, str]]:
+    """Artefacts at or below a directory or URI, with their names relative to it."""
+    if isinstance(root, Path):
+        yield from ((path, str(path.relative_to(root))) for path in find_artefacts(root))
+    else:
+        yield from ((f"{root}/{name}".rstrip("/"), name or ".") for name in find_published(root))
 
 
-def _listed(path: Path, root: Path) -> Listed | None:
+def _scores(place: Place, manifest: Manifest) -> list[Score]:
+    """The scores of an artefact; of one at a URI, only their file is read."""
+    if isinstance(place, Path):
+        return read_scores(place)
+    return scores_in(local_copy(place, kind=KIND, only=[SCORES_FILE]), manifest)
+
+
+def _listed(place: Place, name: str) -> Listed | None:
     """None for artefacts of other kinds."""
-    name = str(path.relative_to(root))
     try:
-        manifest = read_manifest(path)
+        manifest = manifest_at(place)
     except ClozeError as error:
-        return Listed(path, name, problem=error.problem)
-    if manifest.kind != KIND:
+        return Listed(place, name, problem=error.problem)
+    if manifest is None or manifest.kind != KIND:
         return None
     time = manifest.created_by.time
     try:
-        rows = summarise(read_scores(path))
+        rows = summarise(_scores(place, manifest))
     except ClozeError as error:
-        return Listed(path, name, time=time, problem=error.problem)
+        return Listed(place, name, time=time, problem=error.problem)
     except (ValueError, KeyError, TypeError) as error:
-        return Listed(path, name, time=time, problem=f"its scores cannot be read: {error}")
+        return Listed(place, name, time=time, problem=f"its scores cannot be read: {error}")
     reference = next((entry.uri for entry in manifest.inputs if entry.kind == CHECKPOINT_KIND), None)
-    return Listed(path, name, reference, time, rows)
+    return Listed(place, name, reference, time, rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.credentials import without_credentials
+from cluster.copies import place_of
 from pipeline.finetune.metrics.units import shown
 from pipeline.finetune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, Interval, confidence_interval
 from pipeline.finetune.report.curves import Curve, plot, thinned
@@ -95,7 +96,7 @@ def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -
         searched=[row for row in summarise(opened.scores, all_choices=True) if row.num_choices > 1],
         costs=costs,
         total_seconds=sum(cost["seconds"] or 0 for cost in costs),
-        lineage=trace(str(directory), runs_dir),
+        lineage=trace(place_of(directory), runs_dir),
         split_files=split_files,
         folded_at=FOLDED_AT,
     )

@@ -1,34 +1,62 @@
-"""The checkpoints of a run in an object store, or wherever else fsspec writes: list, upload, download, remove.
+"""A directory in an object store, or wherever else fsspec reads and writes: list, upload, download, remove.
 
-An object store has no rename. The files of a step are written in their place, `manifest.json` last: only the manifest
-makes them a checkpoint, and it is the first file to be removed.
+An object store has no rename. The files of an artefact are written in their place, `manifest.json` last: only the
+manifest makes them an artefact, and it is the first file to be removed.
 
-    URI/RUN/step-00000100/            as on a disk
-    URI/RUN/step-00000100/parts/KEY/  done-markers and shares of the ranks while the save KEY runs
+A store drops connections and throttles. The client of S3 asks again by itself for some seconds; every operation here is
+repeated beyond that, for as long as PAUSES_S says, unless its error would be the same again.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import random
+import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import xxhash
 
+from cluster.artefacts.confined import place_inside
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError
 from cluster.artefacts.manifest import FileEntry
 from cluster.artefacts.storage import Damage, difference, storage_errors
 
-_BLOCK_BYTES = 1 << 26
-"""Size of a transfer; S3 takes up to 10,000 of them for a file."""
-_TRANSFERS = 4
+Result = TypeVar("Result")
+
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before an operation is repeated, each up to half as long again, so that many machines do not come back at
+once."""
+_LASTING = (
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    ValueError,
+    TypeError,
+    NotImplementedError,
+    StorageError,
+    CorruptArtefactError,
+)
+"""Errors that another attempt would not cure."""
+_LASTING_NUMBERS = frozenset({errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENAMETOOLONG, errno.ENOSPC})
+_LASTING_NAMES = frozenset({"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"})
+"""Of botocore, which is not imported here."""
+_BLOCK_BYTES = 1 << 24
+"""Size of a read, which is repeated as a whole."""
+_READ_AHEAD_BYTES = 1 << 26
+TRANSFERS = 8
+"""Files that are transferred at a time."""
 _DELETIONS = 8
+_WEB = ("http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +83,33 @@ class Remote:
             filesystem, root = url_to_fs(uri, use_listings_cache=False)
         except (ValueError, ImportError) as error:
             raise MissingInputError(
-                f"Checkpoints cannot be kept at {uri}: {error}",
+                f"{uri} cannot be reached: {error}",
                 next_step="install the store's library (s3fs for s3://, gcsfs for gs://), or name another place",
             ) from None
         return cls(filesystem, root.rstrip("/"), uri.rstrip("/"))
 
+    @property
+    def lists(self) -> bool:
+        """Whether there are listings, and reads of parts of files; web servers need not have either."""
+        return not self.uri.startswith(_WEB)
+
     def names(self, directory: str = "") -> list[str]:
         """Names of the entries of a directory, without its own name; none if there is no such directory."""
-        with self._errors(directory, "read"):
-            try:
-                found = self.filesystem.ls(self._path(directory), detail=False)
-            except FileNotFoundError:
-                return []
-            return [path.rstrip("/").rpartition("/")[2] for path in found]
+        try:
+            found = self._do("read", directory, lambda path: self.filesystem.ls(path, detail=False))
+        except FileNotFoundError:
+            return []
+        return [path.rstrip("/").rpartition("/")[2] for path in found]
 
-    def sizes(self, directory: str) -> dict[str, int]:
+    def sizes(self, directory: str = "") -> dict[str, int]:
         """Bytes of every file below a directory, by its name relative to that directory."""
-        with self._errors(directory, "read"):
-            prefix = f"{self._path(directory)}/"
-            found = self.filesystem.find(self._path(directory), detail=True)
-            return {path.removeprefix(prefix): int(facts["size"]) for path, facts in found.items()}
+        prefix = f"{self._path(directory)}/"
+        found = self._do("read", directory, lambda path: self.filesystem.find(path, detail=True))
+        return {path.removeprefix(prefix): int(facts["size"]) for path, facts in found.items()}
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file or directory."""
-        with self._errors(name, "read"):
-            return self.filesystem.exists(self._path(name))
+        return self._do("read", name, self.filesystem.exists)
 
     def read(self, name: str) -> bytes:
         """The contents of a small file.
@@ -87,31 +117,32 @@ class Remote:
         Raises:
             FileNotFoundError: it does not exist.
         """
-        with self._errors(name, "read"):
-            return self.filesystem.cat_file(self._path(name))
+        return self._do("read", name, self.filesystem.cat_file)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file."""
-        with self._errors(name, "write"):
+
+        def pipe(path: str) -> None:
             try:
-                self.filesystem.pipe_file(self._path(name), data)
+                self.filesystem.pipe_file(path, data)
             except Exception:
                 # The store may have written it, and only its answer was lost.
                 if not self._holds(name, data):
                     raise
 
+        self._do("write", name, pipe)
+
     def upload(self, file: Path, name: str) -> None:
         """Copy a local file to the store."""
-        with self._errors(name, "write"):
-            self.filesystem.put_file(str(file), self._path(name))
+        self._do("write", name, lambda path: self.filesystem.put_file(str(file), path))
 
     @contextmanager
     def opened(self, name: str, cache: str = "readahead") -> Iterator[BinaryIO]:
         """A file, to be read from its beginning to its end; `cache` is a name of fsspec's."""
-        path = self._path(name)
+        size = _READ_AHEAD_BYTES if self.lists else 0
         with (
-            self._errors(name, "read"),
-            self.filesystem.open(path, "rb", block_size=_BLOCK_BYTES, cache_type=cache) as stream,
+            self._errors("read", name),
+            self.filesystem.open(self._path(name), "rb", block_size=size, cache_type=cache) as stream,
         ):
             yield stream
 
@@ -124,17 +155,16 @@ class Remote:
 
     def copy(self, directory: str, target: str) -> None:
         """Copy all files below a directory to another name."""
-        with self._errors(directory, "move"):
-            source = self._path(directory)
-            for path in self.filesystem.find(source):
-                self.filesystem.cp_file(path, self._path(target) + path.removeprefix(source))
+        for name in self.sizes(directory):
+            to = self._path(f"{target}/{name}")
+            self._do("move", f"{directory}/{name}", lambda path, to=to: self.filesystem.cp_file(path, to))
 
     def remove(self, names: Collection[str]) -> None:
         """Delete files one by one (`rm` would take a bracket in a name for a pattern); missing ones are passed over."""
 
         def remove_one(name: str) -> None:
-            with suppress(FileNotFoundError), self._errors(name, "delete"):
-                self.filesystem.rm_file(self._path(name))
+            with suppress(FileNotFoundError):
+                self._do("delete", name, self.filesystem.rm_file)
 
         with ThreadPoolExecutor(_DELETIONS) as pool:
             list(pool.map(remove_one, names))
@@ -145,22 +175,31 @@ class Remote:
         self.remove([f"{directory}/{name}" for name in self.sizes(directory)])
 
     def download(
-        self, directory: str, entries: Sequence[FileEntry], target: Path | None
+        self,
+        directory: str,
+        entries: Sequence[FileEntry],
+        target: Path | None,
+        tell: Callable[[int], object] = lambda size_bytes: None,
     ) -> list[Damage | None]:
         """Read files and compare their hashes with a manifest.
 
         Args:
+            directory: of the files; empty for this one.
             target: local directory for the files; those that it holds with the right hash are not read again. None
                 keeps nothing.
+            tell: called with the bytes of each file that is done.
 
         Returns the damage of each file, None if its hash is right.
         """
 
         def download_one(entry: FileEntry) -> Damage | None:
-            blocks = self._blocks(f"{directory}/{entry.path}")
-            return _keep(blocks, entry, None if target is None else entry.under(target))
+            name = f"{directory}/{entry.path}" if directory else entry.path
+            place = None if target is None else place_inside(target, entry.path)
+            found = self._do("read", name, lambda _: _keep(self._blocks(name), entry, place))
+            tell(entry.size_bytes)
+            return found
 
-        with ThreadPoolExecutor(_TRANSFERS) as pool:
+        with ThreadPoolExecutor(TRANSFERS) as pool:
             return list(pool.map(download_one, entries))
 
     def place(self, name: str) -> str:
@@ -176,12 +215,30 @@ class Remote:
         return False
 
     def _blocks(self, name: str) -> Iterator[bytes]:
-        with self.opened(name, "none") as stream:
-            while block := stream.read(_BLOCK_BYTES):
+        options = {"block_size": _BLOCK_BYTES if self.lists else 0, "cache_type": "none"}
+        with self._do("read", name, lambda path: self.filesystem.open(path, "rb", **options)) as stream:
+
+            def read(_: str) -> bytes:
+                return stream.read(_BLOCK_BYTES)
+
+            # A block that cannot be read leaves the file at its beginning; a stream is lost with its connection.
+            while block := (self._do("read", name, read) if self.lists else read(name)):
                 yield block
 
+    def _do(self, verb: str, name: str, function: Callable[[str], Result]) -> Result:
+        """The result of a function of the path of a file, which is called again after errors that may pass."""
+        with self._errors(verb, name):
+            for pause_s in PAUSES_S:
+                try:
+                    return function(self._path(name))
+                except Exception as error:
+                    if _lasts(error):
+                        raise
+                time.sleep(pause_s * random.SystemRandom().uniform(1, 1.5))
+            return function(self._path(name))
+
     @contextmanager
-    def _errors(self, name: str, verb: str) -> Iterator[None]:
+    def _errors(self, verb: str, name: str) -> Iterator[None]:
         """Turn any error of the store's client into a StorageError; FileNotFoundError of a read passes unchanged."""
         try:
             yield
@@ -194,6 +251,12 @@ class Remote:
                 f"Cannot {verb} {self.place(name)}: {str(error) or type(error).__name__}",
                 next_step="check the store's address, credentials and permissions, then run the same command again",
             ) from error
+
+
+def _lasts(error: Exception) -> bool:
+    """Whether another attempt would end with the same error."""
+    number = error.errno if isinstance(error, OSError) else None
+    return isinstance(error, _LASTING) or number in _LASTING_NUMBERS or type(error).__name__ in _LASTING_NAMES
 
 
 def _keep(blocks: Iterator[bytes], entry: FileEntry, target: Path | None) -> Damage | None:

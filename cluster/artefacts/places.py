@@ -1,0 +1,75 @@
+"""Places of artefacts: directories, and fsspec URIs such as s3://bucket/corpus/tokens.
+
+A directory is a `Path` and a URI a `str`, so that no URI is ever taken for a relative path: pathlib would make
+`s3:/bucket` of it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+
+from cluster.artefacts.credentials import require_no_credentials
+
+Place = Path | str
+"""A directory, or the URI of one."""
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_FOLDED = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
+"""A URI as pathlib leaves it."""
+
+
+def is_uri(text: str) -> bool:
+    """Whether a text is a URI."""
+    return _URI.match(text) is not None
+
+
+def as_place(text: Place) -> Place:
+    """The place that a text names; `file://` URIs are directories."""
+    if isinstance(text, Path) or not is_uri(text):
+        return Path(text)
+    return Path(text.removeprefix("file://")) if text.startswith("file://") else text.rstrip("/")
+
+
+def folded_uri(path: Path) -> str:
+    """The URI that became a path by mistake; empty for a path."""
+    found = _FOLDED.fullmatch(str(path))
+    return f"{found['scheme']}://{found['rest']}" if found else ""
+
+
+def inner(place: Place, name: str) -> Place:
+    """The place called `name` in a directory."""
+    return place / name if isinstance(place, Path) else f"{place}/{name}"
+
+
+def outer(place: Place) -> Place:
+    """The directory that a place lies in."""
+    return place.parent if isinstance(place, Path) else place.rpartition("/")[0]
+
+
+def absolute(place: Place) -> Place:
+    """The place as it is named from any other working directory."""
+    return place.resolve() if isinstance(place, Path) else place
+
+
+def _checked(value: Any) -> Any:
+    return as_place(require_no_credentials(value)) if isinstance(value, str) else value
+
+
+def _require_uri(value: str) -> str:
+    place = as_place(value)
+    if isinstance(place, Path):
+        raise ValueError(
+            "must be a URI, such as s3://bucket/corpus; files are copied to a directory by `cp -r`"
+        )
+    return place
+
+
+PlaceSetting = Annotated[
+    Place, BeforeValidator(_checked), WithJsonSchema({"type": "string", "format": "path"})
+]
+"""A setting that names a directory, or the URI of one without credentials."""
+UriSetting = Annotated[str, AfterValidator(require_no_credentials), AfterValidator(_require_uri)]
+"""A setting that names a URI without credentials."""

@@ -1,0 +1,357 @@
+"""Copies on this machine of artefacts that lie in an object store: verified, bounded, and shared by all its processes.
+
+    CLOZE_CACHE/artefacts/KEY/NAME/        the files of an artefact, its manifest last; KEY hashes URI and fingerprint
+    CLOZE_CACHE/artefacts/KEY/origin.json  where it is from, and the bytes set aside for it
+    CLOZE_CACHE/artefacts/KEY/work         locked by the process that fetches files, or evicts the copy
+    CLOZE_CACHE/artefacts/KEY/users        locked by every process that reads the copy, until it ends
+
+A process that opens a copy reads the manifest in the store first, so an artefact that was replaced there is noticed.
+The kernel releases the locks of a process however it ends, and the files that a killed one fetched serve the next.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import orjson
+import xxhash
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from cluster import logs
+from cluster.artefacts.confined import confined_name
+from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StorageError
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    Manifest,
+    parse_manifest,
+    read_manifest,
+    write_durably,
+)
+from cluster.artefacts.places import Place, as_place, inner, outer
+from cluster.artefacts.private import cache_directory
+from cluster.artefacts.remote import Remote
+from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.storage import find_damage, is_committed, storage_errors
+from cluster.progress import transfer
+
+SIZE_VARIABLE = "CLOZE_CACHE_BYTES"
+"""Environment variable with the most bytes that copies of artefacts may take, such as 500GB or 2TiB. Where it is not
+set, they may take half of the file system; and never more than is free."""
+_ORIGIN, _WORK, _USERS, _SEEN = "origin.json", "work", "users", "seen.json"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_held: dict[Path, int] = {}
+"""Descriptors of this process's locks on the copies that it reads."""
+
+
+def manifest_at(place: Place) -> Manifest | None:
+    """The manifest of the artefact at a place; None where there is none.
+
+    Raises:
+        CorruptArtefactError, UntrustedArtefactError: as `read_manifest`.
+        StorageError: the store does not answer.
+    """
+    if isinstance(place, Path):
+        return read_manifest(place) if is_committed(place) else None
+    found = _fetch_manifest(Remote.open(place))
+    return found and found[1]
+
+
+def is_there(place: Place) -> bool:
+    """Whether a committed artefact is at a place; its bytes are not checked."""
+    return is_committed(place) if isinstance(place, Path) else Remote.open(place).exists(MANIFEST_NAME)
+
+
+def committed_at(place: Place, kind: str) -> Place:
+    """The place itself, or the directory called `kind` in it where only this one is an artefact, as in the output
+    directory of a preparation."""
+    within = inner(place, kind)
+    return within if not is_there(place) and is_there(within) else place
+
+
+def local_copy(
+    place: Place,
+    *,
+    kind: str | None = None,
+    only: Collection[str] | None = None,
+    verify: bool = True,
+) -> Path:
+    """A directory on this machine with the artefact at a place: the place itself, or a copy of the artefact at a URI.
+
+    A copy stays as long as this process runs. Its files have the hashes of the manifest: they are compared when a file
+    is fetched, and again when it changed since.
+
+    Args:
+        kind: the kind that it must be; None accepts any.
+        only: paths of the files that are needed; without the others, the copy has no manifest.
+        verify: hash files that changed since they were fetched; otherwise only sizes are compared.
+
+    Raises:
+        MissingInputError: there is no artefact at the URI, or one of another kind.
+        CorruptArtefactError: files in the store are missing or damaged; names them.
+        StorageError: the store does not answer, or there is no room for the copy.
+    """
+    if isinstance(place, Path):
+        return place
+    remote = Remote.open(place)
+    data, manifest = _fetch_manifest(remote) or _missing(place)
+    if kind is not None and manifest.kind != kind:
+        raise MissingInputError(
+            f"{place} is an artefact of the kind `{manifest.kind}`; one of the kind `{kind}` is needed here.",
+            next_step=f"name the URI of an artefact with {kind}",
+        )
+    own = _root() / _key(place, manifest.fingerprint)
+    copy = own / _last_name(place)
+    entries = [entry for entry in manifest.files if only is None or entry.path in only]
+    with storage_errors(own), _locked(own / _WORK, place):
+        if stale := _stale(copy, manifest, entries, verify=verify):
+            _fetch(remote, own, copy, manifest, stale)
+        if only is None and _content(copy / MANIFEST_NAME) != data:
+            write_durably(copy / MANIFEST_NAME, data)
+        _hold(own / _USERS)
+    return copy
+
+
+def place_of(directory: Path) -> str:
+    """The place of an artefact for people and for lineages: the URI that a copy is from, or the directory."""
+    if not directory.is_relative_to(_root()):
+        return str(directory)
+    return _origin(directory.parent).get("uri") or str(directory)
+
+
+def place_of_file(file: Path) -> str:
+    """As `place_of`, of a file that lies directly in an artefact."""
+    return str(inner(as_place(place_of(file.parent)), file.name))
+
+
+def beside(directory: Path, name: str) -> Place:
+    """The place called `name` beside an artefact, also where `directory` is a copy of it."""
+    return inner(outer(as_place(place_of(directory))), name)
+
+
+def is_on_this_machine(place: Place) -> bool:
+    """Whether opening the artefact at a place would fetch nothing but its manifest."""
+    manifest = manifest_at(place)
+    if manifest is None or isinstance(place, Path):
+        return manifest is not None
+    copy = _root() / _key(place, manifest.fingerprint) / _last_name(place)
+    return not find_damage(copy, manifest, deep=False)
+
+
+def _fetch_manifest(remote: Remote) -> tuple[bytes, Manifest] | None:
+    try:
+        data = remote.read(MANIFEST_NAME)
+    except FileNotFoundError:
+        return None
+    return data, parse_manifest(data, remote.place(MANIFEST_NAME))
+
+
+def _missing(place: str) -> tuple[bytes, Manifest]:
+    raise MissingInputError(
+        f"There is no artefact at {place}: it has no {MANIFEST_NAME}.",
+        next_step=f"correct the URI, or put one there: cloze push DIRECTORY {place}",
+    )
+
+
+def _root() -> Path:
+    return cache_directory().absolute() / "artefacts"
+
+
+def _key(place: str, fingerprint: str) -> str:
+    return xxhash.xxh3_128_hexdigest(f"{without_credentials(place)}\n{fingerprint}".encode())
+
+
+def _last_name(place: str) -> str:
+    """The last name of the URI, which some results are named for."""
+    name = place.rpartition("/")[2].partition("?")[0]
+    try:
+        return confined_name(name)
+    except ValueError:
+        return "artefact"
+
+
+def _content(path: Path) -> bytes | None:
+    with suppress(FileNotFoundError):
+        return path.read_bytes()
+    return None
+
+
+def _origin(own: Path) -> dict[str, str]:
+    with suppress(OSError, ValueError):
+        return orjson.loads((own / _ORIGIN).read_bytes())
+    return {}
+
+
+# -- fetching -----------------------------------------------------------------------------------------------
+
+
+def _stale(copy: Path, manifest: Manifest, entries: Sequence[FileEntry], *, verify: bool) -> list[FileEntry]:
+    """The files that are missing in a copy, or damaged."""
+    seen = SeenFiles.read(copy.parent / _SEEN)
+    wanted = manifest.model_copy(update={"files": tuple(entries)})
+    bad = {damage.path for damage in find_damage(copy, wanted, deep=verify, seen=seen)}
+    if verify and not bad:
+        seen.write(copy.parent / _SEEN)
+    return [entry for entry in entries if entry.path in bad]
+
+
+def _fetch(remote: Remote, own: Path, copy: Path, manifest: Manifest, entries: Sequence[FileEntry]) -> None:
+    present = {entry.path for entry in manifest.files if (copy / entry.path).is_file()}
+    needed = {entry.path: entry.size_bytes for entry in entries}
+    size_bytes = sum(
+        entry.size_bytes for entry in manifest.files if entry.path in present or entry.path in needed
+    )
+    _make_room(own, remote.uri, size_bytes)
+    copy.mkdir(parents=True, exist_ok=True)
+    for leftover in copy.rglob(".*.tmp"):
+        leftover.unlink()
+    with transfer(f"fetch {without_credentials(remote.uri)}", sum(needed.values())) as tell:
+        damages = [damage for damage in remote.download("", entries, copy, tell) if damage is not None]
+    if damages:
+        listed = "\n".join(f"  {damage}" for damage in damages)
+        raise CorruptArtefactError(
+            f"{remote.uri} ({manifest.kind}) is damaged:\n{listed}",
+            kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
+            next_step=f"put it there again from where it was made: cloze push DIRECTORY {remote.uri} --again",
+        )
+
+
+# -- room ---------------------------------------------------------------------------------------------------
+
+
+def _make_room(own: Path, uri: str, size_bytes: int) -> None:
+    """Set `size_bytes` aside for a copy, and evict the copies that were used longest ago where there is no room.
+
+    Raises:
+        StorageError: the copy does not fit.
+    """
+    with _locked(own.parent / _WORK, uri):
+        others = sorted(
+            (one for one in own.parent.glob(f"*/{_ORIGIN}") if one.parent != own),
+            key=lambda origin: _last_use(origin.parent),
+        )
+        taken = {origin.parent: int(_origin(origin.parent).get("size_bytes", 0)) for origin in others}
+        here = sum(entry.stat().st_size for entry in own.rglob("*") if entry.is_file())
+        limit, reason = _limit(own.parent, sum(taken.values()) + here)
+        if size_bytes > limit:
+            raise _no_room(uri, size_bytes, f"copies may take {_shown(limit)}, {reason}", own.parent)
+        for other in list(taken):
+            if size_bytes + sum(taken.values()) <= limit:
+                break
+            if _evict(other):
+                del taken[other]
+        if (used := sum(taken.values())) + size_bytes > limit:
+            why = f"copies may take {_shown(limit)}, {reason}, of which processes that run now use {_shown(used)}"
+            raise _no_room(uri, size_bytes, why, own.parent)
+        facts = {"uri": without_credentials(uri), "size_bytes": size_bytes}
+        write_durably(own / _ORIGIN, orjson.dumps(facts))
+
+
+def _limit(root: Path, used: int) -> tuple[int, str]:
+    """The most bytes that all copies may take, and why."""
+    disk = shutil.disk_usage(root)
+    free = max(0, used + disk.free)
+    chosen = os.environ.get(SIZE_VARIABLE)
+    try:
+        limit = TypeAdapter(ByteSize).validate_python(chosen) if chosen else disk.total // 2
+    except ValidationError:
+        raise ConfigError(
+            f"{SIZE_VARIABLE}={chosen} is no size.", next_step=f"write it as {SIZE_VARIABLE}=500GB or 2TiB"
+        ) from None
+    reason = f"as {SIZE_VARIABLE} says" if chosen else "half of the file system"
+    return (int(limit), reason) if limit <= free else (free, "which is what is free")
+
+
+def _no_room(uri: str, size_bytes: int, why: str, root: Path) -> StorageError:
+    return StorageError(
+        f"{uri} takes {_shown(size_bytes)}, and there is no room for a copy in {root}: {why}.",
+        kept="all other copies",
+        next_step=f"free disk space, set {SIZE_VARIABLE}, or name a larger file system by CLOZE_CACHE",
+    )
+
+
+def _shown(size_bytes: int) -> str:
+    return ByteSize(size_bytes).human_readable()
+
+
+def _last_use(own: Path) -> float:
+    with suppress(OSError):
+        return (own / _USERS).stat().st_mtime
+    return 0.0
+
+
+def _evict(own: Path) -> bool:
+    """Delete a copy unless a process uses it or works on it; tells whether it was deleted."""
+    try:
+        with _open_lock(own / _WORK) as work, _open_lock(own / _USERS) as users:
+            for descriptor in (work, users):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # What is left of a deletion that is killed is a copy without some files.
+            shutil.rmtree(own)
+            return True
+    except OSError:
+        return False
+
+
+# -- locks --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _open_lock(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock at `path`, whose directory is made; waits while another process holds it."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _open_lock(path) as descriptor:
+            _lock(
+                descriptor,
+                fcntl.LOCK_EX,
+                f"another process of this machine fetches {without_credentials(what)}",
+            )
+            # A copy that was evicted meanwhile took its lock with it.
+            if _is_open(path, descriptor):
+                yield
+                return
+
+
+def _lock(descriptor: int, mode: int, why: str) -> None:
+    try:
+        try:
+            fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logs.say(f"waiting: {why}")
+            fcntl.flock(descriptor, mode)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _hold(path: Path) -> None:
+    """Mark a copy as used now, and by this process until it ends."""
+    if path not in _held or not _is_open(path, _held[path]):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        _lock(descriptor, fcntl.LOCK_SH, f"another process evicts {path.parent}")
+        _held[path] = descriptor
+    os.utime(path)
+
+
+def _is_open(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False

@@ -1,0 +1,261 @@
+"""Artefacts copied to an object store, and back into directories.
+
+Each artefact is committed there by its manifest, written last. Files go several at a time; which of them have arrived
+is noted in the store, so that a copy that was killed continues from any machine, and one that is complete is confirmed
+by a few requests.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from cluster.artefacts.confined import place_inside
+from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StorageError
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    Manifest,
+    hash_file,
+    parse_manifest,
+    read_manifest,
+    write_durably,
+)
+from cluster.artefacts.remote import TRANSFERS, Remote
+from cluster.artefacts.storage import (
+    QUARANTINE_NAME,
+    is_committed,
+    open_artefact,
+    put_in_place,
+    staging_directory,
+    storage_errors,
+)
+from cluster.progress import transfer
+
+_NOTE = "arrived.json"
+"""Beside the files in the store: the hash of every file that has arrived, by name."""
+_NOTING_S = 5.0
+"""Seconds between two notes: the work that is repeated after a kill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """An artefact that was copied, or found in place."""
+
+    kind: str
+    place: str
+    """Where it is now: a URI, or a directory."""
+    fingerprint: str
+    files: int
+    size_bytes: int
+    """Of all files of its manifest."""
+    copied_bytes: int
+    """Of the files that were not there yet, records and logs among them."""
+
+
+def push(directory: Path, uri: str, *, replace: bool = False, again: bool = False) -> Copied:
+    """Copy a committed artefact to a URI, with the records beside its files; one that is there is only confirmed.
+
+    Args:
+        replace: allow another artefact that is there to be replaced.
+        again: write all files, also those that have arrived, after damage in the store.
+
+    Raises:
+        ConfigError: another artefact is there, and `replace` is False.
+        CorruptArtefactError: the artefact is damaged.
+        StorageError: the store refuses, or does not hold what was written.
+    """
+    remote, manifest = Remote.open(uri), read_manifest(directory)
+    files, there, sizes = _files_of(directory, manifest), _manifest_at(remote), remote.sizes()
+    is_same = there is not None and there.fingerprint == manifest.fingerprint
+    if there is not None and not is_same and not replace:
+        raise _in_the_way(uri, there, "URI")
+    arrived = _noted(remote) if _NOTE in sizes else {}
+    if again:
+        arrived = {}
+    elif is_same:
+        arrived |= {entry.path: entry.xxh3_128 for entry in manifest.files}
+    present = {
+        entry.path: entry.xxh3_128
+        for entry in files
+        if sizes.get(entry.path) == entry.size_bytes and arrived.get(entry.path) == entry.xxh3_128
+    }
+    missing = [entry for entry in files if entry.path not in present]
+    if missing:
+        open_artefact(directory)
+        if there is not None and not is_same:
+            remote.remove([MANIFEST_NAME])
+        _upload(remote, directory, missing, present)
+        sizes = remote.sizes()
+    if wrong := [entry.path for entry in files if sizes.get(entry.path) != entry.size_bytes]:
+        raise StorageError(
+            f"{uri} does not hold what was written: {', '.join(wrong[:3])}.",
+            next_step="find out who else writes there, and type the same command again",
+        )
+    remote.remove(sizes.keys() - {entry.path for entry in files} - {MANIFEST_NAME, _NOTE})
+    data = (directory / MANIFEST_NAME).read_bytes()
+    if not is_same or remote.read(MANIFEST_NAME) != data:
+        remote.write(MANIFEST_NAME, data)
+    return _copied(manifest, without_credentials(uri), missing)
+
+
+def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
+    """Copy an artefact from a URI into a directory, with the records beside its files; one that is there is verified,
+    and its damaged files are fetched again.
+
+    Args:
+        replace: allow another artefact that is there to be replaced.
+
+    Raises:
+        MissingInputError: there is no artefact at the URI.
+        ConfigError: another artefact is in the directory, and `replace` is False.
+        CorruptArtefactError: files in the store are missing or damaged; names them.
+    """
+    remote = Remote.open(uri)
+    try:
+        data = remote.read(MANIFEST_NAME)
+    except FileNotFoundError:
+        raise _nothing_at(uri) from None
+    manifest = parse_manifest(data, remote.place(MANIFEST_NAME))
+    there = read_manifest(directory, anyone=True) if is_committed(directory) else None
+    is_same = there is not None and there.fingerprint == manifest.fingerprint
+    if there is not None and not is_same and not replace:
+        raise _in_the_way(str(directory), there, "directory")
+    target = directory if is_same else staging_directory(directory, manifest.fingerprint)
+    missing = [entry for entry in manifest.files if not (target / entry.path).is_file()]
+    size_bytes = sum(entry.size_bytes for entry in manifest.files)
+    with storage_errors(directory):
+        target.mkdir(parents=True, exist_ok=True)
+        with transfer(f"pull {without_credentials(uri)}", size_bytes) as tell:
+            damages = [one for one in remote.download("", manifest.files, target, tell) if one is not None]
+        if damages:
+            raise CorruptArtefactError(
+                f"{uri} ({manifest.kind}) is damaged:\n" + "\n".join(f"  {damage}" for damage in damages),
+                kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files, in {target}",
+                next_step=f"put it there again from where it was made: cloze push DIRECTORY {uri} --again",
+            )
+        listed = {entry.path for entry in manifest.files} | {MANIFEST_NAME, _NOTE}
+        for name in (remote.sizes() if remote.lists else {}).keys() - listed:
+            file = place_inside(target, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(file, remote.read(name))
+        write_durably(target / MANIFEST_NAME, data)
+    if not is_same:
+        put_in_place(target, directory, manifest.files)
+    return _copied(manifest, str(directory), missing)
+
+
+def find_published(uri: str) -> list[str]:
+    """Names, relative to a URI and in order, of the artefacts below it; only the empty name where it is one itself.
+
+    Raises:
+        MissingInputError: there is none, or the server has no listing.
+    """
+    remote = Remote.open(uri)
+    if remote.exists(MANIFEST_NAME):
+        return [""]
+    end = f"/{MANIFEST_NAME}"
+    found = sorted(
+        name.removesuffix(end) for name in (remote.sizes() if remote.lists else {}) if name.endswith(end)
+    )
+    # The insides of artefacts are theirs.
+    outermost = [name for name in found if not any(name.startswith(f"{one}/") for one in found)]
+    if not outermost:
+        raise _nothing_at(uri)
+    return outermost
+
+
+def _manifest_at(remote: Remote) -> Manifest | None:
+    """The manifest in the store; None also for a damaged one, which is written again."""
+    try:
+        return parse_manifest(remote.read(MANIFEST_NAME), remote.place(MANIFEST_NAME), anyone=True)
+    except (FileNotFoundError, CorruptArtefactError):
+        return None
+
+
+def _nothing_at(uri: str) -> MissingInputError:
+    return MissingInputError(
+        f"There is no artefact at {uri}: it has no {MANIFEST_NAME}.",
+        next_step="correct the URI; a web server cannot be listed, so name one artefact there",
+    )
+
+
+def _in_the_way(place: str, there: Manifest, what: str) -> ConfigError:
+    return ConfigError(
+        f"{place} holds other {there.kind}, with the fingerprint {there.fingerprint}.",
+        kept="it is untouched",
+        next_step=f"add --replace to replace it, or name another {what}",
+    )
+
+
+def _files_of(directory: Path, manifest: Manifest) -> list[FileEntry]:
+    """The files of an artefact, and those that lie beside them without being its content: records and logs."""
+    listed = {MANIFEST_NAME, *(entry.path for entry in manifest.files)}
+    found = list(manifest.files)
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory)
+        is_hidden = any(part.startswith(".") for part in name.parts) or name.parts[0] == QUARANTINE_NAME
+        if path.is_file() and not is_hidden and name.as_posix() not in listed:
+            digest, size_bytes = hash_file(path)
+            found.append(FileEntry(path=name.as_posix(), size_bytes=size_bytes, xxh3_128=digest))
+    return found
+
+
+def _noted(remote: Remote) -> dict[str, str]:
+    """Hashes, by name, of the files that have arrived in the store."""
+    with suppress(FileNotFoundError, ValueError, TypeError):
+        return dict(orjson.loads(remote.read(_NOTE)))
+    return {}
+
+
+def _upload(
+    remote: Remote, directory: Path, entries: Sequence[FileEntry], arrived: Mapping[str, str]
+) -> None:
+    """Write files to the store, several at a time.
+
+    Args:
+        arrived: hashes, by name, of the other files of the artefact, which are there.
+    """
+    done, lock, noted = dict(arrived), threading.Lock(), time.monotonic()
+    # Before a file is overwritten, its old hash must not be noted any more.
+    remote.write(_NOTE, orjson.dumps(done))
+
+    def upload(entry: FileEntry) -> None:
+        nonlocal noted
+        remote.upload(entry.under(directory), entry.path)
+        tell(entry.size_bytes)
+        with lock:
+            done[entry.path] = entry.xxh3_128
+            if time.monotonic() - noted > _NOTING_S:
+                remote.write(_NOTE, orjson.dumps(done))
+                noted = time.monotonic()
+
+    size_bytes = sum(entry.size_bytes for entry in entries)
+    with transfer(f"push {without_credentials(remote.uri)}", size_bytes) as tell:
+        with ThreadPoolExecutor(TRANSFERS) as pool:
+            running = [pool.submit(upload, entry) for entry in entries]
+            try:
+                for one in running:
+                    one.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+        remote.write(_NOTE, orjson.dumps(done))
+
+
+def _copied(manifest: Manifest, place: str, missing: Sequence[FileEntry]) -> Copied:
+    return Copied(
+        kind=manifest.kind,
+        place=place,
+        fingerprint=manifest.fingerprint,
+        files=len(manifest.files),
+        size_bytes=sum(entry.size_bytes for entry in manifest.files),
+        copied_bytes=sum(entry.size_bytes for entry in missing),
+    )

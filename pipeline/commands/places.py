@@ -1,0 +1,172 @@
+"""Paths and URIs among the arguments of verbs; `cloze push` and `cloze pull`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from pipeline.commands.output import Json, LogFormat, print_json, print_table
+
+if TYPE_CHECKING:
+    from cluster.publication import Copied
+
+_Uri = Annotated[
+    str, typer.Argument(help="An fsspec URI, such as s3://bucket/corpus.", metavar="URI", show_default=False)
+]
+_Again = Annotated[
+    bool, typer.Option("--again", help="Write files that are there too, after damage in the store.")
+]
+_Other = Annotated[bool, typer.Option("--replace", help="Replace other artefacts that are there.")]
+
+
+class LocalPaths(TyperGroup):
+    """A group whose commands refuse URIs for parameters that are paths, which would become relative paths."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        _refuse_uris(self)
+
+
+def _refuse_uris(command: Any) -> None:
+    for inner in getattr(command, "commands", {}).values():
+        _refuse_uris(inner)
+    if command.callback is not None:
+        command.callback = _checked(command.callback)
+
+
+def _checked(callback: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(callback)
+    def call(**values: Any) -> Any:
+        if any(isinstance(value, Path | list) for value in values.values()):
+            _require_local(values)
+        return callback(**values)
+
+    return call
+
+
+def _require_local(values: dict[str, Any]) -> None:
+    from cluster.artefacts.errors import ConfigError
+    from cluster.artefacts.places import folded_uri
+
+    for name, value in values.items():
+        paths = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, Path)]
+        for uri in filter(None, map(folded_uri, paths)):
+            raise ConfigError(
+                f"{uri} is a URI, and `{name.replace('_', '-')}` must be a path on a file system of this machine.",
+                next_step="name a path; `cloze pull URI DIRECTORY` copies artefacts from a URI to one, and `cloze push"
+                " DIRECTORY URI` the other way",
+            )
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's verbs to the command line."""
+    app.command()(push)
+    app.command()(pull)
+
+
+def push(
+    directory: Annotated[
+        Path, typer.Argument(help="A preparation, scores, or any directory of artefacts.", show_default=False)
+    ],
+    uri: _Uri,
+    replace: _Other = False,
+    again: _Again = False,
+    as_json: Json = False,
+    log_format: LogFormat = None,
+) -> None:
+    """Copy finished artefacts to an object store, each committed there by its manifest.
+
+    The same command continues after a kill, and only confirms files that are there already. A preparation goes without
+    its `work/`.
+    """
+    from cluster.artefacts.errors import MissingInputError
+    from cluster.artefacts.storage import find_artefacts, is_committed
+    from cluster.publication import push as push_one
+    from data_prep.job import publish
+    from data_prep.layout import DOCUMENTS
+    from pipeline.runs.directory import RUN_FILE
+
+    target = _uri(uri)
+    if (directory / RUN_FILE).is_file():
+        raise MissingInputError(
+            f"{directory} is a run, which is more than its artefacts.",
+            next_step="keep the checkpoints of runs in a store with checkpoint.directory=URI",
+        )
+    if is_committed(directory / DOCUMENTS):
+        _show(publish(directory, target, replace=replace, again=again), as_json)
+        return
+    found = list(find_artefacts(directory))
+    if not found:
+        raise MissingInputError(
+            f"There is no committed artefact at or below {directory}.",
+            next_step="name a directory that has one",
+        )
+    names = [path.relative_to(directory).as_posix() for path in found]
+    places = [target if name == "." else f"{target}/{name}" for name in names]
+    _show(
+        [
+            push_one(path, place, replace=replace, again=again)
+            for path, place in zip(found, places, strict=True)
+        ],
+        as_json,
+    )
+
+
+def pull(
+    uri: _Uri,
+    directory: Annotated[Path, typer.Argument(help="The directory to make.", show_default=False)],
+    replace: _Other = False,
+    as_json: Json = False,
+    log_format: LogFormat = None,
+) -> None:
+    """Copy artefacts from an object store into a directory, every file verified.
+
+    The same command continues after a kill, and fetches damaged files again. A preparation that is pulled is confirmed
+    by `cloze data prepare`, as where it was made.
+    """
+    from cluster.artefacts.lease import exclusive
+    from cluster.artefacts.storage import storage_errors
+    from cluster.publication import find_published
+    from cluster.publication import pull as pull_one
+
+    source = _uri(uri)
+    names = find_published(source)
+    holder = directory if names != [""] else directory.absolute().parent
+    with storage_errors(holder):
+        holder.mkdir(parents=True, exist_ok=True)
+    with exclusive(holder, "`cloze pull`"):
+        found = [
+            pull_one(f"{source}/{name}".rstrip("/"), directory / name, replace=replace) for name in names
+        ]
+    _show(found, as_json)
+
+
+def _uri(text: str) -> str:
+    from cluster.artefacts.errors import ConfigError
+    from cluster.artefacts.places import as_place
+
+    place = as_place(text)
+    if isinstance(place, Path):
+        raise ConfigError(
+            f"{text} is no URI.", next_step="name one, such as s3://bucket/corpus; `cp -r` copies files"
+        )
+    return place
+
+
+def _show(found: list[Copied], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    rows = [
+        (one.kind, one.files, one.size_bytes, one.copied_bytes, one.fingerprint, one.place) for one in found
+    ]
+    print_table(
+        "artefacts", ("kind", "files", "bytes", "copied now", "fingerprint", "place"), rows, copied=("place",)
+    )
