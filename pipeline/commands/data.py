@@ -84,6 +84,7 @@ def prepare(
         "num_tokens": prepared.tokens.stats["tokens"],
         "vocab_size": prepared.tokens.config["vocab_size"],
         "rejects": prepared.documents.stats["rejects"],
+        **({"published": settings.publish} if settings.publish else {}),
     }
     if settings.decontaminate.tasks:
         found = prepared.selection.stats

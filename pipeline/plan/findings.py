@@ -55,7 +55,8 @@ def _tokens_of(config: PretrainConfig, number: int) -> int | None:
         if isinstance(wanted.path, str):
             # A plan fetches no tokens: about as many are trained on as the manifest and the settings say.
             manifest = manifest_at(committed_at(wanted.path, TOKENS))
-            return manifest and round(manifest.stats["tokens"] * (1 - config.data.held_out))
+            tokens = manifest.stats.get("tokens") if manifest else None
+            return None if tokens is None else round(tokens * (1 - config.data.held_out))
         store = TokenStore.open(wanted.path, verify=False)
     except (ClozeError, OSError):
         return None

@@ -11,7 +11,6 @@ import orjson
 import pytest
 import s3fs
 import torch
-from moto.server import ThreadedMotoServer
 from safetensors.torch import save
 from typer.testing import CliRunner
 
@@ -38,6 +37,7 @@ from pipeline.checkpoints.retention import Retention, apply_retention, best_step
 from pipeline.checkpoints.store import CheckpointStore, open_store, store_of
 from pipeline.commands.verbs import app
 from pipeline.runs.directory import RunDirectory
+from tests.object_store import flip_byte, objects, running_store
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
@@ -47,23 +47,8 @@ OPTIMIZER_FILE = f"{DEEPSPEED_DIRECTORY}/optimizer.pt"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """A server with a bucket, which every client of this process and its children finds in the environment."""
-    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    _, port = running.get_host_and_port()
-    address = f"http://127.0.0.1:{port}"
-    settings = {
-        "AWS_ENDPOINT_URL": address,
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    with pytest.MonkeyPatch.context() as patched:
-        for name, value in settings.items():
-            patched.setenv(name, value)
-        s3fs.S3FileSystem().mkdir("bucket")
+    with running_store() as address:
         yield address
-    running.stop()
 
 
 @pytest.fixture
@@ -88,21 +73,6 @@ def write(store: CheckpointStore, step: int, loss: float | None = None, *, publi
     """What a save writes, with weights that tell the step."""
     weights = {MODEL_FILE: save({"w": torch.full((1000,), float(step))})}
     write_files(store, state_at(step, loss), weights | {OPTIMIZER_FILE: os.urandom(100_000)}, publish=publish)
-
-
-def flip_byte(place: str, position: int = 900) -> None:
-    """Change a byte of an object."""
-    client = s3fs.S3FileSystem()
-    data = bytearray(client.cat_file(place))
-    data[position] ^= 0xFF
-    client.pipe_file(place, bytes(data))
-
-
-def objects(uri: str) -> list[str]:
-    """Names of all objects below a place, relative to it."""
-    client = s3fs.S3FileSystem(use_listings_cache=False)
-    root = uri.removeprefix("s3://")
-    return sorted(path.removeprefix(f"{root}/") for path in client.find(root))
 
 
 def test_two_ranks_save_their_own_parts_and_a_fresh_engine_goes_on_from_them(uri: str, tmp_path: Path):

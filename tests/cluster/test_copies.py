@@ -1,0 +1,289 @@
+"""Copies of artefacts in an object store: the bytes of the store, fetched once, shared by processes, and bounded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import s3fs
+
+from cluster.artefacts.errors import (
+    ConfigError,
+    CorruptArtefactError,
+    MissingInputError,
+    StorageError,
+    UntrustedArtefactError,
+)
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, make_manifest, manifest_bytes
+from cluster.artefacts.signatures import TRUST_VARIABLE, make_keys
+from cluster.artefacts.storage import commit, open_artefact, staging_directory
+from cluster.copies import (
+    SIZE_VARIABLE,
+    beside,
+    committed_at,
+    is_on_this_machine,
+    is_there,
+    local_copy,
+    place_of,
+)
+from cluster.publication import push
+from tests.object_store import Proxy, Request, behind_proxy, flip_byte, running_store
+
+FILES = {"a.bin": b"a" * 3000, "inner/b.bin": b"b" * 2000}
+SIZE_BYTES = 5000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with running_store() as address:
+        yield address
+
+
+@pytest.fixture
+def uri(server: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A place of a test's own, with an empty cache on this machine."""
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    return f"s3://bucket/{request.node.name}"
+
+
+@pytest.fixture
+def proxy(server: str, uri: str) -> Iterator[Proxy]:
+    with behind_proxy(server) as found:
+        yield found
+
+
+def make(directory: Path, files: dict[str, bytes] = FILES, kind: str = "tokens") -> Path:
+    """Commit an artefact."""
+    staging = staging_directory(directory, "made-by-a-test")
+    for name, data in files.items():
+        (staging / name).parent.mkdir(parents=True, exist_ok=True)
+        (staging / name).write_bytes(data)
+    commit(staging, directory, kind, config={})
+    return directory
+
+
+def in_process(program: str, *arguments: object, wait: bool = True) -> subprocess.Popen[str]:
+    """Run a program that has `local_copy` and `arguments`."""
+    start = "import sys\nfrom cluster.copies import local_copy\narguments = sys.argv[1:]\n"
+    command = [sys.executable, "-c", start + program, *map(str, arguments)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    if wait:
+        assert process.wait() == 0
+    return process
+
+
+def test_copy_has_the_bytes_of_the_store_and_is_fetched_once(uri: str, tmp_path: Path, proxy: Proxy):
+    push(make(tmp_path / "tokens"), f"{uri}/tokens")
+    assert is_there(f"{uri}/tokens")
+    assert not is_on_this_machine(f"{uri}/tokens")
+    copies = [local_copy(f"{uri}/tokens", kind="tokens") for _ in range(3)]
+    assert {copy.name for copy in copies} == {"tokens"}
+    assert open_artefact(copies[0]) == open_artefact(tmp_path / "tokens")
+    assert {name: (copies[0] / name).read_bytes() for name in FILES} == FILES
+    assert proxy.count("GET", "tokens/a.bin") == 1
+    assert is_on_this_machine(f"{uri}/tokens")
+    assert place_of(copies[0]) == f"{uri}/tokens"
+    assert beside(copies[0], "documents") == f"{uri}/documents"
+    assert place_of(tmp_path / "tokens") == str(tmp_path / "tokens")
+
+
+def test_only_the_files_that_are_asked_for_are_fetched(uri: str, tmp_path: Path, proxy: Proxy):
+    push(make(tmp_path / "tokens"), uri)
+    copy = local_copy(uri, only=["inner/b.bin"])
+    assert [path.name for path in copy.rglob("*") if path.is_file()] == ["b.bin"]
+    with pytest.raises(CorruptArtefactError, match="not a committed artefact"):
+        open_artefact(copy)
+    open_artefact(local_copy(uri))
+    assert proxy.count("GET", "b.bin") == 1
+
+
+def test_artefact_that_was_replaced_in_the_store_is_noticed(uri: str, tmp_path: Path):
+    push(make(tmp_path / "one"), uri)
+    first = local_copy(uri)
+    push(make(tmp_path / "two", {"a.bin": b"other"}), uri, replace=True)
+    second = local_copy(uri)
+    assert (second / "a.bin").read_bytes() == b"other"
+    assert (first / "a.bin").read_bytes() == FILES["a.bin"]
+
+
+@pytest.mark.parametrize("harm", [lambda file: file.write_bytes(b"x" * 3000), Path.unlink])
+def test_damaged_copy_is_repaired_from_the_store(uri: str, tmp_path: Path, harm: Any):
+    push(make(tmp_path / "tokens"), uri)
+    harm(local_copy(uri) / "a.bin")
+    open_artefact(local_copy(uri))
+
+
+def test_damage_in_the_store_is_named_and_nothing_damaged_is_kept(uri: str, tmp_path: Path):
+    push(make(tmp_path / "tokens"), uri)
+    flip_byte(f"{uri}/a.bin")
+    s3fs.S3FileSystem().rm_file(f"{uri}/inner/b.bin")
+    with pytest.raises(CorruptArtefactError) as caught:
+        local_copy(uri)
+    assert "a.bin: xxh3_128 is" in caught.value.problem
+    assert "inner/b.bin: missing" in caught.value.problem
+    assert f"cloze push DIRECTORY {uri} --again" in caught.value.next_step
+    assert not any(path.suffix in (".bin", ".tmp") for path in (tmp_path / "cache").rglob("*"))
+    assert not list((tmp_path / "cache").rglob(MANIFEST_NAME))
+    push(tmp_path / "tokens", uri, again=True)
+    open_artefact(local_copy(uri))
+
+
+def test_processes_of_a_machine_share_one_copy(uri: str, tmp_path: Path, proxy: Proxy):
+    push(make(tmp_path / "tokens"), uri)
+    proxy.requests.clear()
+    running = [in_process("print(local_copy(arguments[0]))", uri, wait=False) for _ in range(4)]
+    found = {process.communicate()[0] for process in running}
+    assert len(found) == 1
+    assert proxy.count("GET", "a.bin") == proxy.count("GET", "b.bin") == 1
+    assert proxy.count("GET", MANIFEST_NAME) == 4
+
+
+def test_fetch_that_was_killed_is_continued(uri: str, tmp_path: Path, proxy: Proxy):
+    push(make(tmp_path / "tokens"), uri)
+    asked, killed = threading.Event(), threading.Event()
+
+    def stop_at_the_second_file(number: int, request: Request) -> str:
+        if request.method == "GET" and "b.bin" in request.path:
+            asked.set()
+            killed.wait()
+        return ""
+
+    proxy.fault = stop_at_the_second_file
+    process = in_process("local_copy(arguments[0])", uri, wait=False)
+    asked.wait()
+    while not list((tmp_path / "cache").rglob("a.bin")):
+        assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    killed.set()
+    assert not list((tmp_path / "cache").rglob(MANIFEST_NAME))
+    proxy.requests.clear()
+    open_artefact(local_copy(uri))
+    assert proxy.count("GET", "a.bin") == 0
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+
+
+def test_copy_that_was_used_longest_ago_makes_room_unless_a_process_uses_it(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for number in range(4):
+        push(make(tmp_path / f"{number}", {"data": bytes([number]) * SIZE_BYTES}), f"{uri}/{number}")
+    monkeypatch.setenv(SIZE_VARIABLE, "11KB")
+    used = in_process("local_copy(arguments[0])\nprint('ready', flush=True)\ninput()", f"{uri}/0", wait=False)
+    assert used.stdout is not None
+    assert used.stdout.readline() == "ready\n"
+    in_process("local_copy(arguments[0])", f"{uri}/1")
+
+    def kept() -> set[str]:
+        return {path.parent.name for path in (tmp_path / "cache").rglob(MANIFEST_NAME)}
+
+    assert kept() == {"0", "1"}
+    in_process("local_copy(arguments[0])", f"{uri}/2")
+    assert kept() == {"0", "2"}
+    local_copy(f"{uri}/2")
+    with pytest.raises(StorageError) as caught:
+        local_copy(f"{uri}/3")
+    assert "4.9KiB" in caught.value.problem
+    assert (
+        "10.7KiB, as CLOZE_CACHE_BYTES says, of which processes that run now use 9.8KiB"
+        in caught.value.problem
+    )
+    used.communicate("end\n")
+    open_artefact(local_copy(f"{uri}/3"))
+    assert kept() == {"2", "3"}
+
+
+def test_artefact_that_is_larger_than_the_cache_is_refused_with_both_sizes(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: Proxy
+):
+    push(make(tmp_path / "tokens"), uri)
+    monkeypatch.setenv(SIZE_VARIABLE, "4 kB")
+    with pytest.raises(
+        StorageError, match=r"takes 4\.9KiB, .* may take 3\.9KiB, as CLOZE_CACHE_BYTES"
+    ) as caught:
+        local_copy(uri)
+    assert "CLOZE_CACHE" in caught.value.next_step
+    assert proxy.count("GET", "a.bin") == 0
+    monkeypatch.setenv(SIZE_VARIABLE, "much")
+    with pytest.raises(ConfigError, match="CLOZE_CACHE_BYTES=much is no size"):
+        local_copy(uri)
+
+
+def test_copies_never_take_more_than_is_free(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    push(make(tmp_path / "tokens"), uri)
+    entry = FileEntry(path="huge", size_bytes=1 << 60, xxh3_128="0" * 32)
+    manifest = make_manifest("tokens", config={}, inputs=[], files=[entry], stats={})
+    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", manifest_bytes(manifest))
+    monkeypatch.setenv(SIZE_VARIABLE, "9000PB")
+    with pytest.raises(StorageError, match=r"takes 1\.0EiB, .* which is what is free"):
+        local_copy(uri)
+
+
+def test_places_without_an_artefact_and_other_kinds_are_refused_before_anything_is_fetched(
+    uri: str, tmp_path: Path
+):
+    for place in (uri, "s3://no-such-bucket/tokens"):
+        with pytest.raises(MissingInputError, match="There is no artefact at"):
+            local_copy(place)
+    push(make(tmp_path / "documents", kind="documents"), f"{uri}/documents")
+    with pytest.raises(
+        MissingInputError, match="of the kind `documents`; one of the kind `tokens` is needed"
+    ):
+        local_copy(f"{uri}/documents", kind="tokens")
+    assert not list((tmp_path / "cache").rglob("*.bin"))
+    assert committed_at(uri, "documents") == f"{uri}/documents"
+    with pytest.raises(MissingInputError, match="nosuch://place/tokens cannot be reached"):
+        local_copy("nosuch://place/tokens")
+
+
+def test_manifest_whose_names_lead_out_is_refused(uri: str, tmp_path: Path):
+    directory = make(tmp_path / "tokens")
+    push(directory, uri)
+    plain = orjson.loads((directory / MANIFEST_NAME).read_bytes())
+    plain.pop("checksum")
+    plain["files"][0]["path"] = "../../outside"
+    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", orjson.dumps(plain))
+    with pytest.raises(CorruptArtefactError, match="not the name of a file inside the artefact"):
+        local_copy(uri)
+
+
+def test_unsigned_artefact_is_refused_where_signatures_are_asked_for(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    push(make(tmp_path / "tokens"), uri)
+    private, _ = make_keys(tmp_path / "keys", "team")
+    monkeypatch.setenv(TRUST_VARIABLE, str(private.parent))
+    with pytest.raises(UntrustedArtefactError, match=f"{uri}/{MANIFEST_NAME} is not signed"):
+        local_copy(uri)
+
+
+def test_web_server_is_read_without_listings_or_ranges_and_its_password_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Quiet(SimpleHTTPRequestHandler):
+        def list_directory(self, path: Any) -> None:
+            self.send_error(404)
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    make(tmp_path / "served" / "tokens", {"big.bin": os.urandom(3 << 20), "inner/small": b"s"})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served")))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    copy = local_copy(f"http://user:planted@127.0.0.1:{server.server_port}/tokens")
+    assert open_artefact(copy) == open_artefact(tmp_path / "served" / "tokens")
+    assert place_of(copy) == f"http://127.0.0.1:{server.server_port}/tokens"
+    assert not any(
+        b"planted" in path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()
+    )
+    server.shutdown()

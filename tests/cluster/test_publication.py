@@ -1,0 +1,200 @@
+"""Artefacts copied to an object store and back: complete or not at all, resumable, never twice, never over others."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import s3fs
+
+from cluster.artefacts import remote
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StorageError
+from cluster.artefacts.manifest import MANIFEST_NAME
+from cluster.artefacts.remote import Remote
+from cluster.artefacts.storage import open_artefact
+from cluster.copies import is_there, local_copy, manifest_at
+from cluster.publication import find_published, pull, push
+from tests.cluster.test_copies import FILES, SIZE_BYTES, make
+from tests.object_store import Proxy, Request, behind_proxy, flip_byte, objects, running_store
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with running_store() as address:
+        yield address
+
+
+@pytest.fixture
+def uri(server: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    return f"s3://bucket/{request.node.name}"
+
+
+@pytest.fixture
+def proxy(server: str, uri: str) -> Iterator[Proxy]:
+    with behind_proxy(server) as found:
+        yield found
+
+
+@pytest.fixture
+def artefact(tmp_path: Path) -> Path:
+    """An artefact with a record beside its files."""
+    directory = make(tmp_path / "made" / "tokens")
+    (directory / "shard-records").mkdir()
+    (directory / "shard-records" / "a.json").write_text("{}")
+    return directory
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_artefact_comes_back_as_it_went_with_the_records_beside_it(uri: str, tmp_path: Path, artefact: Path):
+    copied = push(artefact, f"{uri}/tokens")
+    assert (copied.size_bytes, copied.copied_bytes) == (SIZE_BYTES, SIZE_BYTES + 2)
+    assert find_published(uri) == ["tokens"]
+    pull(f"{uri}/tokens", tmp_path / "back")
+    assert files_of(tmp_path / "back") == files_of(artefact)
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
+
+
+def test_repeated_push_and_pull_copy_nothing(uri: str, tmp_path: Path, artefact: Path, proxy: Proxy):
+    push(artefact, uri)
+    pull(uri, tmp_path / "back")
+    proxy.requests.clear()
+    assert push(artefact, uri).copied_bytes == 0
+    assert pull(uri, tmp_path / "back").copied_bytes == 0
+    assert {one.method for one in proxy.requests} <= {"GET", "HEAD"}
+    assert proxy.count("GET", ".bin") == 0
+
+
+def test_push_that_was_killed_is_no_artefact_and_is_continued(uri: str, artefact: Path, proxy: Proxy):
+    asked, killed = threading.Event(), threading.Event()
+
+    def stop_at_the_second_file(number: int, request: Request) -> str:
+        if request.method == "PUT" and "b.bin" in request.path:
+            asked.set()
+            killed.wait()
+            return "slow_down"
+        return ""
+
+    proxy.fault = stop_at_the_second_file
+    program = (
+        "import sys; from pathlib import Path; from cluster import publication; publication._NOTING_S = -1;"
+        " publication.push(Path(sys.argv[1]), sys.argv[2])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(artefact), uri])
+    asked.wait()
+    # The note of the first file, after the empty one.
+    while proxy.count("PUT", "arrived.json") < 2 or proxy.count("PUT", "a.bin") < 1:
+        assert process.poll() is None
+    while "a.bin" not in str(Remote.open(uri).read("arrived.json")):
+        assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    killed.set()
+    proxy.fault = lambda number, request: ""
+    assert "a.bin" in objects(uri)
+    assert not is_there(uri)
+    with pytest.raises(MissingInputError):
+        local_copy(uri)
+    proxy.requests.clear()
+    push(artefact, uri)
+    assert proxy.count("PUT", "a.bin") == 0
+    open_artefact(local_copy(uri))
+
+
+def test_another_artefact_is_replaced_only_when_that_is_wanted_and_equal_files_stay(
+    uri: str, tmp_path: Path, artefact: Path, proxy: Proxy
+):
+    push(artefact, uri)
+    other = make(tmp_path / "other", {"a.bin": FILES["a.bin"], "c.bin": b"c"})
+    proxy.requests.clear()
+    with pytest.raises(ConfigError, match="holds other tokens, with the fingerprint") as caught:
+        push(other, uri)
+    assert "--replace" in caught.value.next_step
+    assert proxy.count("PUT", "") == 0
+    push(other, uri, replace=True)
+    assert proxy.count("PUT", "a.bin") == 0
+    assert [name for name in objects(uri) if name.endswith("bin")] == ["a.bin", "c.bin"]
+    assert manifest_at(uri) == open_artefact(other)
+    pull(uri, tmp_path / "back")
+    with pytest.raises(ConfigError, match="holds other tokens"):
+        pull(uri, artefact)
+    pull(uri, artefact, replace=True)
+    assert files_of(artefact) == files_of(tmp_path / "back") == files_of(other)
+
+
+def test_damaged_artefact_is_not_pushed(uri: str, artefact: Path):
+    (artefact / "a.bin").write_bytes(b"x" * 3000)
+    with pytest.raises(CorruptArtefactError, match=r"a\.bin"):
+        push(artefact, uri)
+    assert objects(uri) == []
+
+
+def test_damage_in_the_store_is_named_by_a_pull_and_written_again_by_a_push(
+    uri: str, tmp_path: Path, artefact: Path
+):
+    push(artefact, uri)
+    flip_byte(f"{uri}/a.bin")
+    with pytest.raises(CorruptArtefactError, match=r"a\.bin: xxh3_128") as caught:
+        pull(uri, tmp_path / "back")
+    assert f"cloze push DIRECTORY {uri} --again" in caught.value.next_step
+    assert not (tmp_path / "back").exists()
+    push(artefact, uri, again=True)
+    pull(uri, tmp_path / "back")
+    (tmp_path / "back" / "a.bin").write_bytes(b"x" * 3000)
+    pull(uri, tmp_path / "back")
+    open_artefact(tmp_path / "back")
+
+
+def test_damaged_manifest_in_the_store_is_written_again(uri: str, artefact: Path):
+    push(artefact, uri)
+    flip_byte(f"{uri}/{MANIFEST_NAME}", 40)
+    with pytest.raises(CorruptArtefactError):
+        manifest_at(uri)
+    assert push(artefact, uri).copied_bytes == 0
+    assert manifest_at(uri) == open_artefact(artefact)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients leave all repetitions to us, and we make them soon."""
+    monkeypatch.setattr(remote, "PAUSES_S", (0.01,) * 8)
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_store_that_drops_and_throttles_costs_time_and_no_byte(
+    uri: str, tmp_path: Path, proxy: Proxy, hasty: None
+):
+    files = {f"{number}.bin": bytes([number]) * 100_000 for number in range(8)}
+    artefact = make(tmp_path / "tokens", files)
+    # Every third request fails, each kind of fault in turn.
+    proxy.fault = lambda number, request: ("slow_down", "", "", "reset", "", "", "lost", "", "")[number % 9]
+    push(artefact, uri)
+    open_artefact(local_copy(uri))
+    pull(uri, tmp_path / "back")
+    assert files_of(tmp_path / "back") == files_of(artefact)
+    assert set(proxy.faults) == {"slow_down", "reset", "lost"}
+    assert push(artefact, uri).copied_bytes == 0
+
+
+def test_store_that_stays_down_is_named_after_every_attempt(
+    uri: str, artefact: Path, proxy: Proxy, hasty: None
+):
+    push(artefact, uri)
+    proxy.fault = lambda number, request: "slow_down"
+    with pytest.raises(StorageError, match=f"Cannot read {uri}/{MANIFEST_NAME}: .*Service Unavailable"):
+        manifest_at(uri)
+    assert len(proxy.faults) == 9

@@ -1,0 +1,144 @@
+"""A preparation in an object store: the verbs that read data take its URI, and a fresh machine goes on from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from typer.testing import CliRunner
+
+from cluster.artefacts.errors import CorruptArtefactError
+from data_prep.config import PreparationConfig
+from data_prep.inputs import CACHE_NAME
+from data_prep.job import prepare, publish
+from data_prep.token_store import TokenStore
+from data_prep.tokenizers.pretrained import find_tokenizer
+from pipeline.commands.verbs import app
+from tests.object_store import behind_proxy, flip_byte, objects, running_store
+
+URI = "s3://bucket/corpus"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with running_store() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def published(server: str, finished: Any) -> Path:
+    """The directory of the preparation that is at URI."""
+    publish(finished.out, URI)
+    return finished.out
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The empty cache of a fresh machine."""
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def answer(*arguments: object) -> Any:
+    """What a verb says for programs."""
+    done = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return json.loads(done.stdout)
+
+
+def test_tokens_at_a_uri_are_those_of_the_directory(published: Path):
+    here, there = TokenStore.open(published), TokenStore.open(URI)
+    assert (there.fingerprint, there.place) == (here.fingerprint, f"{URI}/tokens")
+    assert all((here.tokens(n) == there.tokens(n)).all() for n in range(here.num_documents))
+    assert there.document(5) == here.document(5)
+
+
+def test_verbs_say_the_same_of_a_uri_as_of_a_directory(published: Path):
+    rows = answer("data", "verify", URI)
+    named = {row["name"]: row["fingerprint"] for row in answer("data", "verify", published)}
+    assert {row["name"]: row["fingerprint"] for row in rows}.items() <= named.items()
+    assert {row["name"] for row in rows} == {"documents", "dedup", "tokenizer", "tokens"}
+    here, there = answer("data", "stats", published), answer("data", "stats", URI)
+    assert there.pop("path") == f"{URI}/tokens"
+    assert here.pop("stages")
+    assert there.pop("stages") == {}
+    del here["path"]
+    assert here == there
+    document = ("data", "inspect", URI, "--document", 7)
+    assert answer(*document) == answer("data", "inspect", published, "--document", 7)
+    found = answer("data", "find", URI, "--id", answer(*document)["doc_id"])["documents"]
+    assert [(row["number"], row["store"]) for row in found] == [(7, f"{URI}/tokens")]
+    text = answer(*document)["text"][:40]
+    assert 7 in [row["number"] for row in answer("data", "find", URI, "--text", text)["documents"]]
+
+
+def test_one_document_costs_one_shard_of_documents(server: str, published: Path):
+    with behind_proxy(server) as proxy:
+        answer("data", "inspect", URI, "--document", 7)
+        shards = {one.path for one in proxy.requests if one.method == "GET" and ".parquet" in one.path}
+    assert sum("/documents/documents-" in path for path in shards) == 1
+    assert len(list((published / "documents").glob("*.parquet"))) == 7
+
+
+def test_plan_counts_tokens_at_a_uri_without_fetching_them(published: Path, cache: Path):
+    machines = ("--nodes", 1, "--gpus-per-node", 1, "--gpu", "h100")
+    here, there = (
+        answer("plan", "gpt-tiny", f"data.stores=[{{path: {place}/tokens}}]", *machines)
+        for place in (published, URI)
+    )
+    assert there["stores"][0]["path"] == f"{URI}/tokens"
+    assert there["stores"][0]["tokens"] == pytest.approx(here["stores"][0]["tokens"], rel=0.05)
+    assert there["parameters"] == here["parameters"]
+    assert not list(cache.rglob("*.arrow"))
+
+
+def test_lineage_of_tokens_at_a_uri_is_followed_there(published: Path, tmp_path: Path):
+    elsewhere = tmp_path / "moved"
+    shutil.copytree(published, elsewhere)
+    tree = answer("lineage", f"{URI}/tokens")
+    assert (tree["kind"], tree["uri"]) == ("tokens", f"{URI}/tokens")
+    assert not [node for node in tree["inputs"] if node["problem"]]
+    assert {node["kind"] for node in tree["inputs"]} == {"documents", "dedup", "tokenizer"}
+
+
+def test_flipped_byte_is_found_and_named(published: Path):
+    victim = "s3://bucket/victim"
+    publish(published, victim)
+    shard = next(name for name in objects(f"{victim}/documents") if name.endswith(".parquet"))
+    flip_byte(f"{victim}/documents/{shard}", 300)
+    failed = CliRunner().invoke(app, ["data", "verify", victim])
+    assert isinstance(failed.exception, CorruptArtefactError)
+    assert f"{victim}/documents/{shard}" in failed.exception.problem
+    again = failed.exception.next_step.rpartition(": ")[2].replace("DIRECTORY", str(published / "documents"))
+    assert CliRunner().invoke(app, again.split()[1:]).exit_code == 0
+    answer("data", "verify", victim)
+
+
+def test_tokenizer_of_a_store_serves_another_preparation(
+    published: Path, configure: Callable[..., PreparationConfig], tmp_path: Path
+):
+    found = find_tokenizer(URI)
+    whole = Tokenizer.from_file(str(published / "tokens" / "tokenizer.json"))
+    assert Tokenizer.from_file(str(found.files[0])).to_str() == whole.to_str()
+    config = configure(tmp_path / "out", tokenizer={"path": f"{URI}/tokens"})
+    assert config.tokenizer.model_dump()["path"] == f"{URI}/tokens"
+    rows = answer("tokenizer", "encode", f"{URI}/tokens", "a few words")
+    assert rows["ids"] == whole.encode("a few words", add_special_tokens=False).ids
+
+
+def test_preparation_that_is_pulled_is_confirmed_without_work(
+    published: Path, configure: Callable[..., PreparationConfig], tmp_path: Path, finished: Any
+):
+    out = tmp_path / "fresh"
+    done = CliRunner().invoke(app, ["pull", URI, str(out)])
+    assert done.exit_code == 0, done.output
+    # The hashes of the source files. Whatever else had to be made would need a Ray cluster, and there is none.
+    shutil.copy(published / CACHE_NAME, out / CACHE_NAME)
+    prepared = prepare(configure(out, publish=URI))
+    assert prepared.fingerprint == finished.fingerprint
+    assert answer("data", "rejects", out) == answer("data", "rejects", published)

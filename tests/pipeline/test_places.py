@@ -1,0 +1,112 @@
+"""A URI is supported or refused by name; it never becomes a directory called `s3:`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from pydantic import TypeAdapter, ValidationError
+from typer.testing import CliRunner
+
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.places import PlaceSetting, UriSetting, as_place, folded_uri, inner, outer
+from data_prep.config import PreparationConfig
+from pipeline.commands.verbs import app
+from pipeline.config.loading import load_config
+from pipeline.demo.tasks import FinetuneConfig
+from pipeline.runs.config import PretrainConfig
+
+URI = "s3://bucket/place"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key"),
+    [
+        (PreparationConfig, "tiny", "out"),
+        (PreparationConfig, "tiny", "takedown"),
+        (PreparationConfig, "tiny", "decontaminate.data"),
+        (PretrainConfig, "gpt-tiny", "runs_dir"),
+        (FinetuneConfig, "rows", "out"),
+        (FinetuneConfig, "rows", "runs_dir"),
+        (FinetuneConfig, "rows", "tasks.reviews.train"),
+    ],
+)
+def test_setting_that_must_be_a_path_refuses_a_uri_by_name(kind: Any, name: str, key: str):
+    with pytest.raises(ConfigError) as caught:
+        load_config(kind, Path(name), [f"{key}={URI}"])
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.value) == (key, URI)
+    assert "must be a path on a file system that all workers share" in problem.message
+    assert ("`publish`" in problem.message) == (kind is not PretrainConfig)
+
+
+def test_settings_that_take_a_uri_keep_it():
+    assert load_config(PreparationConfig, Path("tiny"), [f"publish={URI}/"]).publish == URI
+    stores = [f"data.stores=[{{path: {URI}/tokens}}]"]
+    assert load_config(PretrainConfig, Path("gpt-tiny"), stores).data.stores[0].path == f"{URI}/tokens"
+    with pytest.raises(ConfigError, match="must be a URI, such as s3://bucket/corpus"):
+        load_config(FinetuneConfig, Path("rows"), ["publish=some/directory"])
+
+
+def commands(command: Any) -> Iterator[Any]:
+    for one in getattr(command, "commands", {}).values():
+        yield from commands(one)
+    if not hasattr(command, "commands"):
+        yield command
+
+
+def test_every_verb_refuses_uris_for_paths():
+    found = list(commands(typer.main.get_command(app)))
+    assert len(found) > 40
+    assert [one.name for one in found if not hasattr(one.callback, "__wrapped__")] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["data", "rejects", URI], "store"),
+        (["sign", "tokens", URI], "places"),
+        (["runs", "--runs-dir", URI], "runs-dir"),
+        (["finetune", "submission", "scores", "--out", f"{URI}/x.zip"], "out"),
+        (["push", URI, URI], "directory"),
+        (["pull", URI, URI], "directory"),
+    ],
+)
+def test_argument_that_must_be_a_path_refuses_a_uri_by_name(
+    arguments: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    error = CliRunner().invoke(app, arguments).exception
+    assert isinstance(error, ConfigError)
+    assert error.problem.startswith("s3://bucket/place")
+    assert f"`{name}` must be a path" in error.problem
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_push_of_a_run_or_to_a_directory_is_refused(tmp_path: Path):
+    (tmp_path / "run.json").write_text("{}")
+    for arguments, error, text in (
+        (["push", str(tmp_path), URI], MissingInputError, "is a run"),
+        (["push", str(tmp_path), "some/directory"], ConfigError, "some/directory is no URI"),
+    ):
+        done = CliRunner().invoke(app, arguments)
+        assert isinstance(done.exception, error)
+        assert text in done.exception.problem
+
+
+def test_places_are_told_apart_and_joined():
+    assert as_place("data/tiny") == Path("data/tiny")
+    assert as_place("file:///data/tiny") == Path("/data/tiny")
+    assert as_place("s3://bucket/a/") == "s3://bucket/a"
+    assert (inner("s3://b/a", "c"), outer("s3://b/a/c")) == ("s3://b/a/c", "s3://b/a")
+    assert (inner(Path("a"), "c"), outer(Path("a/c"))) == (Path("a/c"), Path("a"))
+    assert folded_uri(Path("s3://bucket/a")) == "s3://bucket/a"
+    assert folded_uri(Path("/data/s3:/a")) == folded_uri(Path("C:/a")) == ""
+    setting = TypeAdapter(PlaceSetting)
+    assert setting.validate_python(Path("a")) == setting.validate_python("a") == Path("a")
+    assert setting.dump_python(setting.validate_python("s3://b/a"), mode="json") == "s3://b/a"
+    with pytest.raises(ValidationError):
+        TypeAdapter(UriSetting).validate_python("file:///data")
