@@ -49,6 +49,8 @@ _ORIGIN, _WORK, _USERS, _SEEN = "origin.json", "work", "users", "seen.json"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _held: dict[Path, int] = {}
 """Descriptors of this process's locks on the copies that it reads."""
+_opened: dict[Path, str] = {}
+"""The URIs of these copies, with the credentials that are written nowhere."""
 
 
 def manifest_at(place: Place) -> Manifest | None:
@@ -116,6 +118,7 @@ def local_copy(
         if only is None and _content(copy / MANIFEST_NAME) != data:
             write_durably(copy / MANIFEST_NAME, data)
         _hold(own / _USERS)
+    _opened[copy] = place
     return copy
 
 
@@ -133,7 +136,7 @@ def place_of_file(file: Path) -> str:
 
 def beside(directory: Path, name: str) -> Place:
     """The place called `name` beside an artefact, also where `directory` is a copy of it."""
-    return inner(outer(as_place(place_of(directory))), name)
+    return inner(outer(as_place(_opened.get(directory) or place_of(directory))), name)
 
 
 def is_on_this_machine(place: Place) -> bool:

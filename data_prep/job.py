@@ -21,7 +21,7 @@ from pathlib import Path
 from cluster.artefacts.lease import exclusive
 from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.storage import is_committed, storage_errors
-from cluster.publication import Copied, push
+from cluster.publication import push
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_checks import check_inputs
@@ -91,16 +91,14 @@ def prepare(
     return Prepared(config.out, documents, dedup, selection, tokenizer, tokens)
 
 
-def publish(out: Path, uri: str, *, replace: bool = False, again: bool = False) -> list[Copied]:
+def publish(out: Path, uri: str, *, replace: bool = False) -> None:
     """Copy the committed artefacts of a preparation to a URI, in the order in which they are made; `work/` stays.
 
     Arguments and errors: as `cluster.publication.push`.
     """
-    return [
-        push(out / stage, f"{uri}/{stage}", replace=replace, again=again)
-        for stage in STAGES
-        if is_committed(out / stage)
-    ]
+    for stage in STAGES:
+        if is_committed(out / stage):
+            push(out / stage, f"{uri}/{stage}", replace=replace)
 
 
 def prepare_tokenizer(

@@ -221,8 +221,8 @@ def _at_uri(uri: str) -> CheckpointReference:
         step = checkpoints.step_of(Path(name))
     except ValueError:
         raise ReferenceNotFoundError(
-            f"{uri} is no artefact, and is no checkpoint: those are named step-00000100.",
-            next_step="name one of them, a run, or one artefact, such as URI/tokens",
+            f"{uri} is no checkpoint: those are named step-00000100.",
+            next_step="name one of them, or a run; `cloze pull URI DIRECTORY` copies an export to this machine",
         ) from None
     base, _, run = place.rpartition("/")
     store = open_store(base, run)

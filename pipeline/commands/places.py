@@ -85,10 +85,9 @@ def push(
     its `work/`.
     """
     from cluster.artefacts.errors import MissingInputError
-    from cluster.artefacts.storage import find_artefacts, is_committed
+    from cluster.artefacts.storage import find_artefacts
     from cluster.publication import push as push_one
-    from data_prep.job import publish
-    from data_prep.layout import DOCUMENTS
+    from data_prep.layout import WORK
     from pipeline.runs.directory import RUN_FILE
 
     target = _uri(uri)
@@ -97,10 +96,7 @@ def push(
             f"{directory} is a run, which is more than its artefacts.",
             next_step="keep the checkpoints of runs in a store with checkpoint.directory=URI",
         )
-    if is_committed(directory / DOCUMENTS):
-        _show(publish(directory, target, replace=replace, again=again), as_json)
-        return
-    found = list(find_artefacts(directory))
+    found = [path for path in find_artefacts(directory) if path.parent.name != WORK]
     if not found:
         raise MissingInputError(
             f"There is no committed artefact at or below {directory}.",
