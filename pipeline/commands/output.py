@@ -94,7 +94,8 @@ def print_table(
     kept = copied if taken + 3 * len(columns) + 1 <= console.width else ()
     for number, column in enumerate(columns or [""] * len(rows[0] if rows else ())):
         numeric = _is_numeric(rows, number)
-        heading = column.replace(" ", "\n") if whole else column
+        narrower = all(len(shown(row[number])) < len(column) for row in rows)
+        heading = column.replace(" ", "\n") if whole and narrower else column
         justify = "right" if numeric else "left"
         table.add_column(
             heading, justify=justify, overflow="fold", no_wrap=(whole and numeric) or column in kept

@@ -1,4 +1,5 @@
-"""Driver seconds per shard of a job of many tiny shards: made, confirmed, and resumed with one in a hundred missing.
+"""Driver seconds per shard of a job of many tiny shards: made, confirmed, and resumed with one in a hundred missing; on
+this machine as one node, and as many small ones.
 
 Its peer is a loop over bare Ray tasks that write the same files, as many at a time: without hashes, records, syncs, a
 manifest and the check of everything on the next call. Seconds are the driver's processor seconds, because thousands of
@@ -7,22 +8,25 @@ tiny tasks leave a small machine's own time to Ray's processes.
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-NUM_SHARDS = 20_000
-NUM_MISSING = NUM_SHARDS // 100
+NUM_SHARDS = int(os.environ.get("CLOZE_BENCHMARK_SHARDS", 20_000))
+NUM_NODES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
     """The driver's cost of one job, in processor seconds."""
 
+    num_nodes: int
     num_shards: int
     made_s: float
     bare_s: float
@@ -30,7 +34,7 @@ class ControlPlane:
     confirmed_s: float
     """The finished artefact verified by the same call."""
     resumed_s: float
-    """The same call with NUM_MISSING shards gone."""
+    """The same call with one shard in a hundred gone."""
     peak_memory_bytes: int
 
     def __str__(self) -> str:
@@ -42,30 +46,57 @@ class ControlPlane:
         }
         told = ", ".join(f"{name} {1000 * seconds / self.num_shards:.2f}" for name, seconds in each.items())
         return (
-            f"{self.num_shards:,} tiny shards, driver's milliseconds of processor per shard: {told};"
-            f" {self.peak_memory_bytes / 2**20:,.0f} MiB at most"
+            f"{self.num_shards:,} tiny shards, nodes: {self.num_nodes}, driver's milliseconds of processor per shard:"
+            f" {told}; {self.peak_memory_bytes / 2**20:,.0f} MiB at most"
         )
 
 
 def run() -> Iterator[ControlPlane]:
-    """One job on a local cluster."""
-    from cluster.runtime import ray_runtime, tasks_in_flight
+    """A job on one node, and a tenth of it on many."""
+    from cluster.runtime import ray_runtime
 
-    with tempfile.TemporaryDirectory() as scratch, ray_runtime("local"):
+    with ray_runtime("local"):
+        yield _measure(1, NUM_SHARDS)
+    with _many_nodes(NUM_NODES) as address, ray_runtime(address):
+        yield _measure(NUM_NODES, NUM_SHARDS // 10)
+
+
+def _measure(num_nodes: int, num_shards: int) -> ControlPlane:
+    from cluster.runtime import tasks_in_flight
+
+    with tempfile.TemporaryDirectory() as scratch:
         artefact, bare = Path(scratch) / "artefact", Path(scratch) / "bare"
         bare.mkdir()
         _bare_tasks(bare, 100, tasks_in_flight())
-        made_s = _driver_seconds(lambda: _build(artefact))
-        confirmed_s = _driver_seconds(lambda: _build(artefact))
-        for number in random.Random(1).sample(range(NUM_SHARDS), NUM_MISSING):
+        made_s = _driver_seconds(lambda: _build(artefact, num_shards))
+        confirmed_s = _driver_seconds(lambda: _build(artefact, num_shards))
+        for number in random.Random(1).sample(range(num_shards), num_shards // 100):
             (artefact / _name(number)).unlink()
-        resumed_s = _driver_seconds(lambda: _build(artefact))
+        resumed_s = _driver_seconds(lambda: _build(artefact, num_shards))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        bare_s = _driver_seconds(lambda: _bare_tasks(bare, NUM_SHARDS, tasks_in_flight()))
-    yield ControlPlane(NUM_SHARDS, made_s, bare_s, confirmed_s, resumed_s, peak)
+        bare_s = _driver_seconds(lambda: _bare_tasks(bare, num_shards, tasks_in_flight()))
+    return ControlPlane(num_nodes, num_shards, made_s, bare_s, confirmed_s, resumed_s, peak)
 
 
-def _build(directory: Path) -> None:
+@contextmanager
+def _many_nodes(count: int) -> Iterator[str]:
+    """The address of a cluster of so many nodes with one CPU each, on this machine, beside a head without any."""
+    from ray.cluster_utils import Cluster
+
+    small = {"object_store_memory": 78 << 20}
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small}
+    )
+    try:
+        for _ in range(count):
+            cluster.add_node(num_cpus=1, wait=False, **small)
+        cluster.wait_for_nodes(timeout=600)
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+def _build(directory: Path, num_shards: int) -> None:
     from cluster.sharded_artefact import build_sharded_artefact
     from cluster.shards import Shard
 
@@ -73,7 +104,7 @@ def _build(directory: Path) -> None:
         directory,
         "documents",
         function=_write,
-        shards=[Shard(_name(number), number, f"{number:032x}", 8) for number in range(NUM_SHARDS)],
+        shards=[Shard(_name(number), number, f"{number:032x}", 8) for number in range(num_shards)],
         config={},
         inputs=[],
         finish=lambda directory, records: {},
