@@ -76,13 +76,11 @@ def sign(contents: bytes) -> Signature:
 
 
 def require_trusted(place: str, contents: bytes, signature: Signature | None) -> str:
-    """Check a signature against the trusted keys; returns the name of the key's file, empty where no keys are named.
+    """Check a signature against the trusted keys, which must be named; returns the name of the key's file.
 
     Raises:
         UntrustedArtefactError: it is unsigned, signed by another key, or its contents are not what was signed.
     """
-    if not is_trusting():
-        return ""
     trusted = _read_trusted(Path(os.environ[TRUST_VARIABLE]))
     if signature is None:
         raise _untrusted(f"{place} is not signed, and {TRUST_VARIABLE} asks for signatures.")
