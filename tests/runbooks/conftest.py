@@ -49,6 +49,7 @@ from tests.runbooks.operations import change_a_setting as change_a_setting
 from tests.runbooks.operations import delete_a_document as delete_a_document
 from tests.runbooks.operations import disk_full as disk_full
 from tests.runbooks.operations import head_node_gone as head_node_gone
+from tests.runbooks.operations import keep_data_in_a_store as keep_data_in_a_store
 from tests.runbooks.operations import mlflow_lost as mlflow_lost
 from tests.runbooks.operations import move_a_run as move_a_run
 from tests.runbooks.operations import publish_a_model as publish_a_model

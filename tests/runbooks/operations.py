@@ -19,6 +19,7 @@ from data_prep.token_store import TokenStore
 from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
+from tests.object_store import running_store
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import start_ranks
 from tests.runbooks.materials import (
@@ -108,6 +109,26 @@ def mlflow_lost(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Sit
     run.record_event(Event.PUBLISHED, **published)
     settings = {"RUN": run.path.name, "RUNS": run.path.parent, "MODEL": "tagger"}
     return Situation(tmp_path, settings, corpus.environment, ("MLflow run", "champion", "checkpoint "))
+
+
+@pytest.fixture
+def keep_data_in_a_store(
+    killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path
+) -> Iterator[Situation]:
+    """A store without data, and a run that reads a preparation's directory."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    settings = {
+        "DATA": prepared,
+        "STORE": "s3://bucket/corpus",
+        "RUNS": run.path.parent,
+        "RUN": run.path.name,
+        "FRESH": tmp_path / "fresh",
+    }
+    with running_store():
+        store = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        environment = {**corpus.environment, **store, "CLOZE_CACHE": str(tmp_path / "cache")}
+        expected = ("s3://bucket/corpus: every file verifies", "fetch s3://bucket/corpus/tokens", "from step")
+        yield Situation(tmp_path, settings, environment, expected)
 
 
 @pytest.fixture

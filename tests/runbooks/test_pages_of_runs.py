@@ -13,6 +13,7 @@ PAGES = (
     "disk-full",
     "export-a-model",
     "head-node-gone",
+    "keep-data-in-a-store",
     "loss-spike",
     "mlflow-lost",
     "move-a-run",
