@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -30,8 +31,9 @@ from cluster.artefacts.manifest import (
     write_durably,
 )
 from cluster.artefacts.remote import TRANSFERS, Remote
+from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.storage import (
-    QUARANTINE_NAME,
+    for_files,
     is_committed,
     open_artefact,
     put_in_place,
@@ -142,11 +144,8 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
                 kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files, in {target}",
                 next_step=f"put it there again from where it was made: cloze push DIRECTORY {uri} --again",
             )
-        listed = {entry.path for entry in manifest.files} | {MANIFEST_NAME, _NOTE}
-        for name in (remote.sizes() if remote.lists else {}).keys() - listed:
-            file = place_inside(target, name)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(file, remote.read(name))
+        names = remote.sizes() if remote.lists else ()
+        for_files(partial(_fetch_record, remote, target), [name for name in names if _is_record(name)])
         write_durably(target / MANIFEST_NAME, data)
     if not is_same:
         put_in_place(target, directory, manifest.files)
@@ -197,16 +196,29 @@ def _in_the_way(place: str, there: Manifest, what: str) -> ConfigError:
 
 
 def _files_of(directory: Path, manifest: Manifest) -> list[FileEntry]:
-    """The files of an artefact, and those that lie beside them without being its content: records and logs."""
-    listed = {MANIFEST_NAME, *(entry.path for entry in manifest.files)}
+    """The files of an artefact, and the records and logs beside them."""
     found = list(manifest.files)
     for path in sorted(directory.rglob("*")):
-        name = path.relative_to(directory)
-        is_hidden = any(part.startswith(".") for part in name.parts) or name.parts[0] == QUARANTINE_NAME
-        if path.is_file() and not is_hidden and name.as_posix() not in listed:
+        name = path.relative_to(directory).as_posix()
+        if path.is_file() and _is_record(name):
             digest, size_bytes = hash_file(path)
-            found.append(FileEntry(path=name.as_posix(), size_bytes=size_bytes, xxh3_128=digest))
+            found.append(FileEntry(path=name, size_bytes=size_bytes, xxh3_128=digest))
     return found
+
+
+def _is_record(name: str) -> bool:
+    """Whether a file tells how an artefact was made, and is no part of its content. A store may hold anything else,
+    too, which must not come between the files of an artefact."""
+    directory, _, file = name.rpartition("/")
+    return name == LOG_NAME or (
+        directory.endswith("-records") and "/" not in directory and file[0] != "." and file.endswith(".json")
+    )
+
+
+def _fetch_record(remote: Remote, target: Path, name: str) -> None:
+    file = place_inside(target, name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(file, remote.read(name))
 
 
 def _noted(remote: Remote) -> dict[str, str]:

@@ -67,6 +67,14 @@ def test_artefact_comes_back_as_it_went_with_the_records_beside_it(uri: str, tmp
     assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
 
 
+def test_files_that_the_store_holds_besides_are_not_pulled(uri: str, tmp_path: Path, artefact: Path):
+    push(artefact, uri)
+    for name in ("config.json", "a.py", "deep/shard-records/b.json", "shard-records/b.sh", ".lock"):
+        Remote.open(uri).write(name, b"planted")
+    pull(uri, tmp_path / "back")
+    assert files_of(tmp_path / "back") == files_of(artefact)
+
+
 def test_repeated_push_and_pull_copy_nothing(uri: str, tmp_path: Path, artefact: Path, proxy: Proxy):
     push(artefact, uri)
     pull(uri, tmp_path / "back")
