@@ -51,7 +51,8 @@ class TokenFile:
         place = 0
         for batch in self._batches:
             array, own = batch.column(column), slice(place, place + batch.num_rows)
-            offsets = array.offsets.to_numpy()
+            # `to_numpy` would import pandas, which takes longer than all of this.
+            offsets = np.from_dlpack(array.offsets)
             np.add(
                 offsets[:-1], before + self._place(array.values, item_bytes), out=starts[own], dtype=np.int64
             )
@@ -138,7 +139,7 @@ def categories(batches: list[Any], num_documents: int) -> tuple[np.ndarray, list
     place = 0
     for values in batches:
         to_number = np.array([names.index(name) for name in values.dictionary.to_pylist()], dtype=np.int32)
-        numbers[place : place + len(values)] = to_number[values.indices.to_numpy(zero_copy_only=False)]
+        numbers[place : place + len(values)] = to_number[np.from_dlpack(values.indices)]
         place += len(values)
     numbers.flags.writeable = False
     return numbers, names
