@@ -39,8 +39,9 @@ def cuts_ahead_of(starts: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> 
     Returns:
         Per text the ascending byte offsets (int64) of its cuts; text stands ahead of each and behind it.
     """
-    ink = np.unique(_first_ink(data, np.concatenate([starts, _line_starts(data)])))
-    ink = ink[ink < len(data)]
+    # Stable, because it is fast for what consists of a few ascending runs.
+    ink = np.sort(_first_ink(data, np.concatenate([starts, _line_starts(data)])), kind="stable")
+    ink = ink[(ink < len(data)) & (np.diff(ink, prepend=-1) > 0)]
     rows = np.searchsorted(offsets, ink, side="right") - 1
     own = ink > _first_ink(data, offsets[:-1])[rows]
     ink, rows = ink[own], rows[own]

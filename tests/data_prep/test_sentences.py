@@ -1,13 +1,15 @@
 """Where sentences begin: against a slow definition, in ten languages, and for texts of any shape."""
 
+import ctypes
 import re
 import unicodedata
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import blingfire
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import data_prep.sentences.blingfire
@@ -135,6 +137,109 @@ def has_invisible_controls(text):
 )
 def test_cuts_are_those_of_the_slow_definition(texts, lang):
     assert [cuts.tolist() for cuts in cut_in(texts, lang)] == [slow_cuts(text, lang) for text in texts]
+
+
+RULES = [
+    *(
+        "ad loc.",
+        "loc.",
+        "E. g.",
+        "i. e.",
+        "U.S.",
+        "A.B. Jr.",
+        "Nov.",
+        "p.",
+        "pp.",
+        "x-div.",
+        "3.14",
+        "a.b.c.",
+    ),
+    *(
+        "[1]",
+        "[ 12 ]",
+        "[citation needed]",
+        "[ need citation ]",
+        ":12",
+        ": 162 - 164",
+        "(iv)",
+        "iv.",
+        "a )",
+        "12.",
+    ),
+    *(
+        "The",
+        "However",
+        "Don't",
+        "Word",
+        "word",
+        "É",
+        "ж.",
+        "가",
+        "日本。",
+        "¡",
+        "¿",
+        "·",
+        "…",
+        "—",
+        ",",
+        '"',
+        ")",
+        "]",
+    ),
+    *(
+        "?!",
+        "！",
+        "？",
+        "ǃ",
+        "۔",
+        "؟",
+        "x" * 80,
+        "word " * 12,
+        "12 " * 9,
+        "\u2060",
+        "\ufeff",
+        "\u3000",
+        "½",
+        "$5",
+    ),
+]
+"""What BlingFire's rules tell apart, and long words."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    parts=st.lists(
+        st.tuples(st.sampled_from(RULES + WORDS + ENDS), st.sampled_from(["", " ", "\n\n"])), max_size=60
+    )
+)
+@example(
+    parts=[("A longer first sentence to begin with.", "\n\n"), ("· · · · · · · · · · · ·", " "), ("Word", "")]
+)
+@example(parts=[("The sentence is here.", ""), ("[ citation needed ]", " "), ("Another one", " ")])
+def test_what_is_far_from_ends_of_sentences_changes_none(parts):
+    text = "".join(chain.from_iterable(parts))
+    data = text.encode()
+    found = data_prep.sentences.blingfire.sentence_starts(
+        np.frombuffer(data, dtype=np.uint8), [(0, len(data))] if data else []
+    )
+    assert found.tolist() == starts_in_the_whole(data)
+
+
+def starts_in_the_whole(data):
+    """By the library, from the whole text."""
+    starts, ends = (ctypes.c_int * (2 * len(data) + 8))(), (ctypes.c_int * (2 * len(data) + 8))()
+    sentences = ctypes.create_string_buffer(2 * len(data) + 8)
+    size = blingfire.blingfire.TextToSentencesWithOffsets(
+        *(
+            ctypes.c_char_p(data),
+            ctypes.c_int(len(data)),
+            sentences,
+            starts,
+            ends,
+            ctypes.c_int(len(sentences)),
+        )
+    )
+    return starts[1 : 1 + sentences.raw[: max(size, 0)].count(b"\n")]
 
 
 @pytest.mark.corpora
