@@ -116,6 +116,47 @@ def split_points(
 
 
 @njit(cache=True, nogil=True)
+def find_words(
+    points: np.ndarray, table: np.ndarray, offsets: np.ndarray, expansions: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the words of one text begin and end, as `split_points` has them: ([words] int64, [words] int64).
+
+    Args:
+        points: uint32 code points of the text.
+        table, offsets, expansions: uint32, int64, uint32, of `words._Folding`.
+    """
+    most, beyond = 1 + count_folded(points, table, offsets), np.int64(len(table) - 1)
+    places, ends = np.empty(most, np.int64), np.empty(most, np.int64)
+    num_words, spare, last_kind = np.int64(0), np.int64(most - 1), _SEPARATOR
+    for place in range(len(points)):
+        entry = table[min(np.int64(points[place]), beyond)]
+        if entry < _NOT_JOINING and last_kind <= _JOINS:
+            kind = entry >> _KIND
+            places[num_words] = place
+            num_words += np.int64(kind & ~last_kind)
+            ends[num_words - 1 if kind else spare] = place + 1
+            last_kind = kind
+            continue
+        if entry == _IGNORED:
+            if last_kind:
+                ends[num_words - 1] = place + 1
+            continue
+        number = np.int64(entry & _CODE)
+        several = entry >= _EXPANDS
+        for part in range(offsets[number], offsets[number + 1]) if several else range(1):
+            kind = (expansions[part] if several else entry) >> _KIND
+            # A part of a Korean syllable joins what is before it, with which it makes one or not.
+            kind = _JOINS if kind == _JAMO else kind
+            if kind:
+                if kind == _STANDS_ALONE or not last_kind or (kind == _JOINS and last_kind != _JOINS):
+                    places[num_words] = place
+                    num_words += 1
+                ends[num_words - 1] = place + 1
+            last_kind = kind
+    return places[:num_words].copy(), ends[:num_words].copy()
+
+
+@njit(cache=True, nogil=True)
 def hash_runs(codes: np.ndarray, starts: np.ndarray, hashes: np.ndarray) -> None:
     """Fill in a uint64 hash of each run of uint32 codes, from `starts[i]` to before `starts[i + 1]`."""
     for run in range(len(hashes)):

@@ -100,6 +100,20 @@ def split_words(texts: Sequence[str]) -> Words:
     return split_joined("".join(texts), offsets)
 
 
+def find_words(text: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`Words.places` and `Words.ends` of one text, in less time than all of `split_words`.
+
+    Args:
+        points: its code points.
+    """
+    from data_prep.word_kernel import find_words
+
+    folding = _folding(False)
+    if "&" in text:
+        points = _without_entities(text, points, np.array([0, len(text)]))
+    return find_words(points, folding.table, folding.offsets, folding.expansions)
+
+
 def split_joined(joined: str, offsets: np.ndarray, *, all_digits_alike: bool = False) -> Words:
     """Cut texts into words that lie end to end.
 

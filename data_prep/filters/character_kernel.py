@@ -53,36 +53,35 @@ def mark_lines(
     points: np.ndarray,
     classes: np.ndarray,
     transitions: np.ndarray,
-    ends: np.ndarray,
     counted: np.ndarray,
     least: int,
     lines: np.ndarray,
 ) -> int:
-    """Fill in the numbers of the lines in which a word of an automaton ends, a character of class 1 stands, or `least`
-    counted characters do; returns how many lines there are.
+    """Fill in the numbers of the lines in which a word of an automaton ends, a character stands that may be several, or
+    `least` counted characters do; returns how many lines there are.
 
     Args:
         points: [characters] uint32 code points.
-        classes: uint16 by code point, the last for all beyond.
-        transitions: [states, classes] int32.
-        ends: [states] bool.
+        classes: uint16 by code point, the last for all beyond; 1 is a line feed.
+        transitions: int32 by state and class, in one row: four times the place at which the next state begins, 2 more
+            where a line is found by the character, and 1 more where it is counted or ends the line.
         counted: [classes] bool.
         lines: [lines] int64.
     """
     beyond = np.int64(len(classes) - 1)
     state = count = line = num_marked = np.int64(0)
     for place in range(len(points)):
-        point = np.int64(points[place])
-        if point == 10:
-            state = count = np.int64(0)
+        own = classes[min(np.int64(points[place]), beyond)]
+        entry = np.int64(transitions[state + own])
+        state = entry >> 2
+        if not entry & 3:
+            continue
+        if own == 1:
+            count = np.int64(0)
             line += 1
             continue
-        own = classes[min(point, beyond)]
-        state = np.int64(transitions[state, own])
         count += counted[own]
-        if (ends[state] or own == 1 or (counted[own] and count >= least)) and (
-            num_marked == 0 or lines[num_marked - 1] != line
-        ):
+        if (entry & 2 or count >= least) and (num_marked == 0 or lines[num_marked - 1] != line):
             lines[num_marked] = line
             num_marked += 1
     return int(num_marked)

@@ -59,7 +59,7 @@ def build(config: GopherQualityConfig) -> Apply:
         reason = reason or _about_lines(lines(text), config)
         if not reason and _letter_words(text) < config.min_letter_words:
             reason = "few_words_with_letters"
-        if not reason and found.count_listed(stop_words, fewest) < fewest:
+        if not reason and fewest and found.count_listed(stop_words, fewest) < fewest:
             reason = "few_stop_words"
         return Dropped(reason) if reason else Passed(document)
 

@@ -11,6 +11,8 @@ from data_prep.filters.words import points_of
 
 _CASED = 0x20000
 """Beyond lie no letters with capitals."""
+_LINE_FEED, _SEVERAL = 1, 2
+"""Classes of characters: what ends lines, and capitals that become several small letters."""
 _SIGMAS = str.maketrans("ς", "σ")
 """Which of the two a capital becomes depends on what stands around it."""
 
@@ -25,12 +27,15 @@ class LineScreen:
             least: how many of `characters` a line must hold; 0 for no such rule.
         """
         spelt = [phrase.translate(_SIGMAS) for phrase in phrases]
-        alphabet = {letter: number for number, letter in enumerate(sorted({*"".join(spelt), *characters}), 2)}
+        letters = sorted({*"".join(spelt), *characters} - {"\n"})
+        alphabet = {"\n": _LINE_FEED} | {
+            letter: number for number, letter in enumerate(letters, _SEVERAL + 1)
+        }
         self._classes = _classes(alphabet)
         words = [[alphabet[letter] for letter in phrase] for phrase in spelt]
-        self._transitions, self._ends = _automaton(words, len(alphabet) + 2)
         self._counted = np.zeros(len(alphabet) + 2, bool)
         self._counted[[alphabet[character] for character in characters]] = least > 0
+        self._transitions = _automaton(words, self._counted)
         self._least = least
 
     def lines(self, text: str) -> list[int]:
@@ -38,15 +43,14 @@ class LineScreen:
         from data_prep.filters.character_kernel import mark_lines
 
         numbers = np.empty(text.count("\n") + 1, np.int64)
-        arrays = self._classes, self._transitions, self._ends, self._counted
+        arrays = self._classes, self._transitions, self._counted
         return numbers[: mark_lines(points_of(text), *arrays, self._least, numbers)].tolist()
 
 
 def _classes(alphabet: dict[str, int]) -> np.ndarray:
-    """[code points + 1] uint16: of each character the number of its small letter, 0 for all others and beyond, and 1
-    for a capital that becomes several characters."""
+    """[code points + 1] uint16: of each character the number of its small letter, 0 for all others and beyond."""
     found = [(place, alphabet[small]) for place, small in enumerate(_small_letters()) if small in alphabet]
-    found += [(place, 1) for place, small in enumerate(_small_letters()) if len(small) > 1]
+    found += [(place, _SEVERAL) for place, small in enumerate(_small_letters()) if len(small) > 1]
     found += [(ord(letter), number) for letter, number in alphabet.items()]
     classes = np.zeros(max(place for place, _ in found) + 2, np.uint16)
     for place, number in found:
@@ -60,8 +64,12 @@ def _small_letters() -> list[str]:
     return [chr(place).lower().translate(_SIGMAS) for place in range(_CASED)]
 
 
-def _automaton(words: list[list[int]], num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The automaton of Aho and Corasick (1975): ([states, classes] int32, [states] bool: whether a word ends there)."""
+def _automaton(words: list[list[int]], counted: np.ndarray) -> np.ndarray:
+    """The automaton of Aho and Corasick (1975), as `mark_lines` reads it.
+
+    Args:
+        counted: [classes] bool.
+    """
     children: list[dict[int, int]] = [{}]
     ends = [False]
     for word in words:
@@ -73,15 +81,20 @@ def _automaton(words: list[list[int]], num_classes: int) -> tuple[np.ndarray, np
                 ends.append(False)
             state = children[state][letter]
         ends[state] = True
-    transitions = np.zeros((len(children), num_classes), np.int32)
+    following = np.zeros((len(children), len(counted)), np.int32)
     waiting = [(0, 0)]
     for state, fallback in waiting:
         # Without a letter of its own, a state goes on as the longest ending of what was read does.
-        own = children[state].items()
-        below = [(child, int(transitions[fallback, letter]) if state else 0) for letter, child in own]
-        transitions[state] = transitions[fallback]
-        for letter, child in own:
-            transitions[state, letter] = child
+        waiting += [
+            (child, int(following[fallback, letter]) if state else 0)
+            for letter, child in children[state].items()
+        ]
+        following[state] = following[fallback]
+        for letter, child in children[state].items():
+            following[state, letter] = child
         ends[state] |= ends[fallback]
-        waiting += below
-    return transitions, np.array(ends)
+    is_found = np.array(ends)[following]
+    is_found[:, _SEVERAL] = True
+    following[:, _LINE_FEED], is_found[:, _LINE_FEED] = 0, False
+    needs_look = counted | (np.arange(len(counted)) == _LINE_FEED)
+    return (4 * len(counted) * following + 2 * is_found + needs_look).ravel().astype(np.int32)

@@ -105,8 +105,6 @@ def _normalise(text: str, config: UnicodeConfig) -> str:
 
 def _kinds(text: str) -> int:
     """Which kinds of odd characters a text holds, as bits."""
-    if text.replace("\n", "").replace("\t", "").isprintable():
-        return 0
     from data_prep.filters.character_kernel import kinds_of
 
     return kinds_of(points_of(text), _kind_by_character())

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from data_prep.words import code_points, split_words
+from data_prep.words import code_points, find_words
 
 _LETTERS = 0x40000
 """Beyond lie neither letters nor white space."""
@@ -74,8 +74,8 @@ def word_spans(text: str) -> WordSpans:
     Counting characters of scripts without spaces as words makes Chinese or Thai comparable in number, not in length:
     rules about the length of words need other limits there.
     """
-    found = split_words([text])
-    return WordSpans(points_of(text), found.places, found.ends)
+    points = points_of(text)
+    return WordSpans(points, *find_words(text, points))
 
 
 @lru_cache(maxsize=1)

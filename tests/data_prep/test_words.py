@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.dedup.shingles import hash_words
-from data_prep.words import spell, split_joined, split_words
+from data_prep.words import code_points, find_words, spell, split_joined, split_words
 from tests.data_prep.decontaminate.oracle import words_of
 
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u200e\u2060\ufe0f\ufeff\u034f"
@@ -167,3 +167,12 @@ def test_words_and_their_places_are_those_of_a_plain_loop(texts):
 
 def test_an_entity_does_not_reach_into_the_next_text():
     assert split_words(["x &am", "p; y", "&lt", ";"]).counts.tolist() == [2, 2, 1, 0]
+
+
+@settings(max_examples=500)
+@given(st.text(st.sampled_from(ALPHABET + INVISIBLE + "¼㎏ﷺ각각가&amp;#1"), max_size=30))
+def test_places_of_words_alone_are_those_that_whole_words_have(text):
+    whole = split_words([text])
+    places, ends = find_words(text, code_points(text))
+    assert places.tolist() == whole.places.tolist()
+    assert ends.tolist() == whole.ends.tolist()
