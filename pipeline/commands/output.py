@@ -153,7 +153,7 @@ def warn_of_damage(stores: Iterable[TokenStore]) -> None:
 
     for store in stores:
         if told := describe_damage(store.path, store.manifest):
-            print(f"{store.path} is {told}\nNext: cloze data verify {store.path}", file=sys.stderr)
+            print(f"{store.place} is {told}\nNext: cloze data verify {store.place}", file=sys.stderr)
 
 
 def shown(value: Any) -> str:
