@@ -26,7 +26,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from cluster import logs
 from cluster.artefacts.confined import confined_name
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StorageError
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StoreError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -58,7 +58,7 @@ def manifest_at(place: Place) -> Manifest | None:
 
     Raises:
         CorruptArtefactError, UntrustedArtefactError: as `read_manifest`.
-        StorageError: the store does not answer.
+        StoreError: the store does not answer.
     """
     if isinstance(place, Path):
         return read_manifest(place) if is_committed(place) else None
@@ -98,7 +98,7 @@ def local_copy(
     Raises:
         MissingInputError: there is no artefact at the URI, or one of another kind.
         CorruptArtefactError: files in the store are missing or damaged; names them.
-        StorageError: the store does not answer, or there is no room for the copy.
+        StoreError: the store does not answer, or there is no room for the copy.
     """
     if isinstance(place, Path):
         return place
@@ -233,7 +233,7 @@ def _make_room(own: Path, uri: str, size_bytes: int) -> None:
     """Set `size_bytes` aside for a copy, and evict the copies that were used longest ago where there is no room.
 
     Raises:
-        StorageError: the copy does not fit.
+        StoreError: the copy does not fit.
     """
     with _locked(own.parent / _WORK, uri):
         others = sorted(
@@ -272,8 +272,8 @@ def _limit(root: Path, used: int) -> tuple[int, str]:
     return (int(limit), reason) if limit <= free else (free, "which is what is free")
 
 
-def _no_room(uri: str, size_bytes: int, why: str, root: Path) -> StorageError:
-    return StorageError(
+def _no_room(uri: str, size_bytes: int, why: str, root: Path) -> StoreError:
+    return StoreError(
         f"{uri} takes {_shown(size_bytes)}, and there is no room for a copy in {root}: {why}.",
         kept="all other copies",
         next_step=f"free disk space, set {SIZE_VARIABLE}, or name a larger file system by CLOZE_CACHE",

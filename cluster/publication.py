@@ -20,7 +20,7 @@ import orjson
 
 from cluster.artefacts.confined import place_inside
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StorageError
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StoreError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -73,7 +73,7 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
     Raises:
         ConfigError: another artefact is there, and `replace` is False.
         CorruptArtefactError: the artefact is damaged.
-        StorageError: the store refuses, or does not hold what was written.
+        StoreError: the store refuses, or does not hold what was written.
     """
     remote, manifest = Remote.open(uri), read_manifest(directory)
     files, there, sizes = _files_of(directory, manifest), _manifest_at(remote), remote.sizes()
@@ -98,7 +98,7 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
         _upload(remote, directory, missing, present)
         sizes = remote.sizes()
     if wrong := [entry.path for entry in files if sizes.get(entry.path) != entry.size_bytes]:
-        raise StorageError(
+        raise StoreError(
             f"{uri} does not hold what was written: {', '.join(wrong[:3])}.",
             next_step="find out who else writes there, and type the same command again",
         )

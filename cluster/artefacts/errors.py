@@ -195,6 +195,12 @@ class InUseError(StorageError):
     runbook = "resume-after-a-failure.md"
 
 
+class StoreError(StorageError):
+    """An object store refuses, or does not answer."""
+
+    runbook = "keep-data-in-a-store.md"
+
+
 class StalledError(ClozeError):
     """Training stalled, and stalled again after all restarts; without Ray, there are none."""
 

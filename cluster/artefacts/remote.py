@@ -4,7 +4,7 @@ An object store has no rename. The files of an artefact are written in their pla
 manifest makes them an artefact, and it is the first file to be removed.
 
 A store drops connections and throttles. The client of S3 asks again by itself for some seconds; every operation here is
-repeated beyond that, for as long as PAUSES_S says, unless its error would be the same again.
+repeated beyond that, for up to a minute, unless its error would be the same again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import errno
 import hashlib
 import os
 import random
+import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,7 +26,8 @@ from typing import Any, BinaryIO, TypeVar
 import xxhash
 
 from cluster.artefacts.confined import place_inside
-from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError
+from cluster.artefacts.credentials import message_without_credentials
+from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError, StoreError
 from cluster.artefacts.manifest import FileEntry
 from cluster.artefacts.storage import Damage, difference, storage_errors
 
@@ -34,6 +36,11 @@ Result = TypeVar("Result")
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before an operation is repeated, each up to half as long again, so that many machines do not come back at
 once."""
+_PATIENCE_S = 60.0
+"""Seconds after which an operation is not repeated any more: clients themselves wait for a silent server for
+minutes."""
+_TOLD_PAUSE_S = 4.0
+"""A pause of at least so many seconds is told."""
 _LASTING = (
     FileNotFoundError,
     FileExistsError,
@@ -227,19 +234,23 @@ class Remote:
 
     def _do(self, verb: str, name: str, function: Callable[[str], Result]) -> Result:
         """The result of a function of the path of a file, which is called again after errors that may pass."""
+        started = time.monotonic()
         with self._errors(verb, name):
             for pause_s in PAUSES_S:
                 try:
                     return function(self._path(name))
                 except Exception as error:
-                    if _lasts(error):
+                    if _lasts(error) or time.monotonic() - started > _PATIENCE_S:
                         raise
+                    if pause_s >= _TOLD_PAUSE_S:
+                        reason = message_without_credentials(f"{self.place(name)}: {error}")
+                        print(f"{reason}; asking again in {pause_s:.0f} s", file=sys.stderr)
                 time.sleep(pause_s * random.SystemRandom().uniform(1, 1.5))
             return function(self._path(name))
 
     @contextmanager
     def _errors(self, verb: str, name: str) -> Iterator[None]:
-        """Turn any error of the store's client into a StorageError; FileNotFoundError of a read passes unchanged."""
+        """Turn any error of the store's client into a StoreError; FileNotFoundError of a read passes unchanged."""
         try:
             yield
         except (StorageError, CorruptArtefactError):
@@ -247,7 +258,7 @@ class Remote:
         except Exception as error:
             if isinstance(error, FileNotFoundError) and verb != "write":
                 raise
-            raise StorageError(
+            raise StoreError(
                 f"Cannot {verb} {self.place(name)}: {str(error) or type(error).__name__}",
                 next_step="check the store's address, credentials and permissions, then run the same command again",
             ) from error
