@@ -35,13 +35,8 @@ def load_py3langid() -> tuple[list[str], Scores]:
     next_state = np.asarray(model.tk_nextmove, np.uint32)
     first_of_row = np.asarray(model.tk_row, np.int32) << 8
     feature_of = np.asarray(model.tk_output, np.int32)
-    negated = -np.asarray(model.nb_ptc, np.float32)
-    assert negated.min() >= 0
-    step = negated.max() / np.float32(255)
-    num_labels = negated.shape[1]
-    weights = np.zeros((len(negated), -(-num_labels // LANES) * LANES), np.uint8)
-    weights[:, :num_labels] = np.round(negated / step)
-    del negated
+    weights, step = _quantized(np.asarray(model.nb_ptc, np.float16), LANES)
+    num_labels = len(model.nb_pc)
     prior = np.zeros(weights.shape[1], np.float32)
     prior[:num_labels] = model.nb_pc
     automaton = next_state, first_of_row, feature_of
@@ -55,6 +50,25 @@ def load_py3langid() -> tuple[list[str], Scores]:
         return scores[:num_labels] / np.float32(np.sqrt(len(encoded)))
 
     return _with_scripts(list(model.nb_classes), score), score
+
+
+def _quantized(log_probabilities: np.ndarray, lanes: int) -> tuple[np.ndarray, np.float32]:
+    """([features, labels] uint8 steps of negated log probabilities, the step); rows are padded to whole lanes.
+
+    Args:
+        log_probabilities: [features, labels] float16, of which there are few different values among very many.
+    """
+    bits = log_probabilities.view(np.uint16)
+    values = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    # Of negative numbers, the one with the highest bits is the lowest.
+    step = np.float32(-values[bits.max()] / np.float32(255))
+    assert ((bits == 0) | (bits >> 15 == 1)).all()
+    with np.errstate(invalid="ignore"):
+        steps = np.round(-values / step).astype(np.uint8)
+    num_labels = bits.shape[1]
+    weights = np.zeros((len(bits), -(-num_labels // lanes) * lanes), np.uint8)
+    weights[:, :num_labels] = steps[bits]
+    return weights, step
 
 
 def _as_trained(text: str) -> bytes:

@@ -85,7 +85,8 @@ def ngram_characters(numbers: np.ndarray, before: np.ndarray, top: np.ndarray, r
                 break
             # Both factors are below the number of words, so a pair is one int64 and equal pairs are equal n-grams.
             key = groups[i] * num_words + numbers[start + n - 1]
-            slot = (np.uint64(key) * _GOLDEN) >> shift
+            mixed = np.uint64(key) * _GOLDEN
+            slot = ((mixed ^ (mixed >> _SHIFT)) * _GOLDEN) >> shift
             group = np.int64(slots[slot])
             while group >= 0 and keys[group] != key:
                 slot = (slot + np.uint64(1)) & mask
