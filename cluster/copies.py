@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import orjson
 import xxhash
@@ -186,7 +187,7 @@ def _content(path: Path) -> bytes | None:
     return None
 
 
-def _origin(own: Path) -> dict[str, str]:
+def _origin(own: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
         return orjson.loads((own / _ORIGIN).read_bytes())
     return {}
@@ -236,13 +237,11 @@ def _make_room(own: Path, uri: str, size_bytes: int) -> None:
         StoreError: the copy does not fit.
     """
     with _locked(own.parent / _WORK, uri):
-        others = sorted(
-            (one for one in own.parent.glob(f"*/{_ORIGIN}") if one.parent != own),
-            key=lambda origin: _last_use(origin.parent),
-        )
-        taken = {origin.parent: int(_origin(origin.parent).get("size_bytes", 0)) for origin in others}
-        here = sum(entry.stat().st_size for entry in own.rglob("*") if entry.is_file())
-        limit, reason = _limit(own.parent, sum(taken.values()) + here)
+        copies = sorted((one for one in own.parent.iterdir() if one.is_dir()), key=_last_use)
+        on_disk = {one: _bytes_in(one) for one in copies}
+        # Copies that are being fetched will need more than they have.
+        taken = {one: int(_origin(one).get("size_bytes", on_disk[one])) for one in copies if one != own}
+        limit, reason = _limit(own.parent, sum(on_disk.values()))
         if size_bytes > limit:
             raise _no_room(uri, size_bytes, f"copies may take {_shown(limit)}, {reason}", own.parent)
         for other in list(taken):
@@ -257,10 +256,18 @@ def _make_room(own: Path, uri: str, size_bytes: int) -> None:
         write_durably(own / _ORIGIN, orjson.dumps(facts))
 
 
-def _limit(root: Path, used: int) -> tuple[int, str]:
+def _bytes_in(directory: Path) -> int:
+    found = 0
+    for path in directory.rglob("*"):
+        with suppress(OSError):
+            found += path.stat().st_size if path.is_file() else 0
+    return found
+
+
+def _limit(root: Path, on_disk: int) -> tuple[int, str]:
     """The most bytes that all copies may take, and why."""
     disk = shutil.disk_usage(root)
-    free = max(0, used + disk.free)
+    free = on_disk + disk.free
     chosen = os.environ.get(SIZE_VARIABLE)
     try:
         limit = TypeAdapter(ByteSize).validate_python(chosen) if chosen else disk.total // 2

@@ -74,16 +74,16 @@ def validate(kind: type[ConfigT], plain: Any, where: str) -> ConfigT:
 def _uris_for_paths(value: Any, key: str = "", remedy: str = "") -> Iterator[ConfigProblem]:
     """Settings that are paths, and were given as URIs, which would become relative paths."""
     if isinstance(value, BaseModel):
-        if "publish" in type(value).model_fields:
-            remedy = "; `publish` copies the results to a URI"
+        publishes = "publish" in type(value).model_fields
         for name, inner in value:
+            remedy = "; `publish` copies the results to a URI" if publishes and name == "out" else ""
             yield from _uris_for_paths(inner, f"{key}.{name}".lstrip("."), remedy)
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _uris_for_paths(inner, f"{key}.{name}".lstrip("."), remedy)
+            yield from _uris_for_paths(inner, f"{key}.{name}".lstrip("."))
     elif isinstance(value, tuple | list):
         for number, inner in enumerate(value):
-            yield from _uris_for_paths(inner, f"{key}.{number}", remedy)
+            yield from _uris_for_paths(inner, f"{key}.{number}")
     elif isinstance(value, Path) and (uri := folded_uri(value)):
         yield ConfigProblem(
             key, uri, f"must be a path on a file system that all workers share, not a URI{remedy}"
