@@ -49,7 +49,8 @@ def tokenize_documents(split: TokensSplit, path: Path) -> ShardResult:
     # One task is one CPU; both libraries would otherwise start a thread for every core of the machine.
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    reference, fast = _encoders(split.tokenizer.read_text(encoding="utf-8"))
+    file = split.tokenizer.stat()
+    reference, fast = _encoders(split.tokenizer, (file.st_ino, file.st_size, file.st_mtime_ns))
     if fast is not None:
         try:
             return _write(split, path, fast, reference)
@@ -59,8 +60,13 @@ def tokenize_documents(split: TokensSplit, path: Path) -> ShardResult:
 
 
 @lru_cache(maxsize=1)
-def _encoders(tokenizer_json: str) -> tuple[ReferenceEncoder, Encoder | None]:
-    """Kept from task to task of a process: reading a big vocabulary costs as much as encoding megabytes."""
+def _encoders(tokenizer: Path, version: tuple[int, ...]) -> tuple[ReferenceEncoder, Encoder | None]:
+    """Kept from task to task of a process: reading a big vocabulary costs as much as encoding megabytes.
+
+    Args:
+        version: anything that changes with the file.
+    """
+    tokenizer_json = tokenizer.read_text(encoding="utf-8")
     return ReferenceEncoder(tokenizer_json), make_fast_encoder(tokenizer_json)
 
 

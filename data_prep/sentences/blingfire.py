@@ -5,33 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
-from string import ascii_lowercase, ascii_uppercase, digits
+from string import ascii_letters, digits
 
 import numpy as np
-
-from data_prep.sentences.excerpt_kernel import (
-    BRACKET,
-    DIGIT,
-    END,
-    LEAD,
-    LETTER,
-    LETTER_CODES,
-    SEPARATOR_BYTES,
-    SPACE,
-    excerpt,
-)
 
 PIECE_BYTES = 1 << 20
 """Approximate bytes per call of BlingFire, which needs some twenty times as much memory."""
 _SEPARATOR = b"\n"
 """BlingFire's separator of sentences."""
-_CLASSES = {
-    SPACE: b"\t\n\r ",
-    END: b".!?",
-    BRACKET: b"[:(",
-    LETTER: (ascii_lowercase + ascii_uppercase).encode(),
-    DIGIT: digits.encode(),
-}
 _ENDS = "ǃ۔؟․…‼‽⁈⁉␄﹒．｡。？！\u2028\u2029"
 """Other marks at which BlingFire ends sentences: its published rules' `ENDPUNCTUATION`, `AlwaysEndPunctuation`."""
 
@@ -50,6 +31,8 @@ def sentence_starts(data: np.ndarray, pieces: Sequence[tuple[int, int]]) -> np.n
     Returns:
         [sentences] int64 offsets in `data`.
     """
+    from data_prep.sentences.excerpt_kernel import SEPARATOR_BYTES, excerpt
+
     segment = _text_to_sentences()
     longest = max((end - start for start, end in pieces), default=0)
     copied = np.empty(longest, dtype=np.uint8)
@@ -74,10 +57,13 @@ def sentence_starts(data: np.ndarray, pieces: Sequence[tuple[int, int]]) -> np.n
 @cache
 def _characters() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What `excerpt` knows of characters: classes of bytes, letters, ends of sentences beyond ASCII."""
+    from data_prep.sentences.excerpt_kernel import BRACKET, DIGIT, END, LEAD, LETTER, LETTER_CODES, SPACE
+
     classes = np.zeros(256, dtype=np.uint8)
     classes[0x80:] = LEAD
-    for kind, characters in _CLASSES.items():
-        classes[list(characters)] = kind
+    kinds = {SPACE: "\t\n\r ", END: ".!?", BRACKET: "[:(", LETTER: ascii_letters, DIGIT: digits}
+    for kind, characters in kinds.items():
+        classes[list(characters.encode())] = kind
     letters = np.array([chr(code).isalpha() and chr(code) not in _ENDS for code in range(LETTER_CODES)])
     return classes, letters, np.sort(np.array([ord(mark) for mark in _ENDS], dtype=np.int64))
 

@@ -63,6 +63,23 @@ def unknown_characters(data: np.ndarray, properties: np.ndarray, found: np.ndarr
 
 
 @njit(cache=True, nogil=True)
+def find_others(data: np.ndarray, bounds: np.ndarray, known: np.ndarray, found: np.ndarray) -> None:
+    """Mark the texts with characters that are not `known`, by code point: uint8 UTF-8, [texts + 1] int64; bool, [texts]
+    bool."""
+    for text in range(len(bounds) - 1):
+        place, stop = bounds[text], bounds[text + 1]
+        while place < stop:
+            if data[place] < 0x80:
+                place += 1
+                continue
+            code, size = _character(data, place, stop)
+            if code >= len(known) or not known[code]:
+                found[text] = True
+                break
+            place += size
+
+
+@njit(cache=True, nogil=True)
 def _number_of(
     data: np.ndarray,
     start: Any,

@@ -57,11 +57,14 @@ class _Stage:
             for number, (lang, text) in enumerate(texts):
                 writer.add(Document(f"d{number}", "mixture", f"file:{number}", "", lang, text))
         write_selection(selection, Selection.whole(np.arange(len(texts))))
+        no_rows = scratch / "no-rows.parquet"
+        write_selection(no_rows, Selection.whole(np.arange(0)))
         self._tokenizer.write_text(tokenizer_json, encoding="utf-8")
         self._split = {
             sentences: TokensSplit(shard, selection, self._tokenizer, "mixture", sentences, "uint32")
             for sentences in ("none", "blingfire")
         }
+        self._nothing = TokensSplit(shard, no_rows, self._tokenizer, "mixture", "none", "uint32")
 
     def compared(self, what: str) -> list[Comparison]:
         """With and without sentences, against each peer."""
@@ -79,7 +82,7 @@ class _Stage:
         from data_prep import tokenize_shard
 
         tokenize_shard._encoders.cache_clear()
-        tokenize_shard._encoders(self._tokenizer.read_text(encoding="utf-8"))
+        tokenize_shard.tokenize_documents(self._nothing, self._out)
         started = time.process_time()
         tokenize_shard.tokenize_documents(self._split[sentences], self._out)
         hash_file(self._out)

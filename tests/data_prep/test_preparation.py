@@ -82,7 +82,7 @@ def test_tokens_are_those_of_hf_tokenizers_on_whole_documents(finished):
     store = TokenStore.open(finished.out)
     tokenizer = Tokenizer.from_file(str(store.tokenizer_path))
     tokenizer.encode_special_tokens = True
-    assert finished.tokens.stats["shards_by_fastokens"] == 7
+    assert finished.tokens.stats["shards_by_gigatoken"] == 7
     assert store.tokens(0).dtype == np.uint16
     for number in range(store.num_documents):
         document = store.document(number)

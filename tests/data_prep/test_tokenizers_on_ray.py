@@ -14,7 +14,7 @@ from data_prep.tokenizers.word_lexicon import Lexicon
 
 TRAINED = {"train_bytes": 60_000}
 KINDS: dict[str, tuple[Any, str]] = {
-    "byte-level BPE": (TRAINED | {"kind": "byte_level_bpe", "vocab_size": 600}, "fastokens"),
+    "byte-level BPE": (TRAINED | {"kind": "byte_level_bpe", "vocab_size": 600}, "gigatoken"),
     "WordPiece": (TRAINED | {"kind": "wordpiece", "vocab_size": 600}, "word_cache"),
     "SentencePiece": (
         TRAINED
@@ -22,7 +22,7 @@ KINDS: dict[str, tuple[Any, str]] = {
         "word_cache",
     ),
     "word lexicon": (TRAINED | {"kind": "word_lexicon", "vocab_size": 1024}, "word_cache"),
-    "GPT-2": ({"path": "gpt2"}, "fastokens"),
+    "GPT-2": ({"path": "gpt2"}, "gigatoken"),
     "BERT": ({"path": "bert-base-uncased"}, "word_cache"),
 }
 """By name what `tokenizer` says, and the encoder that must be found to equal the reference on every shard."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from tokenizers import Tokenizer
 
 from data_prep.ragged import Ragged
-from data_prep.tokenizers.fast import FastEncoder
+from data_prep.tokenizers.fast import FastEncoder, GigatokenEncoder, settled_characters
 from data_prep.tokenizers.fast_merges import byte_alphabet
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder
@@ -34,7 +34,7 @@ def converted(directory):
 
 @pytest.fixture(scope="module")
 def encoders(converted):
-    return ReferenceEncoder(converted), FastEncoder(converted)
+    return ReferenceEncoder(converted), FastEncoder(converted), GigatokenEncoder(converted)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,27 @@ def test_ids_are_those_of_tiktoken_on_every_character(encoders, oracle):
         )
         expected = oracle.encode_ordinary(text)
         assert encode(encoders[1], text) == expected
+
+
+def test_gigatoken_reads_every_settled_character_as_tiktoken_does(encoders, oracle):
+    settled = [chr(code) for code in np.flatnonzero(settled_characters())]
+    gigatoken = encoders[2]
+    others, gigatoken._others = gigatoken._others, None
+    for start in range(0, len(settled), 1 << 13):
+        text = "".join(f"a{one} {one}1'{one}'s{one}\n{one} \n" for one in settled[start : start + (1 << 13)])
+        assert encode(gigatoken, text) == oracle.encode_ordinary(text)
+    gigatoken._others = others
+
+
+def test_gigatoken_forgets_words_and_knows_them_again(converted, monkeypatch):
+    from data_prep.tokenizers import fast
+
+    monkeypatch.setattr(fast, "FORGET_BYTES", 10)
+    encoder = GigatokenEncoder(converted)
+    first = encoder._tokenizer
+    expected = encode(ReferenceEncoder(converted), "Words that are forgotten.")
+    assert [encode(encoder, "Words that are forgotten.") for _ in range(3)] == [expected] * 3
+    assert encoder._tokenizer is not first
 
 
 def test_text_is_given_back_byte_for_byte(converted, oracle):
