@@ -17,8 +17,10 @@ import psutil
 
 from tests.chaos.campaigns.network import Hosts, address, two_hosts
 from tests.chaos.scene import Scene
+from tests.pipeline.process_group import PATIENCE_S
 
 _PORT = 6379
+_STARTED = "Ray runtime started"
 
 
 class RayHosts:
@@ -60,13 +62,21 @@ class RayHosts:
             *(f"--node-ip-address={address(number)}", "--object-store-memory=100000000"),
             *((f"--address={self.address}",) if number else head),
         ]
-        with (self._directory / f"ray-{number}.log").open("ab") as stream:
-            return subprocess.Popen(
+        log = self._directory / f"ray-{number}.log"
+        log.unlink(missing_ok=True)
+        with log.open("ab") as stream:
+            node = subprocess.Popen(
                 [*self.hosts.on(number, self._directory), *command],
                 env=os.environ | self._access | {"DS_ACCELERATOR": "cpu"},
                 stdout=stream,
                 stderr=stream,
             )
+        deadline = time.monotonic() + PATIENCE_S
+        while _STARTED not in log.read_text():
+            assert node.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.1)
+        return node
 
     def _end(self, node: subprocess.Popen[bytes]) -> None:
         node.kill()
