@@ -139,7 +139,9 @@ def categories(batches: list[Any], num_documents: int) -> tuple[np.ndarray, list
     place = 0
     for values in batches:
         to_number = np.array([names.index(name) for name in values.dictionary.to_pylist()], dtype=np.int32)
-        numbers[place : place + len(values)] = to_number[np.asarray(np.from_dlpack(values.indices), dtype=np.int32)]
+        numbers[place : place + len(values)] = to_number[
+            np.asarray(np.from_dlpack(values.indices), dtype=np.int32)
+        ]
         place += len(values)
     numbers.flags.writeable = False
     return numbers, names
