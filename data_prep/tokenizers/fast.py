@@ -76,11 +76,13 @@ class GigatokenEncoder:
         self._num_bytes += len(text.values)
         others = np.zeros(len(text), dtype=bool)
         find_others(text.values, text.offsets, settled_characters(), others)
+        rows = np.flatnonzero(others)
+        left, _ = self._others.encode(texts.take(rows), cuts.take(rows))
+        by_fastokens = {row: left[number] for number, row in enumerate(rows.tolist())}
         encode = self._tokenizer.encode
-        ids = Ragged.of([encode(b"" if others[row] else text[row].tobytes()) for row in range(len(text))])
-        if others.any():
-            rows = np.flatnonzero(others)
-            ids = ids.replaced(rows, self._others.encode(texts.take(rows), cuts.take(rows))[0])
+        ids = Ragged.of(
+            [by_fastokens[row] if others[row] else encode(text[row].tobytes()) for row in range(len(text))]
+        )
         return ids, _sentence_starts(ids, cuts, self._token_bytes)
 
     def _forget(self) -> None:
