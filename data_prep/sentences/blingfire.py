@@ -41,15 +41,16 @@ def sentence_starts(data: np.ndarray, pieces: Sequence[tuple[int, int]]) -> np.n
     sentences = bytearray(capacity)
     begins, ends = np.empty(capacity, dtype=np.int32), np.empty(capacity, dtype=np.int32)
     addresses = (_address(np.frombuffer(sentences, dtype=np.uint8)), _address(begins), _address(ends))
+    text, characters = _address(copied), _characters()
     found = [np.empty(0, dtype=np.int64)]
     for start, end in pieces:
-        size, parts = excerpt(data, start, end, *_characters(), copied, places, origins)
+        size, parts = excerpt(data, start, end, *characters, copied, places, origins)
         capacity = 2 * size + 8  # all of which the library fills with zeros
-        written = segment(_address(copied), size, *addresses, capacity) if size else 0
+        written = segment(text, size, *addresses, capacity) if size else 0
         if 1 < written <= capacity:  # otherwise white space only, or more than the library handles
             count = sentences.count(_SEPARATOR, 0, written - 1)
             own = begins[1 : count + 1]
-            part = np.searchsorted(places[:parts], own, side="right") - 1
+            part = places[:parts].searchsorted(own, side="right") - 1
             found.append(own - places[part] + origins[part])
     return np.concatenate(found)
 

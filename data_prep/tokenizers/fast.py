@@ -110,12 +110,13 @@ def settled_characters() -> np.ndarray:
 
 
 def _sentence_starts(ids: Ragged, cuts: Ragged, token_bytes: np.ndarray) -> Ragged:
-    """First tokens of sentences, from where every token ends in the bytes of all texts laid end to end."""
-    if not len(cuts.values):
-        return first_tokens(ids, cuts.values)
-    ends = np.cumsum(token_bytes[ids.values], dtype=np.int64)
-    text_starts = np.concatenate([np.zeros(1, dtype=np.int64), ends])[ids.offsets[:-1]]
-    return first_tokens(ids, np.searchsorted(ends, cuts.values + text_starts[cuts.row_of], side="right"))
+    """First tokens of sentences, from where every token ends in the bytes of its text."""
+    found = np.empty(len(cuts.values), dtype=np.int64)
+    if len(found):
+        from data_prep.tokenizers.lookup_kernel import find_tokens
+
+        find_tokens(ids.values, ids.offsets, token_bytes, cuts.values, cuts.offsets, found)
+    return first_tokens(ids, found)
 
 
 def make_fast_encoder(tokenizer_json: str) -> Encoder | None:

@@ -80,6 +80,33 @@ def find_others(data: np.ndarray, bounds: np.ndarray, known: np.ndarray, found: 
 
 
 @njit(cache=True, nogil=True)
+def find_tokens(
+    ids: np.ndarray,
+    offsets: np.ndarray,
+    token_bytes: np.ndarray,
+    cuts: np.ndarray,
+    cut_offsets: np.ndarray,
+    found: np.ndarray,
+) -> None:
+    """Fill in, for each place in a text, the first token that reaches beyond it; the first of the next text where none
+    does.
+
+    Args:
+        ids, offsets: of all texts: the tokens of text `t` are those from `offsets[t]` to before `offsets[t + 1]`.
+        token_bytes: [ids] int64 bytes of text that a token stands for.
+        cuts, cut_offsets: int64 bytes of their text, ascending; the places in text `t` are those from `cut_offsets[t]`.
+        found: [cuts] int64.
+    """
+    for text in range(len(offsets) - 1):
+        token, end = offsets[text], np.int64(0)
+        for cut in range(cut_offsets[text], cut_offsets[text + 1]):
+            while token < offsets[text + 1] and end + token_bytes[ids[token]] <= cuts[cut]:
+                end += token_bytes[ids[token]]
+                token += 1
+            found[cut] = token
+
+
+@njit(cache=True, nogil=True)
 def _number_of(
     data: np.ndarray,
     start: Any,
