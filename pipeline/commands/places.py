@@ -149,7 +149,8 @@ def _uri(text: str) -> str:
     place = as_place(text)
     if isinstance(place, Path):
         raise ConfigError(
-            f"{text} is no URI.", next_step="name one, such as s3://bucket/corpus; `cp -r` copies files"
+            f"{text} is a directory of a file system.",
+            next_step="name an object store, such as s3://bucket/corpus; `cp -r` copies files",
         )
     return place
 

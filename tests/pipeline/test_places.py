@@ -90,7 +90,7 @@ def test_push_of_a_run_or_to_a_directory_is_refused(tmp_path: Path):
     (tmp_path / "run.json").write_text("{}")
     for arguments, error, text in (
         (["push", str(tmp_path), URI], MissingInputError, "is a run"),
-        (["push", str(tmp_path), "some/directory"], ConfigError, "some/directory is no URI"),
+        (["push", str(tmp_path), "some/directory"], ConfigError, "some/directory is a directory"),
     ):
         done = CliRunner().invoke(app, arguments)
         assert isinstance(done.exception, error)
