@@ -6,13 +6,18 @@ import gc
 import os
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
+
+if TYPE_CHECKING:
+    from tests.object_store import Proxy
 
 # Two test processes with spinning threads on two cores run ten times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -86,6 +91,31 @@ def corpora() -> Path:
     if not root or not Path(root).is_dir():
         pytest.skip("CLOZE_DATA does not name a folder of real corpora")
     return Path(root).resolve()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """Address of an S3 server with an empty bucket called `bucket`."""
+    from tests.object_store import running_store
+
+    with running_store() as address:
+        yield address
+
+
+@pytest.fixture
+def uri(server: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A place of a test's own on the server, with an empty cache on this machine."""
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    return f"s3://bucket/{request.node.name}"
+
+
+@pytest.fixture
+def proxy(server: str, uri: str) -> Iterator[Proxy]:
+    """What stands between clients and the server."""
+    from tests.object_store import behind_proxy
+
+    with behind_proxy(server) as found:
+        yield found
 
 
 def write_store(

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,29 +36,10 @@ from cluster.copies import (
     place_of,
 )
 from cluster.publication import push
-from tests.object_store import Proxy, Request, behind_proxy, flip_byte, running_store
+from tests.object_store import Proxy, Request, flip_byte
 
 FILES = {"a.bin": b"a" * 3000, "inner/b.bin": b"b" * 2000}
 SIZE_BYTES = 5000
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with running_store() as address:
-        yield address
-
-
-@pytest.fixture
-def uri(server: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A place of a test's own, with an empty cache on this machine."""
-    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
-    return f"s3://bucket/{request.node.name}"
-
-
-@pytest.fixture
-def proxy(server: str, uri: str) -> Iterator[Proxy]:
-    with behind_proxy(server) as found:
-        yield found
 
 
 def make(directory: Path, files: dict[str, bytes] = FILES, kind: str = "tokens") -> Path:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,25 +19,7 @@ from cluster.artefacts.storage import open_artefact
 from cluster.copies import is_there, local_copy, manifest_at
 from cluster.publication import find_published, pull, push
 from tests.cluster.test_copies import FILES, SIZE_BYTES, make
-from tests.object_store import Proxy, Request, behind_proxy, flip_byte, objects, running_store
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with running_store() as address:
-        yield address
-
-
-@pytest.fixture
-def uri(server: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
-    return f"s3://bucket/{request.node.name}"
-
-
-@pytest.fixture
-def proxy(server: str, uri: str) -> Iterator[Proxy]:
-    with behind_proxy(server) as found:
-        yield found
+from tests.object_store import Proxy, Request, flip_byte, objects
 
 
 @pytest.fixture

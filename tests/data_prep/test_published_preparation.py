@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,9 @@ from data_prep.job import prepare, publish
 from data_prep.token_store import TokenStore
 from data_prep.tokenizers.pretrained import find_tokenizer
 from pipeline.commands.verbs import app
-from tests.object_store import behind_proxy, flip_byte, objects, running_store
+from tests.object_store import behind_proxy, flip_byte, objects
 
 URI = "s3://bucket/corpus"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with running_store() as address:
-        yield address
 
 
 @pytest.fixture(scope="module")

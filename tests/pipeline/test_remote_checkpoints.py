@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +36,12 @@ from pipeline.checkpoints.retention import Retention, apply_retention, best_step
 from pipeline.checkpoints.store import CheckpointStore, open_store, store_of
 from pipeline.commands.verbs import app
 from pipeline.runs.directory import RunDirectory
-from tests.object_store import flip_byte, objects, running_store
+from tests.object_store import flip_byte, objects
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 OPTIMIZER_FILE = f"{DEEPSPEED_DIRECTORY}/optimizer.pt"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with running_store() as address:
-        yield address
-
-
-@pytest.fixture
-def uri(server: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A place of a test's own, with an empty cache on this machine."""
-    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
-    return f"s3://bucket/{request.node.name}"
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,9 @@ from pipeline.finetune.reference import resolve_start
 from pipeline.finetune.run import finetune
 from pipeline.finetune.workload import make_workload, scores_directory
 from pipeline.inspection.lineage import trace
-from tests.object_store import behind_proxy, running_store
+from tests.object_store import behind_proxy
 
 URI = "s3://bucket/finetuned"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with running_store() as address:
-        yield address
 
 
 @pytest.fixture(autouse=True)
