@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Test processes at a time; a file's tests stay in one.
+# Test processes at a time; a file's tests stay in one. One that crashes ends the whole: begun again it would crash again.
 JOBS ?= 2
 INSTALLED := $(VENV)/.installed
 PACKAGES := pipeline data_prep models cluster
@@ -22,7 +22,7 @@ demo: $(INSTALLED)
 	$(BIN)/cloze demo $(ARGS)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

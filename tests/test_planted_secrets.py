@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -31,6 +32,7 @@ from pipeline.runs.lifecycle import replay
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.submission import environment_of, prepare
 from tests.pipeline.mlflow_server import Server
+from tests.pipeline.process_group import PATIENCE_S
 from tests.test_command_line import CONFIG, write_config
 
 USER, PASSWORD, TOKEN = "planteduser", "pl@ntedpassword", "plantedsignature"
@@ -107,22 +109,24 @@ class Watched:
         home = directory / "home"
         home.mkdir(exist_ok=True)
         environment = kept | {"RAY_TMPDIR": str(directory / "ray"), "CLOZE_CACHE": str(home)} | variables
-        process = subprocess.Popen(
-            [Path(sys.executable).with_name("cloze"), *arguments],
-            cwd=directory,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
         self.arguments: set[str] = set()
         done = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(done, process.pid))
-        watch.start()
-        self.output, _ = process.communicate()
-        done.set()
-        watch.join()
-        self.returncode = process.returncode
+        # To a file, not a pipe: a process that the command left behind would keep a pipe open.
+        with tempfile.TemporaryFile("w+") as output:
+            command = [Path(sys.executable).with_name("cloze"), *arguments]
+            process = subprocess.Popen(
+                command, cwd=directory, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+            watch = threading.Thread(target=self._watch, args=(done, process.pid))
+            watch.start()
+            try:
+                self.returncode = process.wait(PATIENCE_S)
+            finally:
+                process.kill()
+                done.set()
+                watch.join()
+            output.seek(0)
+            self.output = output.read()
 
     def _watch(self, done: threading.Event, pid: int) -> None:
         seen, young = {pid, *psutil.pids()}, set[int]()

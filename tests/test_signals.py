@@ -9,6 +9,8 @@ import uuid
 import psutil
 import pytest
 
+from tests.pipeline.process_group import PATIENCE_S
+
 MARK = "CLOZE_TEST_MARK"
 """Variable that all descendants of a process inherit, wherever they are reparented to."""
 VERB = """
@@ -62,7 +64,7 @@ def wait_for(process: subprocess.Popen[str], word: str) -> None:
     for line in process.stdout:
         if word in line:
             return
-    raise AssertionError(process.communicate()[1][-3000:])
+    raise AssertionError(process.communicate(timeout=PATIENCE_S)[1][-3000:])
 
 
 def living(mark: str) -> list[psutil.Process]:
@@ -82,7 +84,7 @@ def test_a_signal_ends_a_verb_with_its_code_and_the_command_that_goes_on(number:
     process, mark = start_verb(f"{READY}time.sleep(600)")
     wait_for(process, "ready")
     process.send_signal(number)
-    told = process.communicate()[1]
+    told = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == code
     assert "cloze data prepare 'a b.yaml'" in told
     assert "all finished work" in told
@@ -108,7 +110,7 @@ def test_nothing_keeps_a_verb_from_its_end_and_nothing_stays(body: str):
     process, mark = start_verb(body)
     wait_for(process, "ready")
     process.terminate()
-    told = process.communicate()[1]
+    told = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 75, told
     assert told.count("Ended by SIGTERM") == 1
     assert "Traceback" not in told
@@ -121,7 +123,7 @@ def test_an_interruption_that_is_swallowed_ends_the_verb_all_the_same():
     process.terminate()
     wait_for(process, "never heard")
     assert process.wait() == 75
-    assert "Ended by SIGTERM" in process.communicate()[1]
+    assert "Ended by SIGTERM" in process.communicate(timeout=PATIENCE_S)[1]
     assert living(mark) == []
 
 
@@ -146,7 +148,7 @@ def test_as_the_first_process_of_a_container_sigterm_is_answered_too():
     wait_for(process, "ready")
     (first,) = psutil.Process(process.pid).children()
     first.terminate()
-    told = process.communicate()[1]
+    told = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 75
     assert "Ended by SIGTERM" in told
     assert living(mark) == []
@@ -176,7 +178,7 @@ def test_handlers_stand_before_anything_big_is_imported(module: str):
 @pytest.mark.parametrize("code", [0, 3, 130])
 def test_a_verb_that_ends_by_itself_keeps_its_exit_code_and_its_words(code: int):
     process, _ = start_verb(f"raise typer.Exit({code})")
-    told = process.communicate()[1]
+    told = process.communicate(timeout=PATIENCE_S)[1]
     assert (process.returncode, told) == (code, "")
 
 

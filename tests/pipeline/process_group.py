@@ -21,7 +21,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 900
+PATIENCE_S = 600
 """Seconds that a test waits for what must come: a fresh machine compiles before its first step, a busy one is slow."""
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(

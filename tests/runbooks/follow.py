@@ -7,7 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
-import threading
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -34,20 +34,22 @@ def follow(page: Path, situation: Situation) -> str:
     assert set(re.findall(r"^(\w+)=", own, re.MULTILINE)) == set(situation.settings)
     settings = [f"{name}={shlex.quote(str(value))}" for name, value in situation.settings.items()]
     script = "\n".join([*settings, *(code for _, code in commands)])
-    shell = subprocess.Popen(
-        ["bash", "-euxo", "pipefail", "-c", script],
-        cwd=situation.directory,
-        env=dict(situation.environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    alarm = threading.Timer(PATIENCE_S, os.killpg, [shell.pid, signal.SIGKILL])
-    alarm.start()
-    try:
-        printed, _ = shell.communicate()
-    finally:
-        alarm.cancel()
+    # To a file, not a pipe: what a page leaves running would keep a pipe open after the shell's end.
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        shell = subprocess.Popen(
+            ["bash", "-euxo", "pipefail", "-c", script],
+            cwd=situation.directory,
+            env=dict(situation.environment),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            shell.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+        output.seek(0)
+        printed = output.read()
     assert shell.returncode == 0, printed[-6000:]
     return printed

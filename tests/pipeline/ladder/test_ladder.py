@@ -22,6 +22,7 @@ from pipeline.ladder.results import collect, commit_result, read_result
 from pipeline.ladder.running import run_stages
 from pipeline.ladder.stages import Pretraining, place_of, stages_of
 from pipeline.runs.events import Event
+from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.real_text import write_text_store
 
 PRETRAIN = {
@@ -115,7 +116,7 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     process = start(directory, *arguments)
-    out, err = process.communicate()
+    out, err = process.communicate(timeout=PATIENCE_S)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -132,7 +133,7 @@ def stopped(ladder_file: Path) -> subprocess.CompletedProcess[str]:
     while not any("pretrain" in line for line in log_of_steps(directory)) and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate()
+    out, err = process.communicate(timeout=PATIENCE_S)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
