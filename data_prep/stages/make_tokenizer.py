@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_file, hash_json
@@ -38,6 +40,7 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
     """
     wanted = job.config.tokenizer
     split: Any
+    make_sample: Callable[[], object] | None = None
     if isinstance(wanted, PretrainedTokenizer):
         published = find_tokenizer(wanted.path)
         function, split = convert_tokenizer, ConversionSplit(published, wanted.lowercase)
@@ -47,7 +50,7 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         ]
         settings = {"kind": wanted.kind, "format": published.format, "lowercase": wanted.lowercase}
     else:
-        _make_sample(job, documents, selection)
+        make_sample = partial(_make_sample, job, documents, selection)
         function = train_tokenizer
         split = Deferred(lambda: _training_split(job, documents, selection, wanted))
         inputs = [job.entry(documents), job.entry(selection)]
@@ -65,6 +68,7 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         # Training has threads.
         num_cpus=None if function is train_tokenizer else 1.0,
         replace=job.replace,
+        before=make_sample,
     )
 
 

@@ -65,8 +65,9 @@ class CheckpointStore:
         """Steps of the committed checkpoints, ascending; their bytes are not checked."""
         if self.remote is None:
             return [step_of(path) for path in list_checkpoints(self.directory)]
-        found = [int(match[1]) for name in self.remote.names() if (match := CHECKPOINT_NAME.match(name))]
-        return sorted(step for step in found if self.remote.exists(_manifest_name(step)))
+        found = (int(match[1]) for name in self.remote.names() if (match := CHECKPOINT_NAME.match(name)))
+        manifests = {_manifest_name(step): step for step in found}
+        return sorted(manifests[name] for name in self.remote.existing([*manifests]))
 
     def lost(self) -> list[int]:
         """Steps of checkpoints that lost their manifest, ascending. None with a remote, where the manifest is written

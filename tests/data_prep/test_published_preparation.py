@@ -131,7 +131,7 @@ def test_preparation_that_is_pulled_is_confirmed_without_work(
     out = tmp_path / "fresh"
     done = CliRunner().invoke(app, ["pull", URI, str(out)])
     assert done.exit_code == 0, done.output
-    # The hashes of the source files. Whatever else had to be made would need a Ray cluster, and there is none.
+    # The hashes of the source files. Whatever else had to be made would need a Ray cluster, and none is connected.
     shutil.copy(published / CACHE_NAME, out / CACHE_NAME)
     prepared = prepare(configure(out, publish=URI))
     assert prepared.fingerprint == finished.fingerprint

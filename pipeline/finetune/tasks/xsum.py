@@ -30,10 +30,10 @@ class XsumConfig(GenerationTaskConfig):
     """Extreme summarisation."""
 
     kind: Literal["xsum"] = "xsum"
-    path: Path
+    evaluation: Path
     """JSON lines, CSV or Parquet with `id`, `document` and `summary` to score on."""
     train: Path | None = None
-    """The same to learn from; null learns from a share of `path` and scores on the rest of it."""
+    """The same to learn from; null learns from a share of `evaluation` and scores on the rest of it."""
     train_share: float = Field(default=0.9, gt=0, lt=1)
     """Without `train`: the share of the documents to learn from, drawn by a hash of their ids."""
 
@@ -45,18 +45,18 @@ class XsumConfig(GenerationTaskConfig):
 
     def load(self) -> TaskData[TextPair]:
         """Read the files, and split a single file into documents to learn from and documents to score on."""
-        pairs = self._pairs(self.path)
+        pairs = self._pairs(self.evaluation)
         if self.train is not None:
-            return TaskData.of_files(self._pairs(self.train), pairs, [self.train, self.path])
+            return TaskData.of_files(self._pairs(self.train), pairs, [self.train, self.evaluation])
         sides: tuple[list[TextPair], list[TextPair]] = ([], [])
         for pair in pairs:
             is_learnt = float(Noise.of("xsum-split", pair.id).uniform()) < self.train_share
             sides[not is_learnt].append(pair)
-        return TaskData.of_files(*sides, [self.path])
+        return TaskData.of_files(*sides, [self.evaluation])
 
     def lead(self, source: str) -> str:
         """The document without the notes of its web page, which are no sentences of it."""
         return "\n".join(line for line in source.split("\n") if line.strip() not in PAGE_NOTES)
 
     def _pairs(self, path: Path) -> list[TextPair]:
-        return [*read_summaries(require_file(path, ORIGIN, "`path` and `train`"), *COLUMNS)]
+        return [*read_summaries(require_file(path, ORIGIN, "`train` and `evaluation`"), *COLUMNS)]

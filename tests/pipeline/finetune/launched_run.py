@@ -69,7 +69,13 @@ def make_config(folder: Path, name: str, model: dict[str, Any], tasks: dict[str,
 def main(folder: Path) -> None:
     squad, xsum = folder / "squad.json", folder / "xsum.jsonl"
     answering = {"kind": "squad", "train": squad, "evaluation": squad, "max_query_length": 4, "doc_stride": 4}
-    summaries = {"kind": "xsum", "path": xsum, "train": xsum, "max_target_length": 8, "min_target_length": 1}
+    summaries = {
+        "kind": "xsum",
+        "evaluation": xsum,
+        "train": xsum,
+        "max_target_length": 8,
+        "min_target_length": 1,
+    }
     encoder = make_config(
         folder, "encoder", {}, {"reviews": {"kind": "sst2", "path": folder / "SST-2"}, "squad": answering}
     )

@@ -50,7 +50,13 @@ def files(tmp_path_factory) -> Path:
 def tasks(folder: Path) -> dict[str, dict]:
     squad, xsum = folder / "squad.json", folder / "xsum.jsonl"
     windows = {"train": squad, "evaluation": squad, "max_query_length": 4, "doc_stride": 4}
-    summaries = {"path": xsum, "train": xsum, "max_target_length": 8, "min_target_length": 1, "num_beams": 2}
+    summaries = {
+        "evaluation": xsum,
+        "train": xsum,
+        "max_target_length": 8,
+        "min_target_length": 1,
+        "num_beams": 2,
+    }
     return {
         "sst2": {"kind": "sst2", "path": folder / "SST-2"},
         "squad": {"kind": "squad", **windows},

@@ -34,7 +34,7 @@ def squad(corpora: Path, place: Path) -> tuple[str, ...]:
 
 def xsum(corpora: Path, place: Path) -> tuple[str, ...]:
     path = xsum_sample(corpora, place / "xsum.jsonl", 12)
-    return (f"tasks.xsum.path={path}", "tasks.xsum.max_target_length=24", "tasks.xsum.num_beams=2")
+    return (f"tasks.xsum.evaluation={path}", "tasks.xsum.max_target_length=24", "tasks.xsum.num_beams=2")
 
 
 def sst2(corpora: Path, place: Path) -> tuple[str, ...]:

@@ -41,6 +41,6 @@ def test_preview_refuses_what_the_run_would_refuse(make_config, checkpoint, tmp_
         preview(make_config(training={"max_length": 64}), checkpoint)
     with pytest.raises(MissingInputError, match=r"train\.tsv"):
         preview(make_config(tasks={"reviews": {"kind": "sst2", "path": tmp_path / "none"}}), checkpoint)
-    summaries = make_config(tasks={"summaries": {"kind": "xsum", "path": tmp_path / "none.jsonl"}})
+    summaries = make_config(tasks={"summaries": {"kind": "xsum", "evaluation": tmp_path / "none.jsonl"}})
     with pytest.raises(MismatchError, match="needs"):
         preview(summaries, checkpoint)

@@ -47,15 +47,15 @@ BART = TransformerConfig(
 
 def test_first_sentences_score_what_was_published_for_lead_1(corpora: Path):
     # Narayan et al. 2018, table 4: ROUGE-1, -2 and -L of LEAD are 16.30, 1.60 and 11.95 on all test documents.
-    config = XsumConfig(path=corpora / "xsum/test-1000.jsonl")
-    pairs = list(read_summaries(config.path, *COLUMNS))
+    config = XsumConfig(evaluation=corpora / "xsum/test-1000.jsonl")
+    pairs = list(read_summaries(config.evaluation, *COLUMNS))
     found = config.measure(pairs, first_sentences([config.lead(pair.source) for pair in pairs]))
     published = {"rouge1": 0.1630, "rouge2": 0.0160, "rouge_l": 0.1195}
     assert found == pytest.approx(published, abs=0.002)
 
 
 def test_notes_of_the_web_page_are_no_first_sentence():
-    config = XsumConfig(path=Path())
+    config = XsumConfig(evaluation=Path())
     document = "Media playback is not supported on this device\nThe match ended. It rained."
     assert first_sentences([config.lead(document)]) == ["The match ended."]
     inside = "He said Media playback is not supported on this device\nB."
@@ -76,37 +76,37 @@ def test_first_sentence_ends_at_a_line_end_or_where_the_next_begins():
 
 def test_share_splits_the_documents_by_a_hash_of_their_ids(corpora: Path, tmp_path):
     path = corpora / "xsum/test-1000.jsonl"
-    data = XsumConfig(path=path, train_share=0.8).load()
+    data = XsumConfig(evaluation=path, train_share=0.8).load()
     assert len(data.train) + len(data.evaluation) == 1000
     assert 760 < len(data.train) < 840
     assert not {pair.id for pair in data.train} & {pair.id for pair in data.evaluation}
     lines = path.read_bytes().splitlines(keepends=True)
     (tmp_path / "half.jsonl").write_bytes(b"".join(lines[:500]))
-    half = XsumConfig(path=tmp_path / "half.jsonl", train_share=0.8).load()
+    half = XsumConfig(evaluation=tmp_path / "half.jsonl", train_share=0.8).load()
     assert set(half.train) <= set(data.train)
     assert set(half.evaluation) <= set(data.evaluation)
 
 
 def test_named_files_are_taken_whole(corpora: Path, tmp_path):
     path = xsum_sample(corpora, tmp_path / "few.jsonl", 3)
-    data = XsumConfig(path=path, train=corpora / "xsum/test-1000.jsonl").load()
+    data = XsumConfig(evaluation=path, train=corpora / "xsum/test-1000.jsonl").load()
     assert (len(data.train), len(data.evaluation), len(data.inputs)) == (1000, 3, 2)
 
 
 def test_wrong_files_are_refused_by_name_and_line(tmp_path):
     path = tmp_path / "x.jsonl"
     with pytest.raises(MissingInputError, match=r"x\.jsonl"):
-        XsumConfig(path=path).load()
+        XsumConfig(evaluation=path).load()
     path.write_text('{"id": 1, "document": "a", "summary": "b"}\n{"id": 2, "document": "a"}\n')
     with pytest.raises(ConfigError, match=r"x\.jsonl, line 2: there is no text `summary`"):
-        XsumConfig(path=path).load()
+        XsumConfig(evaluation=path).load()
     path.write_text('{"id": 1, "document": "a", "summary": "b"}\n')
     with pytest.raises(ConfigError, match="1 examples to train on and 0 to evaluate on in"):
-        XsumConfig(path=path).load()
+        XsumConfig(evaluation=path).load()
 
 
 def test_shortest_summary_must_be_below_the_longest():
-    task = {"kind": "xsum", "path": "x", "max_target_length": 8, "min_target_length": 8}
+    task = {"kind": "xsum", "evaluation": "x", "max_target_length": 8, "min_target_length": 8}
     with pytest.raises(ConfigError, match="min_target_length 8 must be below"):
         validate(FinetuneConfig, {"tasks": {"xsum": task}}, "here")
 
@@ -116,7 +116,7 @@ GPT = dataclasses.replace(BART, network="decoder", norm="pre", embedding_norm=Fa
 
 def prepared(corpora: Path, tmp_path: Path, network: TransformerConfig = BART, **changes) -> GenerationTask:
     path = xsum_sample(corpora, tmp_path / "xsum.jsonl", 6)
-    config = XsumConfig(path=path, train=path, max_target_length=60, num_beams=2, **changes)
+    config = XsumConfig(evaluation=path, train=path, max_target_length=60, num_beams=2, **changes)
     tokenizer = TextTokenizer(words_of(path.read_text(encoding="utf-8"), tmp_path / "words.json"))
     settings = TrainingConfig(max_length=48)
     return GenerationTask.prepare(TaskContext(config, config.load(), settings, network, tokenizer))
@@ -175,7 +175,13 @@ def test_summaries_are_learnt_by_heart_and_lead_1_stands_beside_them(
     checkpoint = make_checkpoint(tmp_path / "bart", tokenizer, network=SequenceToSequence(BART))
     config = make_config(
         tasks={
-            "xsum": {"kind": "xsum", "path": path, "train": path, "max_target_length": 60, "num_beams": 2}
+            "xsum": {
+                "kind": "xsum",
+                "evaluation": path,
+                "train": path,
+                "max_target_length": 60,
+                "num_beams": 2,
+            }
         },
         training={"epochs": 80, "batch_size": 6, "lr": 5e-3, "max_length": 48, "scored": "last_epoch"},
         seeds=[1],
@@ -227,7 +233,13 @@ def test_summaries_are_learnt_by_heart_with_a_decoder_behind_its_prompt(
     checkpoint = make_checkpoint(tmp_path / "gpt", tokenizer, network=CausalLanguageModel(GPT))
     config = make_config(
         tasks={
-            "xsum": {"kind": "xsum", "path": path, "train": path, "max_target_length": 60, "num_beams": 1}
+            "xsum": {
+                "kind": "xsum",
+                "evaluation": path,
+                "train": path,
+                "max_target_length": 60,
+                "num_beams": 1,
+            }
         },
         training={"epochs": 80, "batch_size": 4, "lr": 5e-3, "max_length": 48, "scored": "last_epoch"},
         seeds=[1],
@@ -242,7 +254,7 @@ def test_summaries_are_learnt_by_heart_with_a_decoder_behind_its_prompt(
 
 def test_encoder_is_refused_for_generation_before_training(make_config, checkpoint, corpora, tmp_path):
     path = xsum_sample(corpora, tmp_path / "xsum.jsonl", 20)
-    config = make_config(tasks={"xsum": {"kind": "xsum", "path": path}})
+    config = make_config(tasks={"xsum": {"kind": "xsum", "evaluation": path}})
     with pytest.raises(
         MismatchError, match=r"needs an encoder-decoder \(BART, mBART, T5\) or a decoder .* an enc"
     ):
@@ -253,6 +265,6 @@ def test_summary_longer_than_the_positions_is_refused(make_config, corpora, tmp_
     path = xsum_sample(corpora, tmp_path / "xsum.jsonl", 20)
     tiny = dataclasses.replace(BART, vocab_size=32, max_positions=32)
     checkpoint = make_checkpoint(tmp_path / "bart", tokenizer_path, network=SequenceToSequence(tiny))
-    config = make_config(tasks={"xsum": {"kind": "xsum", "path": path, "max_target_length": 32}})
+    config = make_config(tasks={"xsum": {"kind": "xsum", "evaluation": path, "max_target_length": 32}})
     with pytest.raises(MismatchError, match=r"only 32 positions.\n.*tasks.xsum.max_target_length=31"):
         finetune(config, checkpoint)
