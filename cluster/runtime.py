@@ -24,8 +24,8 @@ from cluster.start_directory import START_DIRECTORY_VARIABLE, enter_start_direct
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-# A task that is submitted without a cluster is an error: Ray would start one of its own, open to the network and to the
-# end of the process, which it ends when that cluster dies.
+# A task that is submitted without a cluster is an error. Ray would connect to whatever cluster runs on the machine, or
+# start one, and end this process a minute after that cluster ends.
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 _LOCAL_OBJECT_STORE_BYTES = 512 * 1024**2

@@ -8,8 +8,12 @@ import shlex
 import sys
 import traceback
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from cluster import logs, signals
+
+if TYPE_CHECKING:
+    from cluster.artefacts.errors import ClozeError
 
 
 def main() -> None:
@@ -45,8 +49,7 @@ def _run() -> int:
         if signals.received():
             raise
         try:
-            # Of several ranks that stop alike, the first one tells.
-            if not error.everywhere or os.environ.get("RANK", "0") == "0":
+            if _is_told_here(error):
                 logs.say(f"\n{error}", "error", **error.members)
         except OSError:
             # A file on the disk that is full: the exit code is still to say what happened.
@@ -60,6 +63,18 @@ def _run() -> int:
             logs.say(message_without_credentials(traceback.format_exc()), "critical", exit_code=1)
         return 1
     return 0
+
+
+def _is_told_here(error: ClozeError) -> bool:
+    """Whether this process prints an error: of several ranks that stop alike, the first one does; where all that a
+    machine's ranks were given is wrong, the first one of the machine."""
+    from cluster.artefacts.errors import ConfigError, MissingInputError, ReferenceNotFoundError
+
+    if error.everywhere:
+        return os.environ.get("RANK", "0") == "0"
+    if isinstance(error, (ConfigError, MissingInputError, ReferenceNotFoundError)):
+        return os.environ.get("LOCAL_RANK", "0") == "0"
+    return True
 
 
 if __name__ == "__main__":

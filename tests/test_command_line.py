@@ -62,6 +62,16 @@ def test_missing_configuration_ends_with_11_and_the_nearest_file(tmp_path: Path,
     assert "did you mean tiny.yaml?" in done.stderr
 
 
+@pytest.mark.parametrize(("rank", "is_told"), [("0", True), ("1", False)])
+def test_what_is_wrong_for_all_ranks_of_a_machine_is_told_once(
+    rank: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    done = cloze(tmp_path, "finetune", "none.yaml", "--from", "none")
+    assert done.returncode == 11
+    assert ("none.yaml" in done.stderr) is is_told
+
+
 def test_exit_code_is_that_of_the_failure_where_nothing_can_be_printed(tmp_path: Path):
     command = f"{Path(sys.executable).with_name('cloze')} resume nobody > /dev/full 2> /dev/full"
     assert subprocess.run(command, shell=True, cwd=tmp_path).returncode == 23
