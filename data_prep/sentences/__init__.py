@@ -10,7 +10,6 @@ All work is done on the UTF-8 bytes of a whole batch, end to end as Arrow holds 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -20,7 +19,7 @@ from data_prep.ragged import Ragged
 from data_prep.sentences import blingfire, sentencex
 from data_prep.sentences.cuts import cuts_ahead_of
 from data_prep.sentences.joins import is_sentence_start
-from data_prep.sentences.pieces import pieces_of
+from data_prep.sentences.pieces import all_pieces_of, pieces_of
 
 NOT_FOR_BLINGFIRE = frozenset(
     [
@@ -63,22 +62,26 @@ def cut_sentences(texts: pa.Array, langs: pa.Array, method: str) -> Ragged:
     data, offsets = text.values, text.offsets
     if method == "none" or not len(data):
         return Ragged(np.empty(0, dtype=np.int64), np.zeros(len(texts) + 1, dtype=np.int64))
-    reads_with_blingfire = _READ_BY_BLINGFIRE[method]
-    starts, pieces = [], []
-    for lang, (start, end) in zip(langs.to_pylist(), pairwise(offsets.tolist()), strict=True):
-        if reads_with_blingfire(lang):
-            pieces += pieces_of(data, start, end, blingfire.PIECE_BYTES)
-        else:
-            own = pieces_of(data, start, end, sentencex.PIECE_BYTES)
-            starts.append(sentencex.sentence_starts(data, own, lang))
-    starts.append(_by_blingfire(data, pieces, offsets, langs))
+    has_blingfire, is_english = _READ_BY_BLINGFIRE[method], _ENGLISH.__contains__
+    by_blingfire = _by_lang(langs, has_blingfire)
+    starts = [_by_blingfire(data, offsets, by_blingfire, _by_lang(langs, is_english))]
+    for row in np.flatnonzero(~by_blingfire).tolist():
+        pieces = pieces_of(data, *offsets[row : row + 2].tolist(), sentencex.PIECE_BYTES)
+        starts.append(sentencex.sentence_starts(data, pieces, langs[row].as_py()))
     return cuts_ahead_of(np.concatenate(starts), data, offsets)
 
 
+def _by_lang(langs: pa.Array, applies: Callable[[str], bool]) -> np.ndarray:
+    """[documents] bool: what is true of their languages."""
+    encoded = langs.dictionary_encode()
+    return np.array(list(map(applies, encoded.dictionary.to_pylist())), dtype=bool)[encoded.indices]
+
+
 def _by_blingfire(
-    data: np.ndarray, pieces: list[tuple[int, int]], offsets: np.ndarray, langs: pa.Array
+    data: np.ndarray, offsets: np.ndarray, chosen: np.ndarray, english: np.ndarray
 ) -> np.ndarray:
-    starts = blingfire.sentence_starts(data, pieces)
+    """Starts of the sentences of chosen documents; `chosen` and `english` are [documents] bool."""
+    begins, ends = all_pieces_of(data, offsets[:-1][chosen], offsets[1:][chosen], blingfire.PIECE_BYTES)
+    starts = blingfire.sentence_starts(data, begins, ends)
     rows = np.searchsorted(offsets, starts, side="right") - 1
-    english = np.array([lang in _ENGLISH for lang in langs.to_pylist()], dtype=bool)[rows]
-    return starts[is_sentence_start(data, starts, offsets[rows], english)]
+    return starts[is_sentence_start(data, starts, offsets[rows], english[rows])]

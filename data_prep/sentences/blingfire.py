@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from string import ascii_letters, digits
 
@@ -11,62 +11,73 @@ import numpy as np
 
 PIECE_BYTES = 1 << 20
 """Approximate bytes per call of BlingFire, which needs some twenty times as much memory."""
-_SEPARATOR = b"\n"
-"""BlingFire's separator of sentences."""
+_GROUP_BYTES = 1 << 16
+"""Of short texts, BlingFire reads about so many at a time; a call costs as much as a hundred bytes."""
+_BYTES_OF_A_SENTENCE = 2
+"""No sentence that BlingFire finds has fewer."""
 _ENDS = "ǃ۔؟․…‼‽⁈⁉␄﹒．｡。？！\u2028\u2029"
 """Other marks at which BlingFire ends sentences: its published rules' `ENDPUNCTUATION`, `AlwaysEndPunctuation`."""
 
 
-def sentence_starts(data: np.ndarray, pieces: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Where the sentences of every piece but its first begin.
+def sentence_starts(data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """Where the sentences of every text but its first begin.
 
-    The library reads only what is near marks that may end a sentence: a fifth of English prose. It is called itself:
-    its Python function would copy the text and decode what comes back, and its variant with offsets costs several
-    times the segmentation.
+    The library reads only what is near marks that may end a sentence: a fifth of English prose; of many short texts at
+    a time. It is called itself: its Python function would copy the text and decode what comes back, and its variant
+    with offsets costs several times the segmentation.
 
     Args:
-        data: [bytes] uint8 UTF-8 text.
-        pieces: (start, end) of parts of `data`.
+        data: [bytes] uint8 UTF-8; text `t` is `data[starts[t] : stops[t]]`.
+        starts, stops: [texts] int64.
 
     Returns:
         [sentences] int64 offsets in `data`.
     """
-    from data_prep.sentences.excerpt_kernel import SEPARATOR_BYTES, excerpt
+    from data_prep.sentences.excerpt_kernel import SEPARATOR_BYTES, join_excerpts
 
     segment = _text_to_sentences()
-    longest = max((end - start for start, end in pieces), default=0)
-    copied = np.empty(longest, dtype=np.uint8)
-    places, origins = np.empty((2, longest // SEPARATOR_BYTES + 1), dtype=np.int64)
-    capacity = 2 * longest + 8
-    sentences = bytearray(capacity)
-    begins, ends = np.empty(capacity, dtype=np.int32), np.empty(capacity, dtype=np.int32)
-    addresses = (_address(np.frombuffer(sentences, dtype=np.uint8)), _address(begins), _address(ends))
-    text, characters = _address(copied), _characters()
+    longest = int((stops - starts).max(initial=0))
+    copied = np.empty(max(longest, _GROUP_BYTES) + SEPARATOR_BYTES, dtype=np.uint8)
+    parts = np.empty((1 + len(copied) // SEPARATOR_BYTES, 3), dtype=np.int64)
+    begins = np.empty(8 + len(copied) // _BYTES_OF_A_SENTENCE, dtype=np.int32)
+    sentences = np.empty(len(begins), dtype=np.uint8)
     found = [np.empty(0, dtype=np.int64)]
-    for start, end in pieces:
-        size, parts = excerpt(data, start, end, *characters, copied, places, origins)
-        capacity = 2 * size + 8  # all of which the library fills with zeros
-        written = segment(text, size, *addresses, capacity) if size else 0
-        if 1 < written <= capacity:  # otherwise white space only, or more than the library handles
-            count = sentences.count(_SEPARATOR, 0, written - 1)
-            own = begins[1 : count + 1]
-            part = places[:parts].searchsorted(own, side="right") - 1
-            found.append(own - places[part] + origins[part])
+    text = 0
+    while text < len(starts):
+        text, size, count = join_excerpts(data, starts, stops, text, *_characters(), copied, parts)
+        room = 8 + size // _BYTES_OF_A_SENTENCE  # all of which the library fills with zeros
+        # Nothing is written for white space only, or more than the library handles.
+        if size and segment(_address(copied), size, _address(sentences), _address(begins), None, room) > 1:
+            own = begins[1 : 1 + np.count_nonzero(begins[1:room])]
+            first, stop, origin = parts[:count][parts[:count, 0].searchsorted(own, side="right") - 1].T
+            # The last sentence of a text may end where it does: then another begins with the separator.
+            found.append((own - first + origin)[own < stop])
     return np.concatenate(found)
 
 
 @cache
-def _characters() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What `excerpt` knows of characters: classes of bytes, letters, ends of sentences beyond ASCII."""
-    from data_prep.sentences.excerpt_kernel import BRACKET, DIGIT, END, LEAD, LETTER, LETTER_CODES, SPACE
+def _characters() -> tuple[np.ndarray, np.ndarray]:
+    """What `join_excerpts` knows of characters: classes of bytes, and of characters beyond ASCII."""
+    from data_prep.sentences.excerpt_kernel import (
+        BRACKET,
+        CODES,
+        DIGIT,
+        END,
+        LETTER,
+        SPACE,
+        WIDE,
+        WIDE_END,
+    )
 
     classes = np.zeros(256, dtype=np.uint8)
-    classes[0x80:] = LEAD
+    classes[0x80:] = WIDE
+    classes[[mark.encode()[0] for mark in _ENDS]] = WIDE_END
     kinds = {SPACE: "\t\n\r ", END: ".!?", BRACKET: "[:(", LETTER: ascii_letters, DIGIT: digits}
     for kind, characters in kinds.items():
         classes[list(characters.encode())] = kind
-    letters = np.array([chr(code).isalpha() and chr(code) not in _ENDS for code in range(LETTER_CODES)])
-    return classes, letters, np.sort(np.array([ord(mark) for mark in _ENDS], dtype=np.int64))
+    codes = np.array([LETTER * chr(code).isalpha() for code in range(CODES)], dtype=np.uint8)
+    codes[[ord(mark) for mark in _ENDS]] = END
+    return classes, codes
 
 
 def _address(array: np.ndarray) -> int:

@@ -24,6 +24,25 @@ def pieces_of(data: np.ndarray, start: int, end: int, size: int) -> Iterator[tup
     yield start, end
 
 
+def all_pieces_of(
+    data: np.ndarray, starts: np.ndarray, stops: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the pieces of all texts begin and end, as `pieces_of` has them.
+
+    Args:
+        data: [bytes] uint8 UTF-8.
+        starts, stops: [texts] int64, ascending: text `t` is `data[starts[t] : stops[t]]`.
+    """
+    is_long = stops - starts > 2 * size
+    long_texts = zip(starts[is_long].tolist(), stops[is_long].tolist(), strict=True)
+    pieces = [piece for start, stop in long_texts for piece in pieces_of(data, start, stop, size)]
+    bounds = np.concatenate(
+        [np.stack([starts, stops], 1)[~is_long], np.array(pieces, dtype=np.int64).reshape(len(pieces), 2)]
+    )
+    bounds = bounds[np.argsort(bounds[:, 0], kind="stable")] if pieces else bounds
+    return bounds[:, 0].copy(), bounds[:, 1].copy()
+
+
 def _best_end(tail: bytes) -> int:
     behind_line = tail.find(b"\n") + 1
     behind_word = tail.rfind(b" ") + 1
