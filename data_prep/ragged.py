@@ -45,6 +45,22 @@ class Ragged:
         values = np.concatenate([part.values for part in parts]) if parts else np.empty(0, dtype=np.int64)
         return cls(values, np.cumsum(np.concatenate(sizes)))
 
+    @classmethod
+    def merge(cls, first: Ragged, second: Ragged, from_second: np.ndarray) -> Ragged:
+        """The rows of two parts (of one dtype), interleaved; at least one.
+
+        Args:
+            from_second: [rows] bool, whether each row is the next one of the second part, or of the first.
+        """
+        lengths = np.empty(len(from_second), dtype=np.int64)
+        lengths[~from_second], lengths[from_second] = first.lengths, second.lengths
+        runs, done = [], [0, 0]
+        for run in np.split(from_second, np.flatnonzero(np.diff(from_second)) + 1):
+            source = int(run[0])
+            runs.append((first, second)[source].between(done[source], done[source] + len(run)).values)
+            done[source] += len(run)
+        return cls(np.concatenate(runs), np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from data_prep.ragged import Ragged
-from data_prep.tokenizers.reference import Encoder, first_tokens
+from data_prep.tokenizers.reference import Encoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,11 +43,13 @@ class FastEncoder:
         self._token_bytes = token_bytes(parts)
 
     def encode(self, texts: pa.Array, cuts: Ragged) -> tuple[Ragged, Ragged]:
-        raw_ids, raw_offsets = self._tokenizer.encode_batch_flat(texts.to_pylist(), False, True)
-        ids = Ragged(
-            np.frombuffer(raw_ids, dtype="<u4"), np.frombuffer(raw_offsets, dtype="<u8").astype(np.int64)
-        )
+        ids = self.ids(texts)
         return ids, _sentence_starts(ids, cuts, self._token_bytes)
+
+    def ids(self, texts: pa.Array) -> Ragged:
+        """The ids (uint32) of texts, an array of strings."""
+        ids, offsets = self._tokenizer.encode_batch_flat(texts.to_pylist(), False, True)
+        return Ragged(np.frombuffer(ids, dtype="<u4"), np.frombuffer(offsets, dtype="<u8").astype(np.int64))
 
 
 class GigatokenEncoder:
@@ -76,14 +78,24 @@ class GigatokenEncoder:
         self._num_bytes += len(text.values)
         others = np.zeros(len(text), dtype=bool)
         find_others(text.values, text.offsets, settled_characters(), others)
-        rows = np.flatnonzero(others)
-        left, _ = self._others.encode(texts.take(rows), cuts.take(rows))
-        by_fastokens = {row: left[number] for number, row in enumerate(rows.tolist())}
-        encode = self._tokenizer.encode
-        ids = Ragged.of(
-            [by_fastokens[row] if others[row] else encode(text[row].tobytes()) for row in range(len(text))]
-        )
+        ids = self._encode_with_others(texts, others) if others.any() else self._encode(text)
         return ids, _sentence_starts(ids, cuts, self._token_bytes)
+
+    def _encode_with_others(self, texts: pa.Array, others: np.ndarray) -> Ragged:
+        """Ids of texts, those marked in `others` by fastokens."""
+        ours = self._encode(Ragged.of_strings(texts.filter(~others)))
+        return Ragged.merge(ours, self._others.ids(texts.filter(others)), others)
+
+    def _encode(self, text: Ragged) -> Ragged:
+        """Ids (uint32) of UTF-8 texts, which the library reads where they lie."""
+        from awkward import Array, contents, index
+
+        characters = contents.NumpyArray(text.values, parameters={"__array__": "char"})
+        strings = contents.ListOffsetArray(
+            index.Index64(text.offsets), characters, parameters={"__array__": "string"}
+        )
+        rows = self._tokenizer.encode_batch(Array(strings), parallel=False).layout
+        return Ragged(np.asarray(rows.content.data), np.asarray(rows.offsets))
 
     def _forget(self) -> None:
         from gigatoken.gigatoken_rs import load_hf_json
@@ -111,12 +123,12 @@ def settled_characters() -> np.ndarray:
 
 def _sentence_starts(ids: Ragged, cuts: Ragged, token_bytes: np.ndarray) -> Ragged:
     """First tokens of sentences, from where every token ends in the bytes of its text."""
-    found = np.empty(len(cuts.values), dtype=np.int64)
-    if len(found):
-        from data_prep.tokenizers.lookup_kernel import find_tokens
+    from data_prep.tokenizers.lookup_kernel import find_starts
 
-        find_tokens(ids.values, ids.offsets, token_bytes, cuts.values, cuts.offsets, found)
-    return first_tokens(ids, found)
+    starts = np.empty(len(ids) + len(cuts.values), dtype=np.int32)
+    offsets = np.empty(len(ids) + 1, dtype=np.int64)
+    count = find_starts(ids.values, ids.offsets, token_bytes, cuts.values, cuts.offsets, starts, offsets)
+    return Ragged(starts[:count], offsets)
 
 
 def make_fast_encoder(tokenizer_json: str) -> Encoder | None:
@@ -158,13 +170,13 @@ def is_byte_level(tokenizer_json: str) -> bool:
 
 
 def token_bytes(parts: dict) -> np.ndarray:
-    """[highest id + 1] int64: the bytes of text that each token of a byte-level tokenizer stands for.
+    """[highest id + 1] int32: the bytes of text that each token of a byte-level tokenizer stands for.
 
     GPT-2's alphabet writes every byte as one character, so that a token has as many bytes as characters.
     """
     vocabulary = parts["model"]["vocab"]
     added = {token["content"]: token["id"] for token in parts.get("added_tokens", ())}
-    sizes = np.zeros(max([*vocabulary.values(), *added.values()]) + 1, dtype=np.int64)
+    sizes = np.zeros(max([*vocabulary.values(), *added.values()]) + 1, dtype=np.int32)
     for token, number in vocabulary.items():
         sizes[number] = len(token)
     return sizes

@@ -80,30 +80,45 @@ def find_others(data: np.ndarray, bounds: np.ndarray, known: np.ndarray, found: 
 
 
 @njit(cache=True, nogil=True)
-def find_tokens(
+def find_starts(
     ids: np.ndarray,
     offsets: np.ndarray,
     token_bytes: np.ndarray,
     cuts: np.ndarray,
     cut_offsets: np.ndarray,
-    found: np.ndarray,
-) -> None:
-    """Fill in, for each place in a text, the first token that reaches beyond it; the first of the next text where none
-    does.
+    starts: np.ndarray,
+    start_offsets: np.ndarray,
+) -> int:
+    """Fill in the first tokens of sentences: the first one of a text, and those that reach beyond a place where it is
+    cut; each once. Returns how many they are.
 
     Args:
         ids, offsets: of all texts: the tokens of text `t` are those from `offsets[t]` to before `offsets[t + 1]`.
-        token_bytes: [ids] int64 bytes of text that a token stands for.
-        cuts, cut_offsets: int64 bytes of their text, ascending; the places in text `t` are those from `cut_offsets[t]`.
-        found: [cuts] int64.
+        token_bytes: [ids] int32 bytes of text that a token stands for.
+        cuts, cut_offsets: int64 bytes of their text, ascending; the cuts of text `t` are those from `cut_offsets[t]`.
+        starts: [texts + cuts] int32, filled in, in the order of the texts.
+        start_offsets: [texts + 1] int64, filled in: where the sentences of each text begin in `starts`.
     """
+    count = 0
     for text in range(len(offsets) - 1):
-        token, end = offsets[text], np.int64(0)
-        for cut in range(cut_offsets[text], cut_offsets[text + 1]):
-            while token < offsets[text + 1] and end + token_bytes[ids[token]] <= cuts[cut]:
-                end += token_bytes[ids[token]]
-                token += 1
-            found[cut] = token
+        start_offsets[text] = count
+        first, stop = offsets[text], offsets[text + 1]
+        if first == stop:
+            continue
+        starts[count] = 0
+        count += 1
+        cut, last_cut, token, end = cut_offsets[text], cut_offsets[text + 1], first, np.int64(0)
+        while cut < last_cut and token < stop:
+            end += token_bytes[ids[token]]
+            if cuts[cut] < end:
+                if token > first:
+                    starts[count] = token - first
+                    count += 1
+                while cut < last_cut and cuts[cut] < end:
+                    cut += 1
+            token += 1
+    start_offsets[len(offsets) - 1] = count
+    return count
 
 
 @njit(cache=True, nogil=True)
