@@ -10,14 +10,11 @@ SPACE, BRACKET, LETTER, DIGIT, WIDE, END, WIDE_END = 1, 2, 3, 4, 5, 6, 7
 ASCII, the end of a sentence, the first byte of characters beyond ASCII some of which end sentences; 0 for others."""
 CODES = 1 << 16
 """Code points whose classes are known: `LETTER`, `END`, or 0."""
-_PART_SEPARATOR = np.frombuffer(b"xxxxx ", dtype=np.uint8)
-"""Between parts: a word too long for a part of an abbreviation, and none that begins a sentence."""
-_TEXT_SEPARATOR = np.frombuffer("\ue000 ".encode(), dtype=np.uint8)
-"""Between texts: a character that occurs in none of BlingFire's rules, so that none of them applies across it; and a
-space, for which all rules that know the beginning of a text do the same."""
-SEPARATOR_BYTES = len(_TEXT_SEPARATOR)
-"""Of the shorter one."""
-_WORTH_LEAVING_OUT = 4 * len(_PART_SEPARATOR)
+_SEPARATOR = np.frombuffer("\ue000 ".encode(), dtype=np.uint8)
+"""Between texts, and between parts of a text: a character that is in none of BlingFire's rules, so that none applies
+across it; and a space, which rules that know the beginning of a text take for it."""
+SEPARATOR_BYTES = len(_SEPARATOR)
+_WORTH_LEAVING_OUT = 24
 _CONTEXT_TOKENS = 8
 """Tokens in which a reference, such as `[ citation needed ]` or `: 162 - 164`, ends."""
 _SHORT = 4
@@ -87,10 +84,19 @@ def _copy(
     data: np.ndarray, first: int, stop: int, copied: np.ndarray, size: int, parts: np.ndarray, count: int
 ) -> int:
     """Put a part behind `size` bytes and `count` parts; returns the bytes with it."""
+    for k in range(stop - first):
+        copied[size + k] = data[first + k]
     after = size + stop - first
-    copied[size:after] = data[first:stop]
     parts[count, 0], parts[count, 1], parts[count, 2] = size, after, first
     return after
+
+
+@njit(cache=True, nogil=True)
+def _separate(copied: np.ndarray, size: int) -> int:
+    """Put a separator behind `size` bytes; returns the bytes with it."""
+    for k in range(SEPARATOR_BYTES):
+        copied[size + k] = _SEPARATOR[k]
+    return size + SEPARATOR_BYTES
 
 
 @njit(cache=True, nogil=True)
@@ -153,9 +159,7 @@ def _excerpt(
             if not is_open or begin > stop + _WORTH_LEAVING_OUT:
                 if is_open:
                     size = _copy(data, first, stop, copied, size, parts, count)
-                    copied[size : size + len(_PART_SEPARATOR)] = _PART_SEPARATOR
-                    size += len(_PART_SEPARATOR)
-                    count += 1
+                    size, count = _separate(copied, size), count + 1
                 first, is_open = begin, True
             stop = min(place + 1, end)
             needed = _CONTEXT_TOKENS if mark >= 0 else needed - decided
@@ -185,9 +189,8 @@ def join_excerpts(
 ) -> tuple:
     """Copy what is near marks that may end sentences, of as many texts as there is room for or as may be joined.
 
-    A word of small letters stands for all that is left out within a text. From such a mark BlingFire's rules look back
-    to the white space ahead of its token (an abbreviation may have one space), and ahead to the first word; behind
-    numbers and brackets, a few tokens further.
+    From such a mark BlingFire's rules look back to the white space ahead of its token (an abbreviation may have one
+    space), and ahead to the first word; behind numbers and brackets, a few tokens further.
 
     Args:
         data: uint8 UTF-8; text `t` is `data[starts[t] : stops[t]]`.
@@ -210,6 +213,5 @@ def join_excerpts(
         if size > before:
             if _needs_its_end(copied, before, size, classes, codes):
                 break
-            copied[size : size + SEPARATOR_BYTES] = _TEXT_SEPARATOR
-            size += SEPARATOR_BYTES
+            size = _separate(copied, size)
     return text, size, count
