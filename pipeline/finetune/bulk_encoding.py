@@ -151,8 +151,7 @@ class _Bytes:
                 self._trailing[number] = len(token) - len(token.rstrip(_BYTE_SPACE))
 
     def __call__(self, texts: Sequence[str]) -> Rows:
-        no_cuts = Ragged(np.empty(0, dtype=np.int64), np.zeros(len(texts) + 1, dtype=np.int64))
-        ids, _ = self._encoder.encode(pa.array(texts, pa.string()), no_cuts)
+        ids = self._encoder.ids(pa.array(texts, pa.string()))
         data = np.frombuffer("".join(texts).encode("utf-8", "surrogatepass"), dtype=np.uint8)
         character = np.cumsum((data & 0xC0) != 0x80) - 1
         ends = np.cumsum(self._sizes[ids.values])
