@@ -23,7 +23,8 @@ CHECK_CHARACTERS = 512
 FORGET_BYTES = 128 << 20
 """Text after which gigatoken is made anew: it remembers all words that it has seen, more than a gigabyte of words that
 are all different."""
-
+_FEW_BYTES = 1 << 15
+"""Text that gigatoken encodes in the time that a call for a whole batch takes besides encoding."""
 
 _NOTHING_ADDED = {"post_processor": None, "truncation": None, "padding": None}
 
@@ -87,9 +88,11 @@ class GigatokenEncoder:
         return Ragged.merge(ours, self._others.ids(texts.filter(others)), others)
 
     def _encode(self, text: Ragged) -> Ragged:
-        """Ids (uint32) of UTF-8 texts, which the library reads where they lie."""
+        """Ids (uint32) of UTF-8 texts; of many, the library reads them where they lie."""
         from awkward import Array, contents, index
 
+        if len(text.values) < _FEW_BYTES:
+            return Ragged.of([self._tokenizer.encode(text[row].tobytes()) for row in range(len(text))])
         characters = contents.NumpyArray(text.values, parameters={"__array__": "char"})
         strings = contents.ListOffsetArray(
             index.Index64(text.offsets), characters, parameters={"__array__": "string"}
