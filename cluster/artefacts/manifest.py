@@ -12,7 +12,9 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -25,21 +27,28 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    SerializerFunctionWrapHandler,
+    PlainSerializer,
+    TypeAdapter,
     ValidationError,
+    WrapValidator,
     field_validator,
     model_serializer,
 )
+from pydantic.dataclasses import dataclass
 
 from cluster.artefacts import signatures
 from cluster.artefacts.confined import confined_name, inside
-from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError
+from cluster.artefacts.input_entries import InputEntries, InputEntry
+from cluster.artefacts.long_json import Rows, canonical_pieces, cut_array, hash_json, indented_pieces
 from cluster.artefacts.signatures import Signature
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
 _CHECKSUM = "checksum"
+_LONG_BYTES = 4 << 20
+"""Manifests of this size may have inputs that would take much more memory as objects than as text."""
+_INPUTS = TypeAdapter(list[InputEntry])
 _STALE_S = (0.05, 0.5, 2.0)
 """Seconds before a stale file is opened again."""
 
@@ -48,8 +57,9 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class FileEntry(_Frozen):
-    """One file of an artefact."""
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class FileEntry:
+    """One file of an artefact. A dataclass, of which an artefact may have a hundred thousand."""
 
     path: Annotated[str, AfterValidator(confined_name)]
     """Relative to the artefact's directory, with forward slashes; never leads out of it."""
@@ -60,10 +70,17 @@ class FileEntry(_Frozen):
     sha256: str | None = None
     """In signed manifests only."""
 
-    @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a SHA-256, as earlier versions read it."""
-        return {name: value for name, value in dump(self).items() if name != "sha256" or value is not None}
+    @model_serializer
+    def plain(self) -> dict[str, Any]:
+        """The entry as JSON-like data; without a SHA-256, as earlier versions read it."""
+        found = {
+            "path": self.path,
+            "size_bytes": self.size_bytes,
+            "xxh3_128": self.xxh3_128,
+            "rows": self.rows,
+            "tokens": self.tokens,
+        }
+        return found if self.sha256 is None else found | {"sha256": self.sha256}
 
     def under(self, directory: Path) -> Path:
         """Path of the file if the artefact is in `directory`.
@@ -72,16 +89,6 @@ class FileEntry(_Frozen):
             CorruptArtefactError: a link leads out of it.
         """
         return inside(directory, self.path)
-
-
-class InputEntry(_Frozen):
-    """An input of an artefact."""
-
-    kind: str
-    """`source-file`, or the kind of the artefact."""
-    uri: Annotated[str, AfterValidator(without_credentials)]
-    """Its place, without credentials; for people and lineage, never part of the fingerprint."""
-    fingerprint: str
 
 
 class CreatedBy(_Frozen):
@@ -94,6 +101,18 @@ class CreatedBy(_Frozen):
     """UTC, ISO 8601."""
 
 
+def _as_columns(value: Any, validate: Callable[[Any], Sequence[InputEntry]]) -> InputEntries:
+    return value if isinstance(value, InputEntries) else InputEntries.of(validate(value))
+
+
+def _as_list(entries: Sequence[InputEntry]) -> list[dict[str, str]]:
+    return list(InputEntries.of(entries).plain())
+
+
+_Inputs = Annotated[Sequence[InputEntry], WrapValidator(_as_columns), PlainSerializer(_as_list)]
+"""Validated as a sequence of entries, and kept as `InputEntries`."""
+
+
 class Manifest(_Frozen):
     """The contents of `manifest.json`, written last into an artefact."""
 
@@ -101,7 +120,7 @@ class Manifest(_Frozen):
     schema_version: int = SCHEMA_VERSION
     config: dict[str, Any]
     """Settings that determined the content besides the inputs; no paths."""
-    inputs: tuple[InputEntry, ...]
+    inputs: _Inputs
     files: tuple[FileEntry, ...]
     stats: dict[str, Any]
     created_by: CreatedBy
@@ -116,11 +135,6 @@ class Manifest(_Frozen):
         if len(names) < len(files) or MANIFEST_NAME in names:
             raise ValueError(f"it names a file twice, or {MANIFEST_NAME} itself")
         return files
-
-
-def hash_json(value: Any) -> str:
-    """xxh3_128 hex digest of the canonical JSON (sorted keys) of `value`."""
-    return xxhash.xxh3_128_hexdigest(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
 
 
 def hash_file(path: Path) -> tuple[str, int]:
@@ -158,8 +172,8 @@ def fingerprint_of(
             "kind": kind,
             "schema_version": SCHEMA_VERSION,
             "config": dict(config),
-            "inputs": [[entry.kind, entry.fingerprint] for entry in inputs],
-            "files": [[entry.path, entry.xxh3_128] for entry in files],
+            "inputs": Rows(InputEntries.of(inputs).contents),
+            "files": Rows(lambda: ([entry.path, entry.xxh3_128] for entry in files)),
         }
     )
 
@@ -173,11 +187,11 @@ def make_manifest(
     stats: Mapping[str, Any],
 ) -> Manifest:
     """Build a manifest with its fingerprint. `config` must be JSON-serialisable and hold no paths."""
-    ordered = tuple(sorted(files, key=lambda entry: entry.path))
+    inputs, ordered = InputEntries.of(inputs), tuple(sorted(files, key=lambda entry: entry.path))
     return Manifest(
         kind=kind,
         config=dict(config),
-        inputs=tuple(inputs),
+        inputs=InputEntries.of(inputs),
         files=ordered,
         stats=dict(stats),
         created_by=created_by(),
@@ -189,7 +203,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
     """Write `manifest.json` durably: temporary name, fsync, rename. Returns the manifest, signed where this process
     signs."""
     found = signed(manifest, lambda entry: sha256_of(entry.under(directory)))
-    write_durably(directory / MANIFEST_NAME, manifest_bytes(found))
+    write_durably(directory / MANIFEST_NAME, _pieces(found))
     return found
 
 
@@ -201,18 +215,14 @@ def signed(manifest: Manifest, digest: Callable[[FileEntry], str]) -> Manifest:
     """
     if not signatures.is_signing():
         return manifest
-    files = [
-        entry if entry.sha256 else entry.model_copy(update={"sha256": digest(entry)})
-        for entry in manifest.files
-    ]
+    files = [entry if entry.sha256 else replace(entry, sha256=digest(entry)) for entry in manifest.files]
     unsigned = manifest.model_copy(update={"files": tuple(files), "signature": None})
     return unsigned.model_copy(update={"signature": signatures.sign(signed_bytes(unsigned))})
 
 
 def signed_bytes(manifest: Manifest) -> bytes:
     """The bytes that a signature is of: canonical JSON of everything but the signature."""
-    plain = manifest.model_dump(mode="json", exclude={"signature"})
-    return orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
+    return b"".join(canonical_pieces(_plain(manifest.model_copy(update={"signature": None}))))
 
 
 def sha256_of(path: Path) -> str:
@@ -221,11 +231,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` in one step that survives a crash: readers see the old bytes or the new."""
+def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Replace `path` by `data`, whole or in pieces, in one step that survives a crash: readers see the old bytes or the
+    new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as stream:
-        stream.write(data)
+        stream.writelines([data] if isinstance(data, bytes) else data)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, path)
@@ -278,7 +289,7 @@ def parse_manifest(data: bytes, place: str, *, anyone: bool = False) -> Manifest
         CorruptArtefactError, MismatchError: as `read_manifest` does.
     """
     try:
-        contents = unseal(orjson.loads(data))
+        contents = _read_contents(data)
     except ValueError as error:
         raise CorruptArtefactError(f"{place} cannot be read: {error}") from None
     _require_known_schema(place, contents)
@@ -300,12 +311,42 @@ def parse_manifest(data: bytes, place: str, *, anyone: bool = False) -> Manifest
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The contents of `manifest.json`, with a checksum."""
-    return orjson.dumps(seal(_plain(manifest)), option=orjson.OPT_INDENT_2)
+    return b"".join(_pieces(manifest))
+
+
+def _pieces(manifest: Manifest) -> Iterator[bytes]:
+    """`manifest_bytes`, some at a time."""
+    return indented_pieces(seal(_plain(manifest)))
 
 
 def _plain(manifest: Manifest) -> dict[str, Any]:
     """JSON-like data; without a signature, as earlier versions read it."""
-    return manifest.model_dump(mode="json", exclude=None if manifest.signature else {"signature"})
+    long = {
+        "inputs": Rows(InputEntries.of(manifest.inputs).plain),
+        "files": Rows(lambda: (entry.plain() for entry in manifest.files)),
+    }
+    short = manifest.model_dump(mode="json", exclude={*long, *(() if manifest.signature else ("signature",))})
+    return {name: (short | long)[name] for name in Manifest.model_fields if name in short or name in long}
+
+
+def _read_contents(data: bytes) -> dict[str, Any]:
+    """Parse a manifest's file and check its checksum. A million inputs are parsed some at a time.
+
+    Raises:
+        ValueError: it is no JSON, or its checksum does not fit.
+    """
+    if len(data) > _LONG_BYTES and (cut := cut_array(data, "inputs")) is not None:
+        rest, inputs = cut
+        # Whatever is not as it was written is read as a whole, and its problems are named there.
+        with suppress(ValueError):
+            sealed = orjson.loads(rest)
+            if isinstance(sealed, dict) and sealed.get("inputs", ...) is None:
+                contents = unseal(sealed | {"inputs": Rows(inputs.members)})
+                entries = InputEntries()
+                for batch in inputs.batches():
+                    entries.extend(_INPUTS.validate_python(batch))
+                return contents | {"inputs": entries}
+    return unseal(orjson.loads(data))
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.artefacts.manifest import FileEntry
@@ -48,7 +48,7 @@ class ShardRecord(PartRecord):
 
     def renamed(self, name: str) -> ShardRecord:
         """The record if the shard's file had another name."""
-        return self.model_copy(update={"entry": self.entry.model_copy(update={"path": name})})
+        return self.model_copy(update={"entry": replace(self.entry, path=name)})
 
 
 SHARD_RECORDS = PartRecords("shard-records", ShardRecord)

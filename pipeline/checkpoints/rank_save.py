@@ -88,7 +88,7 @@ def write_rank_files(save: RankSave, rank: int) -> None:
                 begun.append(_slices_path(file, rank))
                 with save.staging.create(_slices_path(file, rank)) as stream:
                     write_slices(stream, slices)
-            entries = [entry.model_dump(mode="json") for entry in save.entries]
+            entries = [entry.plain() for entry in save.entries]
             save.staging.mark(_done(rank), orjson.dumps(entries))
     except Exception as error:
         save.error = error
@@ -117,7 +117,7 @@ def files_of_all(save: RankSave, world_size: int, place: str) -> list[FileEntry]
         markers = save.staging.marks()
         for rank in sorted(missing):
             if data := markers.get(_done(rank)):
-                entries += [FileEntry.model_validate(entry) for entry in orjson.loads(data)]
+                entries += [FileEntry(**entry) for entry in orjson.loads(data)]
                 missing.discard(rank)
             elif data := markers.get(_failed(rank)):
                 problems.append(orjson.loads(data))

@@ -56,8 +56,16 @@ OUTSIDE = [
 ]
 
 
+def unchecked(**fields: Any) -> FileEntry:
+    """An entry as an attacker writes it."""
+    checked = FileEntry(path="checked", size_bytes=fields["size_bytes"], xxh3_128=fields["xxh3_128"])
+    for name, value in fields.items():
+        object.__setattr__(checked, name, value)
+    return checked
+
+
 def entry(path: str) -> FileEntry:
-    return FileEntry.model_construct(path=path, size_bytes=6, xxh3_128="0" * 32)
+    return unchecked(path=path, size_bytes=6, xxh3_128="0" * 32)
 
 
 def altered(directory: Path, names: list[str]) -> None:
@@ -207,7 +215,7 @@ def test_a_remote_checkpoint_writes_nothing_outside_of_its_copy(
     for one in contents["files"]:
         if one["path"] == "planted":
             one["path"] = name
-    files = [FileEntry.model_construct(**one) for one in contents["files"]]
+    files = [unchecked(**one) for one in contents["files"]]
     contents["fingerprint"] = fingerprint_of(contents["kind"], contents["config"], (), files)
     filesystem.pipe_file(f"{place}/{MANIFEST_NAME}", orjson.dumps(seal(contents)))
     filesystem.pipe_file(os.path.normpath(f"{place}/{name}"), b"x" * 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -76,7 +77,7 @@ def test_forged_file_with_the_same_xxh3_is_found(team: Path, tmp_path: Path):
     artefact = made(tmp_path / "artefact")
     (artefact / "data").write_text("forged")
     (entry,) = read_manifest(artefact).files
-    forged = entry.model_copy(update={"xxh3_128": xxhash.xxh3_128_hexdigest(b"forged")})
+    forged = replace(entry, xxh3_128=xxhash.xxh3_128_hexdigest(b"forged"))
     assert "SHA-256" in difference(artefact / "data", forged)
 
 
@@ -104,7 +105,7 @@ def test_signed_manifest_without_sha256_is_damaged(team: Path, tmp_path: Path):
     manifest = read_manifest(artefact)
     bare = manifest.model_copy(
         update={
-            "files": tuple(one.model_copy(update={"sha256": None}) for one in manifest.files),
+            "files": tuple(replace(one, sha256=None) for one in manifest.files),
             "signature": None,
         }
     )

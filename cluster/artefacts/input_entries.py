@@ -1,0 +1,107 @@
+"""The inputs of an artefact, of which there may be millions."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, overload
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.packed_strings import PackedStrings
+
+
+class InputEntry(BaseModel):
+    """An input of an artefact."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    """`source-file`, or the kind of the artefact."""
+    uri: Annotated[str, AfterValidator(without_credentials)]
+    """Its place, without credentials; for people and lineage, never part of the fingerprint."""
+    fingerprint: str
+
+
+class InputEntries(Sequence[InputEntry]):
+    """Inputs as columns: an object for each would take ten times their text."""
+
+    __slots__ = ("_kinds", "_names", "fingerprints", "uris")
+
+    def __init__(self, entries: Iterable[InputEntry] = ()) -> None:
+        self._names: dict[str, int] = {}
+        self._kinds = array("I")
+        """[inputs] numbers of the kinds in `_names`."""
+        self.uris = PackedStrings()
+        self.fingerprints = PackedStrings()
+        self.extend(entries)
+
+    @classmethod
+    def of(cls, entries: Sequence[InputEntry]) -> InputEntries:
+        """The inputs as columns, if they are not yet."""
+        return entries if isinstance(entries, cls) else cls(entries)
+
+    @classmethod
+    def of_one_kind(cls, kind: str, uris: PackedStrings, fingerprints: PackedStrings) -> InputEntries:
+        """Inputs of one kind; the columns are shared, not copied."""
+        found = cls()
+        found._names[kind] = 0
+        found._kinds = array("I", bytes(4 * len(uris)))
+        found.uris = PackedStrings(map(without_credentials, uris)) if b"://" in uris.data else uris
+        found.fingerprints = fingerprints
+        return found
+
+    def extend(self, entries: Iterable[InputEntry]) -> None:
+        """Add inputs at the end."""
+        for entry in entries:
+            self._kinds.append(self._names.setdefault(entry.kind, len(self._names)))
+            self.uris.append(entry.uri)
+            self.fingerprints.append(entry.fingerprint)
+
+    def kinds(self) -> Iterator[str]:
+        """The kind of every input."""
+        names = list(self._names)
+        return (names[number] for number in self._kinds)
+
+    def contents(self) -> Iterator[tuple[str, str]]:
+        """Kind and fingerprint of every input: what fingerprints are made of."""
+        return zip(self.kinds(), self.fingerprints, strict=True)
+
+    def plain(self) -> Iterator[dict[str, str]]:
+        """Every input as JSON-like data."""
+        for kind, uri, fingerprint in zip(self.kinds(), self.uris, self.fingerprints, strict=True):
+            yield {"kind": kind, "uri": uri, "fingerprint": fingerprint}
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    @overload
+    def __getitem__(self, index: int) -> InputEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[InputEntry]: ...
+    def __getitem__(self, index: int | slice) -> InputEntry | list[InputEntry]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        kind = list(self._names)[self._kinds[index]]
+        # The entries were checked when they came in.
+        return InputEntry.model_construct(
+            kind=kind, uri=self.uris[index], fingerprint=self.fingerprints[index]
+        )
+
+    def __iter__(self) -> Iterator[InputEntry]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Sequence):
+            return len(self) == len(other) and all(map(_equal, self, other))
+        return NotImplemented
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return f"InputEntries({list(self[:3])}{', ...' if len(self) > 3 else ''})"
+
+
+def _equal(first: InputEntry, second: Any) -> bool:
+    return first == second
