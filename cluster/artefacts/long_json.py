@@ -69,7 +69,7 @@ def indented_pieces(contents: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _has_rows(values: Iterable[Any]) -> bool:
-    return any(isinstance(value, Rows) for value in values)
+    return Rows in map(type, values)
 
 
 def _canonical_member(value: Any) -> Iterator[bytes]:

@@ -49,6 +49,8 @@ _CHECKSUM = "checksum"
 _LONG_BYTES = 4 << 20
 """Manifests of this size may have inputs that would take much more memory as objects than as text."""
 _INPUTS = TypeAdapter(list[InputEntry])
+_SMALL_BYTES = 1 << 14
+"""Files of fewer bytes are read at once."""
 _STALE_S = (0.05, 0.5, 2.0)
 """Seconds before a stale file is opened again."""
 
@@ -139,9 +141,18 @@ class Manifest(_Frozen):
 
 def hash_file(path: Path) -> tuple[str, int]:
     """xxh3_128 hex digest and size in bytes of a local file."""
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, xxhash.xxh3_128)
-        return digest.hexdigest(), stream.tell()
+    descriptor = os.open(path, os.O_RDONLY)
+    # Most files of a large artefact are small; a stream and a buffer of its own cost more than reading one.
+    try:
+        data = os.read(descriptor, _SMALL_BYTES)
+        if len(data) < _SMALL_BYTES and len(data) == os.fstat(descriptor).st_size:
+            return xxhash.xxh3_128_hexdigest(data), len(data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        with open(descriptor, "rb", closefd=False) as stream:
+            digest = hashlib.file_digest(stream, xxhash.xxh3_128)
+            return digest.hexdigest(), stream.tell()
+    finally:
+        os.close(descriptor)
 
 
 def seal(contents: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -96,9 +97,10 @@ def find_damage(
             path = entry.under(directory)
         except CorruptArtefactError:
             return Damage(entry.path, "a link that leads out of the artefact")
-        if not path.is_file():
+        before = _status(path)
+        if before is None:
             return Damage(entry.path, "missing")
-        if (size_bytes := path.stat().st_size) != entry.size_bytes:
+        if (size_bytes := before.st_size) != entry.size_bytes:
             return Damage(entry.path, f"{size_bytes} bytes instead of {entry.size_bytes}")
         if not deep or (only is not None and entry.path not in only):
             return None
@@ -106,7 +108,6 @@ def find_damage(
         known = entry.sha256 or entry.xxh3_128
         if seen is not None and seen.has(path, known):
             return None
-        before = path.stat()
         if reason := difference(path, entry):
             return Damage(entry.path, reason)
         if seen is not None:
@@ -118,6 +119,17 @@ def find_damage(
     few = not deep and len(manifest.files) <= _FEW
     found = map(check, manifest.files) if few else for_files(check, manifest.files)
     return [damage for damage in found if damage is not None]
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """The status of a file; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+    return found if stat.S_ISREG(found.st_mode) else None
 
 
 def difference(path: Path, entry: FileEntry) -> str:
