@@ -34,9 +34,10 @@ TASK_RETRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A split that takes work to make; it is made in the driver, and only if the shard has to be."""
+    """A split that takes work or memory to make; it is made in the driver, and only if the shard has to be."""
 
-    make: Callable[[], Any]
+    make: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class Shard:
     """Hash of everything that determines the output: input bytes, split, settings. No paths."""
     size_bytes: int = 0
     """Bytes of input, for the estimate of the time left."""
+
+    def with_split(self) -> Shard:
+        """The shard with its split made, where it is deferred."""
+        split = self.split
+        return replace(self, split=split.make(*split.arguments)) if isinstance(split, Deferred) else self
 
     @property
     def part(self) -> ArtefactPart:
@@ -68,7 +74,7 @@ class ShardResult:
     """Counts that add up over shards."""
     rejects: tuple[Reject, ...] = ()
     notes: tuple[dict[str, Any], ...] = ()
-    """A few examples for people to look at, as JSON-like data; they enter no fingerprint."""
+    """A few examples for people to look at, as JSON-like data, on disk only; they enter no fingerprint."""
     text_bytes: int | None = None
     """Bytes of text that were handled, for the log; None takes the shard's `size_bytes`."""
 
@@ -88,7 +94,8 @@ def map_shards(
     max_in_flight: int | None = None,
     before: Callable[[], object] | None = None,
 ) -> list[ShardRecord]:
-    """Make every shard in `directory` that is not there yet and return all records, in the order of `shards`.
+    """Make every shard in `directory` that is not there yet and return all records, in the order of `shards`, without
+    their notes.
 
     Needs a Ray cluster whose nodes all see `directory`, unless all shards are there.
 
@@ -168,9 +175,7 @@ def _run(
     try:
         while waiting or running:
             while waiting and len(running) < window:
-                shard = waiting.pop()
-                if isinstance(shard.split, Deferred):
-                    shard = replace(shard, split=shard.split.make())
+                shard = waiting.pop().with_split()
                 running[remote.remote(shared, shard, str(directory))] = shard
             ready, _ = ray.wait(list(running), num_returns=1, timeout=STATUS_INTERVAL_S)
             if not ready:
@@ -229,7 +234,7 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
         )
         SHARD_RECORDS.write(Path(directory), record)
         num_bytes = shard.size_bytes if result.text_bytes is None else result.text_bytes
-        return _Made(record, num_bytes, effort())
+        return _Made(record.slim(), num_bytes, effort())
 
 
 class _Tally:

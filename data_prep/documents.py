@@ -23,7 +23,7 @@ from cluster.artefacts.places import Place
 from cluster.artefacts.storage import open_artefact
 from cluster.copies import local_copy, manifest_at
 from data_prep.document import Document
-from data_prep.layout import DOCUMENTS, REPAIR
+from data_prep.layout import DOCUMENTS, REPAIR, shard_file
 from data_prep.repeated_ids import named_by_place
 from data_prep.selection import Selection, edit_texts
 
@@ -39,7 +39,7 @@ _REPEATED_COLUMNS = ["source", "uri", "lang"]
 
 def document_files(num_shards: int) -> list[str]:
     """File names of the shards, in order."""
-    return [f"documents-{number:05d}-of-{num_shards:05d}.parquet" for number in range(num_shards)]
+    return [shard_file("documents-", number, num_shards, "parquet") for number in range(num_shards)]
 
 
 class DocumentWriter:

@@ -60,7 +60,7 @@ def find_numbers(store: TokenStore, wanted: Wanted) -> tuple[np.ndarray, list[Co
         documents = DocumentStore.open(beside(store.path, DOCUMENTS), verify=False)
         selections = local_copy(beside(store.path, store.selection_kind))
         for shard in range(documents.num_shards):
-            kept = read_selection(selections, shard).rows
+            kept = read_selection(selections, shard, documents.num_shards).rows
             for row, copy in _fitting(documents.file(shard), wanted):
                 place = int(np.searchsorted(kept, row))
                 if place < len(kept) and kept[place] == row:

@@ -102,7 +102,7 @@ def forecast(
     measured_shards = len(manifests[DOCUMENTS].files)
     if source_bytes is None:
         inputs = list_inputs(config)
-        source_bytes = sum(each.size_bytes for each in inputs)
+        source_bytes = sum(inputs.sizes)
         num_shards = len(group_inputs(inputs, config.shard_bytes))
     else:
         num_shards = math.ceil(source_bytes / config.shard_bytes)

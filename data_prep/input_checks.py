@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, MissingInputError
@@ -10,28 +11,35 @@ from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.evaluation import check_evaluation_texts
 from data_prep.filters.chain import FilterChain
-from data_prep.sources import source_of
+from data_prep.sources import SourceConfig, SourceFile, source_of
 from data_prep.takedown import read_ids
 from data_prep.tokenizers.config import PretrainedTokenizer
 from data_prep.tokenizers.pretrained import find_tokenizer
 
 
-def check_inputs(config: PreparationConfig, evaluation_texts: EvaluationTexts | None) -> None:
+def check_inputs(
+    config: PreparationConfig, evaluation_texts: EvaluationTexts | None
+) -> dict[int, Sequence[SourceFile]]:
     """Refuse what would stop the preparation later. Reads no text and needs no Ray.
+
+    Returns:
+        The files of every source, by its place among the sources.
 
     Raises:
         MissingInputError: files, a tokenizer or evaluation sets are not there; all of them are named.
         ConfigError: something that is named cannot be used, such as a language that a filter does not know.
     """
+    listed: dict[int, Sequence[SourceFile]] = {}
     found = find_input_errors(
         dict(enumerate(config.sources)),
         config.filters,
         config.tokenizer,
         config.decontaminate,
         evaluation_texts,
+        listed,
     )
-    if (listed := config.takedown) is not None:
-        found += _errors([("takedown", lambda: read_ids(listed))])
+    if (ids := config.takedown) is not None:
+        found += _errors([("takedown", lambda: read_ids(ids))])
     if len(found) == 1:
         raise found[0][1]
     problems = tuple(problem for key, error in found for problem in as_problems(key, error))
@@ -40,6 +48,7 @@ def check_inputs(config: PreparationConfig, evaluation_texts: EvaluationTexts | 
         raise ConfigError(title, problems=problems)
     if found:
         raise MissingInputError("\n".join([title, *map(str, problems)]))
+    return listed
 
 
 def find_input_errors(
@@ -48,16 +57,24 @@ def find_input_errors(
     tokenizer: Any,
     decontaminate: Any,
     evaluation_texts: EvaluationTexts | None,
+    listed: dict[int, Sequence[SourceFile]] | None = None,
 ) -> list[tuple[str, ClozeError]]:
     """The errors of all parts of a configuration, each with the dotted key of its part.
 
     Args:
         sources: settings of sources by their place in the list.
         tokenizer: settings of a tokenizer; None leaves it out, as for `decontaminate`.
+        listed: gets the files of the sources, by their places.
     """
+
+    def list_files(number: int, source: SourceConfig) -> None:
+        files = source_of(source).list_files(source)
+        if listed is not None:
+            listed[number] = files
+
     checks: list[tuple[str, Callable[[], Any]]] = []
     for number, source in sources.items():
-        checks.append((f"sources.{number}", lambda source=source: source_of(source).list_files(source)))
+        checks.append((f"sources.{number}", partial(list_files, number, source)))
         if source.filters is not None:
             checks.append((f"sources.{number}.filters", lambda source=source: FilterChain(source.filters)))
     checks.append(("filters", lambda: FilterChain(filters)))

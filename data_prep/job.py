@@ -25,7 +25,8 @@ from cluster.publication import push
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_checks import check_inputs
-from data_prep.inputs import group_inputs, hash_inputs, list_inputs
+from data_prep.input_hashes import hash_inputs
+from data_prep.inputs import Inputs, group_inputs, list_inputs
 from data_prep.layout import STAGES, TOKENS
 from data_prep.stages.collect import collect
 from data_prep.stages.decontaminate import decontaminate
@@ -77,8 +78,8 @@ def prepare(
             `decontaminate` names what `evaluation_texts` does not give.
         StorageError: the file system or the store refused, or another preparation is writing to `out`.
     """
-    check_inputs(config, evaluation_texts)
-    with _workspace(config, replace) as job:
+    inputs = list_inputs(config, check_inputs(config, evaluation_texts))
+    with _workspace(config, inputs, replace) as job:
         documents = collect(job)
         dedup = deduplicate(job, documents)
         selection = _decontaminate(job, documents, dedup, evaluation_texts)
@@ -105,8 +106,8 @@ def prepare_tokenizer(
     config: PreparationConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
 ) -> Manifest:
     """Like `prepare`, but ends with the tokenizer; a later `prepare` goes on from there."""
-    check_inputs(config, evaluation_texts)
-    with _workspace(config, replace) as job:
+    inputs = list_inputs(config, check_inputs(config, evaluation_texts))
+    with _workspace(config, inputs, replace) as job:
         documents = collect(job)
         dedup = deduplicate(job, documents)
         return make_tokenizer(job, documents, _decontaminate(job, documents, dedup, evaluation_texts))
@@ -122,11 +123,10 @@ def _decontaminate(
 
 
 @contextmanager
-def _workspace(config: PreparationConfig, replace: bool) -> Iterator[Workspace]:
-    """List and hash the source files, and hold the output directory."""
+def _workspace(config: PreparationConfig, inputs: Inputs, replace: bool) -> Iterator[Workspace]:
+    """Hash the source files, and hold the output directory."""
     with storage_errors(config.out):
         config.out.mkdir(parents=True, exist_ok=True)
-    inputs = list_inputs(config)
     with exclusive(config.out, "a preparation"):
-        digests = dict(zip(inputs, hash_inputs(inputs, config.out), strict=True))
+        digests = hash_inputs(inputs, config.out)
         yield Workspace(config, group_inputs(inputs, config.shard_bytes), digests, replace)

@@ -12,3 +12,9 @@ read; repairing a later artefact makes it again."""
 REPAIR = "run `cloze data prepare` with the configuration that made it; only the damaged files are redone"
 """The next step in every message about a damaged artefact."""
 TOKENIZER_FILE = "tokenizer.json"
+
+
+def shard_file(before: str, number: int, count: int, suffix: str) -> str:
+    """File name of one of `count` shards. Names sort like their numbers, however many there are."""
+    digits = max(5, len(str(count - 1)))
+    return f"{before}{number:0{digits}d}-of-{count:0{digits}d}.{suffix}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,18 +34,18 @@ def plan_preparation(
             is not there.
         ConfigError: `decontaminate` names what `evaluation_texts` does not give.
     """
-    check_inputs(config, evaluation_texts)
-    groups = group_inputs(list_inputs(config), config.shard_bytes)
+    inputs = list_inputs(config, check_inputs(config, evaluation_texts))
+    groups = group_inputs(inputs, config.shard_bytes)
+    files = Counter(inputs.source_numbers)
     sources = {}
-    for source in config.sources:
-        own = [group for group in groups if group[0].input.source == source]
-        shards = [[item.size_bytes for item in group] for group in own]
+    for number, source in enumerate(config.sources):
+        sizes = [size for shard, size in enumerate(groups.sizes) if groups.source_number(shard) == number]
         sources[source.name] = {
             "kind": source.kind,
-            "files": len({item.input.file for group in own for item in group}),
-            "size_bytes": sum(map(sum, shards)),
-            "shards": len(shards),
-            "largest_shard_bytes": max(map(sum, shards), default=0),
+            "files": files[number],
+            "size_bytes": sum(sizes),
+            "shards": len(sizes),
+            "largest_shard_bytes": max(sizes, default=0),
         }
     totals = {key: sum(own[key] for own in sources.values()) for key in ("files", "size_bytes", "shards")}
     left_out = {DECONTAMINATION: not config.decontaminate.tasks, TAKEDOWN: config.takedown is None}

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cluster.artefacts.errors import CorruptArtefactError
-from data_prep.layout import REPAIR
+from data_prep.layout import REPAIR, shard_file
 
 _SCHEMA = pa.schema([("row", pa.uint32()), ("removed", pa.list_(pa.uint32())), ("repeats_id", pa.bool_())])
 
@@ -96,9 +96,14 @@ def edit_texts(texts: pa.Array, selection: Selection) -> pa.Array:
     return pa.array(edited, type=texts.type)
 
 
+def selection_file(shard: int, num_shards: int) -> str:
+    """File name of the selection of a document shard."""
+    return shard_file("selection-", shard, num_shards, "parquet")
+
+
 def selection_files(num_shards: int) -> list[str]:
     """File names, in the order of the document shards."""
-    return [f"selection-{number:05d}-of-{num_shards:05d}.parquet" for number in range(num_shards)]
+    return [selection_file(shard, num_shards) for shard in range(num_shards)]
 
 
 def write_selection(path: Path, selection: Selection) -> None:
@@ -131,15 +136,10 @@ def load_selection(path: Path) -> Selection:
     return Selection(rows, counts, spans, rows[table["repeats_id"].to_numpy()])
 
 
-def read_selection(directory: Path, shard: int) -> Selection:
+def read_selection(directory: Path, shard: int, num_shards: int) -> Selection:
     """The selection of one document shard in an artefact that holds one file for each.
 
     Raises:
         CorruptArtefactError: the shard's file is missing or unreadable.
     """
-    found = sorted(directory.glob(f"selection-{shard:05d}-of-*.parquet"))
-    if not found:
-        raise CorruptArtefactError(
-            f"{directory} has no selection of document shard {shard}.", next_step=REPAIR
-        )
-    return load_selection(found[0])
+    return load_selection(directory / selection_file(shard, num_shards))

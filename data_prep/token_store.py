@@ -302,7 +302,7 @@ class TokenStore:
         shards = self._file_number(numbers)
         for shard in np.unique(shards).tolist():
             rows = numbers[shards == shard] - self._first_of_file[shard]
-            selection = read_selection(selections, shard)
+            selection = read_selection(selections, shard, len(self._files))
             yield from documents.read_selected(shard, selection.take(rows))
 
     def document_and_removed(self, document: int) -> tuple[Document, Document, np.ndarray]:
@@ -317,7 +317,8 @@ class TokenStore:
 
         number = range(self.num_documents)[document]
         shard = int(self._file_number(number))
-        selection = read_selection(local_copy(beside(self.path, self.selection_kind)), shard)
+        selections = local_copy(beside(self.path, self.selection_kind))
+        selection = read_selection(selections, shard, len(self._files))
         own = selection.take(np.array([self._row(number)]))
         documents = DocumentStore.open(beside(self.path, DOCUMENTS), verify=False)
         (whole,) = documents.read_selected(shard, own.with_whole_texts())

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cluster.artefacts.manifest import write_durably
-from data_prep.layout import TOKENIZER_FILE
+from data_prep.layout import TOKENIZER_FILE, shard_file
 from data_prep.ragged import Ragged
 
 SIDECARS = ("dataset_info.json", "state.json")
@@ -108,7 +108,7 @@ def _list_array(rows: Ragged, dtype: np.dtype) -> pa.ListArray:
 
 def token_files(num_shards: int) -> list[str]:
     """File names of a store's shards, in order; the pattern is the one of `datasets`."""
-    return [f"data-{number:05d}-of-{num_shards:05d}.arrow" for number in range(num_shards)]
+    return [shard_file("data-", number, num_shards, "arrow") for number in range(num_shards)]
 
 
 def write_sidecars(directory: Path, files: Sequence[str], dtype: np.dtype, tokenizer_json: bytes) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.artefacts.manifest import InputEntry, Manifest
+from cluster.artefacts.packed_strings import PackedStrings
 from cluster.artefacts.shard_records import ShardRecord, sum_stats
 from data_prep.config import PreparationConfig
-from data_prep.inputs import Input, InputPart
+from data_prep.inputs import Groups
 from data_prep.layout import DOCUMENTS
-from data_prep.selection import selection_files
+from data_prep.selection import selection_file, selection_files
 from data_prep.sources.base import SourceConfig
 
 
@@ -20,9 +21,9 @@ class Workspace:
     """One run of the stages."""
 
     config: PreparationConfig
-    groups: Sequence[tuple[InputPart, ...]]
+    groups: Groups
     """The source parts of every document shard."""
-    digests: Mapping[Input, str]
+    digests: PackedStrings
     """xxh3_128 hex digest of every source file."""
     replace: bool
     """Whether artefacts of other sources or settings may be replaced."""
@@ -38,7 +39,7 @@ class Workspace:
 
     def source_of(self, shard: int) -> SourceConfig:
         """The source that all documents of a shard come from."""
-        return self.groups[shard][0].input.source
+        return self.groups.source(shard)
 
     def documents_path(self, documents: Manifest, shard: int) -> Path:
         """Where a document shard lies."""
@@ -46,7 +47,7 @@ class Workspace:
 
     def selection_path(self, selection: Manifest, shard: int) -> Path:
         """Where the selection of a document shard lies in the artefact that decided it."""
-        return self.out / selection.kind / selection_files(self.num_shards)[shard]
+        return self.out / selection.kind / selection_file(shard, self.num_shards)
 
     def selection_hashes(self, selection: Manifest) -> list[str]:
         """Hash of every shard's selection file."""

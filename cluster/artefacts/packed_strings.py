@@ -23,6 +23,14 @@ class PackedStrings(Sequence[str]):
         """[strings + 1] string `i` is `data[bounds[i] : bounds[i + 1]]`."""
         self.extend(strings)
 
+    @classmethod
+    def of_length(cls, length: int, data: bytes) -> PackedStrings:
+        """Strings of `length` bytes each, cut from their text."""
+        found = cls()
+        found.data += data
+        found.bounds = array("q", range(0, len(data) + 1, length))
+        return found
+
     def append(self, string: str) -> None:
         """Add a string at the end."""
         self.data += string.encode("utf-8", "surrogateescape")

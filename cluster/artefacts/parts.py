@@ -78,6 +78,10 @@ class PartRecord(BaseModel):
         """The record if the part had another name; None where that is not possible."""
         return None
 
+    def slim(self) -> Self:
+        """The record as it is kept in memory, of which there may be a hundred thousand."""
+        return self
+
 
 Record = TypeVar("Record", bound=PartRecord)
 
@@ -110,11 +114,11 @@ class PartRecords(Generic[Record]):
         write_durably(path, orjson.dumps(seal(record.model_dump(mode="json"))))
 
     def finished(self, artefact: Path, parts: Iterable[ArtefactPart]) -> dict[str, Record]:
-        """Records, by part name, of the parts whose files have the recorded hashes."""
+        """Slim records, by part name, of the parts whose files have the recorded hashes."""
 
         def verified(part: ArtefactPart) -> Record | None:
             record = self.made(artefact, part)
-            return record if record is not None and _verifies(artefact, record) else None
+            return record.slim() if record is not None and _verifies(artefact, record) else None
 
         return {record.part_name: record for record in for_files(verified, [*parts]) if record is not None}
 

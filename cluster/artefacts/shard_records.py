@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,6 +50,11 @@ class ShardRecord(PartRecord):
     def renamed(self, name: str) -> ShardRecord:
         """The record if the shard's file had another name."""
         return self.model_copy(update={"entry": replace(self.entry, path=name)})
+
+    def slim(self) -> ShardRecord:
+        """Without notes; names of counts are shared among records."""
+        stats = {sys.intern(name): count for name, count in self.stats.items()}
+        return self.model_copy(update={"stats": stats, "notes": ()})
 
 
 SHARD_RECORDS = PartRecords("shard-records", ShardRecord)

@@ -15,6 +15,7 @@ from cluster.shards import ShardResult
 from data_prep.decontaminate.edits import EditedText
 from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.documents import one_chunk, read_selected
+from data_prep.layout import shard_file
 from data_prep.selection import Selection, edit_texts, load_selection
 from data_prep.words import split_words
 
@@ -70,9 +71,14 @@ class Hits:
         return Hits(self.rows[mask], doc_ids, self.ngrams[mask], self.starts[mask], self.ends[mask])
 
 
+def hit_file(shard: int, num_shards: int) -> str:
+    """File name of the hits in a document shard."""
+    return shard_file("hits-", shard, num_shards, "parquet")
+
+
 def hit_files(num_shards: int) -> list[str]:
     """File names, in the order of the document shards."""
-    return [f"hits-{number:05d}-of-{num_shards:05d}.parquet" for number in range(num_shards)]
+    return [hit_file(shard, num_shards) for shard in range(num_shards)]
 
 
 def find_hits(split: HitsSplit, path: Path) -> ShardResult:

@@ -10,11 +10,11 @@ from typing import Any
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard, run_in_task
+from cluster.shards import Deferred, Shard, run_in_task
 from data_prep.array_files import save_array
-from data_prep.decontaminate.config import EvaluationTexts
+from data_prep.decontaminate.config import DecontaminationConfig, EvaluationTexts
 from data_prep.decontaminate.evaluation import TEXTS_FILE, TextsSplit, build_index, write_texts
-from data_prep.decontaminate.hits import HitsSplit, find_hits, hit_files, load_hits
+from data_prep.decontaminate.hits import HitsSplit, find_hits, hit_file, hit_files, load_hits
 from data_prep.decontaminate.ngrams import NgramIndex, num_ngrams
 from data_prep.decontaminate.report import count_documents
 from data_prep.layout import WORK
@@ -24,6 +24,33 @@ VERSION = 2
 """Raised when the code changes what it makes, so that older artefacts are not taken for current."""
 EVALUATION, HITS = "evaluation-ngrams", "decontamination-hits"
 _COUNTS_FILE = "document_counts.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where both steps lie: what tasks need of a preparation, whose list of source files may be long."""
+
+    work: Path
+    num_shards: int
+    settings: DecontaminationConfig
+
+    @property
+    def evaluation(self) -> Path:
+        """Directory of the evaluation texts and the index of their n-grams."""
+        return self.work / EVALUATION
+
+    @property
+    def counts(self) -> Path:
+        """`.npy` of [n-grams] uint32: the documents that hold each n-gram."""
+        return self.work / HITS / _COUNTS_FILE
+
+    def hits(self, shard: int) -> Path:
+        """The hits in a document shard."""
+        return self.work / HITS / hit_file(shard, self.num_shards)
+
+    def load_index(self) -> NgramIndex:
+        """The n-grams, once they are made."""
+        return NgramIndex.load(self.evaluation, self.settings.shortest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +65,9 @@ class Steps:
     """Of all evaluation texts."""
 
     @property
-    def evaluation(self) -> Path:
-        """Directory of the evaluation texts and the index of their n-grams."""
-        return self.job.out / WORK / EVALUATION
-
-    @property
-    def counts(self) -> Path:
-        """`.npy` of [n-grams] uint32: the documents that hold each n-gram."""
-        return self.job.out / WORK / HITS / _COUNTS_FILE
-
-    def hits(self, shard: int) -> Path:
-        """The hits in a document shard."""
-        return self.job.out / WORK / HITS / hit_files(self.job.num_shards)[shard]
-
-    def load_index(self) -> NgramIndex:
-        """The n-grams, once they are made."""
-        return NgramIndex.load(self.evaluation, self.job.config.decontaminate.shortest)
+    def places(self) -> Places:
+        """Where both steps lie."""
+        return Places(self.job.out / WORK, self.job.num_shards, self.job.config.decontaminate)
 
     def make(self) -> None:
         """Make, continue, repair or confirm both steps."""
@@ -72,7 +86,7 @@ class Steps:
             return {"ngrams": run_in_task(build_index, directory, settings)}
 
         return build_sharded_artefact(
-            self.evaluation,
+            self.places.evaluation,
             EVALUATION,
             function=write_texts,
             shards=[Shard(TEXTS_FILE, TextsSplit(self.texts, settings), hash_json(config))],
@@ -83,28 +97,30 @@ class Steps:
         )
 
     def _find_hits(self, evaluation: Manifest) -> Manifest:
-        job = self.job
+        job, places = self.job, self.places
 
         def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
-            shards = (load_hits(directory / file) for file in hit_files(job.num_shards))
-            counts = count_documents(num_ngrams(self.evaluation), shards)
+            shards = (load_hits(directory / file) for file in hit_files(places.num_shards))
+            counts = count_documents(num_ngrams(places.evaluation), shards)
             save_array(directory / _COUNTS_FILE, counts)
             return {}
+
+        def split(shard: int) -> HitsSplit:
+            return HitsSplit(
+                documents=job.documents_path(self.documents, shard),
+                selection=job.selection_path(self.selection, shard),
+                index=places.evaluation,
+                index_fingerprint=evaluation.fingerprint,
+                min_words=job.config.decontaminate.shortest,
+            )
 
         content = [VERSION, self.documents.fingerprint, self.selection.fingerprint, evaluation.fingerprint]
         shards = []
         for shard, file in enumerate(hit_files(job.num_shards)):
-            split = HitsSplit(
-                documents=job.documents_path(self.documents, shard),
-                selection=job.selection_path(self.selection, shard),
-                index=self.evaluation,
-                index_fingerprint=evaluation.fingerprint,
-                min_words=job.config.decontaminate.shortest,
-            )
             size_bytes = self.documents.files[shard].size_bytes
-            shards.append(Shard(file, split, hash_json([*content, shard]), size_bytes))
+            shards.append(Shard(file, Deferred(split, (shard,)), hash_json([*content, shard]), size_bytes))
         return build_sharded_artefact(
-            job.out / WORK / HITS,
+            places.work / HITS,
             HITS,
             function=find_hits,
             shards=shards,
@@ -112,7 +128,7 @@ class Steps:
             inputs=[
                 job.entry(self.documents),
                 job.entry(self.selection),
-                InputEntry(kind=EVALUATION, uri=str(self.evaluation), fingerprint=evaluation.fingerprint),
+                InputEntry(kind=EVALUATION, uri=str(places.evaluation), fingerprint=evaluation.fingerprint),
             ],
             finish=finish,
             replace=True,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from cluster.artefacts.errors import CorruptArtefactError
-from data_prep.layout import REPAIR
+from data_prep.layout import REPAIR, shard_file
 
 PARTITION_RECORDS = 1 << 22
 """Records that one reduce task is meant to hold; what its memory is proportional to."""
@@ -33,9 +33,14 @@ def count_partitions(num_records: int) -> int:
     return max(1, -(-num_records // PARTITION_RECORDS))
 
 
+def record_file(shard: int, count: int) -> str:
+    """File name of a shard or a partition."""
+    return shard_file("", shard, count, "arrow")
+
+
 def record_files(count: int) -> list[str]:
     """File names of `count` shards or partitions; they sort in this order."""
-    return [f"{number:05d}-of-{count:05d}.arrow" for number in range(count)]
+    return [record_file(shard, count) for shard in range(count)]
 
 
 def hash_range(partition: int, num_partitions: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from the number of records before it, never from the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard, ShardFunction
+from cluster.shards import Deferred, Shard, ShardFunction
 from data_prep.dedup import candidates, edges, exact, minhash, paragraphs, verification
 from data_prep.dedup.components import ROUND, StarSplit, list_leaves
 from data_prep.dedup.config import NearDedup, ParagraphDedup
@@ -22,7 +22,7 @@ from data_prep.dedup.records import count_partitions, document_ranges, record_fi
 from data_prep.dedup.repeats import RepeatsSplit, find_repeats
 from data_prep.dedup.survivors import Survivors
 from data_prep.layout import WORK
-from data_prep.selection import selection_files
+from data_prep.selection import selection_file, selection_files
 from data_prep.workspace import Workspace
 
 VERSION = 2
@@ -37,12 +37,16 @@ NEAR_EDGES, NEAR_ROUND, NEAR_REPEATS = "near-edges", "near-round", "near-repeats
 
 @dataclass(frozen=True, slots=True)
 class DedupStep:
-    """One step: an artefact with one shard for each split."""
+    """One step: an artefact with one shard for each split. Splits are made when their tasks start: there may be very
+    many."""
 
     name: str
     """Kind of the artefact, and its directory below `work/`."""
     function: ShardFunction
-    splits: Sequence[Any]
+    split: Callable[[int], Any]
+    """Makes the split of a shard."""
+    count: int
+    """Shards."""
     inputs: Sequence[Manifest]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings that its contents depend on."""
@@ -83,7 +87,7 @@ class Deduplication:
         """A document shard after all methods."""
         if self.job.config.dedup.paragraphs is None:
             return self.unlike(shard)
-        selection = self.directory(PARAGRAPHS_REMOVED) / selection_files(self.job.num_shards)[shard]
+        selection = self.directory(PARAGRAPHS_REMOVED) / selection_file(shard, self.job.num_shards)
         return replace(self.unlike(shard), selection=selection)
 
     def make(self) -> None:
@@ -103,18 +107,15 @@ class Deduplication:
 
     def _find(self, hashed: str, function: ShardFunction, repeated: str, before: Manifest) -> Manifest:
         """The documents that repeat an earlier one in the key that `function` hashes."""
-        shards = range(self.job.num_shards)
-        splits = [Survivors(self.job.documents_path(self.documents, shard), shard) for shard in shards]
-        hashes = self._make(DedupStep(hashed, function, splits, [before], sizes=self.sizes))
+        hashes = self._make(self._by_shard(hashed, function, self._whole, [before]))
         return self._make(self._by_key(repeated, find_repeats, hashes, exact.KEYS, exact.REPEATS))
 
     def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
-        survivors = [self.distinct(shard) for shard in range(self.job.num_shards)]
-        splits = [minhash.BucketsSplit(own, method) for own in survivors]
+        def split(shard: int) -> minhash.BucketsSplit:
+            return minhash.BucketsSplit(self.distinct(shard), method)
+
         settings = {"ngram": method.ngram, "shape": list(method.shape), "seed": method.seed}
-        buckets = self._make(
-            DedupStep(NEAR_BUCKETS, minhash.write_buckets, splits, [before], settings, self.sizes)
-        )
+        buckets = self._make(self._by_shard(NEAR_BUCKETS, minhash.write_buckets, split, [before], settings))
         if method.verify:
             graph = self._verify(buckets, method)
         else:
@@ -138,50 +139,58 @@ class Deduplication:
             self._by_key(NEAR_PAIRS, candidates.pair_documents, buckets, minhash.KEYS, edges.COLUMNS)
         )
         directory, num_shards = self.directory(NEAR_PAIRS), self.job.num_shards
-        shingled = [
-            verification.ShinglesSplit(self.distinct(shard), directory, method.ngram)
-            for shard in range(num_shards)
-        ]
-        settings = {"ngram": method.ngram}
-        shingles = self._make(
-            DedupStep(NEAR_SHINGLES, verification.write_shingles, shingled, [pairs], settings, self.sizes)
-        )
-        compared = [
-            verification.PairsSplit(
+
+        def shingled(shard: int) -> verification.ShinglesSplit:
+            return verification.ShinglesSplit(self.distinct(shard), directory, method.ngram)
+
+        def compared(shard: int) -> verification.PairsSplit:
+            return verification.PairsSplit(
                 directory, self.directory(NEAR_SHINGLES), shard, num_shards, method.threshold
             )
-            for shard in range(num_shards)
-        ]
-        limits, inputs = {"threshold": method.threshold}, [pairs, shingles]
-        return self._make(
-            DedupStep(NEAR_EDGES, verification.link_similar, compared, inputs, limits, self.sizes)
+
+        settings = {"ngram": method.ngram}
+        shingles = self._make(
+            self._by_shard(NEAR_SHINGLES, verification.write_shingles, shingled, [pairs], settings)
         )
+        limits, inputs = {"threshold": method.threshold}, [pairs, shingles]
+        return self._make(self._by_shard(NEAR_EDGES, verification.link_similar, compared, inputs, limits))
 
     def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> Manifest:
-        survivors = [self.unlike(shard) for shard in range(self.job.num_shards)]
-        splits = [paragraphs.ParagraphsSplit(own, method.min_length) for own in survivors]
+        def split(shard: int) -> paragraphs.ParagraphsSplit:
+            return paragraphs.ParagraphsSplit(self.unlike(shard), method.min_length)
+
+        def removal(shard: int) -> paragraphs.RemovalSplit:
+            return paragraphs.RemovalSplit(self.unlike(shard), self.directory(PARAGRAPH_REPEATS), **limits)
+
         settings = {"min_length": method.min_length}
+        limits = {"max_removed": method.max_removed, "min_characters": self.job.config.min_characters}
         if method.scope == "within":
             function = paragraphs.find_repeats_within
-            repeats = self._make(
-                DedupStep(PARAGRAPH_REPEATS, function, splits, [before], settings, self.sizes)
-            )
+            repeats = self._make(self._by_shard(PARAGRAPH_REPEATS, function, split, [before], settings))
         else:
             function = paragraphs.hash_paragraphs
-            hashes = self._make(DedupStep(PARAGRAPH_HASHES, function, splits, [before], settings, self.sizes))
+            hashes = self._make(self._by_shard(PARAGRAPH_HASHES, function, split, [before], settings))
             columns = paragraphs.REPEATS
             repeats = self._make(
                 self._by_key(PARAGRAPH_REPEATS, find_repeats, hashes, paragraphs.KEYS, columns)
             )
-        limits = {"max_removed": method.max_removed, "min_characters": self.job.config.min_characters}
-        removals = [
-            paragraphs.RemovalSplit(own, self.directory(PARAGRAPH_REPEATS), **limits) for own in survivors
-        ]
-        files = selection_files(self.job.num_shards)
         function, inputs = paragraphs.remove_repeats, [before, repeats]
-        return self._make(
-            DedupStep(PARAGRAPHS_REMOVED, function, removals, inputs, limits, self.sizes, files)
-        )
+        step = self._by_shard(PARAGRAPHS_REMOVED, function, removal, inputs, limits)
+        return self._make(replace(step, files=selection_files(self.job.num_shards)))
+
+    def _whole(self, shard: int) -> Survivors:
+        return Survivors(self.job.documents_path(self.documents, shard), shard)
+
+    def _by_shard(
+        self,
+        name: str,
+        function: ShardFunction,
+        split: Callable[[int], Any],
+        inputs: Sequence[Manifest],
+        settings: Mapping[str, Any] | None = None,
+    ) -> DedupStep:
+        """A step with one shard per document shard."""
+        return DedupStep(name, function, split, self.job.num_shards, inputs, settings or {}, self.sizes)
 
     def _by_key(
         self,
@@ -194,24 +203,36 @@ class Deduplication:
         """A step with one shard per range of keys of the records of another step."""
         total = count_partitions(records.stats["rows"])
         directory, written = self.directory(records.kind), tuple(columns.items())
-        splits = [RepeatsSplit(directory, number, total, keys, written) for number in range(total)]
-        return DedupStep(name, function, splits, [records])
+
+        def split(number: int) -> RepeatsSplit:
+            return RepeatsSplit(directory, number, total, keys, written)
+
+        return DedupStep(name, function, split, total, [records])
 
     def _by_document(
         self, name: str, operation: ShardFunction, graph: Manifest, ranges: Sequence[tuple[int, int]]
     ) -> DedupStep:
         """A step with one shard per range of documents of a graph."""
-        splits = [StarSplit(self.directory(graph.kind), first, last) for first, last in ranges]
-        return DedupStep(name, operation, splits, [graph], {"ranges": [list(own) for own in ranges]})
+
+        def split(number: int) -> StarSplit:
+            return StarSplit(self.directory(graph.kind), *ranges[number])
+
+        settings = {"ranges": [list(own) for own in ranges]}
+        return DedupStep(name, operation, split, len(ranges), [graph], settings)
 
     def _make(self, step: DedupStep) -> Manifest:
         """The artefact of a step. An artefact of other settings in its place is replaced."""
-        config, count = {"version": VERSION, **step.settings}, len(step.splits)
+        config, count = {"version": VERSION, **step.settings}, step.count
         fingerprints = [each.fingerprint for each in step.inputs]
         files, sizes = step.files or record_files(count), step.sizes or [0] * count
         shards = [
-            Shard(file, split, hash_json([step.name, config, fingerprints, number, count]), size)
-            for number, (file, split, size) in enumerate(zip(files, step.splits, sizes, strict=True))
+            Shard(
+                file,
+                Deferred(step.split, (number,)),
+                hash_json([step.name, config, fingerprints, number, count]),
+                size,
+            )
+            for number, (file, size) in enumerate(zip(files, sizes, strict=True))
         ]
         return build_sharded_artefact(
             self.directory(step.name),

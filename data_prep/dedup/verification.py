@@ -19,7 +19,7 @@ from data_prep.dedup.records import (
     in_blocks,
     number_documents,
     read_range,
-    record_files,
+    record_file,
     rows_of,
 )
 from data_prep.dedup.shingles import shingle
@@ -118,7 +118,7 @@ class _ShingleFile:
         Raises:
             CorruptArtefactError: the file is unreadable.
         """
-        path = directory / record_files(num_shards)[shard]
+        path = directory / record_file(shard, num_shards)
         try:
             with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
                 self._batches = list(_arrays(file))

@@ -7,31 +7,18 @@ all.
 
 from __future__ import annotations
 
-import glob
 import itertools
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.filters import AnyFilter
+from data_prep.sources.listing import SourceFile, expand_patterns
 from data_prep.sources.streams import storage_of
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """One input file."""
-
-    path: str
-    """Where to read it: a local path or an fsspec URI."""
-    name: str
-    """Path below the pattern's fixed part, equal on every machine. Enters the fingerprints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +51,7 @@ class LeftOut:
     """How often, by name."""
 
 
-def list_paths(config: Any) -> list[SourceFile]:
+def list_paths(config: Any) -> Sequence[SourceFile]:
     """The `list_files` of sources whose setting `paths` names their files."""
     return expand_patterns(config.paths)
 
@@ -105,7 +92,7 @@ class SourceConfig(BaseModel):
 class Source(Protocol):
     """The interface of a source module."""
 
-    def list_files(self, config: Any) -> list[SourceFile]:
+    def list_files(self, config: Any) -> Sequence[SourceFile]:
         """All input files, sorted by name. MissingInputError when a path or pattern matches nothing."""
         ...
 
@@ -119,76 +106,3 @@ class Source(Protocol):
     def read(self, config: Any, part: FilePart) -> Iterator[Document | Reject | Skipped | LeftOut]:
         """Stream the documents of a part, bounded in memory. Unreadable records come out as Reject."""
         ...
-
-
-def expand_patterns(patterns: Iterable[str]) -> list[SourceFile]:
-    """Files matching local glob patterns or fsspec URIs, sorted by name, each once.
-
-    The name of a file is its path below the last directory of the pattern that has no wildcard.
-
-    Raises:
-        MissingInputError: a pattern matches nothing, or the store that it names cannot be reached.
-        ConfigError: two patterns give different files the same name.
-    """
-    found: dict[str, SourceFile] = {}
-    for pattern in patterns:
-        pattern = os.path.expanduser(pattern)
-        paths = _expand_uri(pattern) if "://" in pattern else _expand_local(pattern)
-        if not paths:
-            raise MissingInputError(
-                f"No file matches {pattern}." + (" It is a directory." if os.path.isdir(pattern) else ""),
-                next_step="correct the path in the source's `paths`; a directory's files are `DIR/**/*`"
-                + ("; a bracket that belongs to a name is written `[[]`" if "[" in pattern else ""),
-            )
-        root = os.path.dirname(pattern) if paths == [pattern] else _fixed_part(pattern)
-        for path in paths:
-            # A parameter of a URI that lets its holder in is no part of the file's name.
-            shown, root = without_credentials(path), without_credentials(root)
-            name = os.path.relpath(shown, root or ".").replace(os.sep, "/")
-            found.setdefault(path, SourceFile(path=path, name=name))
-    files = sorted(found.values(), key=lambda file: (file.name, file.path))
-    _check_names(files)
-    return files
-
-
-def _check_names(files: list[SourceFile]) -> None:
-    """Two files of one name could not be told apart in documents and rejects.
-
-    Raises:
-        ConfigError: two patterns give different files the same name.
-    """
-    for first, second in itertools.pairwise(files):
-        if first.name == second.name:
-            raise ConfigError(
-                f"{first.path} and {second.path} are both named {first.name} below their patterns.",
-                next_step="name both by one pattern with a wildcard for the directory, such as `DIR/*/FILE`",
-            )
-
-
-def _expand_local(pattern: str) -> list[str]:
-    if os.path.isfile(pattern):
-        return [pattern]
-    return [path for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
-
-
-def _expand_uri(pattern: str) -> list[str]:
-    import fsspec
-
-    try:
-        file_system, path = fsspec.core.url_to_fs(pattern)
-        found: dict[str, dict[str, Any]] = file_system.glob(path, detail=True)  # type: ignore[assignment]
-    except Exception as error:  # every store's client raises classes of its own
-        raise MissingInputError(
-            f"{pattern} cannot be listed: {type(error).__name__}: {error}.",
-            next_step="check the address and the credentials, and install what fsspec needs for this store, such as"
-            " s3fs, gcsfs or adlfs",
-        ) from error
-    return [file_system.unstrip_protocol(name) for name in sorted(found) if found[name]["type"] == "file"]
-
-
-def _fixed_part(pattern: str) -> str:
-    parts = pattern.split("/")
-    for number, part in enumerate(parts):
-        if glob.has_magic(part):
-            return "/".join(parts[:number]) or ("/" if pattern.startswith("/") else ".")
-    return os.path.dirname(pattern) or "."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,7 +47,7 @@ class CommonCrawlConfig(SourceConfig):
     """A page with more elements inside each other is rejected; browsers stop there, too."""
 
 
-def list_files(config: CommonCrawlConfig) -> list[SourceFile]:
+def list_files(config: CommonCrawlConfig) -> Sequence[SourceFile]:
     """All files, sorted by name. MissingInputError when a pattern matches nothing.
 
     Raises:

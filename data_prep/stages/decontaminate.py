@@ -13,13 +13,13 @@ import orjson
 from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard, run_in_task
+from cluster.shards import Deferred, Shard, run_in_task
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.decide import DecisionSplit, decide, overlaps
 from data_prep.decontaminate.evaluation import identify, read_texts
 from data_prep.decontaminate.hits import load_hits
 from data_prep.decontaminate.report import REPORT_FILE, Tally, most_frequent
-from data_prep.decontaminate.steps import Steps
+from data_prep.decontaminate.steps import Places, Steps
 from data_prep.layout import DECONTAMINATION
 from data_prep.selection import load_selection, selection_files
 from data_prep.workspace import Workspace
@@ -43,25 +43,28 @@ def decontaminate(
     settings, least = job.config.decontaminate, job.config.min_characters
     digest, evaluation_files = identify(texts(settings))
     steps = Steps(job, documents, selection, texts, digest)
+    places = steps.places
     config = {"version": VERSION, **settings.model_dump(mode="json", exclude={"data"})}
     config |= {"min_characters": least, "evaluation_texts": digest}
 
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
         steps.make()
-        return run_in_task(_write_report, directory, steps) | {"sources": job.by_source(records)}
+        return run_in_task(_write_report, directory, places) | {"sources": job.by_source(records)}
 
-    shards = []
-    for shard, file in enumerate(selection_files(job.num_shards)):
-        split = DecisionSplit(
+    def split(shard: int) -> DecisionSplit:
+        return DecisionSplit(
             documents=job.documents_path(documents, shard),
             selection=job.selection_path(selection, shard),
-            hits=steps.hits(shard),
-            counts=steps.counts,
+            hits=places.hits(shard),
+            counts=places.counts,
             settings=settings,
             min_characters=least,
         )
+
+    shards = []
+    for shard, file in enumerate(selection_files(job.num_shards)):
         identity = hash_json([config, documents.fingerprint, selection.fingerprint, shard])
-        shards.append(Shard(file, split, identity, documents.files[shard].size_bytes))
+        shards.append(Shard(file, Deferred(split, (shard,)), identity, documents.files[shard].size_bytes))
     return build_sharded_artefact(
         job.out / DECONTAMINATION,
         DECONTAMINATION,
@@ -75,15 +78,15 @@ def decontaminate(
     )
 
 
-def _write_report(directory: Path, steps: Steps) -> dict[str, Any]:
+def _write_report(directory: Path, places: Places) -> dict[str, Any]:
     """Write `report.jsonl`, shard by shard; returns what the manifest says about it."""
-    settings = steps.job.config.decontaminate
-    index, counts = steps.load_index(), np.load(steps.counts)
-    tally = Tally(read_texts(steps.evaluation))
+    settings = places.settings
+    index, counts = places.load_index(), np.load(places.counts)
+    tally = Tally(read_texts(places.evaluation))
     num_overlaps = 0
     with (directory / REPORT_FILE).open("wb") as report:
-        for shard, file in enumerate(selection_files(steps.job.num_shards)):
-            hits = overlaps(load_hits(steps.hits(shard)), counts, settings.max_documents)
+        for shard, file in enumerate(selection_files(places.num_shards)):
+            hits = overlaps(load_hits(places.hits(shard)), counts, settings.max_documents)
             for overlap in tally.overlaps(index, hits, load_selection(directory / file)):
                 report.write(orjson.dumps(asdict(overlap), option=orjson.OPT_APPEND_NEWLINE))
                 num_overlaps += 1

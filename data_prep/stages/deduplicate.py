@@ -9,7 +9,7 @@ from typing import Any
 from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard
+from cluster.shards import Deferred, Shard
 from data_prep.dedup.final import COUNTS, FinalSplit, decide
 from data_prep.dedup.steps import ID_REPEATS, Deduplication
 from data_prep.layout import DEDUP
@@ -46,17 +46,20 @@ def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
         near = {"near": method.near.describe()} if method.near is not None else {}
         return {"sources": sources, **near}
 
+    def split(shard: int) -> FinalSplit:
+        return FinalSplit(
+            steps.distinct(shard),
+            steps.survivors(shard),
+            steps.directory(ID_REPEATS),
+            reject_repeated_ids=job.config.repeated_ids == "reject",
+        )
+
     shards = [
         Shard(
             file,
-            FinalSplit(
-                steps.distinct(shard),
-                steps.survivors(shard),
-                steps.directory(ID_REPEATS),
-                reject_repeated_ids=job.config.repeated_ids == "reject",
-            ),
+            Deferred(split, (shard,)),
             hash_json([settings, documents.fingerprint, shard]),
-            steps.sizes[shard],
+            documents.files[shard].size_bytes,
         )
         for shard, file in enumerate(selection_files(job.num_shards))
     ]

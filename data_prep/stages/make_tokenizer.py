@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_file, hash_json
 from cluster.copies import place_of_file
 from cluster.runtime import node_cpus
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Deferred, Shard
-from data_prep.layout import TOKENIZER, TOKENIZER_FILE, WORK
+from cluster.shards import Deferred, Shard, ShardResult
+from data_prep.layout import DOCUMENTS, TOKENIZER, TOKENIZER_FILE, WORK
+from data_prep.selection import selection_file
 from data_prep.tokenizers.config import PretrainedTokenizer, TrainedTokenizer
 from data_prep.tokenizers.pretrained import ConversionSplit, convert_tokenizer, find_tokenizer
 from data_prep.tokenizers.sampling import (
@@ -51,7 +54,7 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         settings = {"kind": wanted.kind, "format": published.format, "lowercase": wanted.lowercase}
     else:
         make_sample = partial(_make_sample, job, documents, selection)
-        function = train_tokenizer
+        function = draw_and_train
         split = Deferred(lambda: _training_split(job, documents, selection, wanted))
         inputs = [job.entry(documents), job.entry(selection)]
         settings = wanted.model_dump(mode="json")
@@ -66,37 +69,78 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         inputs=inputs,
         finish=lambda directory, records: tokenizer_facts(directory / TOKENIZER_FILE),
         # Training has threads.
-        num_cpus=None if function is train_tokenizer else 1.0,
+        num_cpus=None if function is draw_and_train else 1.0,
         replace=job.replace,
         before=make_sample,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class DrawSplit:
+    """The input of training: where the sample is drawn from, shard by shard, and the settings."""
+
+    out: Path
+    documents: tuple[str, ...]
+    """Files of the document shards."""
+    selection: str
+    """Directory in `out` of the artefact that decided about them."""
+    sources: tuple[str, ...]
+    """Source of every shard."""
+    source_names: tuple[str, ...]
+    wanted: TrainedTokenizer
+    num_threads: int
+
+
 def _training_split(
     job: Workspace, documents: Manifest, selection: Manifest, wanted: TrainedTokenizer
-) -> TrainingSplit:
-    sources = [job.source_of(shard).name for shard in range(job.num_shards)]
-    files = [job.out / WORK / SAMPLE / file for file in sample_files(job.num_shards)]
-    histograms = add_histograms(zip(sources, files, strict=True))
-    draws = plan_draws(histograms, wanted, [source.name for source in job.config.sources])
+) -> DrawSplit:
+    return DrawSplit(
+        job.out,
+        tuple(entry.path for entry in documents.files),
+        selection.kind,
+        tuple(job.source_of(shard).name for shard in range(job.num_shards)),
+        tuple(source.name for source in job.config.sources),
+        wanted,
+        node_cpus(),
+    )
+
+
+def draw_and_train(split: DrawSplit, path: Path) -> ShardResult:
+    """Add up the histograms, decide how often the documents of each stratum are taken, and train on these.
+
+    Raises:
+        ConfigError: as `plan_draws`.
+    """
+    num_shards = len(split.documents)
+    files = [split.out / WORK / SAMPLE / file for file in sample_files(num_shards)]
+    histograms = add_histograms(zip(split.sources, files, strict=True))
+    draws = plan_draws(histograms, split.wanted, split.source_names)
+    by_source = {
+        name: {lang: draw for (source, lang), draw in draws.items() if source == name}
+        for name in split.source_names
+    }
     shards = tuple(
         TrainingShard(
-            job.documents_path(documents, shard),
-            job.selection_path(selection, shard),
-            {lang: draw for (source, lang), draw in draws.items() if source == sources[shard]},
+            split.out / DOCUMENTS / file,
+            split.out / split.selection / selection_file(shard, num_shards),
+            by_source[source],
         )
-        for shard in range(job.num_shards)
+        for shard, (file, source) in enumerate(zip(split.documents, split.sources, strict=True))
     )
-    return TrainingSplit(shards, wanted, node_cpus())
+    return train_tokenizer(TrainingSplit(shards, split.wanted, split.num_threads), path)
 
 
 def _make_sample(job: Workspace, documents: Manifest, selection: Manifest) -> Manifest:
     """Make the histograms that documents are drawn with; they do not depend on the sampling settings."""
+
+    def split(shard: int) -> SampleSplit:
+        return SampleSplit(job.documents_path(documents, shard), job.selection_path(selection, shard))
+
     hashes = zip(documents.files, job.selection_hashes(selection), strict=True)
     shards = [
         Shard(
             file,
-            SampleSplit(job.documents_path(documents, shard), job.selection_path(selection, shard)),
+            Deferred(split, (shard,)),
             hash_json([VERSION, entry.xxh3_128, selection_hash]),
         )
         for shard, (file, (entry, selection_hash)) in enumerate(

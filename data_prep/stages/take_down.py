@@ -10,7 +10,7 @@ from typing import Any
 from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard
+from cluster.shards import Deferred, Shard
 from data_prep.layout import TAKEDOWN
 from data_prep.selection import selection_files
 from data_prep.takedown import TakedownSplit, leave_out
@@ -30,13 +30,15 @@ def take_down(job: Workspace, documents: Manifest, selection: Manifest, ids: Seq
     def finish(_: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
         return {"ids_listed": len(ids), "sources": job.by_source(records)}
 
-    shards = []
-    for shard, file in enumerate(selection_files(job.num_shards)):
-        split = TakedownSplit(
+    def split(shard: int) -> TakedownSplit:
+        return TakedownSplit(
             job.documents_path(documents, shard), job.selection_path(selection, shard), tuple(ids)
         )
+
+    shards = []
+    for shard, file in enumerate(selection_files(job.num_shards)):
         identity = hash_json([config, documents.fingerprint, selection.fingerprint, shard])
-        shards.append(Shard(file, split, identity, documents.files[shard].size_bytes))
+        shards.append(Shard(file, Deferred(split, (shard,)), identity, documents.files[shard].size_bytes))
     made = build_sharded_artefact(
         job.out / TAKEDOWN,
         TAKEDOWN,

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard
+from cluster.shards import Deferred, Shard
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE, TOKENS
 from data_prep.token_writer import token_dtype, token_files, write_sidecars
 from data_prep.tokenize_shard import TokensSplit, tokenize_documents
@@ -32,18 +32,21 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
         write_sidecars(directory, files, dtype, tokenizer_path.read_bytes())
         return {"sources": job.by_source(records)}
 
-    hashes = zip(documents.files, job.selection_hashes(selection), strict=True)
-    shards = []
-    for shard, (file, (entry, selection_hash)) in enumerate(zip(files, hashes, strict=True)):
-        split = TokensSplit(
+    def split(shard: int) -> TokensSplit:
+        return TokensSplit(
             documents=job.documents_path(documents, shard),
             selection=job.selection_path(selection, shard),
             tokenizer=tokenizer_path,
             source=job.source_of(shard).name,
             **settings,
         )
-        content = [entry.xxh3_128, selection_hash, tokenizer.files[0].xxh3_128, split.source]
-        shards.append(Shard(file, split, hash_json([VERSION, content, settings]), entry.size_bytes))
+
+    hashes = zip(documents.files, job.selection_hashes(selection), strict=True)
+    shards = []
+    for shard, (file, (entry, selection_hash)) in enumerate(zip(files, hashes, strict=True)):
+        content = [entry.xxh3_128, selection_hash, tokenizer.files[0].xxh3_128, job.source_of(shard).name]
+        identity = hash_json([VERSION, content, settings])
+        shards.append(Shard(file, Deferred(split, (shard,)), identity, entry.size_bytes))
     return build_sharded_artefact(
         job.out / TOKENS,
         TOKENS,

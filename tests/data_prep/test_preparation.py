@@ -21,7 +21,7 @@ from cluster.artefacts.lease import exclusive
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.runtime import ray_runtime
-from data_prep.inputs import CACHE_NAME
+from data_prep.input_hashes import CACHE_NAME
 from data_prep.job import prepare, prepare_tokenizer
 from data_prep.layout import DECONTAMINATION, STAGES, TAKEDOWN
 from data_prep.plan import plan_preparation
@@ -110,7 +110,7 @@ def test_preparing_again_redoes_nothing(finished, configure, monkeypatch):
         raise AssertionError("work was started")
 
     monkeypatch.setattr(sharded_artefact, "map_shards", forbidden)
-    monkeypatch.setattr("data_prep.inputs._run_tasks", forbidden)
+    monkeypatch.setattr("data_prep.input_hashes._run_tasks", forbidden)
     before = identities(finished.out)
     again = prepare(configure(finished.out))
     assert again.fingerprint == finished.fingerprint

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import CorruptArtefactError
 from data_prep.config import PreparationConfig
-from data_prep.inputs import CACHE_NAME
+from data_prep.input_hashes import CACHE_NAME
 from data_prep.job import prepare, publish
 from data_prep.token_store import TokenStore
 from data_prep.tokenizers.pretrained import find_tokenizer

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import TooManyRejectsError
 from cluster.artefacts.manifest import hash_file
+from cluster.artefacts.packed_strings import PackedStrings
 from data_prep.config import PreparationConfig
 from data_prep.documents import DocumentStore
 from data_prep.inputs import group_inputs, list_inputs
@@ -41,7 +42,7 @@ def prepare(directory, files, shard_bytes, **changes):
     )
     config.out.mkdir(exist_ok=True)
     inputs = list_inputs(config)
-    digests = {own: hash_file(Path(own.file.path))[0] for own in inputs}
+    digests = PackedStrings(hash_file(Path(path))[0] for path in inputs.paths)
     job = Workspace(config, group_inputs(inputs, shard_bytes), digests, replace=True)
     with without_ray():
         manifest = deduplicate(job, collect(job))
@@ -49,7 +50,7 @@ def prepare(directory, files, shard_bytes, **changes):
     documents = [
         document
         for shard in range(job.num_shards)
-        for document in store.read_selected(shard, read_selection(config.out / DEDUP, shard))
+        for document in store.read_selected(shard, read_selection(config.out / DEDUP, shard, job.num_shards))
     ]
     return manifest, {(each.uri, each.meta["byte_start"]): each.doc_id for each in documents}
 

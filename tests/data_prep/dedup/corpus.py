@@ -14,14 +14,15 @@ import pytest
 
 from cluster import shards
 from cluster.artefacts.manifest import FileEntry, Manifest, hash_file
+from cluster.artefacts.packed_strings import PackedStrings
 from cluster.artefacts.storage import commit, staging_directory
 from data_prep.config import PreparationConfig
 from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter, document_files
-from data_prep.inputs import Input, InputPart
+from data_prep.inputs import Inputs, group_inputs
 from data_prep.layout import DEDUP
 from data_prep.selection import read_selection
-from data_prep.sources.base import FilePart, SourceFile
+from data_prep.sources.base import SourceFile
 from data_prep.stages.deduplicate import deduplicate
 from data_prep.workspace import Workspace
 
@@ -53,9 +54,10 @@ def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
             "dedup": dedup,
         }
     )
-    file = SourceFile("f", "f")
-    group = (InputPart(Input(config.sources[0], file, 0, ""), FilePart(file)),)
-    return Workspace(config, [group] * num_shards, {}, replace=True)
+    inputs = Inputs(config.sources)
+    for number in range(num_shards):
+        inputs.add(0, SourceFile(f"f{number}", f"f{number}"), 1, "")
+    return Workspace(config, group_inputs(inputs, 1), PackedStrings(), replace=True)
 
 
 @contextmanager
@@ -64,7 +66,7 @@ def without_ray() -> Iterator[None]:
 
     def run(function, pending, directory, options, max_in_flight):
         for shard in pending:
-            yield shard, shards._make_shard(function, shard, str(directory))
+            yield shard, shards._make_shard(function, shard.with_split(), str(directory))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "_run", run)
@@ -84,7 +86,10 @@ def kept_texts(out: Path, num_shards: int) -> list[list[str]]:
     """Per shard the texts that deduplication kept, without what it removed from them."""
     store = DocumentStore.open(out / "documents")
     return [
-        [document.text for document in store.read_selected(shard, read_selection(out / DEDUP, shard))]
+        [
+            document.text
+            for document in store.read_selected(shard, read_selection(out / DEDUP, shard, num_shards))
+        ]
         for shard in range(num_shards)
     ]
 
@@ -96,5 +101,5 @@ def kept_documents(out: Path, num_shards: int) -> list[int]:
     return [
         int(starts[shard] + row)
         for shard in range(num_shards)
-        for row in read_selection(out / DEDUP, shard).rows
+        for row in read_selection(out / DEDUP, shard, num_shards).rows
     ]
