@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, InputEntry, Manifest, hash_file, hash_json
+from cluster.artefacts.input_entries import InputEntries
+from cluster.artefacts.long_json import Rows, hash_json
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, InputEntry, Manifest, hash_file
 from cluster.artefacts.parts import TEMPORARY, PartedArtefact
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.shard_records import SHARD_RECORDS, ShardRecord, sum_stats
@@ -52,7 +56,14 @@ def build_sharded_artefact(
     artefact = PartedArtefact(
         directory,
         kind,
-        hash_json([kind, config, [[e.kind, e.fingerprint] for e in inputs], [s.identity for s in shards]]),
+        hash_json(
+            [
+                kind,
+                config,
+                Rows(InputEntries.of(inputs).contents),
+                Rows(lambda: (shard.identity for shard in shards)),
+            ]
+        ),
         config,
         inputs,
         [shard.part for shard in shards],
@@ -80,13 +91,21 @@ def build_sharded_artefact(
 def _entries(directory: Path, records: Sequence[ShardRecord]) -> list[FileEntry]:
     """Entries of the shards, known from their records, and of the sidecar files, hashed now."""
     known = {record.entry.path: record.entry for record in records}
-    others = (SHARD_RECORDS.directory_name, QUARANTINE_NAME, MANIFEST_NAME, LOG_NAME)
     sidecars = []
-    for path in sorted(directory.rglob("*")):
-        relative = path.relative_to(directory)
-        if path.match(TEMPORARY):
-            continue  # a task that Ray gave up, or of a driver that died, may still be writing
-        if path.is_file() and relative.as_posix() not in known and relative.parts[0] not in others:
-            digest, size_bytes = hash_file(path)
-            sidecars.append(FileEntry(path=relative.as_posix(), size_bytes=size_bytes, xxh3_128=digest))
+    for path in _files(directory):
+        relative = path.removeprefix(os.path.join(directory, "")).replace(os.sep, "/")
+        # A task that Ray gave up, or of a driver that died, may still be writing a temporary file.
+        if relative not in known and not fnmatch(os.path.basename(path), TEMPORARY):
+            digest, size_bytes = hash_file(Path(path))
+            sidecars.append(FileEntry(path=relative, size_bytes=size_bytes, xxh3_128=digest))
     return [*known.values(), *sidecars]
+
+
+def _files(directory: Path) -> Iterator[str]:
+    """Every file of an artefact, without what lies beside its contents."""
+    beside = {SHARD_RECORDS.directory_name, QUARANTINE_NAME, MANIFEST_NAME, LOG_NAME}
+    for parent, folders, files in os.walk(directory):
+        if parent == str(directory):
+            folders[:] = set(folders) - beside
+            files = set(files) - beside
+        yield from filter(os.path.isfile, (os.path.join(parent, name) for name in sorted(files)))

@@ -48,7 +48,11 @@ def hash_inputs(inputs: Inputs, directory: Path) -> PackedStrings:
     if len(pending):
         with storage_errors(directory):
             _hash_pending(inputs, pending, cache)
-    return PackedStrings.of_length(2 * _DIGEST_BYTES, cache.digests.tobytes().hex().encode())
+    digests = cache.digests.tobytes()
+    del cache
+    # Arrow keeps what it needed to look a million files up for the next time.
+    pa.default_memory_pool().release_unused()
+    return PackedStrings.of_length(2 * _DIGEST_BYTES, digests.hex().encode())
 
 
 class _Cache:

@@ -234,9 +234,8 @@ class PartedArtefact(Generic[Record]):
         try:
             manifest = read_manifest(self.directory)
         except CorruptArtefactError as error:
-            if not self.staging.exists() and any(
-                self.records.made(self.directory, part) for part in self.parts
-            ):
+            is_there = self.directory.is_dir() and not self.staging.exists()
+            if is_there and any(self.records.made(self.directory, part) for part in self.parts):
                 return Condition(lost_manifest=Damage(MANIFEST_NAME, error.problem))
             if replace or not is_committed(self.directory):
                 return Condition()

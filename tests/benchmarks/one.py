@@ -25,6 +25,7 @@ from tests.benchmarks import (
     line_wrapping,
     long_histories,
     low_rank,
+    many_inputs,
     near_duplicates,
     noising,
     packing,
@@ -69,6 +70,7 @@ BENCHMARKS = {
     "trainer": trainer,
     "resume": resume,
     "control_plane": control_plane,
+    "many_inputs": many_inputs,
     "long_histories": long_histories,
 }
 

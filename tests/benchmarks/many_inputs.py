@@ -1,0 +1,143 @@
+"""A preparation of very many tiny source files: what its driver takes, step by step, each in a process of its own.
+
+The tasks' own work is not counted: a driver on a cluster has it done by others. Each file is one line of JSON, and they
+lie in memory where there is a file system for that: what a disk does with a million of them is another question.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from cluster.artefacts.shard_log import Effort, measure_effort
+from data_prep.config import PreparationConfig
+
+NUM_FILES = int(os.environ.get("CLOZE_BENCHMARK_FILES", 100_000))
+FILES_PER_SHARD = int(os.environ.get("CLOZE_BENCHMARK_FILES_PER_SHARD", 100))
+_FILES_PER_FOLDER = 1000
+_LINE = '{"id": "%09d", "text": "This is document %09d, which says what its number is, and is like no other one."}\n'
+_IN_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one command takes of its driver."""
+
+    what: str
+    num_files: int
+    num_shards: int
+    effort: Effort
+
+    def __str__(self) -> str:
+        own = self.effort
+        return (
+            f"{self.num_files:,} source files in {self.num_shards:,} shards, {self.what}: {own.seconds:,.1f} s,"
+            f" {own.processor_seconds:,.1f} s of the driver's processor, {own.peak_rss_bytes / 2**20:,.0f} MiB"
+        )
+
+
+def run() -> Iterator[Step | str]:
+    """Planned, prepared, confirmed, repaired, verified, and the manifest alone."""
+    with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as scratch:
+        folder = Path(scratch)
+        _write_files(folder / "texts")
+        out = folder / "out"
+        for what, command in _COMMANDS.items():
+            if command is _repair:
+                _lose_shards(out)
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+                effort = process.submit(_measure, command, folder).result()
+            yield Step(what, NUM_FILES, NUM_FILES // FILES_PER_SHARD, effort)
+        yield f"manifest of {NUM_FILES:,} source files: {_manifest(out).stat().st_size / 1e6:,.1f} MB"
+
+
+def _measure(command: Callable[[Path], object], folder: Path) -> Effort:
+    import pipeline.commands.data  # noqa: F401  what the command line imports is no part of the step
+
+    with measure_effort() as effort:
+        command(folder)
+        return effort()
+
+
+def _plan(folder: Path) -> None:
+    from data_prep.plan import plan_preparation
+
+    plan_preparation(_config(folder))
+
+
+def _prepare(folder: Path) -> None:
+    from cluster.runtime import ray_on_demand
+    from data_prep.job import prepare
+
+    with ray_on_demand():
+        prepare(_config(folder))
+
+
+def _confirm(folder: Path) -> None:
+    _prepare(folder)
+
+
+def _repair(folder: Path) -> None:
+    _prepare(folder)
+
+
+def _verify(folder: Path) -> None:
+    from data_prep.verify import verify_preparation
+
+    verify_preparation(folder / "out")
+
+
+def _read_manifest(folder: Path) -> None:
+    from cluster.artefacts.manifest import read_manifest
+
+    read_manifest(_manifest(folder / "out").parent)
+
+
+_COMMANDS = {
+    "planned": _plan,
+    "prepared": _prepare,
+    "confirmed": _confirm,
+    "one shard of documents in a hundred made again": _repair,
+    "verified": _verify,
+    "manifest of the documents read": _read_manifest,
+}
+
+
+def _config(folder: Path) -> PreparationConfig:
+    size = len(_LINE % (0, 0))
+    return PreparationConfig.model_validate(
+        {
+            "name": "benchmark",
+            "out": str(folder / "out"),
+            "sources": [
+                {"kind": "json_lines", "name": "many", "paths": [f"{folder}/texts/*/*"], "id_field": "id"}
+            ],
+            "min_characters": 1,
+            "tokenizer": {"vocab_size": 1024, "train_bytes": 1_000_000},
+            "shard_bytes": FILES_PER_SHARD * size,
+        }
+    )
+
+
+def _write_files(folder: Path) -> None:
+    for number in range(NUM_FILES):
+        parent = folder / f"folder-{number // _FILES_PER_FOLDER:06d}"
+        if number % _FILES_PER_FOLDER == 0:
+            parent.mkdir(parents=True)
+        (parent / f"document-{number:09d}.jsonl").write_text(_LINE % (number, number))
+
+
+def _lose_shards(out: Path) -> None:
+    for path in sorted((out / "documents").glob("*.parquet"))[::100]:
+        path.unlink()
+    shutil.rmtree(out / "work")
+
+
+def _manifest(out: Path) -> Path:
+    return out / "documents" / "manifest.json"
