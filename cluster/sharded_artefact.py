@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from cluster.artefacts.input_entries import InputEntries
+from cluster.artefacts.entries import InputEntries
 from cluster.artefacts.long_json import Rows, hash_json
 from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, InputEntry, Manifest, hash_file
 from cluster.artefacts.parts import TEMPORARY, PartedArtefact

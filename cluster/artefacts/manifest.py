@@ -24,7 +24,6 @@ from typing import Annotated, Any
 import orjson
 import xxhash
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     PlainSerializer,
@@ -32,14 +31,11 @@ from pydantic import (
     ValidationError,
     WrapValidator,
     field_validator,
-    model_serializer,
 )
-from pydantic.dataclasses import dataclass
 
 from cluster.artefacts import signatures
-from cluster.artefacts.confined import confined_name, inside
+from cluster.artefacts.entries import FileEntry, InputEntries, InputEntry
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError
-from cluster.artefacts.input_entries import InputEntries, InputEntry
 from cluster.artefacts.long_json import Rows, canonical_pieces, cut_array, hash_json, indented_pieces
 from cluster.artefacts.signatures import Signature
 
@@ -57,40 +53,6 @@ _STALE_S = (0.05, 0.5, 2.0)
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
-class FileEntry:
-    """One file of an artefact. A dataclass, of which an artefact may have a hundred thousand."""
-
-    path: Annotated[str, AfterValidator(confined_name)]
-    """Relative to the artefact's directory, with forward slashes; never leads out of it."""
-    size_bytes: int
-    xxh3_128: str
-    rows: int | None = None
-    tokens: int | None = None
-    sha256: str | None = None
-    """In signed manifests only."""
-
-    @model_serializer
-    def plain(self) -> dict[str, Any]:
-        """The entry as JSON-like data; without a SHA-256, as earlier versions read it."""
-        found = {
-            "path": self.path,
-            "size_bytes": self.size_bytes,
-            "xxh3_128": self.xxh3_128,
-            "rows": self.rows,
-            "tokens": self.tokens,
-        }
-        return found if self.sha256 is None else found | {"sha256": self.sha256}
-
-    def under(self, directory: Path) -> Path:
-        """Path of the file if the artefact is in `directory`.
-
-        Raises:
-            CorruptArtefactError: a link leads out of it.
-        """
-        return inside(directory, self.path)
 
 
 class CreatedBy(_Frozen):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.artefacts.input_entries import InputEntries
+from cluster.artefacts.entries import InputEntries
 from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.artefacts.shard_records import SHARD_RECORDS, ShardRecord, sum_stats
 from cluster.sharded_artefact import build_sharded_artefact

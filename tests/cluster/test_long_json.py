@@ -12,8 +12,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.artefacts.entries import InputEntries, InputEntry
 from cluster.artefacts.errors import CorruptArtefactError
-from cluster.artefacts.input_entries import InputEntries, InputEntry
 from cluster.artefacts.long_json import Rows, canonical_pieces, cut_array, hash_json, indented_pieces
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,

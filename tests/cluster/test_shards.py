@@ -58,7 +58,8 @@ def write(split: dict, path: Path) -> ShardResult:
         time.sleep(0.02)
     path.write_text(text)
     rejects = tuple(Reject("file", offset, "bad") for offset in split.get("rejects", ()))
-    return ShardResult(rows=len(text), tokens=2 * len(text), stats={"seen": 1}, rejects=rejects)
+    notes = tuple(split.get("notes", ()))
+    return ShardResult(rows=len(text), tokens=2 * len(text), stats={"seen": 1}, rejects=rejects, notes=notes)
 
 
 def make(texts, **special) -> list[Shard]:
@@ -88,6 +89,14 @@ def test_records_come_in_the_order_of_the_shards_and_describe_their_files(tmp_pa
     assert [record.entry.rows for record in records] == [1, 3, 2]
     assert [(tmp_path / record.entry.path).read_text() for record in records] == ["a", "bbb", "cc"]
     assert SHARD_RECORDS.read_all(tmp_path) == records
+
+
+def test_notes_are_on_disk_and_not_in_memory(tmp_path):
+    shards = make(["a", "b"], _0={"notes": [{"left": "out"}]})
+    records = map_shards(write, shards, tmp_path, title="t")
+    assert [record.notes for record in records] == [(), ()]
+    assert map_shards(write, shards, tmp_path, title="t") == records
+    assert [record.notes for record in SHARD_RECORDS.read_all(tmp_path)] == [({"left": "out"},), ()]
 
 
 def test_finished_shards_are_skipped_and_changed_ones_redone(tmp_path):

@@ -1,15 +1,52 @@
-"""The inputs of an artefact, of which there may be millions."""
+"""What a manifest lists: the files of an artefact, and its inputs, of which there may be millions."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, overload
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_serializer
+from pydantic.dataclasses import dataclass
 
+from cluster.artefacts.confined import confined_name, inside
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.packed_strings import PackedStrings
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class FileEntry:
+    """One file of an artefact. A dataclass, of which an artefact may have a hundred thousand."""
+
+    path: Annotated[str, AfterValidator(confined_name)]
+    """Relative to the artefact's directory, with forward slashes; never leads out of it."""
+    size_bytes: int
+    xxh3_128: str
+    rows: int | None = None
+    tokens: int | None = None
+    sha256: str | None = None
+    """In signed manifests only."""
+
+    @model_serializer
+    def plain(self) -> dict[str, Any]:
+        """The entry as JSON-like data; without a SHA-256, as earlier versions read it."""
+        found = {
+            "path": self.path,
+            "size_bytes": self.size_bytes,
+            "xxh3_128": self.xxh3_128,
+            "rows": self.rows,
+            "tokens": self.tokens,
+        }
+        return found if self.sha256 is None else found | {"sha256": self.sha256}
+
+    def under(self, directory: Path) -> Path:
+        """Path of the file if the artefact is in `directory`.
+
+        Raises:
+            CorruptArtefactError: a link leads out of it.
+        """
+        return inside(directory, self.path)
 
 
 class InputEntry(BaseModel):

@@ -1,0 +1,201 @@
+"""Source files as columns: listed, hashed and grouped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.artefacts.errors import MissingInputError
+from data_prep import input_hashes
+from data_prep.config import PreparationConfig
+from data_prep.documents import document_files
+from data_prep.input_checks import check_inputs
+from data_prep.input_hashes import CACHE_NAME, hash_inputs
+from data_prep.inputs import Inputs, group_inputs, list_inputs
+from data_prep.sources.base import FilePart
+from data_prep.sources.listing import SourceFile, SourceFiles, expand_patterns
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> PreparationConfig:
+    """Two sources with the files a/0 to a/4 and b/0 to b/2, of 10 bytes and more."""
+    for folder, count in (("a", 5), ("b", 3)):
+        (tmp_path / folder).mkdir()
+        for number in range(count):
+            (tmp_path / folder / str(number)).write_bytes(b"%d" % number * (10 + number))
+    kinds = {"a": "json_lines", "b": "books_text"}
+    sources = [
+        {"kind": kind, "name": name, "paths": [f"{tmp_path}/{name}/*"]} for name, kind in kinds.items()
+    ]
+    return PreparationConfig.model_validate({"name": "n", "out": tmp_path / "out", "sources": sources})
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are read to be hashed, in this process."""
+    read: list[str] = []
+
+    def run(inputs: Inputs, batches: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, bytes]]:
+        for batch in batches:
+            paths = [inputs.paths[number] for number in batch.tolist()]
+            read.extend(f"{Path(path).parent.name}/{Path(path).name}" for path in paths)
+            yield batch, input_hashes._hash_paths(paths)
+
+    monkeypatch.setattr(input_hashes, "_run_tasks", run)
+    monkeypatch.setattr(input_hashes, "require_ray", lambda: None)
+    return read
+
+
+def digests(inputs: Inputs) -> list[str]:
+    return [xxhash.xxh3_128_hexdigest(Path(path).read_bytes()) for path in inputs.paths]
+
+
+def test_files_are_listed_source_by_source_with_sizes(config: PreparationConfig):
+    inputs = list_inputs(config, check_inputs(config, None))
+    assert inputs.names[:] == ["0", "1", "2", "3", "4", "0", "1", "2"]
+    assert list(inputs.sizes) == [10, 11, 12, 13, 14, 10, 11, 12]
+    assert list(inputs.source_numbers) == [0] * 5 + [1] * 3
+    again = list_inputs(config)
+    assert (again.paths, again.names, again.versions) == (inputs.paths, inputs.names, inputs.versions)
+
+
+def test_only_new_and_changed_files_are_hashed(config: PreparationConfig, hashed: list[str], tmp_path: Path):
+    config.out.mkdir()
+    inputs = list_inputs(config)
+    assert list(hash_inputs(inputs, config.out)) == digests(inputs)
+    assert len(hashed) == 8
+    hashed.clear()
+    (tmp_path / "a" / "3").write_bytes(b"changed")
+    (tmp_path / "b" / "new").write_bytes(b"new")
+    inputs = list_inputs(config)
+    assert list(hash_inputs(inputs, config.out)) == digests(inputs)
+    assert hashed == ["a/3", "b/new"]
+
+
+def test_hashes_of_files_that_are_left_out_for_a_time_are_kept(config: PreparationConfig, hashed: list[str]):
+    config.out.mkdir()
+    hash_inputs(list_inputs(config), config.out)
+    one = config.model_copy(update={"sources": config.sources[1:]})
+    os.utime(Path(list_inputs(one).paths[0]), ns=(1, 1))
+    hash_inputs(list_inputs(one), config.out)
+    hashed.clear()
+    inputs = list_inputs(config)
+    assert list(hash_inputs(inputs, config.out)) == digests(inputs)
+    assert hashed == []
+
+
+def test_a_damaged_cache_costs_time_only(config: PreparationConfig, hashed: list[str]):
+    config.out.mkdir()
+    inputs = list_inputs(config)
+    hash_inputs(inputs, config.out)
+    path = config.out / CACHE_NAME
+    good = path.read_bytes()
+    flipped = (
+        good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :] for place in range(0, len(good), 23)
+    )
+    for data in (b"", b"PAR1", *flipped):
+        path.write_bytes(data)
+        assert list(hash_inputs(inputs, config.out)) == digests(inputs)
+
+
+def test_what_was_hashed_before_a_failure_is_kept(
+    config: PreparationConfig, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    config.out.mkdir()
+    monkeypatch.setattr(input_hashes, "HASH_TASK_FILES", 2)
+    inputs = list_inputs(config)
+    path = Path(inputs.paths[4])
+    path.rename(path.with_suffix(".gone"))
+    with pytest.raises(MissingInputError):
+        hash_inputs(inputs, config.out)
+    path.with_suffix(".gone").rename(path)
+    hashed.clear()
+    assert list(hash_inputs(inputs, config.out)) == digests(inputs)
+    assert hashed == ["a/4", "b/0", "b/1", "b/2"]
+
+
+def expected_groups(sizes: Sequence[tuple[int, int]], shard_bytes: int) -> list[list[int]]:
+    """Numbers of the files of each group, for files that are not split."""
+    groups: list[list[int]] = []
+    for number, (source, size) in enumerate(sizes):
+        last = groups[-1] if groups else []
+        fits = last and sizes[last[0]][0] == source
+        if not fits or sum(sizes[each][1] for each in last) + size > shard_bytes:
+            groups.append([])
+        groups[-1].append(number)
+    return groups
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), max_size=12), st.integers(1, 20))
+def test_a_group_holds_consecutive_files_of_one_source_up_to_its_size(
+    sizes: list[tuple[int, int]], shard_bytes: int
+):
+    config = PreparationConfig.model_validate(
+        {
+            "name": "n",
+            "out": "out",
+            "sources": [{"kind": "books_text", "name": name, "paths": ["*"]} for name in "ab"],
+        }
+    )
+    sizes.sort(key=lambda each: each[0])
+    inputs = Inputs(config.sources)
+    for number, (source, size) in enumerate(sizes):
+        inputs.add(source, SourceFile(f"/{number}", str(number)), size, "")
+    groups = group_inputs(inputs, shard_bytes)
+    expected = expected_groups(sizes, shard_bytes)
+    assert [[int(part.file.name) for part in groups.parts(shard)] for shard in range(len(groups))] == expected
+    assert list(groups.sizes) == [sum(sizes[each][1] for each in group) for group in expected]
+    assert [groups.source_number(shard) for shard in range(len(groups))] == [
+        sizes[own[0]][0] for own in expected
+    ]
+    names = [str(number) for number in range(len(sizes))]
+    contents = [groups.contents(shard, names) for shard in range(len(groups))]
+    assert contents == [[[str(each), str(each), 0, None] for each in group] for group in expected]
+
+
+def test_a_big_file_is_split_into_parts_that_end_where_the_next_begins(tmp_path: Path):
+    (tmp_path / "big").write_bytes(b"\n" * (3 << 20))
+    source = {"kind": "json_lines", "name": "s", "paths": [f"{tmp_path}/big"]}
+    config = PreparationConfig.model_validate({"name": "n", "out": tmp_path / "out", "sources": [source]})
+    groups = group_inputs(list_inputs(config), 1 << 20)
+    file = SourceFile(f"{tmp_path}/big", "big")
+    assert [groups.parts(shard) for shard in range(len(groups))] == [
+        (FilePart(file, 0, 1 << 20),),
+        (FilePart(file, 1 << 20, 2 << 20),),
+        (FilePart(file, 2 << 20, None),),
+    ]
+    assert list(groups.sizes) == [1 << 20] * 3
+
+
+def test_a_file_that_two_patterns_match_is_listed_once_by_its_first_name(tmp_path: Path):
+    (tmp_path / "in").mkdir()
+    for name in ("in/a", "in/b", "c"):
+        (tmp_path / name).touch()
+    found = expand_patterns([f"{tmp_path}/in/*", f"{tmp_path}/**/*"])
+    assert [file.name for file in found] == ["a", "b", "c"]
+    assert found == SourceFiles(list(found))
+    assert found[:2] == [SourceFile(f"{tmp_path}/in/a", "a"), SourceFile(f"{tmp_path}/in/b", "b")]
+
+
+@pytest.mark.parametrize("pattern", ["{}//in/*", "{}/./in/*", "{}/in/../in/*", "{}/*/../in/*"])
+def test_names_do_not_depend_on_how_a_path_is_written(tmp_path: Path, pattern: str):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").touch()
+    (file,) = expand_patterns([pattern.format(tmp_path)])
+    assert file.name in ("a", "in/a")
+    assert os.path.samefile(file.path, tmp_path / "in" / "a")
+
+
+@pytest.mark.parametrize("num_shards", [1, 100_000, 100_001])
+def test_names_of_shards_sort_like_their_numbers(num_shards: int):
+    files = document_files(num_shards)
+    assert files == sorted(files)
+    if num_shards <= 100_000:
+        assert files[-1] == f"documents-{num_shards - 1:05d}-of-{num_shards:05d}.parquet"
