@@ -66,7 +66,7 @@ def cut_sentences(texts: pa.Array, langs: pa.Array, method: str) -> Ragged:
     by_blingfire = _by_lang(langs, has_blingfire)
     starts = [_by_blingfire(data, offsets, by_blingfire, _by_lang(langs, is_english))]
     for row in np.flatnonzero(~by_blingfire).tolist():
-        pieces = pieces_of(data, *offsets[row : row + 2].tolist(), sentencex.PIECE_BYTES)
+        pieces = pieces_of(data, int(offsets[row]), int(offsets[row + 1]), sentencex.PIECE_BYTES)
         starts.append(sentencex.sentence_starts(data, pieces, langs[row].as_py()))
     return cuts_ahead_of(np.concatenate(starts), data, offsets)
 

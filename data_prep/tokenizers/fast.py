@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -93,11 +93,12 @@ class GigatokenEncoder:
 
         if len(text.values) < _FEW_BYTES:
             return Ragged.of([self._tokenizer.encode(text[row].tobytes()) for row in range(len(text))])
-        characters = contents.NumpyArray(text.values, parameters={"__array__": "char"})
+        values: Any = text.values
+        characters = contents.NumpyArray(values, parameters={"__array__": "char"})
         strings = contents.ListOffsetArray(
             index.Index64(text.offsets), characters, parameters={"__array__": "string"}
         )
-        rows = self._tokenizer.encode_batch(Array(strings), parallel=False).layout
+        rows: Any = self._tokenizer.encode_batch(Array(strings), parallel=False).layout
         return Ragged(np.asarray(rows.content.data), np.asarray(rows.offsets))
 
     def _forget(self) -> None:

@@ -15,7 +15,9 @@ from data_prep.tokenizers.fast import (
     agrees_with,
     is_byte_level,
     make_fast_encoder,
+    settled_characters,
 )
+from data_prep.tokenizers.lookup_kernel import find_others
 from data_prep.tokenizers.reference import ReferenceEncoder
 
 FRAGMENTS = [
@@ -86,6 +88,37 @@ def test_fast_encoder_gives_the_ids_and_sentence_starts_of_the_reference(encoder
     fast, theirs, faster = (encoder.encode(pa.array(texts, pa.string()), cuts) for encoder in encoders)
     for ours in (fast, faster):
         assert all(mine.equals(true) for mine, true in zip(ours, theirs, strict=True))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    texts=st.lists(
+        st.lists(
+            st.sampled_from(["a", "plain text of thirty-two letters", "é", "中", "👍", "\u200b", "ˈ", "."])
+        ).map("".join),
+        max_size=6,
+    )
+)
+def test_texts_with_characters_that_are_not_settled_are_found(texts):
+    known = settled_characters()
+    text = Ragged.of([np.frombuffer(text.encode(), dtype=np.uint8) for text in ["", *texts]])
+    others = np.zeros(len(text), dtype=bool)
+    find_others(text.values, text.offsets, known, others)
+    expected = [any(ord(c) >= len(known) or not known[ord(c)] for c in text) for text in texts]
+    assert others.tolist() == [False, *expected]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 99), max_size=4)), min_size=1, max_size=9)
+)
+def test_merged_rows_are_in_order(rows):
+    first, second = (
+        Ragged.of([np.array(row, dtype=np.uint32) for own, row in rows if own == part])
+        for part in (False, True)
+    )
+    merged = Ragged.merge(first, second, np.array([own for own, _ in rows]))
+    assert [merged[row].tolist() for row in range(len(rows))] == [row for _, row in rows]
 
 
 def test_a_sentence_starts_with_the_token_of_its_first_word(encoders):
