@@ -20,9 +20,11 @@ CHECK_SLICES = 8
 """Slices of text compared with the reference per batch."""
 CHECK_CHARACTERS = 512
 """Length of one slice."""
-FORGET_BYTES = 128 << 20
-"""Text after which gigatoken is made anew: it remembers all words that it has seen, more than a gigabyte of words that
-are all different."""
+FORGET_BYTES = 32 << 20
+"""Text after which the memory is looked at."""
+FORGET_MEMORY_BYTES = 256 << 20
+"""Growth of the process with which gigatoken is made anew: it remembers all words that it has seen, in as many bytes as
+English has, and in ten times as many where all words are different."""
 _FEW_BYTES = 1 << 15
 """Text that gigatoken encodes in the time that a call for a whole batch takes besides encoding."""
 
@@ -69,13 +71,18 @@ class GigatokenEncoder:
         self._token_bytes = token_bytes(parts)
         self._others = FastEncoder(tokenizer_json)
         self._forget()
+        self._num_bytes = 0
+        """Of text since the memory was looked at."""
+        self._first_memory_bytes = _memory_bytes()
 
     def encode(self, texts: pa.Array, cuts: Ragged) -> tuple[Ragged, Ragged]:
         from data_prep.tokenizers.lookup_kernel import find_others
 
         text = Ragged.of_strings(texts)
         if self._num_bytes > FORGET_BYTES:
-            self._forget()
+            self._num_bytes = 0
+            if _memory_bytes() - self._first_memory_bytes > FORGET_MEMORY_BYTES:
+                self._forget()
         self._num_bytes += len(text.values)
         others = np.zeros(len(text), dtype=bool)
         find_others(text.values, text.offsets, settled_characters(), others)
@@ -105,7 +112,13 @@ class GigatokenEncoder:
         from gigatoken.gigatoken_rs import load_hf_json
 
         self._tokenizer = load_hf_json(self._bare)
-        self._num_bytes = 0
+
+
+def _memory_bytes() -> int:
+    """What this process has of the machine's memory."""
+    import psutil
+
+    return psutil.Process().memory_info().rss
 
 
 @cache

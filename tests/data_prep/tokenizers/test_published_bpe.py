@@ -80,13 +80,16 @@ def test_gigatoken_reads_every_settled_character_as_tiktoken_does(encoders, orac
     gigatoken = encoders[2]._tokenizer
     for start in range(0, len(settled), 1 << 13):
         text = "".join(f"a{one} {one}1'{one}'s{one}\n{one} \n" for one in settled[start : start + (1 << 13)])
-        assert gigatoken.encode(text.encode()).tolist() == oracle.encode_ordinary(text)
+        expected = oracle.encode_ordinary(text)
+        assert gigatoken.encode(text.encode()).tolist() == expected
+        assert encode(encoders[2], text) == expected  # so long a text is encoded by another function
 
 
 def test_gigatoken_forgets_words_and_knows_them_again(converted, monkeypatch):
     from data_prep.tokenizers import fast
 
     monkeypatch.setattr(fast, "FORGET_BYTES", 10)
+    monkeypatch.setattr(fast, "FORGET_MEMORY_BYTES", -(1 << 40))
     encoder = GigatokenEncoder(converted)
     first = encoder._tokenizer
     expected = encode(ReferenceEncoder(converted), "Words that are forgotten.")
