@@ -31,14 +31,20 @@ ROUNDS = 3
 
 
 def run() -> Iterator[Comparison]:
-    """MB of text per second, by tokenizer, on the mixture and on English alone; then with sentences."""
+    """MB of text per second, by tokenizer, on the mixture, on English alone, and on its paragraphs as documents; with
+    and without sentences."""
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as scratch:
         mixture = list(documents(NUM_BYTES))
         english = [(lang, text) for lang, text in mixture if lang == "en"]
-        kinds = " ".join(sorted({lang for lang, _ in mixture}))
+        paragraphs = [(lang, line) for lang, text in english for line in text.split("\n") if line]
+        texts = {
+            f"mixture of {' '.join(sorted({lang for lang, _ in mixture}))}": mixture,
+            "English": english,
+            "English, a document for each paragraph": paragraphs,
+        }
         for name, tokenizer_json in _tokenizers([text for _, text in mixture]).items():
-            for what, chosen in {f"mixture of {kinds}": mixture, "English": english}.items():
+            for what, chosen in texts.items():
                 stage = _Stage(Path(scratch), tokenizer_json, chosen)
                 yield from stage.compared(f"{name}, {what}")
 
