@@ -248,6 +248,18 @@ def test_driver_and_controller_of_a_training_group_import_no_torch():
     assert "torch" not in imported
 
 
+def test_a_worker_trains_without_the_compiler_of_torch():
+    # It takes over a second to load, and DeepSpeed's import another one where it is loaded.
+    imported = modules_after(
+        "import pipeline.pretrain.trainer\n"
+        "from pipeline.engine.deepspeed.engine import prepare_process\n"
+        "prepare_process()\n"
+        "import sys\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    assert "deepspeed" in imported
+
+
 def test_architecture_names_files_that_exist():
     missing, directory = [], ""
     for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():

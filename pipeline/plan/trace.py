@@ -11,17 +11,20 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pipeline.plan.flops import Flops, product_formula
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
 Device = Literal["cuda", "cpu"]
 Place = Literal["meta", "cpu"]
@@ -91,8 +94,8 @@ def trace(model: nn.Module, inputs: Mapping[str, np.ndarray], device: Device, pl
     hooks += [each.register_forward_pre_hook(begin) for each in model.modules() if _has_own(each)]
     try:
         with (
-            _FAKE if place == "cpu" else nullcontext(),
-            _functions(device, watch, inputs, _kernels(model)),
+            _fake_mode() if place == "cpu" else nullcontext(),
+            _functions(device, place, watch, inputs, _kernels(model)),
             watch,
         ):
             losses, correct = model(**tensors)
@@ -128,10 +131,16 @@ def _has_own(module: nn.Module) -> bool:
 
 def without_storage(place: Place) -> AbstractContextManager[Any]:
     """A context in which tensors have no storage: what networks and inputs for `trace` are made in."""
-    return torch.device("meta") if place == "meta" else _FAKE
+    return torch.device("meta") if place == "meta" else _fake_mode()
 
 
-_FAKE = FakeTensorMode(allow_non_fake_inputs=True)
+@cache
+def _fake_mode() -> FakeTensorMode:
+    # Imported where it is needed, here and below, because it loads torch's compiler, which takes over a second: workers
+    # trace too, most of them on `meta`.
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 class Watch(TorchDispatchMode):
@@ -258,7 +267,11 @@ def _kernels(model: nn.Module) -> list[tuple[Any, str]]:
 
 @contextmanager
 def _functions(
-    device: Device, watch: Watch, inputs: Mapping[str, np.ndarray], kernels: Sequence[tuple[Any, str]]
+    device: Device,
+    place: Place,
+    watch: Watch,
+    inputs: Mapping[str, np.ndarray],
+    kernels: Sequence[tuple[Any, str]],
 ) -> Iterator[None]:
     """While it lasts, functions that cannot run without numbers have an answer, attention is counted, and functions for
     which PyTorch takes another kernel on CUDA take that.
@@ -268,7 +281,6 @@ def _functions(
     Args:
         kernels: functions of attention beside PyTorch's usual one, by module and name.
     """
-    lists = {each.size: each.tolist() for each in reversed([*inputs.values()]) if each.ndim == 1}
 
     def counted(attend: Callable[..., Any]) -> Callable[..., Any]:
         def attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **settings: Any) -> Any:
@@ -281,11 +293,15 @@ def _functions(
     on_cuda = device == "cuda"
     dot_product = _attention if on_cuda else F.scaled_dot_product_attention
     exchanged: list[tuple[Any, str, Any]] = [
-        (FakeTensor, "tolist", lambda each: lists[each.numel()]),
         (F, "scaled_dot_product_attention", counted(dot_product)),
         *((owner, name, counted(getattr(owner, name))) for owner, name in kernels),
         (F, "dropout", _dropout if on_cuda else F.dropout),
     ]
+    if place == "cpu":
+        from torch._subclasses.fake_tensor import FakeTensor
+
+        lists = {each.size: each.tolist() for each in reversed([*inputs.values()]) if each.ndim == 1}
+        exchanged.append((FakeTensor, "tolist", lambda each: lists[each.numel()]))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in exchanged]
     try:
         for owner, name, function in exchanged:
