@@ -39,15 +39,16 @@ def pretrain(
 ) -> None:
     """Train a network on token stores, from random weights. A job that is tried again goes on with its run."""
     from pipeline.config.loading import load_config
-    from pipeline.pretrain.launch import create_run, execute
     from pipeline.runs.config import PretrainConfig
-    from pipeline.runs.directory import find_run_of_job
-    from pipeline.runs.submission import JOB_VARIABLE
 
     settings = load_config(PretrainConfig, config, overrides or ())
     if dry_run:
         _show("what would be trained", describe(settings), as_json)
         return
+    from pipeline.pretrain.launch import create_run, execute
+    from pipeline.runs.directory import find_run_of_job
+    from pipeline.runs.submission import JOB_VARIABLE
+
     job = os.environ.get(JOB_VARIABLE)
     if job and (begun := find_run_of_job(job, settings.name, settings.runs_dir)):
         typer.echo(f"An earlier attempt of job {job} began {begun.path.name}.", err=True)
