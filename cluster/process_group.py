@@ -12,8 +12,9 @@ from __future__ import annotations
 import importlib
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ class OwnAddressConfig(BackendConfig):
     """Name of torch's backend."""
     timeout_s: int = 1800
     """Seconds after which a collective operation fails."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of every worker, set before it imports torch."""
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -52,7 +55,7 @@ class OwnAddressBackend(Backend):
     def on_start(self, worker_group: Any, backend_config: OwnAddressConfig) -> None:
         """Open the store, and let all workers join."""
         # In all at once, because the import of torch takes seconds.
-        host, port = worker_group.execute(open_store)[0]
+        host, port = worker_group.execute(open_store, dict(backend_config.environment))[0]
         joining = [
             worker_group.execute_single_async(
                 rank, join, backend_config.backend, host, port, backend_config.timeout_s
@@ -88,8 +91,9 @@ _stores: list[TCPStore] = []
 """The store of this process, which ends with it."""
 
 
-def open_store() -> tuple[str, int] | None:
-    """Import torch; in the process of rank 0, open the store of the group and return its address and its port."""
+def open_store(environment: Mapping[str, str]) -> tuple[str, int] | None:
+    """Set variables of the environment and import torch, which reads some of them; in the process of rank 0, open the store of the group and return its address and its port."""
+    os.environ |= environment
     importlib.import_module("torch.distributed")
     if ray.train.get_context().get_world_rank():
         return None

@@ -17,7 +17,7 @@ from cluster.artefacts.private import RAY_NAME, private_directory
 from cluster.connecting import connect_to_cluster, host_and_port, tcp_answers
 from cluster.node_watch import cluster_watched
 from cluster.progress import announce
-from cluster.ray_internals import loopback_only, own_signal_handlers, shut_down
+from cluster.ray_internals import bare, loopback_only, own_signal_handlers, shut_down
 from cluster.start_directory import START_DIRECTORY_VARIABLE, enter_start_directory
 
 # Read by Ray when it starts; calls would need the import first.
@@ -85,7 +85,7 @@ def ray_runtime(
             }
             announce("starting Ray on this machine")
             held.enter_context(_nothing_left())
-            with own_signal_handlers(), loopback_only():
+            with own_signal_handlers(), loopback_only(), bare():
                 _start_here(quiet | local | options)
         held.enter_context(cluster_watched())
         held.enter_context(_at_most(workers))

@@ -15,6 +15,7 @@ from cluster.artefacts.errors import ClozeError, ConfigError, WorkersLostError
 from cluster.elastic import choose_workers
 from cluster.failure_budget import FailureBudget, errors_by_rank
 from cluster.group_size import GroupSize
+from cluster.ray_internals import started_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,11 @@ def _run_once(
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
+    from cluster.own_trainer import OwnTrainer
     from cluster.process_group import OwnAddressConfig
 
-    trainer = DataParallelTrainer(
+    make_trainer = OwnTrainer if started_here() else DataParallelTrainer
+    trainer = make_trainer(
         _worker_main,
         train_loop_config={
             # By reference, here and below: Ray Train's controller need not import what the workers run.
@@ -142,7 +145,10 @@ def _run_once(
             # Ray's dashboard shows the arguments of a group.
             "environment": [ray.put(dict(environment))],
         },
-        backend_config=OwnAddressConfig(backend="nccl" if size.gpus_per_worker else "gloo"),
+        # Variables that a runtime environment would set need a process that is started for them.
+        backend_config=OwnAddressConfig(
+            backend="nccl" if size.gpus_per_worker else "gloo", environment=worker_environment(size)
+        ),
         scaling_config=ScalingConfig(
             num_workers=size.workers,
             use_gpu=bool(size.gpus_per_worker),
@@ -152,7 +158,6 @@ def _run_once(
             name=name,
             storage_path=str(storage),
             failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),
-            worker_runtime_env={"env_vars": worker_environment(size)},
         ),
     )
     on_interrupt = signal.getsignal(signal.SIGINT)

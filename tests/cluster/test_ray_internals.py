@@ -11,7 +11,10 @@ import cluster
 PRIVATE_NAMES = {
     "ray._private.utils.set_sigterm_handler": "replaced in `own_signal_handlers`",
     "ray._private.ray_constants.ENABLE_RAY_CLUSTER": "replaced in `loopback_only`",
-    "ray._private.worker._global_node": "read in `shut_down` and `own_raylet_socket`",
+    "ray._private.worker._global_node": "read in `shut_down`, `own_raylet_socket` and `started_here`",
+    "ray._private.node.Node.start_monitor": "replaced in `bare`",
+    "ray._private.node.Node.start_api_server": "replaced in `bare`",
+    "ray._private.node.Node.start_log_monitor": "replaced in `bare`",
     "ray._private.node.Node.raylet_socket_name": "read in `own_raylet_socket`",
     "ray._private.node.Node.kill_all_processes": "replaced in `shut_down`",
     "ray.dashboard.utils.get_address_for_submission_client": "called in `dashboard_of`",
@@ -22,6 +25,15 @@ PRIVATE_NAMES = {
     "ray.train.v2.api.exceptions.PreemptionError": "told from lost workers in failure_budget.py",
     "ray.train.v2.api.exceptions.TrainingFailedError": "caught in train_group.py",
     "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer": "TorchTrainer without torch, in train_group.py",
+    "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer._create_default_callbacks": "in own_trainer.py",
+    "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer._initialize_and_run_controller": "in own_trainer.py",
+    "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer._register_sigint_handler": "in own_trainer.py",
+    "ray.train.v2._internal.callbacks.placement_group_callback.PlacementGroupCleanerCallback": "in own_trainer.py",
+    "ray.train.v2._internal.callbacks.preemption_callback.PreemptionCallback": "in own_trainer.py",
+    "ray.train.v2._internal.execution.controller.TrainController.worker_group_cls": "in own_trainer.py",
+    "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy.after_controller_start": "in own_trainer.py",
+    "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy._maybe_send_resource_request": "in own_trainer.py",
+    "ray.train.v2._internal.execution.worker_group.WorkerGroup._get_worker_runtime_env": "in own_trainer.py",
     "ray.train.v2.api.exceptions.ControllerError": "distinguished from lost workers in failure_budget.py",
 }
 """Private or undocumented names of Ray that cloze touches, and where."""
