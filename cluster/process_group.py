@@ -92,7 +92,8 @@ _stores: list[TCPStore] = []
 
 
 def open_store(environment: Mapping[str, str]) -> tuple[str, int] | None:
-    """Set variables of the environment and import torch, which reads some of them; in the process of rank 0, open the store of the group and return its address and its port."""
+    """Set variables of the environment and import torch, which reads some of them; in the process of rank 0, open the
+    store of the group and return its address and its port."""
     os.environ |= environment
     importlib.import_module("torch.distributed")
     if ray.train.get_context().get_world_rank():

@@ -32,7 +32,7 @@ PRIVATE_NAMES = {
     "ray.train.v2._internal.callbacks.preemption_callback.PreemptionCallback": "in own_trainer.py",
     "ray.train.v2._internal.execution.controller.TrainController.worker_group_cls": "in own_trainer.py",
     "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy.after_controller_start": "in own_trainer.py",
-    "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy._maybe_send_resource_request": "in own_trainer.py",
+    "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy._maybe_send_resource_request": "own_trainer.py",
     "ray.train.v2._internal.execution.worker_group.WorkerGroup._get_worker_runtime_env": "in own_trainer.py",
     "ray.train.v2.api.exceptions.ControllerError": "distinguished from lost workers in failure_budget.py",
 }
