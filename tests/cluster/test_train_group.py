@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
 from cluster.failure_budget import FailureBudget
 from cluster.group_size import GroupSize
 from cluster.runtime import ray_runtime
-from cluster.train_group import Rank, run_group
+from cluster.train_group import Rank, run_group, worker_environment
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -116,6 +117,17 @@ def note_listeners(argument: Mapping[str, Any], rank: Rank) -> None:
     dist.barrier()
 
 
+def note_processes_and_environment(argument: Mapping[str, Any], rank: Rank) -> None:
+    import orjson
+    import psutil
+
+    raylet = psutil.Process().parent()
+    assert raylet is not None
+    node = [raylet, *raylet.children(), *(raylet.parent() or raylet).children()]
+    found = {"processes": [" ".join(one.cmdline()) for one in node], "environment": dict(os.environ)}
+    Path(argument["starts"]).write_bytes(orjson.dumps(found))
+
+
 def dies(argument: Mapping[str, Any], rank: Rank) -> None:
     note_start(argument)
     os.kill(os.getpid(), 9)
@@ -124,6 +136,23 @@ def dies(argument: Mapping[str, Any], rank: Rank) -> None:
 def test_a_group_on_this_machine_listens_on_loopback_addresses_only(tmp_path: Path):
     run(note_listeners, tmp_path, workers=2, max_failures=0)
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in (0, 1)] == ["127.0.0.1"] * 2
+
+
+def test_a_group_on_this_machine_does_without_services_of_shared_clusters(tmp_path: Path):
+    run(note_processes_and_environment, tmp_path, workers=1, max_failures=0)
+    found = orjson.loads((tmp_path / "starts").read_bytes())
+    told = "\n".join(found["processes"])
+    assert "TrainController" in told
+    for service in (
+        "AutoscalingCoordinator",
+        "PlacementGroupCleaner",
+        "Preemption",
+        "monitor.py",
+        "dashboard.py",
+    ):
+        assert service not in told
+    expected = worker_environment(GroupSize(1, cpus_per_worker=1, gpus_per_worker=0))
+    assert expected.items() <= found["environment"].items()
 
 
 def raises_an_exception_of_the_program(argument: Mapping[str, Any], rank: Rank) -> None:
