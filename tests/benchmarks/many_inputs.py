@@ -7,7 +7,6 @@ lie in memory where there is a file system for that: what a disk does with a mil
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -136,7 +135,6 @@ def _write_files(folder: Path) -> None:
 def _lose_shards(out: Path) -> None:
     for path in sorted((out / "documents").glob("*.parquet"))[::100]:
         path.unlink()
-    shutil.rmtree(out / "work")
 
 
 def _manifest(out: Path) -> Path:
