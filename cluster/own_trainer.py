@@ -1,6 +1,6 @@
 """Ray Train on a cluster that this process has started: without what Ray Train does for clusters with many users.
 
-On such a cluster no autoscaler waits for requests of resources, nobody drains nodes, and nothing outlives this process
+On such a cluster no autoscaler waits for requests of resources, no node is drained, and nothing outlives this process
 that would have to be released after it. Ray Train has an actor for each of these, a process that imports pandas and
 Ray's data library; workers start only when the first of them has answered.
 

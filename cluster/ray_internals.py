@@ -44,8 +44,8 @@ def loopback_only() -> Iterator[None]:
 
 @contextmanager
 def bare() -> Iterator[None]:
-    """Let `ray.init` start no autoscaler, no dashboard and no forwarding of logs: nobody asks them on a cluster of one
-    node that lives as long as one command. They take two seconds of processor time, and `ray.init` waits for one.
+    """Let `ray.init` start no autoscaler, no dashboard and no forwarding of logs, of which a cluster of one node that
+    lives as long as one command has no use. They take two seconds of processor time, and `ray.init` waits for one.
 
     Ray's own arguments leave out some modules of the dashboard's process only.
     """

@@ -119,7 +119,7 @@ class Remote:
         return self._do("read", name, self.filesystem.exists)
 
     def existing(self, names: Sequence[str]) -> list[str]:
-        """Those of the names that are files or directories; the store is asked for several at a time."""
+        """The names that are files or directories; the store is asked for several at a time."""
         with ThreadPoolExecutor(TRANSFERS) as pool:
             return [name for name, found in zip(names, pool.map(self.exists, names), strict=True) if found]
 
