@@ -28,6 +28,8 @@ _RECONNECT_S = 60.0
 _SHARE = 0.75
 """Share of those seconds after which this program ends: before Ray ends it."""
 _POLL_S = 3.0
+_ending = threading.Lock()
+"""Held by the thread that ends this program."""
 
 
 @contextmanager
@@ -87,7 +89,8 @@ def _watch_head(address: str, over: threading.Event) -> None:
 
 
 def _end(error_class: type[ClozeError], message: str, over: threading.Event) -> None:
-    if over.is_set() or signals.received():
+    # Ending the children ends what the other thread watches.
+    if over.is_set() or signals.received() or not _ending.acquire(blocking=False):
         return
     # Ray's threads are about to print pages of the dead process's log.
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)

@@ -27,7 +27,7 @@ def test_the_measured_preparation_itself_takes_what_its_logs_say(config, finishe
     for name in ("documents", "tokens"):
         log = summarize_log(finished.out / name)
         assert (steps[name].tasks, steps[name].cpu_s) == (log["shards"], pytest.approx(log["seconds"]))
-        assert steps[name].seconds >= steps[name].cpu_s
+        assert steps[name].seconds >= steps[name].cpu_s - 1e-9
         assert steps[name].task_bytes == log["peak_rss_bytes"]
     kept = sum(path.stat().st_size for path in (finished.out / "tokens").rglob("*") if path.is_file())
     assert steps["tokens"].disk_bytes == kept
