@@ -10,6 +10,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 TIMEOUT_S = 4.0
 """Longest wait for a connection, and for its answer."""
 _LOOKUP_TIMEOUT_S = 15.0
+_START_S = 60.0
 _WANTS_AUTHENTICATION = (401, 403)
 _REFUSED_TOKEN = ("InvalidAuthToken", "Unauthenticated", "AuthenticationError")
 """Words in Ray's log when the cluster's token is missing or wrong."""
@@ -121,6 +123,17 @@ def tcp_answers(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def await_head(address: str) -> None:
+    """Return when a head that is starting accepts connections at `HOST:PORT`, or after a minute; at once for addresses of
+    other forms. Ray probes its port before it listens there, so that one connection may be accepted too early."""
+    if "://" in address or ":" not in address:
+        return
+    host, port = host_and_port(address, 0)
+    deadline = time.monotonic() + _START_S
+    while not tcp_answers(host, port) and time.monotonic() < deadline:
+        time.sleep(1.0)
 
 
 def host_and_port(address: str, default_port: int) -> tuple[str, int]:

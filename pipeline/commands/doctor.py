@@ -44,7 +44,7 @@ def doctor(
     import os
     from dataclasses import asdict
 
-    from cluster.connecting import named_address
+    from cluster.connecting import await_head, named_address
     from cluster.preflight import Places, run_checks
 
     places = Places(
@@ -53,6 +53,8 @@ def doctor(
         ray_address=named_address(address),
         tracking_uri=os.environ.get("MLFLOW_TRACKING_URI"),
     )
+    if nodes is not None and places.ray_address is not None:
+        await_head(places.ray_address)
     checks = run_checks(places)
     more, reports = _look_at_nodes(places, nodes)
     checks += more
