@@ -126,8 +126,8 @@ def tcp_answers(host: str, port: int) -> bool:
 
 
 def await_head(address: str) -> None:
-    """Return when a head that is starting accepts connections at `HOST:PORT`, or after a minute; at once for addresses of
-    other forms. Ray probes its port before it listens there, so that one connection may be accepted too early."""
+    """Return when a head that is starting accepts connections at `HOST:PORT`, or after a minute; at once for addresses
+    of other forms. Ray probes its port before it listens there, so that one connection may be accepted too early."""
     if "://" in address or ":" not in address:
         return
     host, port = host_and_port(address, 0)
