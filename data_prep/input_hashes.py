@@ -68,7 +68,7 @@ class _Cache:
         self.digests = np.zeros((len(inputs), _DIGEST_BYTES), dtype=np.uint8)
         self.is_known = np.zeros(len(inputs), dtype=bool)
         self._others = _SCHEMA.empty_table()
-        """What is remembered of files that are no inputs now."""
+        """Remembered digests of files that are no inputs now."""
         if len(found := self._read()):
             self._take(found)
 

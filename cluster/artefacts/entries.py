@@ -5,14 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_serializer
 from pydantic.dataclasses import dataclass
 
 from cluster.artefacts.confined import confined_name, inside
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.packed_strings import PackedStrings
+from cluster.artefacts.packed_strings import Columns, PackedStrings
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -61,7 +61,7 @@ class InputEntry(BaseModel):
     fingerprint: str
 
 
-class InputEntries(Sequence[InputEntry]):
+class InputEntries(Columns[InputEntry]):
     """Inputs as columns: an object for each would take ten times their text."""
 
     __slots__ = ("_kinds", "_names", "fingerprints", "uris")
@@ -113,17 +113,12 @@ class InputEntries(Sequence[InputEntry]):
     def __len__(self) -> int:
         return len(self._kinds)
 
-    @overload
-    def __getitem__(self, index: int) -> InputEntry: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[InputEntry]: ...
-    def __getitem__(self, index: int | slice) -> InputEntry | list[InputEntry]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        kind = list(self._names)[self._kinds[index]]
+    def item(self, place: int) -> InputEntry:
+        """The input at a place."""
+        kind = list(self._names)[self._kinds[place]]
         # The entries were checked when they came in.
         return InputEntry.model_construct(
-            kind=kind, uri=self.uris[index], fingerprint=self.fingerprints[index]
+            kind=kind, uri=self.uris[place], fingerprint=self.fingerprints[place]
         )
 
     def __iter__(self) -> Iterator[InputEntry]:

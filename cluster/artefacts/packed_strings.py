@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import overload
+from typing import TypeVar, overload
+
+Item = TypeVar("Item")
 
 _BATCH = 1 << 16
 """Bounds that are turned into objects at a time."""
 
 
-class PackedStrings(Sequence[str]):
+class Columns(ABC, Sequence[Item]):
+    """A sequence whose items are made when they are asked for."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def item(self, place: int) -> Item:
+        """The item at a place, counted from 0."""
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return self.item(range(len(self))[index])
+
+
+class PackedStrings(Columns[str]):
     """A sequence of strings that takes little memory; `data` and `bounds` are laid out like Arrow's large strings."""
 
     __slots__ = ("bounds", "data")
@@ -44,14 +66,8 @@ class PackedStrings(Sequence[str]):
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
+    def item(self, place: int) -> str:
+        """The string at a place."""
         return self.data[self.bounds[place] : self.bounds[place + 1]].decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:

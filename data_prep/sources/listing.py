@@ -6,13 +6,13 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from cluster.artefacts.packed_strings import PackedStrings
+from cluster.artefacts.packed_strings import Columns, PackedStrings
 
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)")
 """Matches relative paths that normalising changes."""
@@ -28,7 +28,7 @@ class SourceFile:
     """Path below the pattern's fixed part, equal on every machine. Enters the fingerprints."""
 
 
-class SourceFiles(Sequence[SourceFile]):
+class SourceFiles(Columns[SourceFile]):
     """Source files as columns: objects of a million take gigabytes."""
 
     __slots__ = ("names", "paths")
@@ -46,14 +46,9 @@ class SourceFiles(Sequence[SourceFile]):
     def __len__(self) -> int:
         return len(self.paths)
 
-    @overload
-    def __getitem__(self, index: int) -> SourceFile: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[SourceFile]: ...
-    def __getitem__(self, index: int | slice) -> SourceFile | list[SourceFile]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        return SourceFile(self.paths[index], self.names[index])
+    def item(self, place: int) -> SourceFile:
+        """The file at a place."""
+        return SourceFile(self.paths[place], self.names[place])
 
     def __iter__(self) -> Iterator[SourceFile]:
         return map(SourceFile, self.paths, self.names)
