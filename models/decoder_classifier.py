@@ -25,7 +25,6 @@ class DecoderClassifier(nn.Module):
         if num_labels < 1:
             raise ValueError(f"num_labels must be at least 1 (1 is a regression), not {num_labels}")
         self.config = config
-        self.num_labels = num_labels
         self.decoder = Decoder(config)
         self.output = nn.Linear(config.hidden_size, num_labels, bias=False)
 

@@ -24,7 +24,6 @@ class EncoderDecoderClassifier(nn.Module):
         if config.network != "encoder_decoder":
             raise ValueError(f"this network needs network: encoder_decoder, not {config.network}")
         self.config = config
-        self.num_labels = num_labels
         add_stacks(self, config)
         self.head = ClassificationHead(config, num_labels)
 

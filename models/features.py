@@ -115,7 +115,6 @@ class FeatureTagger(nn.Module):
         if num_labels < 1:
             raise ValueError(f"num_labels must be at least 1, not {num_labels}")
         self.config = config
-        self.num_labels = num_labels
         self.features = FeatureExtractor(config, settings)
         linear = DrawnLinear if isinstance(config, ElmoConfig) else nn.Linear
         self.scores = linear(self.features.width, num_labels)

@@ -20,7 +20,6 @@ class SequenceClassifier(nn.Module):
     def __init__(self, config: TransformerConfig, num_labels: int) -> None:
         super().__init__()
         self.config = config
-        self.num_labels = num_labels
         self.encoder = Encoder(config)
         self.head = ClassificationHead(config, num_labels)
 

@@ -26,7 +26,6 @@ class TokenClassifier(nn.Module):
         if num_labels < 1:
             raise ValueError(f"num_labels must be at least 1, not {num_labels}")
         self.config = config
-        self.num_labels = num_labels
         add_stacks(self, config)
         transform = config.network == "encoder" and config.classification_head == "gelu_norm"
         self.transform = TokenTransform(config) if transform else nn.Identity()

@@ -1,4 +1,4 @@
-"""Counting, checking and transferring the parameters of networks."""
+"""Counting, checking and grouping the parameters of networks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 SHOWN_NAMES = 8
@@ -43,28 +42,6 @@ def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], s
         problems.append(f"other shapes: {_listed(mismatched)}")
     if problems:
         raise ValueError(f"{source} does not fit the network: {'; '.join(problems)}")
-
-
-@torch.no_grad()
-def load_encoder_weights(model: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Copy the encoder of another network into this one, as fine-tuning does.
-
-    Copies the tensors named `encoder.*` into `model` and ignores the others, which belong to the old head.
-    Nothing is copied unless everything fits. Precision and device follow `model`.
-
-    Args:
-        model: a network with an `encoder`.
-        state_dict: the state of any network with an `encoder` of the same configuration.
-
-    Raises:
-        ValueError: encoder tensors are missing, unexpected or of another shape; they are named.
-    """
-    prefix = "encoder."
-    expected = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(prefix)}
-    found = {name: tensor for name, tensor in state_dict.items() if name.startswith(prefix)}
-    check_tensors(expected, found, "the encoder to start from")
-    for name, tensor in expected.items():
-        tensor.copy_(found[name])
 
 
 def _listed(names: list[str]) -> str:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from models.elmo.config import ElmoConfig
-from models.elmo.mixed_words import MixedWords
+from models.elmo.representations import ElmoRepresentations
 from models.elmo.token_layer import DrawnLinear
 
 
-class ElmoClassifier(MixedWords):
+class ElmoClassifier(ElmoRepresentations):
     """A bidirectional LSTM on the mixtures of words, its maximum and mean over them, and a linear layer.
 
     The biLM stays frozen unless told otherwise, as in the experiments of Peters et al. 2018, section 4; the rest is a
@@ -22,23 +22,23 @@ class ElmoClassifier(MixedWords):
 
     Args:
         hidden_size: units of the LSTM in each direction.
-        settings: as of `MixedWords`; `dropout` also drops inputs of the linear layer.
+        settings: as of `ElmoRepresentations`; `dropout` also drops inputs of the linear layer.
     """
 
     def __init__(
         self, config: ElmoConfig, num_labels: int, *, hidden_size: int = 256, **settings: Any
     ) -> None:
-        super().__init__(config, num_labels, **settings)
+        super().__init__(config, **settings)
         self.lstm = DrawnLSTM(config.representation_size, hidden_size)
         self.output = DrawnLinear(4 * hidden_size, num_labels)
 
     def forward(self, characters: Tensor, words: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Score sentences; arguments as of `MixedWords.mixed`.
+        """Score sentences; arguments as of `ElmoEncoder.forward`.
 
         Returns:
             [sentences, num_labels] logits; with one label, the predicted value.
         """
-        mixed, present = self.mixed(characters, words, cu_seqlens)
+        mixed, present = super().forward(characters, words, cu_seqlens)
         # A sentence without words is read as one word that is zero.
         lengths = present.sum(-1).clamp_min(1)
         packed = pack_padded_sequence(mixed, lengths.cpu(), True, enforce_sorted=False)

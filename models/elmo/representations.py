@@ -82,9 +82,9 @@ class ElmoRepresentations(nn.Module):
             [sentences, longest, 2 x projection_size] with zeros behind shorter sentences, and [sentences, longest]
             bool, true at words.
         """
-        layers = self.encoder(characters, words, cu_seqlens)
-        mixed, present = pad_sentences(self.mix(layers)[None], cu_seqlens)
-        return self.dropout(mixed[0]), present
+        mixed = self.mix(self.encoder(characters, words, cu_seqlens))
+        padded, present = pad_sentences(mixed[None], cu_seqlens)
+        return self.dropout(padded[0]), present
 
     def penalty(self) -> Tensor:
         """The mixture's penalty: a scalar to add to the loss of a batch."""

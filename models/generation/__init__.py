@@ -4,8 +4,7 @@
     generate       generate(): the one call
     constraints    lengths, forced and suppressed tokens, repeated n-grams, repetition penalty
     reader         a network as generation sees it: it reads tokens and scores what follows
-    rows           every row by itself, token after token
-    greedy         the most probable token
+    rows           every row by itself, token after token; the most probable one, unless it is drawn
     sampling       a token drawn at random: temperature, top-k, top-p
     beam           beam search
 

@@ -16,7 +16,6 @@ from models.generation.beam import beam_search
 from models.generation.config import GenerationConfig
 from models.generation.constraints import Constraints
 from models.generation.generated import Generated
-from models.generation.greedy import most_probable
 from models.generation.reader import DecoderReader, EncoderDecoderReader, Reader
 from models.generation.rows import write_rows
 from models.generation.sampling import Sampler
@@ -91,8 +90,13 @@ def _search(
     config = constraints.config
     if config.num_beams > 1:
         return beam_search(reader, prompts, padding, constraints)
-    choose = Sampler(config, row_ids) if config.do_sample else most_probable
+    choose = Sampler(config, row_ids) if config.do_sample else _most_probable
     return write_rows(reader, prompts, padding, constraints, choose)
+
+
+def _most_probable(logits: Tensor, rows: Tensor, number: int) -> Tensor:
+    """The choice of greedy search."""
+    return logits.argmax(-1)
 
 
 @contextmanager

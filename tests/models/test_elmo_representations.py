@@ -17,7 +17,6 @@ from models.elmo.language_model import ElmoLanguageModel
 from models.elmo.representations import ElmoRepresentations, ScalarMix
 from models.elmo.sentences import pad_sentences, read_sentences
 from models.initialization import init_weights
-from models.weights import load_encoder_weights
 
 CONFIG = ElmoConfig(
     vocab_size=30,
@@ -121,7 +120,7 @@ def test_classification_of_a_sentence_does_not_depend_on_its_batch():
 def test_classifier_starts_from_a_language_model_and_learns_without_changing_it():
     pretrained = initialised(ElmoLanguageModel(CONFIG), seed=9)
     model = initialised(ElmoClassifier(CONFIG, 2, hidden_size=8, dropout=0.1)).train()
-    load_encoder_weights(model, pretrained.state_dict())
+    model.encoder.load_state_dict(pretrained.encoder.state_dict())
     inputs = read_sentences(
         [["good", "film"], ["bad", "film"], ["a", "good", "one"], ["a", "bad", "one"]], 12
     )
