@@ -44,6 +44,11 @@ def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], s
         raise ValueError(f"{source} does not fit the network: {'; '.join(problems)}")
 
 
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 def _listed(names: list[str]) -> str:
     shown = ", ".join(names[:SHOWN_NAMES])
     return shown if len(names) <= SHOWN_NAMES else f"{shown} and {len(names) - SHOWN_NAMES} more"

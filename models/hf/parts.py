@@ -11,6 +11,7 @@ from models.config import TransformerConfig
 from models.hf.family import Tensors
 from models.hf.heads import Head
 from models.hf.networks import head_of
+from models.weights import with_prefix
 
 BOUNDARY = "boundary_head."
 DISCRIMINATOR = "discriminator."
@@ -41,7 +42,7 @@ def exported_part(
     """
     if any(name.startswith(DISCRIMINATOR) for name in state_dict):
         note = "the generator is left out; it is a network of its own there"
-        return Part(_without_prefix(state_dict, DISCRIMINATOR), "replaced_token_detection", (note,))
+        return Part(with_prefix(state_dict, DISCRIMINATOR), "replaced_token_detection", (note,))
     kept = {name: tensor for name, tensor in state_dict.items() if not name.startswith(BOUNDARY)}
     notes = [] if len(kept) == len(state_dict) else ["the head for span boundaries is left out"]
     found = head or head_of(kept, config)
@@ -58,14 +59,7 @@ def generator_part(state_dict: Mapping[str, Tensor]) -> Tensors:
     """
     lent = {
         name: tensor
-        for name, tensor in _without_prefix(state_dict, DISCRIMINATOR).items()
+        for name, tensor in with_prefix(state_dict, DISCRIMINATOR).items()
         if name.startswith(EMBEDDINGS) and not name.startswith(f"{EMBEDDINGS}projection.")
     }
-    return {**lent, **_without_prefix(state_dict, GENERATOR)}
-
-
-def _without_prefix(state_dict: Mapping[str, Tensor], prefix: str) -> Tensors:
-    """The tensors whose names begin with a prefix, without it."""
-    return {
-        name.removeprefix(prefix): tensor for name, tensor in state_dict.items() if name.startswith(prefix)
-    }
+    return {**lent, **with_prefix(state_dict, GENERATOR)}

@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from models.weights import decay_groups
+from models.weights import decay_groups, with_prefix
 from pipeline.finetune.settings import TrainingConfig
 
 BETAS = (0.9, 0.98)
@@ -126,11 +126,6 @@ def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Ad
     weights are left out."""
     groups = decay_groups(model, settings.weight_decay, settings.layer_decay)
     return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPSILON, fused=True)
-
-
-def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, by the rest of their names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:

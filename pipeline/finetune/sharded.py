@@ -16,6 +16,7 @@ from accelerate.utils import convert_outputs_to_fp32
 from torch import Tensor, nn
 
 from cluster.train_group import Rank
+from models.weights import with_prefix
 from pipeline.engine.factory import open_engine
 from pipeline.engine.interface import WEIGHTS, TrainingEngine
 from pipeline.finetune.learner import (
@@ -23,7 +24,6 @@ from pipeline.finetune.learner import (
     Learner,
     make_optimizer,
     optimizer_state,
-    with_prefix,
 )
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.runs.settings import ZeroConfig

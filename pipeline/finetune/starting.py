@@ -11,7 +11,7 @@ from cluster.artefacts.errors import MismatchError
 from models.initialization import init_weights, without_memory
 from models.peft.apply import apply_peft
 from models.peft.settings import PeftSettings
-from models.weights import check_tensors
+from models.weights import check_tensors, with_prefix
 from pipeline.finetune.forms.base import Part, PreparedTask
 
 
@@ -57,7 +57,7 @@ def take_parts(model: nn.Module, parts: tuple[Part, ...], checkpoint: Mapping[st
     own = model.state_dict()
     taken: dict[str, Tensor] = {}
     for part in parts:
-        named = (_beginning_with(checkpoint, theirs) for theirs in part.theirs or (part.own,))
+        named = (with_prefix(checkpoint, theirs) for theirs in part.theirs or (part.own,))
         found = {part.own + name: tensor for name, tensor in next(filter(None, named), {}).items()}
         if not found and not part.required:
             continue
@@ -74,8 +74,3 @@ def take_parts(model: nn.Module, parts: tuple[Part, ...], checkpoint: Mapping[st
         taken |= found
     for name, tensor in taken.items():
         own[name].copy_(tensor)
-
-
-def _beginning_with(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, by the rest of their names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -26,7 +26,8 @@ from torch import Tensor
 from cluster.artefacts.errors import PreemptedError
 from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile
-from pipeline.finetune.learner import Learner, with_prefix
+from models.weights import with_prefix
+from pipeline.finetune.learner import Learner
 from pipeline.finetune.processes import on_first
 
 LARGEST_SHARE = 0.05

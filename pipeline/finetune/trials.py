@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 from accelerate import Accelerator
@@ -133,7 +133,7 @@ class TrialRunner:
             context = TaskContext(config, data, settings, workload.model, workload.tokenizer)
             form, teacher = FORMS[config.form], workload.teachers.get(name)
             self._prepared[name] = (
-                DistilledTask.prepare(form, context, teacher, self._accelerator.device)
+                cast(PreparedTask, DistilledTask.prepare(form, context, teacher, self._accelerator.device))
                 if teacher
                 else form(context)
             )

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from pipeline.finetune.report.page import percent
 from pipeline.ladder.results import ComparisonResult, LadderResult, Spent
 from pipeline.ladder.tables import (
     ARM_COLUMNS,
@@ -16,7 +17,6 @@ from pipeline.ladder.tables import (
     comparison_rows,
     floor_rows,
     method,
-    percent,
     progress_told,
     summary_rows,
     time_told,

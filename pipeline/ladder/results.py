@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict
 from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
 from cluster.artefacts.storage import (
     commit,
-    contents_of,
     is_committed,
     open_artefact,
     staging_directory,
@@ -173,17 +172,6 @@ def commit_result(ladder: Ladder, result: LadderResult) -> Path:
         write_durably(staging / RESULT_FILE, content)
     commit(staging, directory, KIND, config=settings, inputs=inputs, stats=stats)
     return directory
-
-
-def read_result(directory: Path) -> LadderResult:
-    """A committed result.
-
-    Raises:
-        CorruptArtefactError: it is none, or a file is damaged.
-    """
-    open_artefact(directory, kind=KIND, repair="type the same `cloze ladder` again")
-    with contents_of(directory / RESULT_FILE):
-        return LadderResult.model_validate_json((directory / RESULT_FILE).read_bytes())
 
 
 def spent_on(ladder: Ladder) -> Spent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import get_args
 
+from pipeline.finetune.report.page import percent
 from pipeline.ladder.comparing import ArmScore, Pair, Verdict
 from pipeline.ladder.results import ComparisonResult, LadderResult, Spent, TaskFacts
 
@@ -19,11 +20,6 @@ COMPARISON_COLUMNS = (
 FLOOR_COLUMNS = ("task", "metric", "examples", "most frequent label", "words alone", "ceiling")
 SUMMARY_COLUMNS = ("comparison", "pairs", "same order", "opposite", "within the spread")
 ARM_COLUMNS = ("arm", "objective", "tokens", "FLOPs", "held out, start to end", "processor s")
-
-
-def percent(share: float) -> str:
-    """A share of 1 in percent, one decimal."""
-    return f"{100 * share:.1f}"
 
 
 def signed(share: float) -> str:

@@ -16,14 +16,12 @@ from cluster.artefacts.errors import MismatchError
 from models.config import TransformerConfig
 from models.distillation import divergence, hidden_distance
 from models.features import recorded_layers
+from models.weights import with_prefix
 from pipeline.finetune.distillation.teacher import Teacher, load_teacher
 from pipeline.finetune.forms.base import (
     Comparable,
     ComparableTask,
-    EncodedPart,
-    Metrics,
     PaddedBatch,
-    Part,
     TaskContext,
     unwrapped,
 )
@@ -74,32 +72,9 @@ class DistilledTask:
             is_regression=getattr(context.config, "regression", False),
         )
 
-    @property
-    def train(self) -> EncodedPart:
-        return self.own.train
-
-    @property
-    def evaluation(self) -> EncodedPart:
-        return self.own.evaluation
-
-    @property
-    def test(self) -> EncodedPart | None:
-        return self.own.test
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return self.own.parts
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.own.notes
-
-    @property
-    def evaluation_batch_size(self) -> int:
-        return self.own.evaluation_batch_size
-
-    def build(self) -> nn.Module:
-        return self.own.build()
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the student's."""
+        return getattr(self.own, name)
 
     def batch(self, part: Any, rows: np.ndarray) -> PaddedBatch:
         """The student's rows; of rows to train on, with what the teacher reads of them."""
@@ -114,7 +89,7 @@ class DistilledTask:
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """(1 - soft_share) of the loss of right answers, soft_share of the teacher's, and the hidden states'."""
         share, weight = self.settings.soft_share, self.settings.hidden_weight
-        taught = PaddedBatch(_behind(_INPUTS, batch.targets), _behind(_TARGETS, batch.targets))
+        taught = PaddedBatch(with_prefix(batch.targets, _INPUTS), with_prefix(batch.targets, _TARGETS))
         with recorded_layers(unwrapped(model)) if weight else nullcontext([]) as states:
             outputs, mine = self.own.comparable(model, batch)
         with torch.no_grad(), recorded_layers(self.teacher) if weight else nullcontext([]) as wanted_states:
@@ -135,25 +110,6 @@ class DistilledTask:
             each = divergence(mine.logits, wanted.logits, self.settings.temperature).sum(-1)
         # The teacher may have cut other words than the student.
         return (each * mine.weights * (wanted.weights > 0)).sum()
-
-    def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        return self.own.outputs(model, batch)
-
-    def measure(self, outputs: np.ndarray) -> Metrics:
-        return self.own.measure(outputs)
-
-    def files(self, outputs: np.ndarray) -> dict[str, bytes]:
-        return self.own.files(outputs)
-
-    def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
-        return self.own.submission(outputs)
-
-    def baselines(self) -> dict[str, Metrics]:
-        return self.own.baselines()
-
-
-def _behind(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _check_rows(own: Any, theirs: Any, teacher: Teacher) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from pipeline.finetune.report.lines import judge, texts_of
-from pipeline.finetune.report.scores import Line, ScoresDirectory
-from pipeline.finetune.results import Trial
+from pipeline.finetune.report.scores import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +22,12 @@ class WrongPrediction:
     """By name, cut to 1,000 characters; empty in scores of older versions."""
 
 
-def worst_errors(directory: Path, trial: str | None, count: int) -> list[WrongPrediction]:
+def worst_of(lines: Iterable[Line], count: int) -> list[WrongPrediction]:
     """The worst errors of a training, the worst first: the label, choice or span that the network was surest of; the
     text with the lowest ROUGE-1; the sentence with the largest share of wrong tags; the number that is furthest off.
 
     Spans are ordered by F1 before that. Equally bad errors stay in the order of the examples.
-
-    Args:
-        trial: name of the training, such as `sst2-pretrained-1`; None takes the first.
-        count: errors at most.
-
-    Raises:
-        ReferenceNotFoundError: there is no such training.
-        MissingInputError, CorruptArtefactError: `directory` holds no scores, or damaged ones.
     """
-    opened = ScoresDirectory.open(directory)
-    return worst_of(opened.lines(Trial.of(opened.score(trial))), count)
-
-
-def worst_of(lines: Iterable[Line], count: int) -> list[WrongPrediction]:
-    """As `worst_errors`, of the lines of a training."""
     judged = [(judge(line), line) for line in lines]
     wrong = [(found, line) for found, line in judged if found.error > (0, 0)]
     wrong.sort(key=lambda pair: pair[0].error, reverse=True)

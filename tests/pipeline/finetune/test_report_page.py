@@ -12,10 +12,12 @@ import pytest
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, ReferenceNotFoundError
 from cluster.artefacts.manifest import hash_file
 from pipeline.finetune.report.curves import MOST_POINTS, Curve, plot, thinned, ticks
-from pipeline.finetune.report.errors import worst_errors
+from pipeline.finetune.report.errors import WrongPrediction, worst_of
 from pipeline.finetune.report.listing import list_scores
 from pipeline.finetune.report.page import confusion, percent, render_page
 from pipeline.finetune.report.published import published_scores
+from pipeline.finetune.report.scores import ScoresDirectory
+from pipeline.finetune.results import Trial
 from pipeline.finetune.run import finetune
 from pipeline.finetune.scores import read_scores
 from pipeline.finetune.summary import summarise
@@ -96,6 +98,11 @@ def test_numbers_of_the_page_are_those_of_the_summary(scores: Path, tmp_path: Pa
     assert "94.9" in page  # BERT-large on SST-2
     assert "data/train.tsv" in page
     assert "reviews-random-2" in page
+
+
+def worst_errors(directory: Path, trial: str | None, count: int) -> list[WrongPrediction]:
+    opened = ScoresDirectory.open(directory)
+    return worst_of(opened.lines(Trial.of(opened.score(trial))), count)
 
 
 def test_confusions_sum_to_the_examples():

@@ -18,7 +18,7 @@ from cluster.artefacts.errors import ConfigError
 from pipeline.inspection.lineage import trace
 from pipeline.ladder.arms import Ladder, load_ladder
 from pipeline.ladder.costs import read_costs
-from pipeline.ladder.results import collect, commit_result, read_result
+from pipeline.ladder.results import collect, commit_result
 from pipeline.ladder.running import run_stages
 from pipeline.ladder.stages import Pretraining, place_of, stages_of
 from pipeline.runs.events import Event
@@ -215,7 +215,7 @@ def test_arms_show_their_held_out_loss_before_and_after_pre_training(
 def test_result_is_an_artefact_of_the_scores(finished: subprocess.CompletedProcess[str], ladder: Ladder):
     shown = json.loads(finished.stdout)
     assert Path(shown["directory"]) == ladder.directory
-    assert read_result(ladder.directory).model_dump(mode="json").items() <= shown.items()
+    assert json.loads((ladder.directory / "ladder.json").read_bytes()).items() <= shown.items()
     manifest = json.loads((ladder.directory / "manifest.json").read_bytes())
     assert [entry["kind"] for entry in manifest["inputs"]] == ["scores"] * 4
     tree = trace(str(ladder.directory), ladder.config.runs_dir)
@@ -233,7 +233,7 @@ def test_finished_ladder_starts_nothing(finished: subprocess.CompletedProcess[st
 def test_pages_show_verdicts_and_need_nothing_else(
     finished: subprocess.CompletedProcess[str], ladder: Ladder
 ):
-    verdict = read_result(ladder.directory).comparisons[0].tasks[0].pairs[0].verdict
+    verdict = collect(ladder).comparisons[0].tasks[0].pairs[0].verdict
     for name in ("ladder.md", "ladder.html"):
         text = Path(name).read_text()
         assert f"{verdict}" in text

@@ -38,8 +38,8 @@ from pipeline.finetune.forms.classification.settings import ClassificationTaskCo
 from pipeline.finetune.forms.scorers import Scorer, scorer_of
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format, starts_with_padding
 
-Read = Callable[[EncodedExamples, np.ndarray], dict[str, Tensor]]
-"""(examples, int64 numbers of the examples in a batch) to the arguments of a network."""
+Read = Callable[[Any, np.ndarray], dict[str, Tensor]]
+"""(encoded rows, int64 numbers of the rows in a batch) to the arguments of a network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def token_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
     pad_id = tokenizer.pad_id
     decoder_start = network.network == "encoder_decoder" and starts_with_padding(network)
 
-    def read(part: EncodedExamples, rows: np.ndarray) -> dict[str, Tensor]:
+    def read(part: Any, rows: np.ndarray) -> dict[str, Tensor]:
         input_ids, present = pad_rows(part.input_ids, rows, pad_id)
         arrays = {"input_ids": input_ids, "attention_mask": present}
         if part.segment_ids is not None:

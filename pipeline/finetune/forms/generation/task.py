@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import orjson
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
 from models.conditional_generator import smoothed_loss
 from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
-from models.generation.generate import generate
 from pipeline.finetune.encoding import single_rows
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
@@ -29,7 +27,12 @@ from pipeline.finetune.forms.base import (
     unwrapped,
 )
 from pipeline.finetune.forms.generation.settings import GenerationTaskConfig, TextPair
-from pipeline.finetune.forms.generation.writers import WRITERS, EncodedPairs
+from pipeline.finetune.forms.generation.writers import (
+    WRITERS,
+    EncodedPairs,
+    texts_before_end,
+    written_behind,
+)
 from pipeline.finetune.metrics.rouge import sentences
 from pipeline.finetune.tokenizer import GenerationFormat, SequenceFormat, TextTokenizer
 
@@ -112,10 +115,7 @@ class GenerationTask:
             eos_token_id=self.tokenizer.special["eos"],
             pad_token_id=self.tokenizer.pad_id,
         )
-        inputs = batch.targets["prompts"], batch.targets["prompt_mask"]
-        found = generate(generator.network, *inputs, search)
-        written = found.sequences[:, found.prompt_length :]
-        return F.pad(written, (0, config.max_target_length - written.shape[1]), value=self.tokenizer.pad_id)
+        return written_behind(generator.network, batch, search)
 
     def measure(self, outputs: np.ndarray) -> Metrics:
         """The task's metrics of the generated texts."""
@@ -146,13 +146,8 @@ class GenerationTask:
 
     def texts(self, outputs: np.ndarray) -> list[str]:
         """The generated texts: the tokens before the first `eos`, decoded."""
-        eos = self.tokenizer.special["eos"]
         hidden = {*self.format.target.first, self.format.start, self.tokenizer.pad_id}
-        rows = []
-        for row in outputs.tolist():
-            end = row.index(eos) if eos in row else len(row)
-            rows.append([token for token in row[:end] if token not in hidden])
-        return self.tokenizer.texts(rows)
+        return texts_before_end(self.tokenizer, outputs, hidden)
 
 
 def first_sentences(texts: Sequence[str], count: int = 1) -> list[str]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
 from models.causal_language_model import CausalLanguageModel
 from models.conditional_generator import ConditionalGenerator
 from models.config import TransformerConfig
+from models.generation.config import GenerationConfig
+from models.generation.generate import generate
 from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.forms.base import PaddedBatch
 from pipeline.finetune.forms.generation.settings import GenerationTaskConfig
@@ -127,6 +130,23 @@ def _decoder_format(
     bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
     (prompt,) = tokenizer.ids([config.prompt])
     return GenerationFormat(SequenceFormat((bos,), (), tuple(prompt)), SequenceFormat((), (), (eos,)), bos)
+
+
+def written_behind(network: nn.Module, batch: PaddedBatch, search: GenerationConfig) -> Tensor:
+    """int64 [batch, max_new_tokens]: the ids that a network writes behind the `prompts` of a batch, padded."""
+    assert search.max_new_tokens is not None, "a task bounds what is written"
+    found = generate(network, batch.targets["prompts"], batch.targets["prompt_mask"], search)
+    written = found.sequences[:, found.prompt_length :]
+    return F.pad(written, (0, search.max_new_tokens - written.shape[1]), value=search.pad_token_id)
+
+
+def texts_before_end(tokenizer: TextTokenizer, ids: np.ndarray, hidden: Collection[int]) -> list[str]:
+    """The texts of written ids, int64 [texts, length]: tokens before the first `eos`, decoded without `hidden` ones."""
+    eos, rows = tokenizer.special["eos"], []
+    for row in ids.tolist():
+        end = row.index(eos) if eos in row else len(row)
+        rows.append([token for token in row[:end] if token not in hidden])
+    return tokenizer.texts(rows)
 
 
 WRITERS: Mapping[str, Writer] = MappingProxyType(

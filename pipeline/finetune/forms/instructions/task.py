@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import ConfigError
 from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
-from models.generation.generate import generate
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
     EncodedPart,
@@ -26,6 +24,7 @@ from pipeline.finetune.forms.base import (
     excerpt,
     json_lines,
 )
+from pipeline.finetune.forms.generation.writers import texts_before_end, written_behind
 from pipeline.finetune.forms.instructions.readers import READERS, Reader
 from pipeline.finetune.forms.instructions.settings import Conversation, InstructionTaskConfig
 from pipeline.finetune.tokenizer import TextTokenizer
@@ -136,16 +135,12 @@ class InstructionTask:
             return None
         special = self.tokenizer.special
         hidden = {special["pad"], special["bos"], special["eos"]}
-        rows = []
-        for row in outputs[self.last, 2:].astype(np.int64).tolist():
-            end = row.index(special["eos"]) if special["eos"] in row else len(row)
-            rows.append([token for token in row[:end] if token not in hidden])
-        return self.tokenizer.texts(rows)
+        return texts_before_end(self.tokenizer, outputs[self.last, 2:].astype(np.int64), hidden)
 
     def _written(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """[batch, max_response_length] ids of written tokens; [batch, 0] where none are written."""
-        prompts, config = batch.targets.get("prompts"), self.config
-        if prompts is None:
+        config = self.config
+        if "prompts" not in batch.targets:
             return batch.targets["places"].new_zeros(len(batch.targets["places"]), 0)
         search = GenerationConfig(
             num_beams=config.num_beams,
@@ -154,6 +149,4 @@ class InstructionTask:
             eos_token_id=self.tokenizer.special["eos"],
             pad_token_id=self.tokenizer.pad_id,
         )
-        found = generate(self.reader.writer(model), prompts, batch.targets["prompt_mask"], search)
-        written = found.sequences[:, found.prompt_length :]
-        return F.pad(written, (0, config.max_response_length - written.shape[1]), value=self.tokenizer.pad_id)
+        return written_behind(self.reader.writer(model), batch, search)

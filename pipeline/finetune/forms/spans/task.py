@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.span_classifier import SpanClassifier, best_spans, span_loss
-from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
     HIDDEN,
@@ -26,12 +25,13 @@ from pipeline.finetune.forms.base import (
     excerpt,
     json_lines,
 )
+from pipeline.finetune.forms.classification.task import Read, token_reader
 from pipeline.finetune.forms.spans.answers import Answered, answer_questions, with_probabilities
 from pipeline.finetune.forms.spans.settings import Question, SpanTaskConfig
 from pipeline.finetune.forms.spans.windows import Windows, encode_questions
 from pipeline.finetune.metrics.squad import answer_metrics
 from pipeline.finetune.metrics.squad2 import unanswerable_metrics
-from pipeline.finetune.tokenizer import sequence_format, starts_with_padding
+from pipeline.finetune.tokenizer import sequence_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,7 @@ class SpanTask:
     questions: Sequence[Question]
     """The questions of `evaluation`."""
     metrics: tuple[str, ...]
-    pad_id: int
-    decoder_start: bool
-    """Whether a decoder starts with padding; see `starts_with_padding`."""
+    read: Read
 
     test = None
     notes = ()
@@ -77,8 +75,7 @@ class SpanTask:
             evaluation=evaluation,
             questions=data.evaluation,
             metrics=config.metrics,
-            pad_id=context.tokenizer.pad_id,
-            decoder_start=network.network == "encoder_decoder" and starts_with_padding(network),
+            read=token_reader(network, context.tokenizer),
         )
 
     @property
@@ -90,20 +87,15 @@ class SpanTask:
 
     def batch(self, part: Windows, rows: np.ndarray) -> PaddedBatch:
         """Windows with the positions of their answers, and masks of where a predicted answer may begin and end."""
-        input_ids, present = pad_rows(part.input_ids, rows, self.pad_id)
-        inputs = {"input_ids": input_ids, "attention_mask": present}
-        if part.segment_ids is not None:
-            inputs["segment_ids"] = pad_rows(part.segment_ids, rows, 0)[0]
-        if self.decoder_start:
-            inputs["decoder_input_ids"] = np.insert(input_ids[:, :-1], 0, self.pad_id, axis=1)
-        token = np.arange(input_ids.shape[1]) - part.begin[rows, None] + part.first[rows, None]
+        inputs = self.read(part, rows)
+        token = np.arange(inputs["input_ids"].shape[1]) - part.begin[rows, None] + part.first[rows, None]
         own = part.own[rows, :, None]
         targets = {
             "answer": part.answer[rows],
             "begins": (token >= own[:, 0]) & (token < own[:, 1]),
             "ends": (token >= part.first[rows, None]) & (token < (part.first + part.size)[rows, None]),
         }
-        return PaddedBatch.of(inputs, targets)
+        return PaddedBatch(inputs, {name: torch.from_numpy(array) for name, array in targets.items()})
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """Mean of the cross-entropies of begin and end, summed over windows."""
