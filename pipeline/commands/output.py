@@ -62,10 +62,15 @@ SMALLEST_COLUMN = 8
 
 def print_json(value: Any) -> None:
     """Print `value` as indented JSON on stdout."""
+    sys.stdout.write(json_text(value) + "\n")
+
+
+def json_text(value: Any) -> str:
+    """`value` as indented JSON, without credentials."""
     import orjson
 
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-    sys.stdout.write(without_credentials(orjson.dumps(value, option=options, default=str).decode()) + "\n")
+    return without_credentials(orjson.dumps(value, option=options, default=str).decode())
 
 
 def print_table(

@@ -1,4 +1,4 @@
-"""`cloze runs` and `cloze lineage`: what there is, and where it came from."""
+"""`cloze runs`: the runs there are, compared, exported and replayed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ Axis = Literal["step", "tokens"]
 def register(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
     app.add_typer(runs_app, name="runs")
-    app.command()(lineage)
 
 
 runs_app = typer.Typer(invoke_without_command=True)
@@ -209,24 +208,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_cell, value)) or "-"
     return shown(value) if not isinstance(value, float) or abs(value) >= 10 else f"{value:.5g}"
-
-
-def lineage(
-    reference: Annotated[
-        str, typer.Argument(help="A run, RUN@STEP, model URI, or any artefact's directory.")
-    ],
-    files: Annotated[bool, typer.Option("--files", help="List every source file with its hash.")] = False,
-    runs_dir: RunsDir = Path("runs"),
-    as_json: Json = False,
-) -> None:
-    """Print what something was made from, down to the sources and their files."""
-    from pipeline.inspection.lineage import render, trace
-
-    tree = trace(reference, runs_dir)
-    if as_json:
-        print_json(tree.as_dict())
-    else:
-        render(tree, files=files)
 
 
 def _summary(run: Any) -> dict[str, Any]:

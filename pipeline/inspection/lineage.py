@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cluster.artefacts.entries import InputEntries
 from cluster.artefacts.errors import (
     ClozeError,
     CorruptArtefactError,
@@ -17,6 +17,7 @@ from cluster.artefacts.errors import (
     StorageError,
 )
 from cluster.artefacts.manifest import InputEntry, Manifest, read_manifest
+from cluster.artefacts.packed_strings import Columns
 from cluster.artefacts.places import Place, as_place, inner, is_uri, outer
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.storage import describe_damage, is_committed
@@ -30,14 +31,13 @@ from pipeline.inspection.model_directory import (
     find_model_directory,
     hash_weights,
 )
-from pipeline.inspection.run_lineage import checkpoint_facts, created_facts, described, run_facts
+from pipeline.inspection.run_lineage import checkpoint_facts, created_facts, run_facts
 from pipeline.runs.directory import RunDirectory, find_run
 from pipeline.runs.lifecycle import reconcile
 from pipeline.runs.stored_settings import StoredSettings
 
 RUN_KIND = "run"
 MODEL_KIND = "hugging-face-directory"
-_WIDTH_OF_FILES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +53,96 @@ class Node:
     """The damage, or why the ancestry cannot be followed further."""
     facts: dict[str, Any] = field(default_factory=dict)
     """How it was made: of a checkpoint and a run, how training went; of others, their settings and who made them."""
-    inputs: list[Node] = field(default_factory=list)
+    inputs: Sequence[Node] = ()
+    """Of an artefact, `InputNodes`."""
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The node without its inputs, as JSON-like data."""
+        names = ("kind", "uri", "fingerprint", "note", "problem", "facts")
+        return {name: getattr(self, name) for name in names}
 
     def as_dict(self) -> dict[str, Any]:
         """The tree as JSON-like data."""
-        return {
-            "kind": self.kind,
-            "uri": self.uri,
-            "fingerprint": self.fingerprint,
-            "note": self.note,
-            "problem": self.problem,
-            "facts": self.facts,
-            "inputs": [node.as_dict() for node in self.inputs],
-        }
+        return self.own | {"inputs": [node.as_dict() for node in self.inputs]}
+
+    @property
+    def artefacts(self) -> list[Node]:
+        """The inputs that are no files."""
+        if isinstance(self.inputs, InputNodes):
+            return [*self.inputs.artefacts.values()]
+        return [node for node in self.inputs if not _is_file(node.kind)]
+
+    @property
+    def num_files(self) -> int:
+        """How many of the inputs are files, which have no ancestry."""
+        return len(self.inputs) - len(self.artefacts)
+
+    @property
+    def kinds_of_files(self) -> Counter[str]:
+        """How many of the inputs are files, by their kind."""
+        kinds = self.inputs.kinds() if isinstance(self.inputs, InputNodes) else (x.kind for x in self.inputs)
+        return Counter({kind: count for kind, count in Counter(kinds).items() if _is_file(kind)})
+
+    @property
+    def files(self) -> Iterator[Node]:
+        """The inputs that are files."""
+        if isinstance(self.inputs, InputNodes):
+            return self.inputs.files()
+        return (node for node in self.inputs if _is_file(node.kind))
+
+
+class InputNodes(Columns[Node]):
+    """The inputs of an artefact, of which a million may be files: a file's node is made when it is asked for."""
+
+    __slots__ = ("_entries", "artefacts")
+
+    def __init__(self, entries: InputEntries, artefacts: Mapping[int, Node]) -> None:
+        self._entries = entries
+        self.artefacts = artefacts
+        """By the place of their entries."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def item(self, place: int) -> Node:
+        """The input at a place."""
+        if (found := self.artefacts.get(place)) is not None:
+            return found
+        entry = self._entries[place]
+        return Node(entry.kind, entry.uri, entry.fingerprint)
+
+    def kinds(self) -> Iterator[str]:
+        """The kind of every input."""
+        return self._entries.kinds()
+
+    def files(self) -> Iterator[Node]:
+        """The files, one after the other."""
+        entries = self._entries
+        for kind, uri, fingerprint in zip(entries.kinds(), entries.uris, entries.fingerprints, strict=True):
+            if _is_file(kind):
+                yield Node(kind, uri, fingerprint)
+
+
+def _is_file(kind: str) -> bool:
+    return kind.endswith("file")
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One search for ancestors. Several artefacts may name the same input: its manifest, which may have a million
+    inputs, is read once, and its files are looked at once."""
+
+    runs_dir: Path
+    manifests: dict[Place, Manifest | None] = field(default_factory=dict)
+    nodes: dict[tuple[Place, str], Node] = field(default_factory=dict)
+    """By place and fingerprint."""
+
+    def manifest_at(self, place: Place) -> Manifest | None:
+        """The manifest of the artefact at a place, as `copies.manifest_at`."""
+        if place not in self.manifests:
+            self.manifests[place] = manifest_at(place)
+        return self.manifests[place]
 
 
 def trace(reference: str, runs_dir: Path) -> Node:
@@ -77,22 +154,23 @@ def trace(reference: str, runs_dir: Path) -> Node:
     Raises:
         ReferenceNotFoundError: there is no such thing.
     """
+    search = _Search(runs_dir)
     if is_uri(reference):
         place = as_place(reference)
-        manifest = manifest_at(place)
+        manifest = search.manifest_at(place)
         if manifest is not None and manifest.kind != CHECKPOINT_KIND:
-            return _node(manifest, place, runs_dir)
+            return _node(manifest, place, search)
     directory = Path(reference)
     if (directory / CONFIG_FILE).is_file():
-        return _model_node(directory, runs_dir)
+        return _model_node(directory, search)
     if is_committed(directory):
-        return _node(read_manifest(directory), directory, runs_dir)
+        return _node(read_manifest(directory), directory, search)
     if (run := _named_run(reference, runs_dir)) is not None:
-        return _run_node(run, runs_dir)
+        return _run_node(run, search)
     if (found := find_model_directory(reference)) is not None:
-        return _model_node(found, runs_dir)
+        return _model_node(found, search)
     directory = resolve_checkpoint(reference, runs_dir)
-    return _node(read_manifest(directory), directory, runs_dir)
+    return _node(read_manifest(directory), directory, search)
 
 
 def _named_run(reference: str, runs_dir: Path) -> RunDirectory | None:
@@ -103,41 +181,53 @@ def _named_run(reference: str, runs_dir: Path) -> RunDirectory | None:
         return None
 
 
-def _run_node(run: RunDirectory, runs_dir: Path) -> Node:
+def _run_node(run: RunDirectory, search: _Search) -> Node:
     """A run, made from its newest checkpoint, or while it has none from the stores of its configuration."""
     reconcile(run)
     facts = run_facts(run)
     try:
-        checkpoint = resolve_checkpoint(str(run.path), runs_dir)
-        inputs = [_node(read_manifest(checkpoint), checkpoint, runs_dir)]
+        checkpoint = resolve_checkpoint(str(run.path), search.runs_dir)
+        inputs = [_node(read_manifest(checkpoint), checkpoint, search)]
     except (ReferenceNotFoundError, CorruptArtefactError):
-        inputs = [_store_node(as_place(store["path"]), runs_dir) for store in StoredSettings.of(run).stores]
+        inputs = [_store_node(as_place(store["path"]), search) for store in StoredSettings.of(run).stores]
     note = f"step {facts['step']:,}" + (f", {facts['state']}" if "state" in facts else "")
     return Node(RUN_KIND, str(run.path), run.info.run_id, note=note, facts=facts, inputs=inputs)
 
 
-def _store_node(place: Place, runs_dir: Path) -> Node:
+def _store_node(place: Place, search: _Search) -> Node:
     """A store that no checkpoint names by fingerprint yet: it is what lies there now."""
     try:
-        manifest = read_manifest(place) if isinstance(place, Path) else manifest_at(place)
+        manifest = search.manifest_at(place)
     except (CorruptArtefactError, StorageError) as error:
         return Node("tokens", str(place), "", problem=error.problem)
     if manifest is None:
         return Node("tokens", str(place), "", problem="not found there")
-    return _node(manifest, place, runs_dir)
+    return _node(manifest, place, search)
 
 
-def _node(manifest: Manifest, place: Place, runs_dir: Path) -> Node:
+def _node(manifest: Manifest, place: Place, search: _Search) -> Node:
+    key = place, manifest.fingerprint
+    if key not in search.nodes:
+        search.nodes[key] = _made(manifest, place, search)
+    return search.nodes[key]
+
+
+def _made(manifest: Manifest, place: Place, search: _Search) -> Node:
     is_checkpoint = manifest.kind == CHECKPOINT_KIND
     is_here = isinstance(place, Path)
-    facts = checkpoint_facts(place, manifest, runs_dir) if is_checkpoint and is_here else {}
-    inputs = [_follow(entry, place, runs_dir) for entry in manifest.inputs]
+    facts = checkpoint_facts(place, manifest, search.runs_dir) if is_checkpoint and is_here else {}
+    entries = InputEntries.of(manifest.inputs)
+    artefacts = {
+        number: _follow(entries[number], place, search)
+        for number, kind in enumerate(entries.kinds())
+        if not _is_file(kind)
+    }
     if is_checkpoint:
         # A checkpoint reads tokens; another checkpoint among its inputs taught it.
-        inputs = [
-            replace(node, note=f"teacher, {node.note}") if node.kind == CHECKPOINT_KIND else node
-            for node in inputs
-        ]
+        artefacts = {
+            number: replace(node, note=f"teacher, {node.note}") if node.kind == CHECKPOINT_KIND else node
+            for number, node in artefacts.items()
+        }
     return Node(
         kind=manifest.kind,
         uri=str(place),
@@ -151,14 +241,14 @@ def _node(manifest: Manifest, place: Place, runs_dir: Path) -> Node:
             "made_by": created_facts(manifest.created_by),
             "sources": manifest.stats.get("sources") or {},
         },
-        inputs=inputs,
+        inputs=InputNodes(entries, artefacts),
     )
 
 
-def _model_node(directory: Path, runs_dir: Path) -> Node:
+def _model_node(directory: Path, search: _Search) -> Node:
     """A Hugging Face directory: an export of cloze is followed, any other one ends the ancestry."""
     if is_export(directory):
-        return _node(read_manifest(directory), directory, runs_dir)
+        return _node(read_manifest(directory), directory, search)
     found = describe_model_directory(directory)
     note = "its own ancestry is not recorded"
     return Node(MODEL_KIND, str(directory), found.fingerprint, note, problem=found.problem, facts=found.facts)
@@ -169,27 +259,25 @@ def _is_copy(directory: Path) -> bool:
     return directory.is_relative_to(cache_directory())
 
 
-def _follow(entry: InputEntry, used_by: Place, runs_dir: Path) -> Node:
-    """The node of an input; the artefact is read again, and must still be the one that was used."""
-    if entry.kind.endswith("file"):
-        return Node(entry.kind, entry.uri, entry.fingerprint)
+def _follow(entry: InputEntry, used_by: Place, search: _Search) -> Node:
+    """The node of an input artefact, which is read again, and must still be the one that was used."""
     problem = "not found here"
-    for place in _candidates(entry, used_by, runs_dir):
+    for place in _candidates(entry, used_by, search.runs_dir):
         try:
-            manifest = manifest_at(place)
+            manifest = search.manifest_at(place)
         except (CorruptArtefactError, StorageError) as error:
             problem = error.problem
             continue
         if manifest is None:
             continue
         if manifest.fingerprint == entry.fingerprint:
-            return _node(manifest, place, runs_dir)
+            return _node(manifest, place, search)
         if manifest.kind == entry.kind:
             problem = f"{place} now holds something else ({manifest.fingerprint})"
     if entry.kind == CHECKPOINT_KIND and (found := find_model_directory(entry.uri)) is not None:
         # Users of a Hugging Face directory record the hash of its weights.
         if hash_weights(found) == entry.fingerprint:
-            return _model_node(found, runs_dir)
+            return _model_node(found, search)
         problem = f"{found} now holds other weights"
     return Node(entry.kind, entry.uri, entry.fingerprint, problem=problem)
 
@@ -220,46 +308,3 @@ def _note(manifest: Manifest) -> str:
     if manifest.created_by.commit:
         parts.append(f"commit {manifest.created_by.commit}")
     return ", ".join(parts)
-
-
-def _is_file(node: Node) -> bool:
-    return node.kind.endswith("file")
-
-
-def _lines(node: Node) -> Iterator[str]:
-    """The facts that people read of a node: the course of a run or up to a checkpoint; documents by source."""
-    if node.kind in (RUN_KIND, CHECKPOINT_KIND, MODEL_KIND):
-        yield from described(node.facts)
-        return
-    for name, stats in node.facts.get("sources", {}).items():
-        if "rows" in stats:
-            yield f"{name}: {stats['rows']:,} documents"
-
-
-def render(root: Node, *, files: bool) -> None:
-    """Print the ancestry as a tree.
-
-    Args:
-        files: name source and evaluation files with their hashes too, in place of their number.
-    """
-    from rich.console import Console
-    from rich.text import Text
-    from rich.tree import Tree
-
-    def add(node: Node, parent: Tree | None) -> Tree:
-        text = Text.assemble((node.kind, "bold"), f" {node.uri}\n  {node.fingerprint}  {node.note}")
-        for line in _lines(node):
-            text.append(f"\n  {line}", "dim")
-        if node.problem:
-            text.append(f"\n  {node.problem}", "red")
-        tree = Tree(text) if parent is None else parent.add(text)
-        folded = Counter(child.kind for child in node.inputs if _is_file(child) and not files)
-        for child in node.inputs:
-            if child.kind not in folded or child.problem:
-                add(child, tree)
-        for kind, count in folded.items():
-            tree.add(f"{count:,} {kind.replace('-', ' ')}{'s' if count > 1 else ''} (--files lists them)")
-        return tree
-
-    # Rich cuts lines of trees; what a program or a file gets must be whole.
-    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, highlight=False).print(add(root, None))

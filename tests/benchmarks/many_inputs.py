@@ -42,7 +42,7 @@ class Step:
 
 
 def run() -> Iterator[Step | str]:
-    """Planned, prepared, confirmed, repaired, verified, and the manifest alone."""
+    """Planned, prepared, confirmed, repaired, verified, followed back, and the manifest alone."""
     with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as scratch:
         folder = Path(scratch)
         _write_files(folder / "texts")
@@ -92,6 +92,15 @@ def _verify(folder: Path) -> None:
     verify_preparation(folder / "out")
 
 
+def _lineage(folder: Path) -> None:
+    from contextlib import redirect_stdout
+
+    from pipeline.commands.lineage import lineage
+
+    with (folder / "lineage").open("w") as printed, redirect_stdout(printed):
+        lineage(str(folder / "out" / "tokens"), files=False, runs_dir=folder, as_json=False)
+
+
 def _read_manifest(folder: Path) -> None:
     from cluster.artefacts.manifest import read_manifest
 
@@ -104,6 +113,7 @@ _COMMANDS = {
     "confirmed": _confirm,
     "one shard of documents in a hundred made again": _repair,
     "verified": _verify,
+    "lineage of the tokens": _lineage,
     "manifest of the documents read": _read_manifest,
 }
 

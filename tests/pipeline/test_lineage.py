@@ -16,7 +16,9 @@ from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
 from cluster.artefacts.storage import commit
 from pipeline.checkpoints.checkpoint import EMA_FILE, MODEL_FILE
 from pipeline.checkpoints.store import CheckpointStore
+from pipeline.commands.output import json_text
 from pipeline.commands.verbs import app
+from pipeline.inspection import lineage
 from pipeline.inspection.lineage import Node, trace
 from pipeline.runs.config import PretrainConfig, identity_of
 from pipeline.runs.directory import RunDirectory
@@ -71,12 +73,47 @@ def test_a_score_leads_to_the_bytes_of_its_source_files(road: Path):
     assert list(nodes(tree))[4].fingerprint == hash_file(road / "dump.xml")[0]
 
 
-def test_files_are_counted_and_listed_on_demand(road: Path):
-    arguments = ["lineage", str(road / "data" / "tokens")]
+def with_users(road: Path, num_files: int) -> Path:
+    """Documents of many source files, of which a dedup and tokens are made; returns the directory of the tokens."""
+    files = [
+        InputEntry(kind="source-file", uri=f"part-{number}.xml", fingerprint=f"{number:032x}")
+        for number in range(num_files)
+    ]
+    documents = make(road / "many" / "documents", "documents", *files)
+    dedup = make(road / "many" / "dedup", "dedup", documents)
+    make(road / "many" / "tokens", "tokens", documents, dedup)
+    return road / "many" / "tokens"
+
+
+def test_files_are_counted_the_first_are_named_and_all_are_listed_on_demand(road: Path):
+    arguments = ["lineage", str(with_users(road, 5))]
     printed = CliRunner().invoke(app, arguments, catch_exceptions=False).output
-    assert "1 source file (--files lists them)" in printed
-    assert "dump.xml" not in printed
-    assert "dump.xml" in CliRunner().invoke(app, [*arguments, "--files"], catch_exceptions=False).output
+    assert "5 source files (--files lists them with their hashes)" in printed
+    assert "part-2.xml" in printed
+    assert "part-3.xml" not in printed
+    listed = CliRunner().invoke(app, [*arguments, "--files"], catch_exceptions=False).output
+    assert [listed.count(f"{number:032x}  source-file part-{number}.xml\n") for number in range(5)] == [1] * 5
+
+
+def test_artefact_that_several_were_made_from_is_read_once_and_printed_in_full_once(
+    road: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tokens = with_users(road, 5)
+    read: list[Path] = []
+    manifest_at = lineage.manifest_at
+    monkeypatch.setattr(lineage, "manifest_at", lambda place: read.append(place) or manifest_at(place))
+    tree = trace(str(tokens), road / "runs")
+    assert [node.kind for node in nodes(tree)].count("documents") == 2
+    assert read.count(road / "many" / "documents") == 1
+    printed = CliRunner().invoke(app, ["lineage", str(tokens)], catch_exceptions=False).output
+    assert printed.count("5 source files") == 1
+    assert printed.count("as above") == 1
+
+
+def test_json_of_many_files_is_the_whole_tree(road: Path):
+    tokens = with_users(road, 2500)
+    printed = CliRunner().invoke(app, ["lineage", str(tokens), "--json"], catch_exceptions=False).stdout
+    assert printed == json_text(trace(str(tokens), road / "runs").as_dict()) + "\n"
 
 
 def test_an_artefact_that_was_made_anew_is_not_taken_for_the_one_that_was_used(road: Path):

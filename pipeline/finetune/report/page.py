@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,7 @@ def confusion(lines: Sequence[Line], labels: Sequence[str]) -> Confusion:
 
 def split_files(node: Node) -> tuple[list[Node], list[Node], int]:
     """Artefacts among a node's inputs, its first files, and the number of its files."""
-    files = [child for child in node.inputs if child.kind.endswith("file")]
-    artefacts = [child for child in node.inputs if not child.kind.endswith("file")]
-    return artefacts, files[:MOST_FILES], len(files)
+    return node.artefacts, list(islice(node.files, MOST_FILES)), node.num_files
 
 
 def _result(opened: ScoresDirectory, row: SummaryRow) -> Result:
