@@ -1,6 +1,6 @@
 """Networks in plain PyTorch, and their Hugging Face directories.
 
-    config, presets      the shape of a network; the published ones by name
+    config               the shape of a network
     transformer          one layer, and the stack of layers
     attention, positions, norms, embeddings      parts of a layer
     layout, segments     where the tokens of a batch lie: packed, padded, cached
@@ -16,7 +16,7 @@
     generation, cache    greedy, beam search, sampling; keys and values already computed
     peft                 LoRA, adapters, prefix tuning, BitFit and their union
     initialization       weights as a pure function of (seed, parameter name)
-    weights              counting, checking and transferring parameters
+    weights              counting, checking and grouping parameters
     hf                   reading and writing Hugging Face models
 
 Members are imported from their modules, so that `models.config` costs nothing but the standard library.

@@ -18,7 +18,6 @@ from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.filters.chain import FilterChain
 from data_prep.plan import plan_preparation
-from models.presets import PRESETS
 from pipeline.commands.train import describe
 from pipeline.config.cluster_templates import load_template
 from pipeline.config.loading import load_config, to_yaml, validate
@@ -32,6 +31,7 @@ from pipeline.prompting.templates import Template
 from pipeline.road.config import RoadConfig
 from pipeline.runs.config import PretrainConfig
 from tests.pipeline.test_plan import teaching
+from tests.published_networks import PRESETS
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FILES = sorted(path for path in CONFIGS.rglob("*") if path.is_file())

@@ -11,8 +11,8 @@ from models.config import TransformerConfig
 from models.electra import Discriminator, Electra, replace_tokens
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from models.presets import PRESETS
 from models.weights import count_parameters
+from tests.published_networks import PRESETS
 
 CU_SEQLENS = torch.tensor([0, 7, 10, 12, 24], dtype=torch.int32)
 PREDICTED = torch.tensor([1, 4, 13, 20])

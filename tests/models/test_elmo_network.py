@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,12 +17,15 @@ from models.elmo.config import ElmoConfig
 from models.elmo.encoder import ElmoEncoder
 from models.elmo.language_model import ElmoLanguageModel
 from models.elmo.lstm import ProjectedLSTM, pack_by_time
-from models.elmo.presets import elmo_medium, elmo_original, elmo_small
 from models.elmo.sentences import ElmoInputs, read_sentences
 from models.elmo.token_layer import HighwayLayer, TokenLayer
 from models.initialization import init_weights
 from models.weights import count_parameters
 
+ORIGINAL = ElmoConfig(vocab_size=793471)
+"""Peters et al. 2018; words as in Jozefowicz et al. 2016, section 4.1. The others were released later."""
+MEDIUM = replace(ORIGINAL, num_highway_layers=1, projection_size=256, cell_size=2048)
+SMALL = replace(ORIGINAL, num_highway_layers=1, projection_size=128, cell_size=1024)
 CONFIG = ElmoConfig(
     vocab_size=40,
     max_characters=16,
@@ -62,14 +66,14 @@ def make(config: ElmoConfig = CONFIG, seed: int = 1, *, scale: float = 1.0) -> E
 
 @pytest.mark.parametrize(
     ("preset", "published"),
-    [(elmo_original, 93.6e6), (elmo_medium, 28.0e6), (elmo_small, 13.6e6)],
+    [(ORIGINAL, 93.6e6), (MEDIUM, 28.0e6), (SMALL, 13.6e6)],
     ids=["original", "medium", "small"],
 )
-def test_parameter_count_is_the_published_one(preset, published):
+def test_parameter_count_is_the_published_one(preset: ElmoConfig, published: float):
     with torch.device("meta"):
-        model = ElmoLanguageModel(preset())
+        model = ElmoLanguageModel(preset)
     assert count_parameters(model.encoder) == pytest.approx(published, rel=0.01)
-    assert count_parameters(model.softmax) == 793471 * (preset().projection_size + 1)
+    assert count_parameters(model.softmax) == 793471 * (preset.projection_size + 1)
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
@@ -298,8 +302,9 @@ def test_dropout_acts_in_training_and_a_frozen_encoder_never_drops():
 
 
 def test_initial_weights_follow_the_released_code_and_the_seed():
+    small = replace(SMALL, vocab_size=2000)
     with torch.device("meta"):
-        model = ElmoLanguageModel(elmo_small(2000))
+        model = ElmoLanguageModel(small)
     model.to_empty(device="cpu")
     init_weights(model, 5)
     tokens, lstm = model.encoder.tokens, model.encoder.forward_layers[0]
@@ -313,7 +318,7 @@ def test_initial_weights_follow_the_released_code_and_the_seed():
     assert lstm.hidden_weight.std().item() == pytest.approx(limit / 3**0.5, rel=0.03)
     assert lstm.projection_weight.abs().max().item() == pytest.approx((6 / (1024 + 128)) ** 0.5, rel=0.01)
     assert lstm.gate_bias.reshape(4, -1).mean(1).tolist() == [0, 1, 0, 0]
-    again = ElmoLanguageModel(elmo_small(2000))
+    again = ElmoLanguageModel(small)
     init_weights(again, 5)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 

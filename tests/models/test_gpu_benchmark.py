@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.presets import PRESETS
 from models.weights import count_parameters
 from tests.benchmarks.gpu import throughput
+from tests.published_networks import PRESETS
 
 
 @pytest.mark.parametrize("preset", ["bert-tiny", "gpt2"])

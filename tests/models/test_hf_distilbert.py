@@ -10,9 +10,9 @@ from models.config import TransformerConfig
 from models.hf import distilbert
 from models.hf.families import export_model, import_model
 from models.masked_language_model import MaskedLanguageModel
-from models.presets import PRESETS
 from tests.models.hf_oracle import assert_export_agrees, assert_import_agrees
 from tests.models.hf_parity import shapes, tensors_on_meta
+from tests.published_networks import PRESETS
 
 ARCHITECTURES = distilbert.FAMILY.architectures
 COLUMNS = {"counts_columns": True}

@@ -13,9 +13,9 @@ from models.hf.family import TokenIds
 from models.hf.networks import CARRIERS, build_on_meta
 from models.hf.parts import exported_part
 from models.masked_language_model import MaskedLanguageModel
-from models.presets import PRESETS
 from models.sequence_classifier import SequenceClassifier
 from models.span_boundary import SpanBoundaryLanguageModel
+from tests.published_networks import PRESETS
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from models.config import TransformerConfig
 from models.decoder_classifier import DecoderClassifier
 from models.hf.families import export_model, import_model
 from models.initialization import init_weights
-from models.presets import PRESETS
 from tests.models.hf_parity import (
     TOKENS,
     assert_close_logits,
@@ -25,6 +24,7 @@ from tests.models.hf_parity import (
     some_tokens,
     tensors_on_meta,
 )
+from tests.published_networks import PRESETS
 
 ACTIVATIONS = ["gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"]
 GPT2 = {"network": "decoder", "norm": "pre", "embedding_norm": False}

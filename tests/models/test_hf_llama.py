@@ -17,7 +17,6 @@ from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from models.hf.families import export_model, import_model
 from models.initialization import init_weights
-from models.presets import PRESETS
 from tests.models.hf_oracle import assert_export_agrees, assert_import_agrees
 from tests.models.hf_parity import (
     TOKENS,
@@ -27,6 +26,7 @@ from tests.models.hf_parity import (
     some_tokens,
     tensors_on_meta,
 )
+from tests.published_networks import PRESETS
 
 LLAMA: dict[str, Any] = {
     "network": "decoder",

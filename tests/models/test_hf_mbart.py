@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from models.config import TransformerConfig
 from models.hf.families import export_model, import_model
 from models.initialization import init_weights
-from models.presets import PRESETS
 from models.sequence_to_sequence import SequenceToSequence
 from tests.models.bart_configs import our_configs, their_configs
 from tests.models.hf_parity import (
@@ -21,6 +20,7 @@ from tests.models.hf_parity import (
     some_tokens,
     tensors_on_meta,
 )
+from tests.published_networks import PRESETS
 
 seeds = st.integers(0, 2**31)
 

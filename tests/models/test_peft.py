@@ -36,12 +36,12 @@ from models.peft.settings import (
     PeftSettings,
     PrefixSettings,
 )
-from models.presets import PRESETS
 from models.sequence_classifier import SequenceClassifier
 from models.sequence_to_sequence import SequenceToSequence
 from models.transformer import Transformer
 from models.visibility import Varlen, Visible
 from tests.models.hf_parity import padding, some_tokens
+from tests.published_networks import PRESETS
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "encoder": {"num_segments": 2},

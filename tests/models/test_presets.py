@@ -10,9 +10,9 @@ from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.encoder import Encoder
 from models.masked_language_model import MaskedLanguageModel
-from models.presets import PRESETS
 from models.sequence_to_sequence import SequenceToSequence
 from models.weights import count_parameters
+from tests.published_networks import PRESETS
 
 MILLIONS = {
     "bert-tiny": 4.4,

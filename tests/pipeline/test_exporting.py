@@ -16,7 +16,6 @@ from cluster.artefacts.errors import ExportError, MismatchError, StorageError
 from cluster.artefacts.manifest import InputEntry, read_manifest
 from models.config import ElmoConfig, TransformerConfig
 from models.initialization import init_weights
-from models.presets import PRESETS
 from pipeline.checkpoints.checkpoint import MODEL_FILE
 from pipeline.checkpoints.store import CheckpointStore
 from pipeline.config.loading import Config
@@ -31,6 +30,7 @@ from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.t5_span_corruption import SpanCorruption
 from tests.pipeline.small_checkpoints import state_at, write_files
+from tests.published_networks import PRESETS
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 SIZES = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}

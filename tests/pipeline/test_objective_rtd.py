@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
-from models.presets import PRESETS
 from pipeline.objectives import rtd
 from pipeline.objectives.rtd import GeneratorSize, ReplacedTokenDetection, corrupt, generator_config
 from pipeline.samples.noise.noise import Noise
 from tests.pipeline.packed_texts import PAD, in_epoch, many_texts_per_row, row_alone, vocabulary_for
+from tests.published_networks import PRESETS
 
 VOCABULARY = vocabulary_for(rtd, ReplacedTokenDetection())
 NOISE = Noise.of("train", 1)

@@ -32,7 +32,6 @@ from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from models.presets import PRESETS
 from pipeline.checkpoints.references import resolve_model
 from pipeline.config.loading import validate
 from pipeline.finetune.export import export
@@ -42,6 +41,7 @@ from pipeline.runs.inputs import Inputs, open_inputs
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.reading import SINGLE_FORMATS
 from tests.conftest import write_store
+from tests.published_networks import PRESETS
 
 TINY: dict[str, Any] = {
     "num_layers": 1,

@@ -22,7 +22,7 @@ from models.config import TransformerConfig
 from models.hf.families import export_model
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from models.presets import PRESETS
+from tests.published_networks import PRESETS
 
 MASKED_SHARE = 0.15
 PIECES_PER_ROW = 4

@@ -14,7 +14,6 @@ import torch
 from models.causal_language_model import CausalLanguageModel
 from models.hf.directory import save_hf_directory
 from models.masked_language_model import MaskedLanguageModel
-from models.presets import PRESETS
 from models.sequence_to_sequence import SequenceToSequence
 from pipeline.checkpoints.references import PretrainedModel
 from pipeline.finetune.config import FinetuneConfig
@@ -26,6 +25,7 @@ from pipeline.finetune.starting import initial_network
 from pipeline.finetune.workload import make_workload, scores_directory
 from tests.pipeline.finetune.conftest import MODEL, make_checkpoint
 from tests.pipeline.finetune.launched_run import make_inputs
+from tests.published_networks import PRESETS
 
 BERT = dataclasses.replace(MODEL, num_segments=2, norm_eps=1e-12)
 GPT2 = dataclasses.replace(MODEL, network="decoder", norm="pre", embedding_norm=False, activation="gelu_tanh")

@@ -1,7 +1,4 @@
-"""The sizes that the papers published, by name.
-
-`configs/models/NAME.yaml` holds the same as text that a run can change.
-"""
+"""The sizes that the papers published, by name; `configs/models/` offers those that people train."""
 
 from __future__ import annotations
 
