@@ -22,12 +22,11 @@ from typing import Any
 
 import orjson
 import xxhash
-from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from cluster import logs
 from cluster.artefacts.confined import confined_name
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StoreError
+from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StoreError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -38,8 +37,9 @@ from cluster.artefacts.manifest import (
 )
 from cluster.artefacts.places import Place, as_place, inner, outer
 from cluster.artefacts.private import cache_directory
-from cluster.artefacts.remote import Remote
+from cluster.artefacts.remote import Remote, remove_leftovers
 from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.sizes import parse_size, shown_size
 from cluster.artefacts.storage import find_damage, is_committed, storage_errors
 from cluster.progress import transfer
 
@@ -116,6 +116,7 @@ def local_copy(
     with storage_errors(own), _locked(own / _WORK, place):
         if stale := _stale(copy, manifest, entries, verify=verify):
             _fetch(remote, own, copy, manifest, stale)
+        copy.mkdir(parents=True, exist_ok=True)
         if only is None and _content(copy / MANIFEST_NAME) != data:
             write_durably(copy / MANIFEST_NAME, data)
         _hold(own / _USERS)
@@ -188,8 +189,10 @@ def _content(path: Path) -> bytes | None:
 
 
 def _origin(own: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        return orjson.loads((own / _ORIGIN).read_bytes())
+    """What `_make_room` wrote; nothing where that is gone or damaged."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        found = orjson.loads((own / _ORIGIN).read_bytes())
+        return {"uri": str(found["uri"]), "size_bytes": max(0, int(found["size_bytes"]))}
     return {}
 
 
@@ -213,9 +216,7 @@ def _fetch(remote: Remote, own: Path, copy: Path, manifest: Manifest, entries: S
         entry.size_bytes for entry in manifest.files if entry.path in present or entry.path in needed
     )
     _make_room(own, remote.uri, size_bytes)
-    copy.mkdir(parents=True, exist_ok=True)
-    for leftover in copy.rglob(".*.tmp"):
-        leftover.unlink()
+    remove_leftovers(copy)
     with transfer(f"fetch {without_credentials(remote.uri)}", sum(needed.values())) as tell:
         damages = [damage for damage in remote.download("", entries, copy, tell) if damage is not None]
     if damages:
@@ -240,17 +241,18 @@ def _make_room(own: Path, uri: str, size_bytes: int) -> None:
         copies = sorted((one for one in own.parent.iterdir() if one.is_dir()), key=_last_use)
         on_disk = {one: _bytes_in(one) for one in copies}
         # Copies that are being fetched will need more than they have.
-        taken = {one: int(_origin(one).get("size_bytes", on_disk[one])) for one in copies if one != own}
+        taken = {one: _origin(one).get("size_bytes", on_disk[one]) for one in copies if one != own}
         limit, reason = _limit(own.parent, sum(on_disk.values()))
         if size_bytes > limit:
-            raise _no_room(uri, size_bytes, f"copies may take {_shown(limit)}, {reason}", own.parent)
+            raise _no_room(uri, size_bytes, f"copies may take {shown_size(limit)}, {reason}", own.parent)
         for other in list(taken):
             if size_bytes + sum(taken.values()) <= limit:
                 break
             if _evict(other):
                 del taken[other]
         if (used := sum(taken.values())) + size_bytes > limit:
-            why = f"copies may take {_shown(limit)}, {reason}, of which processes that run now use {_shown(used)}"
+            in_use = f"of which processes that run now use {shown_size(used)}"
+            why = f"copies may take {shown_size(limit)}, {reason}, {in_use}"
             raise _no_room(uri, size_bytes, why, own.parent)
         facts = {"uri": without_credentials(uri), "size_bytes": size_bytes}
         write_durably(own / _ORIGIN, orjson.dumps(facts))
@@ -269,26 +271,17 @@ def _limit(root: Path, on_disk: int) -> tuple[int, str]:
     disk = shutil.disk_usage(root)
     free = on_disk + disk.free
     chosen = os.environ.get(SIZE_VARIABLE)
-    try:
-        limit = TypeAdapter(ByteSize).validate_python(chosen) if chosen else disk.total // 2
-    except ValidationError:
-        raise ConfigError(
-            f"{SIZE_VARIABLE}={chosen} is no size.", next_step=f"write it as {SIZE_VARIABLE}=500GB or 2TiB"
-        ) from None
+    limit = parse_size(chosen, f"{SIZE_VARIABLE}=") if chosen else disk.total // 2
     reason = f"as {SIZE_VARIABLE} says" if chosen else "half of the file system"
-    return (int(limit), reason) if limit <= free else (free, "which is what is free")
+    return (limit, reason) if limit <= free else (free, "which is what is free")
 
 
 def _no_room(uri: str, size_bytes: int, why: str, root: Path) -> StoreError:
     return StoreError(
-        f"{uri} takes {_shown(size_bytes)}, and there is no room for a copy in {root}: {why}.",
+        f"{uri} takes {shown_size(size_bytes)}, and there is no room for a copy in {root}: {why}.",
         kept="all other copies",
         next_step=f"free disk space, set {SIZE_VARIABLE}, or name a larger file system by CLOZE_CACHE",
     )
-
-
-def _shown(size_bytes: int) -> str:
-    return ByteSize(size_bytes).human_readable()
 
 
 def _last_use(own: Path) -> float:

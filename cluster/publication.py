@@ -30,7 +30,8 @@ from cluster.artefacts.manifest import (
     read_manifest,
     write_durably,
 )
-from cluster.artefacts.remote import TRANSFERS, Remote
+from cluster.artefacts.places import is_web
+from cluster.artefacts.remote import TRANSFERS, Remote, remove_leftovers
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.storage import (
     for_files,
@@ -75,6 +76,11 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
         CorruptArtefactError: the artefact is damaged.
         StoreError: the store refuses, or does not hold what was written.
     """
+    if is_web(uri):
+        raise ConfigError(
+            f"{uri} is on a web server, which is only read.",
+            next_step="name a store, such as s3://bucket/corpus",
+        )
     remote, manifest = Remote.open(uri), read_manifest(directory)
     files, there, sizes = _files_of(directory, manifest), _manifest_at(remote), remote.sizes()
     is_same = there is not None and there.fingerprint == manifest.fingerprint
@@ -131,11 +137,22 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
     is_same = there is not None and there.fingerprint == manifest.fingerprint
     if there is not None and not is_same and not replace:
         raise _in_the_way(str(directory), there, "directory")
+    if (
+        there is None
+        and not replace
+        and (directory.is_file() or (directory.is_dir() and any(directory.iterdir())))
+    ):
+        raise ConfigError(
+            f"{directory} is there, and is no artefact.",
+            kept="it is untouched",
+            next_step="name a directory that is new or empty, or add --replace to move this one aside",
+        )
     target = directory if is_same else staging_directory(directory, manifest.fingerprint)
     missing = [entry for entry in manifest.files if not (target / entry.path).is_file()]
     size_bytes = sum(entry.size_bytes for entry in manifest.files)
     with storage_errors(directory):
         target.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target)
         with transfer(f"pull {without_credentials(uri)}", size_bytes) as tell:
             damages = [one for one in remote.download("", manifest.files, target, tell) if one is not None]
         if damages:

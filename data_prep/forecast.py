@@ -27,6 +27,8 @@ DRIVER_S_PER_TASK = 1.2e-3
 """Processor seconds that the driver spends on a task (`python -m tests.benchmarks control_plane`)."""
 _ONCE = (TOKENIZER, EVALUATION)
 """What costs the same for any corpus: its input is bounded."""
+_WAITED = 0.5
+"""Share of their time that tasks wait for storage at most, on machines that do nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ def forecast(
         num_shards,
         count_partitions(round(scale * manifests[DOCUMENTS].stats["rows"])),
     )
-    steps = tuple(_step(directory, growth, cpus) for directory in _logged(measured))
+    logged = tuple(_logged(measured))
+    steps = tuple(_step(directory, growth, cpus) for directory in logged)
     return Forecast(
         config.name,
         nodes,
@@ -121,7 +124,7 @@ def forecast(
         source_bytes,
         measured_bytes,
         steps,
-        tuple(_differences(config, manifests, measured, scale)),
+        (*_differences(config, manifests, measured, scale), *_waits(logged)),
     )
 
 
@@ -206,6 +209,17 @@ def _differences(
         yield f"{measured / WORK} is gone: the steps that lay there are not counted"
     if scale > 1000:
         yield f"the sources are {scale:,.0f} times those that were measured: measure a larger sample"
+
+
+def _waits(logged: Sequence[Path]) -> Iterator[str]:
+    """Whether the measured tasks waited for processors or for storage, which makes the forecast too long."""
+    logs = [summarize_log(directory) for directory in logged]
+    worked, took = (sum(log[key] for log in logs) for key in ("processor_seconds", "seconds"))
+    if took - worked > _WAITED * took:
+        yield (
+            f"the measured tasks worked for {worked / took:.0%} of their time: the machine was busy, or its storage"
+            " slow; measure where nothing else runs, or expect fewer hours"
+        )
 
 
 def _told(value: Any) -> str:

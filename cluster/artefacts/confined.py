@@ -17,6 +17,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 """Matches most names of files, about which there is nothing to ask."""
 _LONGEST_BYTES = 255
 """Limit on one part of a name; common file systems take no longer ones."""
+_LONGEST_NAME_BYTES = 1024
+"""Limit on a whole name, as for the keys of S3; file systems take paths of 4096 bytes."""
 
 
 def confined_name(name: str) -> str:
@@ -32,7 +34,8 @@ def confined_name(name: str) -> str:
         "has a backslash": "\\" in name,
         "begins with a drive": _DRIVE.match(name) is not None,
         "has characters that are not printable": not name.isprintable(),
-        "is too long": any(len(part.encode(errors="replace")) > _LONGEST_BYTES for part in name.split("/")),
+        "is too long": len(name.encode(errors="replace")) > _LONGEST_NAME_BYTES
+        or any(len(part.encode(errors="replace")) > _LONGEST_BYTES for part in name.split("/")),
     }
     if found := [reason for reason, applies in reasons.items() if applies]:
         raise ValueError(f"{name[:200]!r} is not the name of a file inside the artefact: it {found[0]}")

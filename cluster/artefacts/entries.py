@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_serializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, model_serializer
 from pydantic.dataclasses import dataclass
 
 from cluster.artefacts.confined import confined_name, inside
@@ -21,7 +21,7 @@ class FileEntry:
 
     path: Annotated[str, AfterValidator(confined_name)]
     """Relative to the artefact's directory, with forward slashes; never leads out of it."""
-    size_bytes: int
+    size_bytes: NonNegativeInt
     xxh3_128: str
     rows: int | None = None
     tokens: int | None = None

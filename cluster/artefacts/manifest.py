@@ -92,6 +92,13 @@ class Manifest(_Frozen):
     signature: Signature | None = None
     """Of all the above; None in an unsigned manifest."""
 
+    @field_validator("kind")
+    @classmethod
+    def _kind_is_printable(cls, kind: str) -> str:
+        if not kind.isprintable():
+            raise ValueError("it has characters that are not printable")
+        return kind
+
     @field_validator("files")
     @classmethod
     def _names_are_distinct(cls, files: tuple[FileEntry, ...]) -> tuple[FileEntry, ...]:

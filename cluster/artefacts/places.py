@@ -13,12 +13,16 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
 from cluster.artefacts.credentials import require_no_credentials
+from cluster.artefacts.errors import ConfigError
 
 Place = Path | str
 """A directory, or the URI of one."""
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _FOLDED = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
 """A URI as pathlib leaves it."""
+_NAMELESS = re.compile(r"(?!(file|local|memory|hdfs)://).*://(/.*)?|.*://", re.DOTALL)
+"""A URI without a bucket or a host. Stores that need neither begin with a path."""
+_WEB = ("http://", "https://")
 
 
 def is_uri(text: str) -> bool:
@@ -26,10 +30,21 @@ def is_uri(text: str) -> bool:
     return _URI.match(text) is not None
 
 
+def is_web(uri: str) -> bool:
+    """Whether a URI is on a web server, which is only read, and has no listings."""
+    return uri.startswith(_WEB)
+
+
 def as_place(text: Place) -> Place:
-    """The place that a text names; `file://` URIs are directories."""
+    """The place that a text names; `file://` URIs are directories.
+
+    Raises:
+        ConfigError: it is a URI without a bucket.
+    """
     if isinstance(text, Path) or not is_uri(text):
         return Path(text)
+    if _NAMELESS.fullmatch(text):
+        raise ConfigError(f"{text} names no bucket; write it like s3://bucket/corpus")
     return Path(text.removeprefix("file://")) if text.startswith("file://") else text.rstrip("/")
 
 
@@ -63,6 +78,10 @@ def _require_uri(value: str) -> str:
     if isinstance(place, Path):
         raise ValueError(
             "must be a URI, such as s3://bucket/corpus; files are copied to a directory by `cp -r`"
+        )
+    if is_web(place):
+        raise ValueError(
+            "must be a store that can be written to, such as s3://bucket/corpus; this is a web server"
         )
     return place
 

@@ -29,6 +29,7 @@ from cluster.artefacts.confined import place_inside
 from cluster.artefacts.credentials import message_without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError, StoreError
 from cluster.artefacts.manifest import FileEntry
+from cluster.artefacts.places import is_web
 from cluster.artefacts.storage import Damage, difference, storage_errors
 
 Result = TypeVar("Result")
@@ -55,7 +56,9 @@ _LASTING = (
 )
 """Errors that another attempt would not cure."""
 _LASTING_NUMBERS = frozenset({errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENAMETOOLONG, errno.ENOSPC})
-_LASTING_NAMES = frozenset({"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"})
+_LASTING_NAMES = frozenset(
+    {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError"}
+)
 """Of botocore, which is not imported here."""
 _BLOCK_BYTES = 1 << 24
 """Size of a read, which is repeated as a whole."""
@@ -63,7 +66,6 @@ _READ_AHEAD_BYTES = 1 << 26
 TRANSFERS = 8
 """Files that are transferred at a time."""
 _DELETIONS = 8
-_WEB = ("http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Remote:
     @property
     def lists(self) -> bool:
         """Whether there are listings, and reads of parts of files; web servers need not have either."""
-        return not self.uri.startswith(_WEB)
+        return not is_web(self.uri)
 
     def names(self, directory: str = "") -> list[str]:
         """Names of the entries of a directory, without its own name; none if there is no such directory."""
@@ -109,9 +111,13 @@ class Remote:
         return [path.rstrip("/").rpartition("/")[2] for path in found]
 
     def sizes(self, directory: str = "") -> dict[str, int]:
-        """Bytes of every file below a directory, by its name relative to that directory."""
+        """Bytes of every file below a directory, by its name relative to that directory; none if there is no such
+        directory, or no such bucket."""
         prefix = f"{self._path(directory)}/"
-        found = self._do("read", directory, lambda path: self.filesystem.find(path, detail=True))
+        try:
+            found = self._do("read", directory, lambda path: self.filesystem.find(path, detail=True))
+        except FileNotFoundError:
+            return {}
         return {path.removeprefix(prefix): int(facts["size"]) for path, facts in found.items()}
 
     def exists(self, name: str) -> bool:
@@ -269,6 +275,12 @@ class Remote:
             ) from error
 
 
+def remove_leftovers(directory: Path) -> None:
+    """Delete what killed downloads left in a directory, to which no other process may download now."""
+    for leftover in directory.rglob(".*.tmp"):
+        leftover.unlink()
+
+
 def _lasts(error: Exception) -> bool:
     """Whether another attempt would end with the same error."""
     number = error.errno if isinstance(error, OSError) else None
@@ -297,14 +309,21 @@ def _write(blocks: Iterator[bytes], entry: FileEntry, copy: Path) -> Damage | No
     digests: list[tuple[str, Any, str]] = [("xxh3_128", xxhash.xxh3_128(), entry.xxh3_128)]
     if entry.sha256 is not None:
         digests.append(("SHA-256", hashlib.sha256(), entry.sha256))
+    size_bytes = 0
     try:
         with copy.open("wb") as stream:
             for block in blocks:
+                size_bytes += len(block)
+                if size_bytes > entry.size_bytes:
+                    # Room was made for the bytes of the manifest, and no more may be taken.
+                    return Damage(entry.path, f"more than {entry.size_bytes} bytes")
                 for _, digest, _ in digests:
                     digest.update(block)
                 stream.write(block)
     except FileNotFoundError:
         return Damage(entry.path, "missing")
+    if size_bytes < entry.size_bytes:
+        return Damage(entry.path, f"{size_bytes} bytes instead of {entry.size_bytes}")
     for name, digest, wanted in digests:
         if (found := digest.hexdigest()) != wanted:
             return Damage(entry.path, f"{name} is {found} instead of {wanted}")

@@ -62,16 +62,14 @@ def plan_data(
 
 
 def _bytes(size: str) -> int:
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
     from cluster.artefacts.errors import ConfigError
+    from cluster.artefacts.sizes import parse_size
 
-    try:
-        return max(1, TypeAdapter(ByteSize).validate_python(size))
-    except ValidationError:
-        raise ConfigError(
-            f"--size {size} is no size.", next_step="write it like 85TB, 600GB or 512MiB"
-        ) from None
+    if found := parse_size(size, "--size "):
+        return found
+    raise ConfigError(
+        f"--size {size}: sources of no bytes take nothing.", next_step="give the size of the sources"
+    )
 
 
 def _show(found: Forecast) -> None:

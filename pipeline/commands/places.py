@@ -125,6 +125,7 @@ def pull(
     The same command continues after a kill, and fetches damaged files again. A preparation that is pulled is confirmed
     by `cloze data prepare`, as where it was made.
     """
+    from cluster.artefacts.confined import place_inside
     from cluster.artefacts.lease import exclusive
     from cluster.artefacts.storage import storage_errors
     from cluster.publication import find_published
@@ -132,12 +133,16 @@ def pull(
 
     source = _uri(uri)
     names = find_published(source)
-    holder = directory if names != [""] else directory.absolute().parent
+    # The parent of `.` has no name, and a link would be replaced instead of what it leads to.
+    directory = directory.resolve()
+    targets = [place_inside(directory, name) if name else directory for name in names]
+    holder = directory if names != [""] else directory.parent
     with storage_errors(holder):
         holder.mkdir(parents=True, exist_ok=True)
     with exclusive(holder, "`cloze pull`"):
         found = [
-            pull_one(f"{source}/{name}".rstrip("/"), directory / name, replace=replace) for name in names
+            pull_one(f"{source}/{name}".rstrip("/"), target, replace=replace)
+            for name, target in zip(names, targets, strict=True)
         ]
     _show(found, as_json)
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +17,7 @@ import orjson
 import pytest
 import s3fs
 
+from cluster.artefacts import remote
 from cluster.artefacts.errors import (
     ConfigError,
     CorruptArtefactError,
@@ -23,7 +25,8 @@ from cluster.artefacts.errors import (
     StorageError,
     UntrustedArtefactError,
 )
-from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, make_manifest, manifest_bytes
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, make_manifest, manifest_bytes, parse_manifest
+from cluster.artefacts.places import as_place
 from cluster.artefacts.signatures import TRUST_VARIABLE, make_keys
 from cluster.artefacts.storage import commit, open_artefact, staging_directory
 from cluster.copies import (
@@ -35,7 +38,7 @@ from cluster.copies import (
     local_copy,
     place_of,
 )
-from cluster.publication import push
+from cluster.publication import pull, push
 from tests.object_store import Proxy, Request, flip_byte
 
 FILES = {"a.bin": b"a" * 3000, "inner/b.bin": b"b" * 2000}
@@ -45,6 +48,7 @@ SIZE_BYTES = 5000
 def make(directory: Path, files: dict[str, bytes] = FILES, kind: str = "tokens") -> Path:
     """Commit an artefact."""
     staging = staging_directory(directory, "made-by-a-test")
+    staging.mkdir(parents=True)
     for name, data in files.items():
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
         (staging / name).write_bytes(data)
@@ -194,9 +198,11 @@ def test_artefact_that_is_larger_than_the_cache_is_refused_with_both_sizes(
         local_copy(uri)
     assert "CLOZE_CACHE" in caught.value.next_step
     assert proxy.count("GET", "a.bin") == 0
-    monkeypatch.setenv(SIZE_VARIABLE, "much")
-    with pytest.raises(ConfigError, match="CLOZE_CACHE_BYTES=much is no size"):
-        local_copy(uri)
+    for wrong in ("much", "1,000GB", "10%"):
+        monkeypatch.setenv(SIZE_VARIABLE, wrong)
+        with pytest.raises(ConfigError, match=f"CLOZE_CACHE_BYTES={wrong} is no size") as refused:
+            local_copy(uri)
+        assert "CLOZE_CACHE_BYTES=600GB" in refused.value.next_step
 
 
 def test_copies_never_take_more_than_is_free(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -207,6 +213,70 @@ def test_copies_never_take_more_than_is_free(uri: str, tmp_path: Path, monkeypat
     monkeypatch.setenv(SIZE_VARIABLE, "9000PB")
     with pytest.raises(StorageError, match=r"takes 1\.0EiB, .* which is what is free"):
         local_copy(uri)
+
+
+def test_object_that_is_larger_than_its_manifest_says_takes_no_more_room(uri: str, tmp_path: Path):
+    push(make(tmp_path / "tokens"), uri)
+    s3fs.S3FileSystem().pipe_file(f"{uri}/a.bin", b"a" * 40_000_000)
+    written: list[int] = []
+    fetched = remote.Remote._blocks
+
+    def counted(self: remote.Remote, name: str) -> Iterator[bytes]:
+        for block in fetched(self, name):
+            written.append(len(block))
+            yield block
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(remote.Remote, "_blocks", counted)
+        with pytest.raises(CorruptArtefactError, match=r"a\.bin: more than 3000 bytes"):
+            local_copy(uri)
+    assert sum(written) < 20_000_000
+    s3fs.S3FileSystem().pipe_file(f"{uri}/a.bin", b"a" * 10)
+    with pytest.raises(CorruptArtefactError, match=r"a\.bin: 10 bytes instead of 3000"):
+        local_copy(uri)
+
+
+@pytest.mark.parametrize("fields", [{"size_bytes": -(1 << 60)}, {"path": "/".join(["a" * 200] * 30)}])
+def test_manifest_with_impossible_files_is_refused(uri: str, tmp_path: Path, fields: dict[str, Any]):
+    directory = make(tmp_path / "tokens")
+    push(directory, uri)
+    plain = orjson.loads((directory / MANIFEST_NAME).read_bytes())
+    plain.pop("checksum")
+    plain["files"][0] |= fields
+    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", orjson.dumps(plain))
+    for read in (local_copy, lambda place: pull(place, tmp_path / "back")):
+        with pytest.raises(CorruptArtefactError, match="is not a manifest"):
+            read(uri)
+
+
+def test_manifest_whose_kind_would_control_a_terminal_is_refused():
+    manifest = make_manifest("tokens", config={}, inputs=[], files=[], stats={})
+    data = manifest_bytes(manifest.model_copy(update={"kind": "tokens\x1b[2J"}))
+    with pytest.raises(CorruptArtefactError, match="not printable"):
+        parse_manifest(data, "manifest.json")
+
+
+def test_artefact_without_files_is_copied(uri: str, tmp_path: Path):
+    push(make(tmp_path / "nothing", {}), uri)
+    assert open_artefact(local_copy(uri)).files == ()
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"[]", b'{"uri": "s3://x"}', b'{"uri": "s3://x", "size_bytes": "much"}', b"\xff"]
+)
+def test_damaged_note_of_a_copy_stops_no_other(uri: str, tmp_path: Path, damaged: bytes):
+    for name in ("one", "two"):
+        push(make(tmp_path / name, {"data": name.encode()}), f"{uri}/{name}")
+    copy = local_copy(f"{uri}/one")
+    (copy.parent / "origin.json").write_bytes(damaged)
+    open_artefact(local_copy(f"{uri}/two"))
+    assert place_of(copy) == str(copy)
+
+
+@pytest.mark.parametrize("place", ["s3://", "s3:///", "s3:///corpus/tokens", "gs:///corpus", "memory://"])
+def test_uri_without_a_bucket_is_no_path_either(place: str):
+    with pytest.raises(ConfigError, match=r"names no bucket; write it like s3://bucket/corpus"):
+        as_place(place)
 
 
 def test_places_without_an_artefact_and_other_kinds_are_refused_before_anything_is_fetched(

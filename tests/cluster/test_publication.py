@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 import s3fs
+from pydantic import TypeAdapter
+from typer.testing import CliRunner
 
 from cluster.artefacts import remote
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StorageError
-from cluster.artefacts.manifest import MANIFEST_NAME
+from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest
+from cluster.artefacts.places import UriSetting
 from cluster.artefacts.remote import Remote
-from cluster.artefacts.storage import open_artefact
+from cluster.artefacts.storage import open_artefact, staging_directory
 from cluster.copies import is_there, local_copy, manifest_at
 from cluster.publication import find_published, pull, push
+from pipeline.commands.verbs import app
 from tests.cluster.test_copies import FILES, SIZE_BYTES, make
 from tests.object_store import Proxy, Request, flip_byte, objects
 
@@ -121,6 +125,72 @@ def test_another_artefact_is_replaced_only_when_that_is_wanted_and_equal_files_s
         pull(uri, artefact)
     pull(uri, artefact, replace=True)
     assert files_of(artefact) == files_of(tmp_path / "back") == files_of(other)
+
+
+def test_pull_leaves_other_files_of_the_directory_alone(uri: str, tmp_path: Path, artefact: Path):
+    push(artefact, uri)
+    home = tmp_path / "home"
+    home.mkdir()
+    pull(uri, home)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is there, and is no artefact") as caught:
+        pull(uri, tmp_path / "other")
+    assert "--replace" in caught.value.next_step
+    assert files_of(tmp_path / "other") == {"notes.txt": b"mine"}
+    pull(uri, tmp_path / "other", replace=True)
+    assert files_of(tmp_path / "other.uncommitted") == {"notes.txt": b"mine"}
+    assert files_of(tmp_path / "other") == files_of(artefact) == files_of(home)
+
+
+def test_names_in_the_store_lead_no_pull_out_of_its_directory(uri: str, tmp_path: Path, artefact: Path):
+    push(artefact, f"{uri}/tokens")
+    for name in ("../../outside", f"/{tmp_path}/outside"):
+        for file, data in files_of(artefact).items():
+            Remote.open(uri).write(f"{name}/{file}", data)
+        done = CliRunner().invoke(app, ["pull", uri, str(tmp_path / "deep" / "back")])
+        assert isinstance(done.exception, CorruptArtefactError)
+        assert "not the name of a file inside the artefact" in done.exception.problem
+        assert {path.name for path in tmp_path.iterdir()} == {"made"}
+        Remote.open(uri).remove([f"{name}/{file}" for file in files_of(artefact)])
+
+
+def test_pull_into_the_working_directory_and_through_a_link(
+    uri: str, tmp_path: Path, artefact: Path, monkeypatch: pytest.MonkeyPatch
+):
+    push(artefact, uri)
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    monkeypatch.chdir(tmp_path / "here")
+    for target in (".", "../link"):
+        done = CliRunner().invoke(app, ["pull", uri, target])
+        assert done.exit_code == 0, (done.output, done.exception)
+    assert files_of(tmp_path / "here") == files_of(tmp_path / "there") == files_of(artefact)
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_what_a_killed_pull_left_is_not_kept(uri: str, tmp_path: Path, artefact: Path):
+    push(artefact, uri)
+    staging = staging_directory(tmp_path / "back", read_manifest(artefact).fingerprint)
+    (staging / "inner").mkdir(parents=True)
+    for name in (".a.bin.0a1b.tmp", "inner/.b.bin.0a1b.tmp"):
+        (staging / name).write_bytes(b"half")
+    pull(uri, tmp_path / "back")
+    assert files_of(tmp_path / "back") == files_of(artefact)
+
+
+def test_buckets_that_do_not_exist_and_web_servers_are_named(server: str, tmp_path: Path, artefact: Path):
+    with pytest.raises(MissingInputError, match="no artefact at s3://no-such-bucket/corpus"):
+        find_published("s3://no-such-bucket/corpus")
+    with pytest.raises(
+        StorageError, match=r"Cannot write s3://no-such-bucket/corpus/.*bucket does not exist"
+    ):
+        push(artefact, "s3://no-such-bucket/corpus")
+    with pytest.raises(ConfigError, match="is on a web server, which is only read"):
+        push(artefact, f"{server}/corpus")
+    with pytest.raises(ValueError, match="must be a store that can be written to"):
+        TypeAdapter(UriSetting).validate_python(f"{server}/corpus")
 
 
 def test_damaged_artefact_is_not_pushed(uri: str, artefact: Path):
