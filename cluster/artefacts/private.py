@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cluster.artefacts.errors import StorageError
@@ -32,9 +32,26 @@ _FALLBACK = Path("/tmp")
 
 
 def cache_directory() -> Path:
-    """Directory for copies of remote files: CLOZE_CACHE, else ~/.cache/cloze, else one for temporary files."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen) if chosen else private_cache()
+    """Directory for copies of remote files: CLOZE_CACHE, else ~/.cache/cloze, else one for temporary files. Where other
+    users can write to CLOZE_CACHE, as on a disk that all share, it is this user's own directory in it.
+
+    Raises:
+        StorageError: that directory belongs to another user, or cannot be made.
+    """
+    if not (chosen := os.environ.get(CACHE_VARIABLE)):
+        return private_cache()
+    directory = Path(chosen)
+    with suppress(OSError):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _others_write(directory):
+        return directory
+    own = directory / f"cloze-{os.getuid()}"
+    if not _make_private(own, links=False):
+        raise StorageError(
+            f"Other users can write to {directory}, and {own} cannot be made, or belongs to one of them.",
+            next_step=f"name a directory of this user by {CACHE_VARIABLE}",
+        )
+    return own
 
 
 def private_cache() -> Path:
@@ -158,6 +175,15 @@ def _remove_unless_in_use(directory: Path) -> None:
 def _room(path: Path) -> int:
     """Bytes left for names below `path` in the path of Ray's directory."""
     return SOCKET_PATH_BYTES - _BELOW - len(os.fsencode(path))
+
+
+def _others_write(directory: Path) -> bool:
+    """Whether another user can write to a directory; False where there is none."""
+    try:
+        found = directory.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and (found.st_uid != os.getuid() or bool(found.st_mode & 0o022))
 
 
 def _make_private(directory: Path, *, links: bool) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.artefacts.private import private_cache
+from cluster.artefacts.errors import StorageError
+from cluster.artefacts.private import cache_directory, private_cache
 
 
 @pytest.fixture
@@ -58,3 +59,21 @@ def test_a_directory_of_another_user_is_never_used(places: tuple[Path, Path]) ->
         place.mkdir(parents=True)
         os.chown(place, 4321, 4321)
     assert private_cache() not in places
+
+
+def test_in_a_directory_that_others_write_to_the_cache_is_a_private_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, mine = tmp_path / "shared", tmp_path / "shared" / f"cloze-{os.getuid()}"
+    monkeypatch.setenv("CLOZE_CACHE", str(shared))
+    assert cache_directory() == shared
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o700
+    shared.chmod(0o777)
+    assert cache_directory() == mine
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o700
+    mine.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    mine.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="belongs to one of them") as caught:
+        cache_directory()
+    assert "CLOZE_CACHE" in caught.value.next_step

@@ -251,6 +251,19 @@ def test_any_line_of_text_reaches_pods_and_scripts_unchanged(text: str):
     assert shell.stdout.decode() == f"--env=TEXT={text}"
 
 
+def test_copies_of_stores_lie_on_the_disk_of_their_node_and_fit_it():
+    specs = [pod["spec"] for pod in pods(kuberay("workers.scratch_gib=100", "head.scratch_gib=7"))]
+    named = {pod["containers"][0]["name"]: pod for pod in specs}
+    for name, bound, room in (("ray-head", "3584MiB", "7Gi"), ("ray-worker", "51200MiB", "100Gi")):
+        pod = named[name]
+        values = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+        assert values["CLOZE_CACHE_BYTES"] == bound
+        assert {"name": "scratch", "emptyDir": {"sizeLimit": room}} in pod["volumes"]
+    for kind in ("ssh", "slurm"):
+        for overrides, place in ((("scratch=/nvme",), "/nvme"), (("env={CLOZE_CACHE: /own}",), "/own")):
+            assert load_template(kind, overrides).values()["env"]["CLOZE_CACHE"] == place
+
+
 def with_variable(kind: str, text: str) -> ClusterTemplate:
     template = load_template(kind, ("tracking.enabled=false",) if kind == "kuberay" else ())
     return type(template).model_validate({**template.model_dump(), "env": {"TEXT": text}})

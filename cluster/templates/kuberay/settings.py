@@ -39,7 +39,13 @@ class Machine(Settings):
     shm_gib: int = Field(default=2, ge=1)
     """Size of /dev/shm in GiB: Ray's object store and the exchanges between workers of a pod."""
     scratch_gib: int = Field(default=20, ge=1)
-    """Local disk in GiB for Ray's session, logs and compiled operators."""
+    """Local disk in GiB for Ray's session, logs and compiled operators, and up to half of it for the cache of what lies
+    in stores. A pod that takes more is evicted."""
+
+    @property
+    def cache(self) -> dict[str, str]:
+        """The bound of the cache: half of what the pod may use, where it would be half of the node's disk."""
+        return {"CLOZE_CACHE_BYTES": f"{self.scratch_gib * 512}MiB"}
 
 
 class Workers(Machine):
@@ -184,8 +190,8 @@ class KubeRay(ClusterTemplate):
             "instance": names,
             "labels": {part: names | {"app.kubernetes.io/component": part} for part in _PARTS},
             # The head has no GPU, and DeepSpeed would look for one.
-            "head_env": self._environment({"DS_ACCELERATOR": "cpu"}),
-            "worker_env": self._environment(own),
+            "head_env": self._environment({"DS_ACCELERATOR": "cpu"} | self.head.cache),
+            "worker_env": self._environment(own | self.workers.cache),
             "claim": self.storage.claim or f"{self.name}-shared",
             "end_s": self.grace_s + LEAVE_S,
             "node_selector": self._node_selector(),

@@ -17,7 +17,7 @@ class CloudMachine(Settings):
     type: Word
     """Its type, such as `m6i.xlarge` (AWS) or `n2-standard-4` (Google Cloud)."""
     disk_gib: int = Field(default=200, ge=20)
-    """Size in GiB of its disk, which holds the container image, too."""
+    """Size in GiB of its disk, which also holds the container image and the cache of what lies in stores."""
     spot: bool = False
     """Whether it is a spot machine, which the provider may take away."""
 

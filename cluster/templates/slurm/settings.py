@@ -27,7 +27,9 @@ class Slurm(ClusterTemplate):
     shared: AbsolutePath
     """Directory that all nodes share: the verb starts there, and `runs/` is there."""
     scratch: AbsolutePath = Field(default="/tmp", max_length=20)
-    """Directory on each node's own disk, for Ray's session; 20 characters at most, because sockets lie below it."""
+    """Directory on each node's own disk, for Ray's session and the cache of what lies in stores (CLOZE_CACHE), each in
+    a directory that only this user can enter; 20 characters at most, because sockets lie below it. The cache stays
+    after the job, for the next one; CLOZE_CACHE_BYTES of `env` bounds it, else half of the file system."""
     nodes: int = Field(ge=1)
     """Number of nodes."""
     cpus_per_node: int = Field(ge=1)
@@ -60,7 +62,9 @@ class Slurm(ClusterTemplate):
 
     def values(self) -> dict[str, Any]:
         minutes = max(1, round(self.hours * 60))
-        fixed = {"MLFLOW_TRACKING_URI": self.tracking_uri} if self.tracking_uri else {}
+        fixed = {"CLOZE_CACHE": self.scratch}
+        if self.tracking_uri:
+            fixed["MLFLOW_TRACKING_URI"] = self.tracking_uri
         cpu = {} if self.gpus_per_node else {"DS_ACCELERATOR": "cpu"}
         return super().values() | {
             "time": f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00",

@@ -25,7 +25,8 @@ class SshHosts(ClusterTemplate):
     shared: AbsolutePath
     """Directory that all hosts share, for data and runs; it holds the cluster's token, too."""
     scratch: AbsolutePath = Field(default="/tmp", max_length=20)
-    """Directory on each host's own disk, for Ray's session; 20 characters at most, because sockets lie below it."""
+    """Directory on each host's own disk, for Ray's session and the cache of what lies in stores (CLOZE_CACHE), each in
+    a directory that only this user can enter; 20 characters at most, because sockets lie below it."""
     port: int = Field(default=6379, ge=1, le=65535)
     """Port of Ray's head, which all hosts must reach; Ray uses further ports, so hosts must be open to each other."""
     dashboard_port: int = Field(default=8265, ge=1, le=65535)
@@ -50,10 +51,11 @@ class SshHosts(ClusterTemplate):
         return ("start.sh", "stop.sh", "node.sh")
 
     def values(self) -> dict[str, Any]:
+        cpu = {"DS_ACCELERATOR": "cpu"} if self.gpus == 0 else {}
         limits = {"--num-cpus": self.cpus, "--num-gpus": self.gpus}
         return super().values() | {
             "head_host": self.head.rpartition("@")[2],
             "num_hosts": len(self.workers) + 1,
             "limits": [f"{option}={count}" for option, count in limits.items() if count is not None],
-            "env": dict(sorted((({} if self.gpus != 0 else {"DS_ACCELERATOR": "cpu"}) | self.env).items())),
+            "env": dict(sorted(({"CLOZE_CACHE": self.scratch} | cpu | self.env).items())),
         }
