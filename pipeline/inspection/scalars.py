@@ -18,7 +18,7 @@ from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.log.lines import entries_that_count
-from pipeline.runs.log.sender import METRIC_PREFIXES
+from pipeline.runs.log.sender import METRIC_PREFIXES, numbers_of
 
 COLUMNS = ("step", "time_ms", "name", "value")
 """Columns of the table; `time_ms` is milliseconds since 1970."""
@@ -44,15 +44,7 @@ def read_points(run: RunDirectory) -> Iterator[Point]:
     """
     found = False
     for entry in entries_that_count(run):
-        prefix = METRIC_PREFIXES.get(entry["kind"])
-        if prefix is None:
-            continue
-        values = {
-            prefix + name: float(value)
-            for name, value in entry["data"].items()
-            if isinstance(value, int | float)
-        }
-        if values:
+        if entry["kind"] in METRIC_PREFIXES and (values := numbers_of(entry)):
             found = True
             yield Point(entry["step"], int(entry["time_ms"]), values)
     if not found:

@@ -76,7 +76,7 @@ def _predict(network: LanguageModel, text: str, top: int) -> Filling:
     around = sequence_format(network.config, tokenizer.plain)
     inner = tokenizer.encode(tokenizer.with_masks(text)).ids
     ids = [*around.first, *inner, *around.last]
-    require_length(len(ids), network.max_length, "shorten the text")
+    require_length(len(ids), network.max_length)
     places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
     scores = _probabilities(network, ids, places)
     best = scores.topk(min(top, scores.shape[1]))
@@ -137,7 +137,7 @@ def _write(network: LanguageModel, text: str, top: int) -> Filling:
     masks = _sentinels(network, count) if with_sentinels else [tokenizer.mask] * count
     inner = tokenizer.encode(tokenizer.with_masks(text, masks)).ids
     source = [*layout.source.first, *inner, *layout.source.last]
-    require_length(len(source), network.max_length, "shorten the text")
+    require_length(len(source), network.max_length)
     config = GenerationConfig(
         max_new_tokens=min(network.max_length - 1, 16 * count + 8 if with_sentinels else len(source) + 16),
         num_beams=max(top, 4),

@@ -126,7 +126,7 @@ def count_marks(text: str) -> int:
     return len(MARK.findall(text))
 
 
-def require_length(length: int, limit: int, advice: str) -> None:
+def require_length(length: int, limit: int) -> None:
     """
     Raises:
         MismatchError: a sequence is longer than the network's positions.
@@ -134,5 +134,5 @@ def require_length(length: int, limit: int, advice: str) -> None:
     if length > limit:
         raise MismatchError(
             f"The text has {length} tokens with its special tokens, and the network takes {limit}.",
-            next_step=advice,
+            next_step="shorten the text",
         )

@@ -71,7 +71,7 @@ def write(
         raise ConfigError(
             "There is no text to continue.", next_step="give one word at least: cloze generate TEXT"
         )
-    require_length(len(ids) + is_decoder, network.max_length, "shorten the text")
+    require_length(len(ids) + is_decoder, network.max_length)
     room = network.max_length - (len(ids) if is_decoder else 1)
     limit = settings.max_new_tokens or min(DEFAULT_NEW_TOKENS, room)
     if limit > room:

@@ -57,7 +57,7 @@ class MultircConfig(SuperGlueTaskConfig, ClassificationTaskConfig):
     def measure(self, examples: Sequence[Example], outputs: np.ndarray) -> dict[str, float]:
         """F1 of right answers over all answers (F1a), and the share of the questions all of whose answers are judged
         rightly (EM)."""
-        from pipeline.finetune.metrics.f1 import f1
+        from pipeline.finetune.metrics import f1
 
         labels, predicted = np.array([each.label for each in examples]), self.predictions(outputs)
         _, question = np.unique([each.group for each in examples], return_inverse=True)

@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,7 @@ def say_goodbye(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
 
 def unsent_bytes(run: RunDirectory) -> int:
     """Bytes of the log that MLflow has not got."""
-    return log_size(run) - _sent(run)
+    return log_size(run) - read_offset(run.log_sent)
 
 
 def send_from_start(run: RunDirectory) -> None:
@@ -175,7 +175,7 @@ class _Sending:
         self._client, self._run = client, run
         self._run_id, self._model_name = run_id, model_name
         self._pending: list[Any] = []
-        self._done = _sent(run)
+        self._done = read_offset(run.log_sent)
         """Offset behind the last entry that was read; it is sent or pending."""
 
     def send(self) -> None:
@@ -280,8 +280,8 @@ def _roll_back(client: Any, run_id: str, model_name: str, entry: Mapping[str, An
 _ACTIONS = {LogKind.CHECKPOINT: _register, LogKind.FORGET: _forget, LogKind.ROLLED_BACK: _roll_back}
 
 
-def _sent(run: RunDirectory) -> int:
-    path = run.log_sent
+def read_offset(path: Path) -> int:
+    """Bytes of the log that were sent; 0 without a file that remembers them."""
     return int(path.read_text()) if path.exists() else 0
 
 
@@ -332,15 +332,16 @@ def main() -> None:
     for name in ("--run-id", "--model-name"):
         parser.add_argument(name, required=True)
     arguments = parser.parse_args()
+    run, uri = RunDirectory(arguments.directory), os.environ["MLFLOW_TRACKING_URI"]
+    speak_last(lambda: keep_sending(run, uri=uri, run_id=arguments.run_id, model_name=arguments.model_name))
+
+
+def speak_last(keep_sending: Callable[[], str]) -> None:
+    """Send, behind processes that train; print nothing but why something stays unsent."""
     with contextlib.suppress(OSError):
         os.nice(10)
     with contextlib.redirect_stdout(sys.stderr):
-        reason = keep_sending(
-            RunDirectory(arguments.directory),
-            uri=os.environ["MLFLOW_TRACKING_URI"],
-            run_id=arguments.run_id,
-            model_name=arguments.model_name,
-        )
+        reason = keep_sending()
     with contextlib.suppress(OSError):
         sys.stdout.write(reason[:1000])
         sys.stdout.flush()

@@ -8,8 +8,6 @@ run's directory first, from where `wandb sync` sends the rest after a failure.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +23,9 @@ from pipeline.runs.log.sender import (
     environment_beside,
     last_word,
     numbers_of,
+    read_offset,
     say_goodbye,
+    speak_last,
     start_beside,
 )
 from pipeline.runs.state import made_last_step
@@ -50,7 +50,7 @@ class WandbSender:
     def close(self, timeout_s: float = 30.0) -> str:
         """Hand over the rest of the log, for at most `timeout_s`. Returns why entries are left, or an empty string."""
         output = b"" if self._process is None else say_goodbye(self._process, timeout_s)
-        if _sent(self._run) >= log_size(self._run) and not output:
+        if read_offset(self._run.wandb_sent) >= log_size(self._run) and not output:
             return ""
         reason = output.decode(errors="replace").strip() or self._problem or f"see {self._run.wandb_errors}"
         return f"Weights & Biases did not take everything ({reason})"
@@ -63,7 +63,7 @@ class _Copying:
         config, info = run.config(), run.info
         assert config.wandb is not None, "the process is started only where it is asked for"
         self._run = run
-        self._done = _sent(run)
+        self._done = read_offset(run.wandb_sent)
         self._copy = WandbRun(
             config.wandb,
             run_id=info.run_id or info.name,
@@ -91,14 +91,8 @@ def main() -> None:
     """Copy until standard input ends, and then the rest."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("directory", type=Path)
-    arguments = parser.parse_args()
-    with contextlib.suppress(OSError):
-        os.nice(10)
-    with contextlib.redirect_stdout(sys.stderr):
-        reason = keep_copying(RunDirectory(arguments.directory))
-    with contextlib.suppress(OSError):
-        sys.stdout.write(reason[:1000])
-        sys.stdout.flush()
+    run = RunDirectory(parser.parse_args().directory)
+    speak_last(lambda: keep_copying(run))
 
 
 def keep_copying(run: RunDirectory) -> str:
@@ -120,11 +114,6 @@ def keep_copying(run: RunDirectory) -> str:
             failures, reason = failures + 1, told_by_client(error)
         if word is not None:
             return reason
-
-
-def _sent(run: RunDirectory) -> int:
-    path = run.wandb_sent
-    return int(path.read_text()) if path.exists() else 0
 
 
 if __name__ == "__main__":
