@@ -17,13 +17,13 @@ from pipeline.samples.epochs.prefetch import EpochPrefetch
 from pipeline.samples.mixture import SCHEDULE_PERIOD, Mixture, Split, StoreShare
 from pipeline.samples.packed import Packed, Special
 from pipeline.samples.parts import Cutter, IndexMaker, Part
-from pipeline.samples.reader import sentence_positions, write_rows
+from pipeline.samples.reader import read_rows, sentence_positions, span_of
 from pipeline.samples.reading import PAIR_FORMATS, Format, Relation
 from pipeline.samples.rows import EpochIndex, Slice, slices_of_row
 from pipeline.samples.text import find_documents, find_source_numbers
 from pipeline.samples.token_sources import TokenSources, find_sources, number_sources
 
-_PART_SHIFT = np.uint64(48)
+_PART_SHIFT = 48
 """A sample's id holds its part of the mixture in the bits above and its row in the bits below."""
 
 _LOOKED_THROUGH = 1 << 18
@@ -153,25 +153,29 @@ class TokenDataset:
 
     def batch(self, samples: Sequence[int] | np.ndarray) -> Packed:
         """The samples with the given numbers, packed."""
-        parts, epochs, indices = self._find(np.asarray(samples, dtype=np.int64))
-        count, length = len(parts), self.sequence_length
+        wanted = np.asarray(samples, dtype=np.int64)
+        count, length = len(wanted), self.sequence_length
         input_ids = np.empty((count, length), dtype=np.int64)
         segment_ids = np.zeros((count, length) if self._pairs else (0, 0), dtype=np.uint8)
-        labels = np.empty(count if self._pairs else 0, dtype=np.int64)
-        rows = np.empty(count, dtype=np.int64)
+        places_of, ids, epochs, labels, langs = [], [], [], [], []
         begins, sentences, sources = [], [], []
         special = (self.special.bos, self.special.eos, self.special.pad)
-        for part, epoch, places in _groups(parts, epochs):
-            if 2 * int(indices[places].max()) >= self._num_rows[part]:
+        for part, epoch, places, indices in self._groups(wanted):
+            if 2 * int(indices[-1]) >= self._parts[part].num_rows:
                 self._epochs.begin(part, epoch + 1)
-            rows[places], slices, pair_labels = self._epochs.get(part, epoch).look_up(indices[places])
+            rows, slices, pair_labels = self._epochs.get(part, epoch).look_up(indices)
+            places_of.append(places)
+            ids.append(_sample_ids(part, rows))
+            epochs.append(np.full(len(places), epoch, dtype=np.uint64))
             share = self._parts[part].share
             index = self.stores[share].index
-            text = find_documents(index, slices.documents)
-            begins.append(write_rows(text, slices, places, special, input_ids, segment_ids))
+            begins.append(read_rows(index, slices, places, special, input_ids, segment_ids))
             if pair_labels is not None:
-                labels[places] = pair_labels
+                labels.append(pair_labels)
+            if self._with_langs:
+                langs.append(np.full(len(places), self._lang_of_part[part]))
             if self._with_sentence_starts:
+                text = find_documents(index, slices.documents)
                 sentences.append(sentence_positions(text, slices, places, length))
             if self._source_numbers is not None:
                 numbers = find_source_numbers(index, slices.documents, self._source_numbers[share])
@@ -179,37 +183,35 @@ class TokenDataset:
         return Packed(
             input_ids,
             self._boundaries(begins, count),
-            sample_ids=_sample_ids(parts, rows),
-            epochs=epochs.astype(np.uint64),
+            sample_ids=_joined(ids, places_of, np.uint64),
+            epochs=_joined(epochs, places_of, np.uint64),
             sentence_starts=_merged(sentences) if self._with_sentence_starts else None,
             segment_ids=segment_ids if self._pairs else None,
-            pair_labels=labels if self._pairs else None,
-            langs=self._lang_of_part[parts] if self._with_langs else None,
+            pair_labels=_joined(labels, places_of, np.int64) if self._pairs else None,
+            langs=_joined(langs, places_of, np.int64) if self._with_langs else None,
             sources=None if self._source_numbers is None else TokenSources.merge(sources),
         )
 
     def identify(self, samples: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`Packed.sample_ids` and `Packed.epochs` of the samples with the given numbers, without their texts."""
-        parts, epochs, indices = self._find(np.asarray(samples, dtype=np.int64))
-        rows = np.empty(len(parts), dtype=np.int64)
-        for part, epoch, places in _groups(parts, epochs):
-            rows[places] = self._epochs.get(part, epoch).look_up(indices[places]).numbers
-        return _sample_ids(parts, rows), epochs.astype(np.uint64)
+        places_of, ids, epochs = [], [], []
+        for part, epoch, places, indices in self._groups(np.asarray(samples, dtype=np.int64)):
+            places_of.append(places)
+            ids.append(_sample_ids(part, self._epochs.get(part, epoch).look_up(indices).numbers))
+            epochs.append(np.full(len(places), epoch, dtype=np.uint64))
+        return _joined(ids, places_of, np.uint64), _joined(epochs, places_of, np.uint64)
 
     def prepare(self, sample: int) -> None:
         """Begin to make, in threads, the indices of the epochs that `sample` and the next ones lie in."""
-        if len(self._parts) == 1:
-            self._epochs.begin(0, sample // int(self._num_rows[0]))
-            return
-        parts, epochs, _ = self._find(np.arange(sample, sample + SCHEDULE_PERIOD))
-        for part, epoch, _ in _groups(parts, epochs):
+        ahead = SCHEDULE_PERIOD if len(self._parts) > 1 else 1
+        for part, epoch, _, _ in self._groups(np.arange(sample, sample + ahead)):
             self._epochs.begin(part, epoch)
 
     def origin(self, sample: int) -> SampleOrigin:
         """The documents that a sample is made of."""
-        (part,), (epoch,), indices = self._find(np.array([sample]))
-        rows = self._epochs.get(int(part), int(epoch)).look_up(indices)
-        return SampleOrigin(self._parts[part].share, int(epoch), slices_of_row(rows.slices))
+        ((part, epoch, _, indices),) = self._groups(np.array([sample]))
+        rows = self._epochs.get(part, epoch).look_up(indices)
+        return SampleOrigin(self._parts[part].share, epoch, slices_of_row(rows.slices))
 
     def samples_with(self, store: int, documents: np.ndarray, last: int) -> Iterator[tuple[int, np.ndarray]]:
         """(document, its samples before number `last`, int64 ascending) of those of the documents that are in any.
@@ -241,20 +243,31 @@ class TokenDataset:
             if len(unique := unique[unique < last]):
                 yield document, unique
 
-    def _find(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For each sample, int64: its part of the mixture, the epoch of that part, its place in the epoch."""
+    def _groups(self, samples: np.ndarray) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+        """The samples that are of one epoch of one part of the mixture: part, epoch, their places among `samples`
+        (int64, ascending) and their places in the epoch (int64)."""
+        if len(self._parts) == 1 and len(samples):
+            # Most batches are of one epoch of the only part: an array operation costs as much as reading ten rows.
+            num_rows = self._parts[0].num_rows
+            first, last = span_of(samples)
+            if (epoch := first // num_rows) == last // num_rows:
+                yield 0, epoch, np.arange(len(samples)), samples - epoch * num_rows
+                return
         parts, own = self._mixture.locate(samples)
         epochs, indices = np.divmod(own, self._num_rows[parts])
-        return parts, epochs, indices
+        for part in np.unique(parts).tolist():
+            for epoch in np.unique(epochs[parts == part]).tolist():
+                places = np.flatnonzero((parts == part) & (epochs == epoch))
+                yield part, epoch, places, indices[places]
 
-    def _boundaries(self, begins: list[np.ndarray], num_rows: int) -> np.ndarray:
-        length = self.sequence_length
+    def _boundaries(self, found: list[np.ndarray], num_rows: int) -> np.ndarray:
+        """`Packed.cu_seqlens` from the boundaries in several groups of rows, each with the end of the batch."""
         if self._full_attention:
-            return np.arange(num_rows + 1, dtype=np.int32) * np.int32(length)
-        merged = _merged(begins)
-        found = np.empty(len(merged) + 1, dtype=np.int32)
-        found[:-1], found[-1] = merged, num_rows * length
-        return found
+            return np.arange(num_rows + 1, dtype=np.int32) * np.int32(self.sequence_length)
+        if len(found) == 1:
+            return found[0]
+        end = np.array([num_rows * self.sequence_length], dtype=np.int32)
+        return _merged([*(one[:-1] for one in found), end])
 
     @cached_property
     def _lang_of_part(self) -> np.ndarray:
@@ -280,22 +293,23 @@ class TokenDataset:
         return self._cache.epoch(number, epoch, make, part, self.stores[part.share].num_documents)
 
 
-def _sample_ids(parts: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return (parts.astype(np.uint64) << _PART_SHIFT) | rows.astype(np.uint64)
+def _sample_ids(part: int, rows: np.ndarray) -> np.ndarray:
+    """uint64 `Packed.sample_ids` of rows of one part."""
+    return (rows | (part << _PART_SHIFT)).view(np.uint64)
 
 
 def _languages(shares: Sequence[StoreShare]) -> list[str]:
     return sorted({code for each in shares for code in each.languages()})
 
 
-def _groups(parts: np.ndarray, epochs: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """(part, epoch, ascending int64 places in the batch) of the samples that are of one epoch of one part."""
-    if len(parts) and (parts == parts[0]).all() and (epochs == epochs[0]).all():
-        yield int(parts[0]), int(epochs[0]), np.arange(len(parts))
-        return
-    for part in np.unique(parts).tolist():
-        for epoch in np.unique(epochs[parts == part]).tolist():
-            yield part, epoch, np.flatnonzero((parts == part) & (epochs == epoch))
+def _joined(values: list[np.ndarray], places: list[np.ndarray], dtype: type[np.integer]) -> np.ndarray:
+    """The values of several groups of rows, each at its places in the batch."""
+    if len(values) == 1:
+        return values[0]
+    found = np.empty(sum(map(len, places)), dtype=dtype)
+    for one, own in zip(values, places, strict=True):
+        found[own] = one
+    return found
 
 
 def _merged(positions: list[np.ndarray]) -> np.ndarray:

@@ -5,16 +5,44 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from data_prep.token_store import TokenArrays
+from data_prep.token_store import TokenArrays, TokenIndex
+from pipeline.samples.cache_lines import CACHE_LINE_BYTES, prefetch
 from pipeline.samples.rows import Slices
-from pipeline.samples.text import count_up_to, sentences_of
+from pipeline.samples.text import count_up_to, find_tokens, sentences_of
 
-_CACHE_LINE_BYTES = 64
+_SLICES_AHEAD = 4
+"""Tokens of so many slices are on their way from memory while one is copied: more than are read at once."""
+
+
+@njit(cache=True, nogil=True)
+def span_of(numbers: np.ndarray) -> tuple[int, int]:
+    """The smallest and the largest of [n] int64 numbers, n > 0."""
+    first = last = numbers[0]
+    for number in numbers:
+        first, last = min(first, number), max(last, number)
+    return first, last
+
+
+@njit(cache=True, nogil=True)
+def read_rows(
+    index: TokenIndex,
+    slices: Slices,
+    places: np.ndarray,
+    special: tuple[int, int, int],
+    input_ids: np.ndarray,
+    segment_ids: np.ndarray,
+) -> np.ndarray:
+    """Write rows of a store's documents to their places in a batch; arguments and result as in `write_rows`."""
+    first_ids = find_tokens(index, slices.documents)
+    for k in range(len(first_ids)):
+        first_ids[k] += slices.starts[k]
+    return write_rows(index.ids, first_ids, slices, places, special, input_ids, segment_ids)
 
 
 @njit(cache=True, nogil=True)
 def write_rows(
-    text: TokenArrays,
+    ids: np.ndarray,
+    first_ids: np.ndarray,
     slices: Slices,
     places: np.ndarray,
     special: tuple[int, int, int],
@@ -24,7 +52,8 @@ def write_rows(
     """Write rows to their places in a batch.
 
     Args:
-        text: the document of every slice.
+        ids: uint16 or uint32 tokens of all documents.
+        first_ids: [slices] int64: where in `ids` each slice begins.
         slices: the slices of documents in the rows.
         places: [rows] int64: which row of the batch each of them becomes.
         special: ids of `<s>`, `</s>` and padding.
@@ -32,18 +61,21 @@ def write_rows(
         segment_ids: [batch, length] uint8, already 0: second segments are marked in it; or [0, 0].
 
     Returns:
-        int32 positions in the flattened batch at which pieces begin, trailing padding among them; ascending if
-        `places` are.
+        int32 positions in the flattened batch at which pieces begin, trailing padding among them, and then the end of
+        the batch; ascending if `places` are.
     """
     bos, eos, pad = special
     length = input_ids.shape[1]
-    first_ids = _read_ahead(text, slices)
-    begins = np.empty(len(slices.documents) + len(places), dtype=np.int32)
+    begins = np.empty(len(first_ids) + len(places) + 1, dtype=np.int32)
     count = 0
+    for k in range(min(_SLICES_AHEAD, len(first_ids))):
+        _read_ahead(ids, first_ids, slices, k)
     for i in range(len(places)):
         row = input_ids[places[i]]
         column = 0
         for k in range(slices.offsets[i], slices.offsets[i + 1]):
+            if k + _SLICES_AHEAD < len(first_ids):
+                _read_ahead(ids, first_ids, slices, k + _SLICES_AHEAD)
             begin = column
             if slices.opened[k]:
                 begins[count] = places[i] * length + column
@@ -52,10 +84,10 @@ def write_rows(
                 column += 1
             size = slices.stops[k] - slices.starts[k]
             # Counting from 0 in views of their own lets the compiler vectorise the copy.
-            ids = text.ids[first_ids[k] : first_ids[k] + size]
+            source = ids[first_ids[k] : first_ids[k] + size]
             target = row[column : column + size]
             for token in range(size):
-                target[token] = ids[token]
+                target[token] = source[token]
             column += size
             if slices.closed[k]:
                 row[column] = eos
@@ -66,33 +98,22 @@ def write_rows(
             begins[count] = places[i] * length + column
             count += 1
             row[column:] = pad
-    return begins[:count]
+    begins[count] = input_ids.size
+    return begins[: count + 1]
 
 
 @njit(cache=True, nogil=True)
-def _read_ahead(text: TokenArrays, slices: Slices) -> np.ndarray:
-    """[slices + 1] int64 where in `text.ids` each slice begins, and one number without meaning.
-
-    Reads one token of every cache line on the way: documents are scattered over memory, and the processor answers
-    independent reads side by side. Copying them afterwards is twice as fast.
-    """
-    first_ids = np.empty(len(slices.documents) + 1, dtype=np.int64)
-    per_line = _CACHE_LINE_BYTES // text.ids.itemsize
-    seen = 0
-    for k in range(len(slices.documents)):
-        first_ids[k] = text.token_starts[k] + slices.starts[k]
-        for token in range(0, slices.stops[k] - slices.starts[k], per_line):
-            seen |= text.ids[first_ids[k] + token]
-    # The compiler would drop reads whose result is not used.
-    first_ids[-1] = seen
-    return first_ids
+def _read_ahead(ids: np.ndarray, first_ids: np.ndarray, slices: Slices, k: int) -> None:
+    """Have the tokens of slice `k` read from memory meanwhile."""
+    for token in range(0, slices.stops[k] - slices.starts[k], CACHE_LINE_BYTES // ids.itemsize):
+        prefetch(ids, first_ids[k] + token)
 
 
 @njit(cache=True, nogil=True)
 def sentence_positions(text: TokenArrays, slices: Slices, places: np.ndarray, length: int) -> np.ndarray:
     """int32 positions in the flattened batch of the first token of every sentence, and of every slice.
 
-    Ascending if `places` are. Arguments as in `write_rows`.
+    Ascending if `places` are. `text` is about the document of every slice; other arguments as in `write_rows`.
     """
     total = 0
     for k in range(len(slices.documents)):

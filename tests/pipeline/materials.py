@@ -117,7 +117,8 @@ def read_rows(cut: RowFormat, material: FormatInput, epoch: int = 0) -> list[Row
         _, slices, labels = found.look_up(np.array([number]))
         segments = np.zeros((0, 0) if labels is None else (1, material.length), dtype=np.uint8)
         text = material.text.of(slices.documents)
-        begins = write_rows(text, slices, place, (BOS, EOS, PAD), ids, segments)
+        first_ids = text.token_starts + slices.starts
+        begins = write_rows(text.ids, first_ids, slices, place, (BOS, EOS, PAD), ids, segments)[:-1]
         sentences = sentence_positions(text, slices, place, material.length)
         label = None if labels is None else int(labels[0])
         rows.append(

@@ -23,14 +23,21 @@ class EpochPrefetch(Generic[IndexT]):
         self._make = make
         self._num_kept = num_kept
         self._kept: OrderedDict[tuple[int, int], Future[IndexT]] = OrderedDict()
+        self._latest: tuple[tuple[int, int], IndexT] | None = None
+        """What `get` gave last: batch after batch asks for the same, and a lock costs as much as some rows."""
         self._lock = threading.Lock()
 
     def get(self, part: int, epoch: int) -> IndexT:
         """An epoch of a part; waits while it is being made, and raises the error of making it."""
+        latest = self._latest
+        if latest is not None and latest[0] == (part, epoch):
+            return latest[1]
         result, is_new = self._claim(part, epoch)
         if is_new:
             self._fill(result, part, epoch)
-        return result.result()
+        index = result.result()
+        self._latest = (part, epoch), index
+        return index
 
     def begin(self, part: int, epoch: int) -> None:
         """Make an epoch in a thread of its own, unless that was begun before. After an error, `get` tries again."""

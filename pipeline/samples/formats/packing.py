@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from data_prep.token_store import TokenArrays
+from pipeline.samples.cache_lines import prefetch
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.noise.kernels import fold, integer
 from pipeline.samples.rows import Rows, Slices, empty_slices
@@ -203,13 +204,17 @@ def _slices(table: np.ndarray, bounds: np.ndarray, dealt: np.ndarray, rows: np.n
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     for i in range(len(rows)):
         offsets[i + 1] = offsets[i] + bounds[rows[i] + 1] - bounds[rows[i]]
-    slices = empty_slices(offsets)
+        prefetch(dealt, bounds[rows[i]])
+    numbers = np.empty(offsets[-1], dtype=np.int64)
     for i in range(len(rows)):
         for k in range(offsets[i + 1] - offsets[i]):
-            one = table[dealt[bounds[rows[i]] + k]]
-            place = offsets[i] + k
-            slices.documents[place] = one[DOCUMENT]
-            slices.starts[place] = one[START]
-            slices.stops[place] = one[STOP]
-            slices.closed[place] = one[CLOSED]
+            numbers[offsets[i] + k] = number = dealt[bounds[rows[i]] + k]
+            prefetch(table, number * table.shape[1])
+    slices = empty_slices(offsets)
+    for k in range(len(numbers)):
+        one = table[numbers[k]]
+        slices.documents[k] = one[DOCUMENT]
+        slices.starts[k] = one[START]
+        slices.stops[k] = one[STOP]
+        slices.closed[k] = one[CLOSED]
     return slices

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
+from pipeline.samples.cache_lines import prefetch
 from pipeline.samples.rows import Rows, Slices, empty_slices
 
 DOCUMENT, END = 0, 1
@@ -61,6 +62,8 @@ def _fill_stream(lengths: np.ndarray, documents: np.ndarray, stream: np.ndarray)
 @njit(cache=True, nogil=True)
 def _slices(table: np.ndarray, documents: np.ndarray, rows: np.ndarray) -> Slices:
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    for i in range(len(rows)):
+        prefetch(documents, table[rows[i], FIRST] * documents.shape[1])
     for i in range(len(rows)):
         row = table[rows[i]]
         index = row[FIRST]
