@@ -17,10 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
+from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.lease import exclusive
 from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.storage import is_committed, storage_errors
+from cluster.copies import is_there
 from cluster.publication import push
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
@@ -74,11 +77,13 @@ def prepare(
         MissingInputError: a source names files that do not exist, or an evaluation set is not there.
         EmptyCorpusError: the sources hold no usable document.
         TooManyRejectsError: more than `max_rejects` inputs are unreadable; finished shards are kept.
-        ConfigError: `out` holds other data and `replace` is False, the tokenizer cannot be used, or
-            `decontaminate` names what `evaluation_texts` does not give.
+        ConfigError: `out` holds other data and `replace` is False, or `out` holds nothing while others have published
+            to `publish`; the tokenizer cannot be used; or `decontaminate` names what `evaluation_texts` does not give.
         StorageError: the file system or the store refused, or another preparation is writing to `out`.
     """
     inputs = list_inputs(config, check_inputs(config, evaluation_texts))
+    if config.publish is not None and not replace:
+        _require_pulled(config.out, config.publish)
     with _workspace(config, inputs, replace) as job:
         documents = collect(job)
         dedup = deduplicate(job, documents)
@@ -100,6 +105,23 @@ def publish(out: Path, uri: str, *, replace: bool = False) -> None:
     for stage in STAGES:
         if is_committed(out / stage):
             push(out / stage, f"{uri}/{stage}", replace=replace)
+
+
+def _require_pulled(out: Path, uri: str) -> None:
+    """Refuse to make all again what another machine has published.
+
+    Raises:
+        ConfigError: the URI holds stages, and `out` none.
+    """
+    if any(is_committed(out / stage) for stage in STAGES):
+        return
+    if found := [stage for stage in STAGES if is_there(f"{uri}/{stage}")]:
+        raise ConfigError(
+            f"{uri} holds {', '.join(found)} already, and {out} holds none of them: all would be made again.",
+            kept="what is there",
+            next_step=f"cloze pull {quote(uri)} {quote(str(out))}, and then the same command, which goes on from them;"
+            " or name another URI by `publish`, or add --replace to make all again",
+        )
 
 
 def prepare_tokenizer(

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
-from cluster.artefacts.errors import CorruptArtefactError
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError
 from data_prep.config import PreparationConfig
 from data_prep.input_hashes import CACHE_NAME
 from data_prep.job import prepare, publish
@@ -129,7 +129,12 @@ def test_preparation_that_is_pulled_is_confirmed_without_work(
     published: Path, configure: Callable[..., PreparationConfig], tmp_path: Path, finished: Any
 ):
     out = tmp_path / "fresh"
-    done = CliRunner().invoke(app, ["pull", URI, str(out)])
+    with pytest.raises(ConfigError, match="holds documents, dedup, tokenizer, tokens already") as caught:
+        prepare(configure(out, publish=URI))
+    assert not out.exists()
+    command = caught.value.next_step.partition(",")[0].split()
+    assert command[2:] == [URI, str(out)]
+    done = CliRunner().invoke(app, command[1:])
     assert done.exit_code == 0, done.output
     # The hashes of the source files. Whatever else had to be made would need a Ray cluster, and none is connected.
     shutil.copy(published / CACHE_NAME, out / CACHE_NAME)
