@@ -5,6 +5,7 @@
     CLOZE_CACHE/artefacts/KEY/work         locked by the process that fetches files, or evicts the copy
     CLOZE_CACHE/artefacts/KEY/users        locked by every process that reads the copy, until it ends
 
+Copies of checkpoints lie there too, and are made by `pipeline.checkpoints.store`; their KEY hashes the URI alone.
 A process that opens a copy reads the manifest in the store first, so an artefact that was replaced there is noticed.
 The kernel releases the locks of a process however it ends, and the files that a killed one fetched serve the next.
 """
@@ -122,6 +123,42 @@ def local_copy(
         _hold(own / _USERS)
     _opened[copy] = place
     return copy
+
+
+def copy_directory(place: str) -> Path:
+    """Where the copy lies of an artefact that may be replaced at its URI; nothing is read."""
+    return _root() / _key(place, "") / _last_name(place)
+
+
+@contextmanager
+def making_copy(copy: Path, place: str, size_bytes: int) -> Iterator[None]:
+    """Hold `copy_directory(place)` for the block, which fetches files. The copy then stays as long as this process
+    runs, or until `drop_copies`.
+
+    Args:
+        size_bytes: of all files that it will have; 0 if it has them already.
+
+    Raises:
+        StorageError: there is no room, or the file system refuses.
+    """
+    own = copy.parent
+    with storage_errors(own), _locked(own / _WORK, place):
+        if size_bytes:
+            _make_room(own, place, size_bytes)
+        remove_leftovers(copy)
+        yield
+        _hold(own / _USERS)
+
+
+def drop_copies(below: str, kept: Collection[str]) -> None:
+    """Delete the copies from places below a URI, except from those in `kept` and those that other processes use."""
+    start, safe = f"{without_credentials(below)}/", set(map(without_credentials, kept))
+    for own in _root().glob("*"):
+        uri = _origin(own).get("uri", "")
+        if uri.startswith(start) and uri not in safe:
+            if (users := _held.pop(own / _USERS, None)) is not None:
+                os.close(users)
+            _evict(own)
 
 
 def place_of(directory: Path) -> str:

@@ -1,15 +1,15 @@
 """Where the checkpoints of a run are kept: a directory that all ranks share, or an object store with a local copy.
 
-Both are the same directory of `step-*` subdirectories. With an object store it is a cache on this machine: files are
-uploaded when they are written, downloaded and hashed when they are needed, and deleted with the store's own.
+Both are a directory of `step-*` subdirectories. With an object store, files are uploaded when they are written, and
+downloaded and hashed when they are needed, into the bounded cache of this machine; copies are deleted with the store's
+own.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, parse_manifest, 
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import Damage, find_damage, open_artefact, remove_tree, storage_errors
+from cluster.copies import copy_directory, drop_copies, making_copy
 from pipeline.checkpoints.checkpoint import (
     CHECKPOINT_NAME,
     DESCRIPTION_FILES,
@@ -49,7 +50,7 @@ class CheckpointStore:
     """The checkpoints of one run. Unpublished ones are never listed or read."""
 
     directory: Path
-    """Holds the checkpoints; with a `remote`, copies of its checkpoints."""
+    """Holds the checkpoints; with a `remote`, files on their way to it."""
     remote: Remote | None = None
     _evaluated: dict[int, tuple[str, dict[str, float]]] = field(
         default_factory=dict, compare=False, repr=False
@@ -81,7 +82,8 @@ class CheckpointStore:
 
     def local(self, step: int) -> Path:
         """Where a checkpoint, or its copy, lies on this machine; nothing is read."""
-        return self.directory / checkpoint_name(step)
+        name = checkpoint_name(step)
+        return self.directory / name if self.remote is None else copy_directory(self.remote.place(name))
 
     def manifest(self, step: int) -> Manifest:
         """The manifest of a checkpoint.
@@ -128,6 +130,7 @@ class CheckpointStore:
         Raises:
             CorruptArtefactError: names every file that is missing or damaged. Of the files that are not named, only
                 the sizes are compared.
+            StorageError: there is no room for the copy.
         """
         if self.remote is None:
             return open_checkpoint(self.local(step), files)
@@ -136,23 +139,28 @@ class CheckpointStore:
         manifest = parse_manifest(data, f"{self.place(step)}/{MANIFEST_NAME}")
         if manifest.kind != KIND:
             raise CorruptArtefactError(f"{self.place(step)} holds {manifest.kind}, but {KIND} is needed.")
-        self._evict_deleted(self.steps())
-        damages = wrong_sizes(manifest, remote.sizes(name))
-        if not damages:
-            wanted = [entry for entry in manifest.files if files is None or entry.path in files]
-            damages = [damage for damage in remote.download(name, wanted, local) if damage is not None]
+        drop_copies(remote.uri, [remote.place(checkpoint_name(one)) for one in self.steps()])
+        wanted = [entry for entry in manifest.files if files is None or entry.path in files]
+        present = [entry for entry in manifest.files if (local / entry.path).is_file()]
+        needed = {*wanted, *present} if set(wanted) - set(present) else ()
+        size_bytes = sum(entry.size_bytes for entry in needed)
+        self._require_whole(step, manifest, wrong_sizes(manifest, remote.sizes(name)))
+        with making_copy(local, remote.place(name), size_bytes):
+            self._require_whole(step, manifest, remote.download(name, wanted, local))
+            # The step may have been saved again since the last copy, by another number of ranks.
+            for stale in unlisted(local, manifest):
+                (local / stale.path).unlink()
+            write_durably(local / MANIFEST_NAME, data)
+        return local
+
+    def _require_whole(self, step: int, manifest: Manifest, found: Sequence[Damage | None]) -> None:
+        damages = [damage for damage in found if damage is not None]
         if damages:
             listed = "\n".join(f"  {damage}" for damage in damages)
             raise CorruptArtefactError(
                 f"{self.place(step)} ({KIND}) is damaged:\n{listed}",
                 kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
             )
-        with storage_errors(local):
-            # The step may have been saved again since the last copy, by another number of ranks.
-            for stale in unlisted(local, manifest):
-                (local / stale.path).unlink()
-            write_durably(local / MANIFEST_NAME, data)
-        return local
 
     def delete(self, step: int) -> None:
         """Delete a checkpoint; a deletion that is killed leaves no checkpoint. A link is removed, not its target.
@@ -226,13 +234,6 @@ class CheckpointStore:
                 f"{self.place(step)} is no checkpoint: it has no {MANIFEST_NAME}."
             ) from None
 
-    def _evict_deleted(self, steps: Collection[int]) -> None:
-        """Delete the copies of checkpoints that the store no longer has."""
-        kept = {checkpoint_name(step) for step in steps}
-        for copy in self.directory.glob("step-*"):
-            if copy.name not in kept:
-                shutil.rmtree(copy, ignore_errors=True)
-
 
 def _manifest_name(step: int) -> str:
     return f"{checkpoint_name(step)}/{MANIFEST_NAME}"
@@ -280,7 +281,5 @@ def open_store(place: str, name: str) -> CheckpointStore:
     if not separator or scheme == "file":
         return CheckpointStore(Path(rest if separator else place).expanduser() / name)
     remote = Remote.open(f"{place.rstrip('/')}/{name}")
-    copies = (
-        cache_directory() / "checkpoints" / xxhash.xxh3_64_hexdigest(f"{place.rstrip('/')}/{name}".encode())
-    )
-    return CheckpointStore(copies, remote)
+    key = xxhash.xxh3_64_hexdigest(remote.uri.encode())
+    return CheckpointStore(cache_directory() / "checkpoints" / key, remote)

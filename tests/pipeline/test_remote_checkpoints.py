@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,30 @@ def test_damage_to_the_copy_on_this_machine_is_repaired_from_the_store(store: Ch
     good = copy.read_bytes()
     copy.write_bytes(good[:-1] + b"\x01")
     assert (store.fetch(10) / MODEL_FILE).read_bytes() == good
+
+
+def test_copies_share_the_bound_of_the_cache_and_make_room_unless_they_are_used(
+    store: CheckpointStore, uri: str, monkeypatch: pytest.MonkeyPatch
+):
+    for step in (10, 20):
+        write(store, step)
+    monkeypatch.setenv("CLOZE_CACHE_BYTES", "150KB")
+    script = (
+        "import sys; from pipeline.checkpoints.store import open_store; store = open_store(sys.argv[1], 'run');"
+        " print(store.fetch(int(sys.argv[2])), flush=True); input()"
+    )
+    command = [sys.executable, "-c", script, uri]
+    process = subprocess.Popen([*command, "10"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == str(store.local(10))
+    with pytest.raises(StorageError, match=r"step-00000020 takes .*, of which processes that run now use"):
+        store.fetch(20)
+    process.communicate("end\n")
+    store.fetch(20)
+    assert not store.local(10).exists()
+    assert store.fetch(20) == store.local(20)
+    monkeypatch.setenv("CLOZE_CACHE_BYTES", "1KB")
+    assert store.fetch(20) == store.local(20)
 
 
 def test_retention_keeps_the_newest_the_best_and_every_so_many(store: CheckpointStore, uri: str):
