@@ -113,8 +113,7 @@ def stop_on_sigterm(
     Args:
         grace_s: grace period in seconds.
         next_step, kept: the command that continues and the work that it keeps, for the error's message.
-        speaks: whether this process removes an older request first, and announces the stop on stderr; one process of
-            a group does.
+        speaks: whether this process removes an older request first; one process of a group does.
         nothing_to_save: whether the last checkpoint is up to date; SIGTERM then ends the block at once.
 
     Yields:
@@ -129,7 +128,7 @@ def stop_on_sigterm(
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    ending = _Ending(request, grace_s, speaks, nothing_to_save)
+    ending = _Ending(request, grace_s, nothing_to_save)
     with signals.answered_elsewhere():
         before = signal.signal(signal.SIGTERM, ending.on_signal)
         try:
@@ -151,10 +150,8 @@ def stop_on_sigterm(
 class _Ending:
     """The handler of SIGTERM: first it requests the stop, then it interrupts the main thread."""
 
-    def __init__(
-        self, request: StopFile, grace_s: float, speaks: bool, nothing_to_save: Callable[[], bool]
-    ) -> None:
-        self._request, self._grace_s, self._speaks = request, grace_s, speaks
+    def __init__(self, request: StopFile, grace_s: float, nothing_to_save: Callable[[], bool]) -> None:
+        self._request, self._grace_s = request, grace_s
         self._nothing_to_save = nothing_to_save
         self.why: str | None = None
         """Why the block ends at once; None until then."""

@@ -339,7 +339,7 @@ def stopping(workspace: Path, *, speaks: bool) -> Iterator[StopFile]:
     """Inside the block, SIGTERM lets the trainings in a workspace save and stop.
 
     Args:
-        speaks: whether this is the process that removes older requests and announces the stop.
+        speaks: whether this is the process that removes older requests.
     """
     requests = stop_requests(workspace)
     with storage_errors(requests):
