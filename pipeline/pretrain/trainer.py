@@ -16,6 +16,7 @@ from cluster.stopping import StopFile
 from cluster.train_group import Rank
 from pipeline.checkpoints.checkpoint import DEEPSPEED_DIRECTORY
 from pipeline.checkpoints.store import store_of
+from pipeline.engine.deterministic import deterministic_algorithms
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.interface import Update
 from pipeline.pretrain.assembly import assemble, seed_dropout
@@ -352,5 +353,5 @@ def run_rank(argument: Mapping[str, Any], rank: Rank) -> None:
         # Before the first exchange, which takes the current device.
         torch.cuda.set_device(rank.local_rank)
     config = from_rank_zero(run.config() if rank.rank == 0 else None)
-    with ExitStack() as ending:
+    with deterministic_algorithms(config.compute.deterministic), ExitStack() as ending:
         Trainer(run, config, rank, ending).train()

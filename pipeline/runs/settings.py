@@ -248,6 +248,9 @@ class ComputeConfig(Config):
     """Recompute layers in the backward pass instead of keeping their activations (Chen et al. 2016)."""
     compile: bool = False
     """Compile the network with torch.compile: a minute or more at the start, less per step."""
+    deterministic: bool = False
+    """Take deterministic algorithms on GPUs: slower, and a killed and resumed run has the same bits as one that never
+    stopped. On CPUs it has them anyway."""
 
 
 class GuardsConfig(Config):

@@ -258,7 +258,7 @@ def _warm_up(case: Case, rank: Any) -> None:
     from pipeline.plan.network import DTYPES
 
     config = case.config()
-    model, batch = _network_and_batch(case)
+    model, batch = network_and_batch(case)
     _loss(model.to(DTYPES[config.precision]), batch).backward()
     engine = open_engine(torch.nn.Linear(8, 8), config, rank)
     inputs = torch.ones(1, 8, dtype=DTYPES[config.precision])
@@ -271,7 +271,7 @@ def _train(case: Case, rank: Any) -> None:
     from pipeline.engine.factory import open_engine
 
     config = case.config()
-    model, batch = _network_and_batch(case)
+    model, batch = network_and_batch(case)
     engine = open_engine(model, config, rank)
     batch = {name: tensor.to(engine.device) for name, tensor in batch.items()}
     num_micro_batches = config.batch.samples // (config.batch.micro_batch_size * rank.world_size)
@@ -283,7 +283,7 @@ def _train(case: Case, rank: Any) -> None:
         engine.update(1e-4)
 
 
-def _network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
+def network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
     from dataclasses import replace
 
     import torch

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import math
+
 import pytest
 import torch
 
 from models.weights import count_parameters
-from tests.benchmarks.gpu import throughput
+from pipeline.objectives.registry import OBJECTIVES
+from tests.benchmarks import plan_memory
+from tests.benchmarks.gpu import agreement, throughput
+from tests.benchmarks.gpu.__main__ import MEMORY_CASES, report
+from tests.benchmarks.gpu.check import Check
+from tests.benchmarks.gpu.resuming import resumed_runs_are_identical
 from tests.published_networks import PRESETS
 
 
@@ -31,3 +39,42 @@ def test_flops_of_a_token_are_six_times_the_parameters_and_attention():
     without_positions = parameters - 2048 * case.config.hidden_size
     attention = 12 * 24 * 1024 * 2048 / throughput.PIECES_PER_ROW
     assert throughput.flops_per_token(case) == pytest.approx(6 * without_positions + attention, rel=0.01)
+
+
+def test_every_objective_is_compared_with_the_cpu():
+    assert agreement.OBJECTIVES.keys() == OBJECTIVES.keys()
+    assert {case.name for case in plan_memory.CASES} >= set(MEMORY_CASES)
+
+
+@pytest.mark.parametrize("kind", ["clm", "rtd", "distill"])
+def test_networks_on_the_same_device_agree(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(agreement, "OBJECTIVES", {kind: agreement.OBJECTIVES[kind]})
+    found = list(agreement.objectives_agree(torch.device("cpu")))
+    assert [each.what for each in found] == [f"{kind}, losses", f"{kind}, gradients"]
+    assert report(found) == 0
+
+
+def test_networks_with_other_weights_do_not_agree():
+    model, batch = plan_memory.network_and_batch(plan_memory.Case("mlm"))
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.01)
+    found = list(agreement.differences("mlm", model, other, batch))
+    assert [each.passed for each in found] == [False, False]
+    assert report(found) == 1
+
+
+def test_optimizers_agree_with_themselves():
+    found = list(agreement.optimizers_agree(torch.device("cpu"), ["adamw", "muon"]))
+    assert [each.passed for each in found] == [True, True]
+
+
+def test_a_difference_that_is_no_number_fails():
+    assert not Check("losses", math.nan, 1.0).passed
+
+
+def test_a_run_that_was_killed_is_compared_with_one_that_was_not():
+    found = list(resumed_runs_are_identical(("fp32",), DS_ACCELERATOR="cpu"))
+    assert len(found) == 2
+    assert report(found) == 0

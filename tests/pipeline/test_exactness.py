@@ -11,25 +11,19 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from pipeline.checkpoints.checkpoint import (
-    DEEPSPEED_DIRECTORY,
-    MODEL_FILE,
-    list_checkpoints,
-    step_of,
-)
+from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
 from pipeline.pretrain.launch import create_run, execute
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.lifecycle import replay
 from pipeline.runs.log.lines import read_metrics
 from tests.pipeline.process_group import PATIENCE_S, Group
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train, train_by_torchrun
+from tests.pipeline.run_state import final_state
 
 WORLD_SIZE_TOLERANCE = 1e-5
 """Largest relative difference of any step's loss between 1, 2 and 4 workers, in fp32. Measured: about 1e-7."""
@@ -49,25 +43,6 @@ SHARDED = ("zero.stage=3", "precision=bf16", "steps=40", "checkpoint.every_steps
 
 def losses(run: RunDirectory) -> list[float]:
     return [metrics["loss"] for metrics in read_metrics(run)]
-
-
-def final_state(run: RunDirectory) -> dict[str, Any]:
-    """Weights and sharded optimizer state of the last checkpoint, by name."""
-    last = list_checkpoints(run.checkpoints)[-1]
-    state: dict[str, Any] = dict(load_file(last / MODEL_FILE))
-    for path in sorted((last / DEEPSPEED_DIRECTORY).glob("*optim_states.pt")):
-        state |= _tensors(torch.load(path, weights_only=False), path.name)
-    return state
-
-
-def _tensors(value: Any, name: str) -> dict[str, torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return {name: value}
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found: dict[str, torch.Tensor] = {}
-    for key, item in items:
-        found |= _tensors(item, f"{name}/{key}")
-    return found
 
 
 def kill_after_step(group: Group, run: RunDirectory, step: int, after_s: float = 0.0) -> None:
