@@ -136,13 +136,15 @@ def build_model(
 
     network = _load(settings.teacher, teacher)
     try:
-        layers = settings.teacher_layers or every_nth_layer(config.num_layers, network.config.num_layers)
+        layers = None
+        if settings.start_from_teacher:
+            layers = settings.teacher_layers or every_nth_layer(config.num_layers, network.config.num_layers)
         return DistilledLanguageModel(
             config,
             network,
             temperature=settings.temperature,
             hidden_loss=settings.weights.cosine > 0,
-            teacher_layers=layers if settings.start_from_teacher else None,
+            teacher_layers=layers,
         )
     except ValueError as error:
         raise ConfigError(
