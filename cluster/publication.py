@@ -7,6 +7,7 @@ by a few requests.
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ from cluster.artefacts.manifest import (
 from cluster.artefacts.places import is_web
 from cluster.artefacts.remote import TRANSFERS, Remote, remove_leftovers
 from cluster.artefacts.shard_log import LOG_NAME
+from cluster.artefacts.sizes import shown_size
 from cluster.artefacts.storage import (
     for_files,
     is_committed,
@@ -153,6 +155,7 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
     with storage_errors(directory):
         target.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target)
+        _require_room(uri, target, sum(entry.size_bytes for entry in missing))
         with transfer(f"pull {without_credentials(uri)}", size_bytes) as tell:
             damages = [one for one in remote.download("", manifest.files, target, tell) if one is not None]
         if damages:
@@ -167,6 +170,16 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
     if not is_same:
         put_in_place(target, directory, manifest.files)
     return _copied(manifest, str(directory), missing)
+
+
+def _require_room(uri: str, target: Path, size_bytes: int) -> None:
+    free = shutil.disk_usage(target).free
+    if size_bytes > free:
+        room = f"the file system of {target.parent} has {shown_size(free)}"
+        raise StoreError(
+            f"{uri} takes {shown_size(size_bytes)} more, and {room}.",
+            next_step="free disk space, or name a directory of another file system",
+        )
 
 
 def find_published(uri: str) -> list[str]:

@@ -84,6 +84,7 @@ def push(
     The same command continues after a kill, and only confirms files that are there already. A preparation goes without
     its `work/`.
     """
+    from cluster import logs
     from cluster.artefacts.errors import MissingInputError
     from cluster.artefacts.storage import find_artefacts
     from cluster.publication import push as push_one
@@ -102,6 +103,8 @@ def push(
             f"There is no committed artefact at or below {directory}.",
             next_step="name a directory that has one",
         )
+    if unfinished := sorted({path.name.split(".")[1] for path in directory.glob(".*.partial")}):
+        logs.say(f"not copied, because unfinished: {', '.join(unfinished)}", "warning")
     names = [path.relative_to(directory).as_posix() for path in found]
     places = [target if name == "." else f"{target}/{name}" for name in names]
     _show(

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from cluster.artefacts import remote
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StorageError
-from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, make_manifest, manifest_bytes, read_manifest
 from cluster.artefacts.places import UriSetting
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import open_artefact, staging_directory
@@ -153,6 +153,22 @@ def test_names_in_the_store_lead_no_pull_out_of_its_directory(uri: str, tmp_path
         assert "not the name of a file inside the artefact" in done.exception.problem
         assert {path.name for path in tmp_path.iterdir()} == {"made"}
         Remote.open(uri).remove([f"{name}/{file}" for file in files_of(artefact)])
+
+
+def test_pull_that_has_no_room_is_refused_before_it_begins(uri: str, tmp_path: Path, artefact: Path):
+    push(artefact, uri)
+    entry = FileEntry(path="huge", size_bytes=1 << 60, xxh3_128="0" * 32)
+    manifest = make_manifest("tokens", config={}, inputs=[], files=[entry], stats={})
+    Remote.open(uri).write(MANIFEST_NAME, manifest_bytes(manifest))
+    with pytest.raises(StorageError, match=r"takes 1\.0EiB more, and the file system of .* has"):
+        pull(uri, tmp_path / "back")
+
+
+def test_push_says_what_is_unfinished(uri: str, artefact: Path):
+    (artefact.parent / ".documents.0123456789ab.partial").mkdir()
+    done = CliRunner().invoke(app, ["push", str(artefact.parent), uri])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "not copied, because unfinished: documents" in done.stderr
 
 
 def test_pull_into_the_working_directory_and_through_a_link(
