@@ -222,8 +222,8 @@ def _at_uri(uri: str) -> CheckpointReference:
     except ValueError:
         raise ReferenceNotFoundError(
             f"{uri} is no checkpoint: those are named step-00000100.",
-            next_step="name one of them, or a run; `cloze lineage` also takes an artefact, such as URI/tokens; `cloze pull"
-            " URI DIRECTORY` copies an export to this machine",
+            next_step="name one of them, or a run; `cloze lineage` also takes an artefact, such as URI/tokens;"
+            " `cloze pull URI DIRECTORY` copies an export to this machine",
         ) from None
     base, _, run = place.rpartition("/")
     store = open_store(base, run)
