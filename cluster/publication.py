@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -67,14 +67,15 @@ class Copied:
 
 
 def push(directory: Path, uri: str, *, replace: bool = False, again: bool = False) -> Copied:
-    """Copy a committed artefact to a URI, with the records beside its files; one that is there is only confirmed.
+    """Copy a committed artefact to a URI, with the records beside its files; one that is there is only confirmed. What
+    an earlier artefact had there is deleted; files of any other origin stay.
 
     Args:
-        replace: allow another artefact that is there to be replaced.
+        replace: allow another artefact that is there to be replaced, or others to lie below.
         again: write all files, also those that have arrived, after damage in the store.
 
     Raises:
-        ConfigError: another artefact is there, and `replace` is False.
+        ConfigError: another artefact is there or below, and `replace` is False; or a web server is named.
         CorruptArtefactError: the artefact is damaged.
         StoreError: the store refuses, or does not hold what was written.
     """
@@ -88,7 +89,10 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
     is_same = there is not None and there.fingerprint == manifest.fingerprint
     if there is not None and not is_same and not replace:
         raise _in_the_way(uri, there, "URI")
+    if there is None and not replace:
+        _require_none_below(uri, sizes.keys() - {entry.path for entry in files})
     arrived = _noted(remote) if _NOTE in sizes else {}
+    earlier = set(arrived) | {entry.path for entry in (there.files if there is not None else ())}
     if again:
         arrived = {}
     elif is_same:
@@ -110,7 +114,7 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
             f"{uri} does not hold what was written: {', '.join(wrong[:3])}.",
             next_step="find out who else writes there, and type the same command again",
         )
-    remote.remove(sizes.keys() - {entry.path for entry in files} - {MANIFEST_NAME, _NOTE})
+    remote.remove((earlier & sizes.keys()) - {entry.path for entry in files} - {MANIFEST_NAME, _NOTE})
     data = (directory / MANIFEST_NAME).read_bytes()
     if not is_same or remote.read(MANIFEST_NAME) != data:
         remote.write(MANIFEST_NAME, data)
@@ -215,6 +219,21 @@ def _nothing_at(uri: str) -> MissingInputError:
         f"There is no artefact at {uri}: it has no {MANIFEST_NAME}.",
         next_step="correct the URI; a web server cannot be listed, so name one artefact there",
     )
+
+
+def _require_none_below(uri: str, others: Collection[str]) -> None:
+    """Refuse a place such as a bucket, whose other artefacts would not be found any more.
+
+    Raises:
+        ConfigError: names some that are there.
+    """
+    end = f"/{MANIFEST_NAME}"
+    if below := sorted(name.removesuffix(end) for name in others if name.endswith(end)):
+        raise ConfigError(
+            f"Other artefacts lie below {uri}: {', '.join(below[:3])}.",
+            kept="they are untouched",
+            next_step="name a URI for this artefact alone, such as URI/tokens, or add --replace to put it above them",
+        )
 
 
 def _in_the_way(place: str, there: Manifest, what: str) -> ConfigError:

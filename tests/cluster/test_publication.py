@@ -209,6 +209,30 @@ def test_buckets_that_do_not_exist_and_web_servers_are_named(server: str, tmp_pa
         TypeAdapter(UriSetting).validate_python(f"{server}/corpus")
 
 
+def test_push_deletes_what_an_earlier_artefact_had_and_nothing_else(uri: str, tmp_path: Path, artefact: Path):
+    others = {"payroll.csv", "models/weights.bin", "x-records/a.json"}
+    for name in others:
+        Remote.open(uri).write(name, b"of others")
+    push(artefact, uri)
+    (artefact / "shard-records" / "a.json").rename(artefact / "shard-records" / "b.json")
+    push(artefact, uri, again=True)
+    assert "shard-records/a.json" not in objects(uri)
+    push(make(tmp_path / "other", {"c.bin": b"c"}), uri, replace=True)
+    assert set(objects(uri)) == {*others, "c.bin", MANIFEST_NAME, "arrived.json"}
+
+
+def test_push_onto_a_place_with_other_artefacts_below_is_refused(uri: str, tmp_path: Path, artefact: Path):
+    push(artefact, f"{uri}/corpus/tokens")
+    before = objects(uri)
+    for place in (uri, f"{uri}/corpus"):
+        with pytest.raises(ConfigError, match=rf"Other artefacts lie below {place}: .*tokens") as caught:
+            push(artefact, place)
+        assert "URI/tokens" in caught.value.next_step
+    assert objects(uri) == before
+    push(artefact, f"{uri}/corpus", replace=True)
+    assert set(before) < set(objects(uri))
+
+
 def test_damaged_artefact_is_not_pushed(uri: str, artefact: Path):
     (artefact / "a.bin").write_bytes(b"x" * 3000)
     with pytest.raises(CorruptArtefactError, match=r"a\.bin"):
