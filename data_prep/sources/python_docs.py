@@ -100,11 +100,12 @@ def _package_files(package: str) -> dict[str, str]:
 def _source_files(directory: str, root: str) -> Iterator[tuple[str, str]]:
     for parent, directories, names in os.walk(directory):
         directories[:] = sorted(name for name in directories if name not in SKIPPED_DIRECTORIES)
+        # Once for a folder: for each of its files it would take most of the time of a listing.
+        folder = os.path.relpath(parent, root).replace(os.sep, "/")
         for name in sorted(names):
-            path = os.path.join(parent, name)
-            relative = os.path.relpath(path, root).replace(os.sep, "/")
+            relative = name if folder == os.curdir else f"{folder}/{name}"
             if name.endswith(".py") and not SKIPPED_FILES.search(relative):
-                yield relative, path
+                yield relative, os.path.join(parent, name)
 
 
 def _within(files: list[SourceFile], max_bytes: int) -> list[SourceFile]:

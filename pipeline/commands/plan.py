@@ -60,6 +60,7 @@ def plan(
     from pipeline.config.loading import load_config, load_plain
     from pipeline.engine.gpus import require_gpu
     from pipeline.plan.plan import make_plan, to_json
+    from pipeline.plan.uncompiled import without_compiler
     from pipeline.runs.config import PretrainConfig
 
     if "sources" in load_plain(PretrainConfig, config, overrides or ()):
@@ -69,7 +70,8 @@ def plan(
     # The plan is for the machines of the command line; one worker shares out any batch.
     settings = load_config(PretrainConfig, config, (*(overrides or ()), "cluster.workers=1"))
     memory = None if memory_gib is None else round(memory_gib * _GIB)
-    found = make_plan(settings, card, nodes, gpus_per_node, memory_bytes=memory, mfu=mfu)
+    with without_compiler():
+        found = make_plan(settings, card, nodes, gpus_per_node, memory_bytes=memory, mfu=mfu)
     if as_json:
         print_json(to_json(found))
     else:

@@ -123,15 +123,10 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     """The dry run of a configuration: its figures, computed without starting anything."""
     from dataclasses import replace
 
-    import torch
-
     from cluster.copies import is_on_this_machine, is_there
-    from models.initialization import without_memory
-    from models.weights import count_parameters
     from pipeline.checkpoints.references import resolve_model
-    from pipeline.engine.network import prepare_network
     from pipeline.objectives.outside import resolve_references
-    from pipeline.objectives.registry import build_model
+    from pipeline.pretrain.network_facts import network_facts
 
     places = [store.path for store in config.data.stores]
     missing = [place for place in places if not is_there(place)]
@@ -163,13 +158,8 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         plan["epochs"] = config.batch_plan.samples_between(0, config.num_steps) / plan["samples per epoch"]
         plan["held-out documents"] = inputs.held_out.num_documents
     if vocab_size is not None:
-        with without_memory():
-            outside = resolve_references(config.objective, resolve_model)
-            network = build_model(config.objective, replace(config.model, vocab_size=vocab_size), outside)
-        plan["parameters"] = count_parameters(network)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        choice = prepare_network(network, config.model, config, device)
-        plan["attention"] = f"{choice.backend} ({choice.reason})"
+        outside = resolve_references(config.objective, resolve_model)
+        plan |= network_facts(config, replace(config.model, vocab_size=vocab_size), outside)
     return plan
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from cluster.artefacts.errors import ConfigError
 from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
+from models.initialization import without_memory
 from models.transformer import Transformer
 from pipeline.checkpoints.references import resolve_model
 from pipeline.objectives.outside import resolve_references
@@ -100,7 +101,8 @@ def make_network(config: PretrainConfig, device: Device) -> Network:
     outside = resolve_references(config.objective, resolve_model)
     # ELMo's own code for accelerators is that for CPUs, and it asks about autocast, which `meta` knows nothing of.
     place: Place = "cpu" if device == "cpu" or config.model.network == "elmo" else "meta"
-    with without_storage(place), _default_dtype(DTYPES[config.precision]):
+    without = without_memory() if place == "meta" else without_storage(place)
+    with without, _default_dtype(DTYPES[config.precision]):
         model = build_model(config.objective, shape, outside)
     if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
         teacher.to(device=place, dtype=DTYPES[config.precision])
