@@ -27,7 +27,7 @@ import xxhash
 from cluster import logs
 from cluster.artefacts.confined import confined_name
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StoreError
+from cluster.artefacts.errors import MissingInputError, StoreError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -38,7 +38,7 @@ from cluster.artefacts.manifest import (
 )
 from cluster.artefacts.places import Place, as_place, inner, outer
 from cluster.artefacts.private import cache_directory
-from cluster.artefacts.remote import Remote, remove_leftovers
+from cluster.artefacts.remote import Remote, remove_leftovers, require_whole
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.sizes import parse_size, shown_size
 from cluster.artefacts.storage import find_damage, is_committed, storage_errors
@@ -255,14 +255,7 @@ def _fetch(remote: Remote, own: Path, copy: Path, manifest: Manifest, entries: S
     _make_room(own, remote.uri, size_bytes)
     remove_leftovers(copy)
     with transfer(f"fetch {without_credentials(remote.uri)}", sum(needed.values())) as tell:
-        damages = [damage for damage in remote.download("", entries, copy, tell) if damage is not None]
-    if damages:
-        listed = "\n".join(f"  {damage}" for damage in damages)
-        raise CorruptArtefactError(
-            f"{remote.uri} ({manifest.kind}) is damaged:\n{listed}",
-            kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
-            next_step=f"put it there again from where it was made: cloze push DIRECTORY {remote.uri} --again",
-        )
+        require_whole(remote, manifest, remote.download("", entries, copy, tell))
 
 
 # -- room ---------------------------------------------------------------------------------------------------

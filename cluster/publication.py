@@ -32,7 +32,7 @@ from cluster.artefacts.manifest import (
     write_durably,
 )
 from cluster.artefacts.places import is_web
-from cluster.artefacts.remote import TRANSFERS, Remote, remove_leftovers
+from cluster.artefacts.remote import TRANSFERS, Remote, remove_leftovers, require_whole
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.sizes import shown_size
 from cluster.artefacts.storage import (
@@ -161,13 +161,7 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
         remove_leftovers(target)
         _require_room(uri, target, sum(entry.size_bytes for entry in missing))
         with transfer(f"pull {without_credentials(uri)}", size_bytes) as tell:
-            damages = [one for one in remote.download("", manifest.files, target, tell) if one is not None]
-        if damages:
-            raise CorruptArtefactError(
-                f"{uri} ({manifest.kind}) is damaged:\n" + "\n".join(f"  {damage}" for damage in damages),
-                kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files, in {target}",
-                next_step=f"put it there again from where it was made: cloze push DIRECTORY {uri} --again",
-            )
+            require_whole(remote, manifest, remote.download("", manifest.files, target, tell))
         names = remote.sizes() if remote.lists else ()
         for_files(partial(_fetch_record, remote, target), [name for name in names if _is_record(name)])
         write_durably(target / MANIFEST_NAME, data)

@@ -28,7 +28,7 @@ import xxhash
 from cluster.artefacts.confined import place_inside
 from cluster.artefacts.credentials import message_without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError, StoreError
-from cluster.artefacts.manifest import FileEntry
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, Manifest
 from cluster.artefacts.places import is_web
 from cluster.artefacts.storage import Damage, difference, storage_errors
 
@@ -273,6 +273,29 @@ class Remote:
                 f"Cannot {verb} {self.place(name)}: {str(error) or type(error).__name__}",
                 next_step="check the store's address, credentials and permissions, then run the same command again",
             ) from error
+
+
+def require_whole(remote: Remote, manifest: Manifest, found: Sequence[Damage | None]) -> None:
+    """Refuse an artefact of which downloaded files are damaged.
+
+    Raises:
+        StoreError: another artefact has taken its place since its manifest was read.
+        CorruptArtefactError: names every damaged file.
+    """
+    damages = [damage for damage in found if damage is not None]
+    if not damages:
+        return
+    if remote.exists(MANIFEST_NAME) and manifest.fingerprint.encode() not in remote.read(MANIFEST_NAME):
+        raise StoreError(
+            f"{remote.uri} was replaced by another artefact while it was read.",
+            next_step="type the same command again, which reads the new one",
+        )
+    listed = "\n".join(f"  {damage}" for damage in damages)
+    raise CorruptArtefactError(
+        f"{remote.uri} ({manifest.kind}) is damaged:\n{listed}",
+        kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
+        next_step=f"put it there again from where it was made: cloze push DIRECTORY {remote.uri} --again",
+    )
 
 
 def remove_leftovers(directory: Path) -> None:

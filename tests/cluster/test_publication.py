@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import s3fs
@@ -231,6 +232,26 @@ def test_push_onto_a_place_with_other_artefacts_below_is_refused(uri: str, tmp_p
     assert objects(uri) == before
     push(artefact, f"{uri}/corpus", replace=True)
     assert set(before) < set(objects(uri))
+
+
+def test_artefact_that_is_replaced_while_it_is_read_is_not_called_damaged(
+    uri: str, tmp_path: Path, artefact: Path, monkeypatch: pytest.MonkeyPatch
+):
+    push(artefact, uri)
+    other = make(tmp_path / "other", {name: data[::-1] + b"!" for name, data in FILES.items()})
+    download = Remote.download
+
+    def replaced(self: Remote, *arguments: Any) -> Any:
+        monkeypatch.setattr(Remote, "download", download)
+        push(other, uri, replace=True)
+        return download(self, *arguments)
+
+    for read in (lambda: pull(uri, tmp_path / "back"), lambda: local_copy(uri)):
+        monkeypatch.setattr(Remote, "download", replaced)
+        with pytest.raises(StorageError, match="was replaced by another artefact while it was read"):
+            read()
+        read()
+        push(artefact, uri, replace=True)
 
 
 def test_damaged_artefact_is_not_pushed(uri: str, artefact: Path):
