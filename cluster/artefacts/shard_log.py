@@ -192,12 +192,23 @@ def summarize_log(directory: Path) -> dict[str, Any]:
         `rows_per_s` (of one worker), `peak_rss_bytes`, and `workers`: the same by name. A shard that was made twice
         counts twice.
     """
-    lines = [line for line in _lines(directory / LOG_NAME) if "file" in line]
+    lines = [line for line in _lines(directory / LOG_NAME) if _is_of_shard(line)]
     if not lines:
         return {}
     workers = sorted({line["worker"] for line in lines})
     own = {name: _totals([line for line in lines if line["worker"] == name]) for name in workers}
     return _totals(lines) | {"workers": own}
+
+
+def _is_of_shard(line: dict[str, Any]) -> bool:
+    """Whether a line tells of a shard, as this module writes it: the log has no hash, and may come from a store."""
+    return (
+        "file" in line
+        and isinstance(line.get("worker"), str)
+        and all(
+            isinstance(line.get(key), int | float) for key in ("bytes", "rows", "seconds", "peak_rss_bytes")
+        )
+    )
 
 
 def _totals(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -219,7 +230,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     with suppress(FileNotFoundError):
         for line in path.read_bytes().splitlines():
             with suppress(orjson.JSONDecodeError):
-                yield orjson.loads(line)
+                if isinstance(found := orjson.loads(line), dict):
+                    yield found
 
 
 def _duration(seconds: float) -> str:

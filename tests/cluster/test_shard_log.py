@@ -36,7 +36,7 @@ def test_the_time_left_is_weighed_by_bytes(tmp_path):
 def test_half_a_line_of_a_killed_process_is_skipped(tmp_path):
     ShardLog(tmp_path, "tokens", [1]).add("a", 1, 1, 1, Effort("one:1", 1.0, 5))
     with (tmp_path / LOG_NAME).open("ab") as stream:
-        stream.write(b'{"stage": "tok')
+        stream.write(b'{"file": "b"}\n3\n{"file": "c", "worker": "w", "bytes": "many"}\n{"stage": "tok')
     assert summarize_log(tmp_path)["shards"] == 1
     assert summarize_log(tmp_path / "absent") == {}
 
