@@ -57,6 +57,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Work out memory, disk and hours of a pre-training run or of a preparation, before anything is started."""
+    from cluster.artefacts.errors import ConfigError
     from pipeline.config.loading import load_config, load_plain
     from pipeline.engine.gpus import require_gpu
     from pipeline.plan.plan import make_plan, to_json
@@ -66,6 +67,11 @@ def plan(
     if "sources" in load_plain(PretrainConfig, config, overrides or ()):
         plan_data(config, overrides or (), nodes, cpus_per_node, measured, size, as_json=as_json)
         return
+    if measured is not None or size is not None:
+        raise ConfigError(
+            f"{config} is no preparation, and --measured and --size are for those.",
+            next_step="leave them out",
+        )
     card = require_gpu(gpu)
     # The plan is for the machines of the command line; one worker shares out any batch.
     settings = load_config(PretrainConfig, config, (*(overrides or ()), "cluster.workers=1"))

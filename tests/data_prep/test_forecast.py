@@ -93,6 +93,8 @@ def test_command_names_what_is_missing_and_prints_json(finished, corpus, tmp_pat
     measured = ["plan", str(path), "--nodes", "8", "--cpus-per-node", "16", "--measured", str(finished.out)]
     for size in ("85 TBB", "1,000GB", "10%", "85TB/s", "-5GB", "1e12", "0", ""):
         assert isinstance(CliRunner().invoke(app, [*measured, "--size", size]).exception, ConfigError), size
+    run = CliRunner().invoke(app, ["plan", "gpt-tiny", "--measured", str(finished.out)])
+    assert isinstance(run.exception, ConfigError)
     done = CliRunner().invoke(app, [*measured, "--size", "85TB", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
