@@ -178,6 +178,7 @@ def saved_as_it_was(directory: Path, store: CheckpointStore, rank: Rank, case: s
     restored = all(torch.equal(values, after[name]) for name, values in before.items())
     dist.barrier()
     store_files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+    dist.barrier()
     if rank.rank == 0:
         store.delete(2)
     dist.barrier()
