@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 from resiliparse.parse.html import HTMLTree
 
 from data_prep.sources.main_content import main_content as main_content_of
-from data_prep.sources.main_content import prose_size, render
-from data_prep.sources.page_blocks import MAX_DEPTH, TooDeepError, parse_html, read_blocks
+from data_prep.sources.page_blocks import MAX_DEPTH, TooDeepError, read_blocks
+from data_prep.sources.page_scan_kernel import has_many_attributes
 from data_prep.sources.text import clean_text
 
 _BYTE_ORDER_MARKS = (
@@ -24,22 +24,16 @@ _BYTE_ORDER_MARKS = (
 )
 _MAX_WRONG_SHARE = 0.001
 """Pages with more wrong bytes in their declared encoding are in another one; fewer are slips, or a cut at the end."""
-_MANY_ATTRIBUTES = re.compile(
-    r"<[a-zA-Z][^\s/>]*+(?:[\s/]*+[^\s=>/]++(?:\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+'|[^\s>\"']++))?+){2000}"
-)
-"""The parser compares each attribute of an element with all before it, so thousands of them take minutes."""
+_MANY_ATTRIBUTES = 2000
+"""The parsers compare each attribute of an element with all before it, so thousands of them take minutes."""
 _SAMPLE_CHARACTERS = 1 << 14
-_NO_TEXT = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
-"""Control characters, and bytes that no encoding explains."""
+_NO_TEXT = bytes([*range(9), *range(14, 27), *range(28, 32)])
+"""Control characters, which besides U+FFFD (bytes that no encoding explains) are no text."""
 _MAX_NO_TEXT_SHARE = 0.05
 _SHORT_PAGE = 1 << 17
 """Characters; what fits into so few is parsed in a second at worst."""
 _SOFT_HYPHEN = "\u00ad"
 """Shows only where a browser breaks a line."""
-_MIN_ARTICLE = 250
-"""Characters of plain text, without which a page is a list of links, a form or a notice."""
-_MIN_ARTICLE_SHARE = 0.2
-"""Of the plain text of its page."""
 _MAX_GROWTH = 4
 """Text longer than so many times its page is the indentation of lists in lists."""
 
@@ -100,9 +94,13 @@ def read_page(
         PageError: the page is deeper, or has an element with thousands of attributes.
     """
     sample = html[:_SAMPLE_CHARACTERS]
-    if len(_NO_TEXT.findall(sample)) > _MAX_NO_TEXT_SHARE * len(sample):
+    data = sample.encode("utf-8", "replace")
+    no_text = len(data) - len(data.translate(None, _NO_TEXT)) + sample.count("\ufffd")
+    if no_text > _MAX_NO_TEXT_SHARE * len(sample):
         return Page("", "")  # a picture, an archive or the like that is called a page
-    if len(html) > _SHORT_PAGE and _MANY_ATTRIBUTES.search(html):
+    if len(html) > _SHORT_PAGE and has_many_attributes(
+        np.frombuffer(html.encode("utf-8", "replace"), dtype=np.uint8), _MANY_ATTRIBUTES
+    ):
         raise PageError("the page has an element with thousands of attributes")
     if main_content and prepare is None and (page := _read_article(html, max_depth)) is not None:
         return page
@@ -111,19 +109,15 @@ def read_page(
 
 def _read_article(html: str, max_depth: int) -> Page | None:
     """The page's article; None if there is none, or a small fraction of the page's text."""
-    root = parse_html(html)
-    if root is None:
-        return None
-    title = " ".join(clean_text(root.findtext(".//title") or "").split())
     try:
-        page = read_blocks(root, min(max_depth, MAX_DEPTH))
+        page = read_blocks(html, min(max_depth, MAX_DEPTH))
     except TooDeepError:
         raise PageError(f"the page has more than {max_depth} elements inside each other") from None
-    blocks = main_content_of(page, title)
-    size = prose_size(blocks)
-    if size < _MIN_ARTICLE or size < _MIN_ARTICLE_SHARE * prose_size(page.blocks):
+    text = None if page is None else main_content_of(page)
+    if page is None or text is None:
         return None
-    return Page(title, clean_text(render(blocks).replace(_SOFT_HYPHEN, "")))
+    title = " ".join(clean_text(page.title).split())
+    return Page(title, clean_text(text.replace(_SOFT_HYPHEN, "")))
 
 
 def _read_text(

@@ -8,26 +8,20 @@ Blocks of plain text speak for the elements around them, links and scraps agains
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 
-from data_prep.sources.page_blocks import HEADINGS, PROSE, SENTENCE_ENDS, Block, Blocks, Element
-from data_prep.sources.page_roles import Role
+import numpy as np
 
-_BODY_WEIGHT = {Role.BODY: 1.5}
-_LANDMARK_WEIGHT = {"article": 1.1, "main": 1.1}
-"""Factors of the scores of elements that say what they hold."""
-_MAX_SHARE = {Role.DETAIL: 0.2, Role.ASIDE: 0.5, Role.OTHERS: 0.0, Role.HIDDEN: 0.0}
-"""Of a page's prose that elements of one name may hold and yet be dropped for it, whatever else there is."""
-_MAX_DETAIL = 1500
-"""Characters of prose in a detail at most; a longer one is more than that."""
-_ENOUGH = 250
-"""Characters of prose outside of comments that make a page an article with comments, and not a page of comments."""
-_ENOUGH_BODY = 150
-"""The limit outside of a large aside, in elements that are named for an article's text."""
-_MIN_SHARE = 0.7
-"""Of a page's plain text that an element without a telling name must have: else the page is no article."""
+from data_prep.sources.main_content_kernel import choose_element, without_asides
+from data_prep.sources.page_blocks import HEADINGS, PROSE, SENTENCE_ENDS, Block, Blocks
+
+_MIN_ARTICLE = 250
+"""Characters of plain text, without which a page is a list of links, a form or a notice."""
+_MIN_ARTICLE_SHARE = 0.2
+"""Of the plain text of its page."""
+_MAX_LEFT_OUT, _MAX_LINKED = 0.02, 0.65
+"""Shares of a page's text: what is left out for the names of elements, and what is in links. A page with more of either
+has menus, and only some of its text counts."""
 _SCRAP = 60
 """Characters; a line at an end of an article that is shorter and has no full stop is none of its text."""
 _POINTER = re.compile(
@@ -58,128 +52,32 @@ _HEAD_BLOCKS = 8
 """Blocks at the beginning of an article among which bylines and dates stand."""
 
 
-def main_content(page: Blocks, title: str) -> list[Block]:
-    """The blocks of a page's main content, in order; without the headline, which `title` tells."""
-    is_kept = _without_asides(page)
-    first, end = _choose_element(page, is_kept)
-    blocks = [page.blocks[number] for number in range(first, end) if is_kept[number]]
-    return _without_scraps(blocks, title)
+def main_content(page: Blocks) -> str | None:
+    """A page's article, without the headline; of a page without one, all its text if there is nothing else, and else
+    None.
+
+    A page has no article if it would be a small fraction of the page's text.
+    """
+    is_kept = without_asides(page.blocks, page.elements, PROSE)
+    first, end = choose_element(page.blocks, page.elements, is_kept)
+    least = max(_MIN_ARTICLE, _MIN_ARTICLE_SHARE * _prose_size(page.blocks))
+    chosen = first + np.flatnonzero(is_kept[first:end])
+    if _prose_size(page.blocks[chosen]) >= least:
+        blocks = _without_scraps(page.take(chosen), page.title)
+        if sum(block.plain for block in blocks if block.score > 0) >= least:
+            return _render(blocks)
+    return page.text if is_kept.all() and _is_bare(page) else None
 
 
-def prose_size(blocks: Sequence[Block]) -> int:
+def _is_bare(page: Blocks) -> bool:
+    """Whether a page is hardly more than its text."""
+    size, linked = page.blocks[:, 3:5].sum(axis=0)
+    return page.left_out <= _MAX_LEFT_OUT * len(page.text) and linked <= _MAX_LINKED * size
+
+
+def _prose_size(blocks: np.ndarray) -> int:
     """Characters of plain text in blocks that have enough of it."""
-    return sum(block.plain for block in blocks if block.score > 0)
-
-
-def _without_asides(page: Blocks) -> list[bool]:
-    """Of each block, whether it is outside of elements that are dropped for their names."""
-    blocks = page.blocks
-    prose = [block.score if block.score > 0 and block.plain >= PROSE else 0.0 for block in blocks]
-    sums = [0.0, *accumulate(prose)]
-    bodies = _sums_in_bodies(page, prose)
-    named = [
-        element for element in page.elements if element.role >= Role.DETAIL and element.first < element.end
-    ]
-    alike: dict[tuple[str, str], float] = defaultdict(float)
-    for element in named:
-        alike[element.tag, element.names] += sums[element.end] - sums[element.first]
-    largest = _largest_body(page, sums)
-    has_own_prose = _own_prose(named, sums, alike) >= _ENOUGH
-    is_kept = [True] * len(blocks)
-    left, done = sums[-1], 0
-    for element in named:
-        if element.first < done:
-            continue
-        inside = sums[element.end] - sums[element.first]
-        body_outside = bodies[-1] - (bodies[element.end] - bodies[element.first])
-        is_small = alike[element.tag, element.names] <= _MAX_SHARE[element.role] * left
-        if inside > 0.5 * sums[-1] and largest.first >= element.first and largest.end <= element.end:
-            is_dropped = False  # it holds the article, whatever its name
-        elif element.role >= Role.OTHERS:
-            is_dropped = not inside or has_own_prose
-        elif element.role is Role.DETAIL:
-            is_dropped = is_small and inside <= _MAX_DETAIL
-        else:
-            is_dropped = is_small or body_outside > max(_ENOUGH_BODY, 0.5 * inside)
-        if is_dropped:
-            for number in range(element.first, element.end):
-                is_kept[number] = element.role is Role.DETAIL and _is_substance(element, blocks[number])
-            left -= inside
-            done = element.end
-    return is_kept
-
-
-def _own_prose(named: list[Element], sums: list[float], alike: Mapping[tuple[str, str], float]) -> float:
-    """The prose of a page that is neither by other people or of other articles, nor in small asides."""
-    own, done = sums[-1], 0
-    for element in named:
-        if element.role is Role.ASIDE:
-            is_counted = alike[element.tag, element.names] > _MAX_SHARE[Role.ASIDE] * sums[-1]
-        else:
-            is_counted = element.role is Role.DETAIL
-        if element.first >= done and not is_counted:
-            own -= sums[element.end] - sums[element.first]
-            done = element.end
-    return own
-
-
-def _sums_in_bodies(page: Blocks, prose: list[float]) -> list[float]:
-    """Running sums of the prose that stands in elements named for an article's text."""
-    in_body, done = [False] * len(prose), 0
-    for element in page.elements:
-        if element.role is Role.BODY and element.first >= done:
-            in_body[element.first : element.end] = [True] * (element.end - element.first)
-            done = element.end
-    return [
-        0.0,
-        *accumulate(amount if inside else 0.0 for amount, inside in zip(prose, in_body, strict=True)),
-    ]
-
-
-def _largest_body(page: Blocks, sums: list[float]) -> Element:
-    """The innermost of the elements that are named for an article's text and have most prose."""
-    bodies = [element for element in page.elements if element.role is Role.BODY]
-    return max(
-        reversed(bodies),
-        key=lambda body: sums[body.end] - sums[body.first],
-        default=Element("", "", Role.NONE, 0, 0),
-    )
-
-
-def _is_substance(element: Element, block: Block) -> bool:
-    """Tables and code in figures, and the headings of sections, are no details."""
-    return block.kind in ("pre", "tr") or (element.tag == "header" and block.kind in HEADINGS)
-
-
-def _choose_element(page: Blocks, is_kept: list[bool]) -> tuple[int, int]:
-    """The blocks of the element that has most plain text beside least else; the whole page, if it has too little."""
-    kept = list(zip(page.blocks, is_kept, strict=True))
-    sums = [0.0, *accumulate(block.score if is_kept else 0.0 for block, is_kept in kept)]
-    plain = [0, *accumulate(block.plain if is_kept and block.score > 0 else 0 for block, is_kept in kept)]
-    whole = Element("", "", Role.NONE, 0, len(page.blocks))
-    best, best_score = whole, 0.0
-    for element in page.elements:
-        score = sums[element.end] - sums[element.first]
-        if score <= 0:
-            continue
-        score *= _BODY_WEIGHT.get(element.role, 1.0) * _LANDMARK_WEIGHT.get(element.tag, 1.0)
-        if score >= best_score:
-            best, best_score = element, score
-    best = _tightened(page.elements, sums, best)
-    if best.role is not Role.BODY and plain[best.end] - plain[best.first] < _MIN_SHARE * plain[-1]:
-        best = whole
-    return best.first, best.end
-
-
-def _tightened(elements: list[Element], sums: list[float], best: Element) -> Element:
-    """The innermost element within that is named for the article's text and has most of it."""
-    tight, least = best, 0.7 * (sums[best.end] - sums[best.first])
-    for element in elements:
-        if element.role is Role.BODY and best.first <= element.first and element.end <= best.end:
-            score = sums[element.end] - sums[element.first]
-            if score > 0 and score >= least:
-                tight, least = element, 0.9 * score
-    return tight
+    return int(((blocks[:, 3] - blocks[:, 4]) * (blocks[:, 5] > 0)).sum())
 
 
 def _without_scraps(blocks: list[Block], title: str) -> list[Block]:
@@ -252,7 +150,7 @@ def _is_byline(block: Block) -> bool:
     )
 
 
-def render(blocks: Sequence[Block]) -> str:
+def _render(blocks: Sequence[Block]) -> str:
     """Blocks as text: items of a list and rows of a table on lines of their own, all else parted by blank lines."""
     parts: list[str] = []
     previous = ""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import re
+import html as html_escapes
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
+from data_prep.sources import page_scan_kernel as kernel
 from data_prep.sources.markup import names
-from data_prep.sources.page_roles import Role, role_of, role_of_names
+from data_prep.sources.page_blocks_kernel import build_blocks
+from data_prep.sources.page_roles import ATTRIBUTES, TAGS, Role, find_roles, hash_table
 
 MAX_DEPTH = 2000
 """libxml2 cuts a tree at 2,048 elements inside each other, and says nothing."""
@@ -21,6 +24,7 @@ _UNSEEN = names(
     "applet audio button canvas datalist embed head iframe input map math noscript object option rp rt script select"
     " style svg template textarea video"
 )
+_CELLS = names("td th")
 _WITHOUT_EFFECT = names(
     "abbr acronym area b bdi bdo big code data del dfn em font i img ins kbd link mark meta meter nobr output picture"
     " progress q rb ruby s samp source strike strong sub sup track tt u var wbr"
@@ -28,26 +32,26 @@ _WITHOUT_EFFECT = names(
 """Inline elements that change how text looks, and not what it is."""
 _INLINE = names("a cite label small span time")
 """Those that may hold a byline or the like, when they begin a block."""
-_KINDS = {"li": "li", "dt": "li", "dd": "li", "pre": "pre", "tr": "tr", "p": "p", "blockquote": "p"}
-_KINDS |= {name: name for name in HEADINGS} | dict.fromkeys(("table", "ul", "ol", "dl"), "")
-_WITH_SUBSTANCE = names("figure header")
-"""Elements that may hold tables or headings besides what their names tell."""
+KINDS = ("", "p", "li", "tr", "pre", "h1", "h2", "h3", "h4", "h5", "h6")
+"""Kinds of blocks, by their numbers in the kernel."""
+_KIND_OF_TAG = {"dt": "li", "dd": "li", "blockquote": "p"} | dict.fromkeys(("table", "ul", "ol", "dl"), "")
+_KIND_OF_TAG |= {kind: kind for kind in KINDS[1:]}
 PROSE = 60
 """Least characters of plain text in a block of prose."""
-_LONG_TEXTS = etree.XPath(f"//text()[string-length() >= {PROSE // 2}]")
-_CELLS = names("td th")
 _CELL_CHARACTERS = 150
 """A table's cell with more text is a block of its own: tables are used for layout as well."""
-_WIDE = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-_BLOCK_COST = 20
-"""Characters of plain text that a block must have to speak for its element; what has neither end nor length, twice."""
-_LINK_COST = 2
-"""Characters of plain text that one in a link outweighs."""
-_MIN_SCORE, _MIN_ROW_SCORE = -30, -10
-"""Of a block and of a table's row, so that a long list of links does not hide the text beside it."""
 SENTENCE_ENDS = frozenset(".!?…:;\"'”’»)]。！？」』।۔؟")
-_BREAK, _CELL = "\x01", "\x02"
-"""Marks of `<br>` and of a cell's beginning; HTML has no such characters."""
+_ENDS = np.array(sorted(map(ord, SENTENCE_ENDS)), dtype=np.uint32)
+_CONTROL = bytes.maketrans(b"\x0b\x0c\x1c\x1d\x1e\x1f", b"\n\n    ")
+_DROPPED = bytes([*range(1, 9), *range(14, 28)])
+"""XML has no control characters; those that are white space become other white space."""
+_BITS = {
+    kernel.TITLE: {"title"},
+    kernel.SUBSTANCE: {"figure", "header"},
+    kernel.HEADER: {"header"},
+    kernel.LANDMARK: {"article", "main"},
+}
+_MAX_OPEN = 1 << 12
 
 
 class TooDeepError(ValueError):
@@ -65,7 +69,7 @@ class Block:
     """Characters; in scripts that write a syllable or a word with one character, each counts twice."""
     linked: int
     """Characters in links, counted alike."""
-    score: float
+    score: int
     """How much it speaks for the elements around it, or against them."""
 
     @property
@@ -74,196 +78,112 @@ class Block:
         return self.size - self.linked
 
 
-@dataclass(slots=True)
-class Element:
-    """An element and the numbers of its blocks, from `first` to `end - 1`."""
-
-    tag: str
-    names: str
-    """Its classes."""
-    role: Role
-    first: int
-    end: int
-
-
-_LEAF = Element("", "", Role.NONE, 0, 0)
-
-
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """A page's blocks and the elements around them, both in the order of the page."""
 
-    blocks: list[Block]
-    elements: list[Element]
+    title: str
+    text: str
+    """Of all blocks, one behind the other."""
+    blocks: np.ndarray
+    """[blocks, 6] int32: first character and the one behind the last, kind, size, characters in links, score."""
+    elements: np.ndarray
+    """[elements, 5] int32: hash of tag and classes, role, first block and the one behind the last, and the
+    tag's bits."""
+    left_out: int
+    """Bytes of text in elements that were left out for their names."""
+
+    def take(self, chosen: np.ndarray) -> list[Block]:
+        """Blocks as objects.
+
+        Args:
+            chosen: [blocks] bool, or their numbers.
+        """
+        text = self.text
+        return [
+            Block(text[first:end], KINDS[kind], size, linked, score)
+            for first, end, kind, size, linked, score in self.blocks[chosen].tolist()
+        ]
 
 
-def parse_html(html: str) -> Any:
-    """The root element, or None where there is none. Nothing is fetched."""
-    return etree.fromstring(html.encode("utf-8", "replace"), _PARSER)
-
-
-def read_blocks(root: Any, max_depth: int) -> Blocks:
-    """The blocks of a page; what no reader sees, such as scripts and form fields, is removed from the tree.
+def read_blocks(html: str, max_depth: int) -> Blocks | None:
+    """The blocks of a page without what no reader sees, such as scripts and form fields; None for a page without any
+    element.
 
     Raises:
         TooDeepError: more than `max_depth` elements are inside each other.
     """
-    etree.strip_elements(root, "script", "style", with_tail=False)
-    etree.strip_tags(root, *_WITHOUT_EFFECT)
-    with_prose = _elements_with_prose(root)
-    blocks: list[Block] = []
-    elements: list[Element] = []
-    stack: list[Element | None] = []  # open HTML elements; None for those that end no block
-    kinds = [""]
-    buffer: list[str] = []
-    links = linked = preformatted = 0
-    detail, hidden = Role.DETAIL, Role.HIDDEN
-
-    def end_block(*, is_row: bool = True) -> None:
-        nonlocal linked
-        kind = kinds[-1]
-        add_block("".join(buffer), kind if is_row or kind != "tr" else "", linked)
-        buffer.clear()
-        linked = 0
-
-    def add_block(raw: str, kind: str, linked: int) -> None:
-        if (block := _block(raw, kind, linked)) is not None:
-            blocks.append(block)
-
-    # One loop for every tag of every page, with as few calls as can be.
-    walk = etree.iterwalk(root, events=("start", "end"))
-    for event, node in walk:
-        tag = node.tag
-        if event == "start":
-            element = None
-            text = node.text
-            if tag in _INLINE:
-                if tag == "a":
-                    links += 1
-                if (classes := node.get("class")) and (role := role_of_names(classes)) >= detail:
-                    if role is hidden:
-                        walk.skip_subtree()
-                        text = None
-                    elif not buffer:
-                        element = Element(tag, classes, role, len(blocks), 0)
-                        elements.append(element)
-                        kinds.append(kinds[-1])
-            elif tag == "br":
-                if buffer and buffer[-1] == _BREAK and not preformatted:
-                    end_block(is_row=False)  # two in a row stand for the end of a paragraph
-                elif buffer:
-                    buffer.append(_BREAK)
-            elif tag in _UNSEEN:
-                walk.skip_subtree()
-                text = None
-            elif tag in _CELLS:
-                if _BREAK in buffer:
-                    end_block(is_row=False)  # cells of several lines are columns of a page
-                elif buffer:
-                    buffer.append(_CELL)
-                element = Element(tag, "", Role.NONE, len(blocks), 0)
-                elements.append(element)
-                kinds.append(kinds[-1])
-            else:
-                if buffer:
-                    end_block()
-                is_leaf = not len(node)
-                if is_leaf and (not text or text.isspace()):
-                    stack.append(None)
-                    continue
-                attributes = dict(node.items())
-                if not is_leaf or attributes:
-                    role = role_of(tag, attributes)
-                    if role >= detail and node not in with_prose and tag not in _WITH_SUBSTANCE:
-                        walk.skip_subtree()
-                        stack.append(None)
-                        continue
-                    element = Element(tag, attributes.get("class", ""), role, len(blocks), 0)
-                    elements.append(element)
-                if is_leaf and tag != "pre":
-                    add_block(text, _KINDS.get(tag, kinds[-1]), len(text) if links else 0)
-                    if element is not None:
-                        element.end = len(blocks)
-                        element = None
-                    text = None
-                else:
-                    if element is None:
-                        element = _LEAF
-                    kinds.append(_KINDS.get(tag, kinds[-1]))
-                    if tag == "pre":
-                        preformatted += 1
-            stack.append(element)
-            if len(stack) > max_depth:
-                raise TooDeepError
-        else:
-            element = stack.pop()
-            if element is not None:
-                if tag not in _CELLS:
-                    if buffer:
-                        end_block()
-                elif sum(map(len, buffer)) > _CELL_CHARACTERS:
-                    end_block(is_row=False)
-                element.end = len(blocks)
-                kinds.pop()
-                if tag == "pre":
-                    preformatted -= 1
-            if tag == "a":
-                links -= 1
-            text = node.tail
-        if text:
-            if preformatted:
-                buffer.append(text)
-            elif not text.isspace():
-                buffer.append(text)
-                if links:
-                    linked += len(text.strip())
-            elif buffer and buffer[-1] != _BREAK:
-                buffer.append(" ")
-    end_block()
-    return Blocks(blocks, elements)
-
-
-def _elements_with_prose(root: Any) -> set[Any]:
-    """Elements that somewhere hold a run of text of `PROSE` characters; the others can go for their names alone."""
-    found: set[Any] = set()
-    for text in _LONG_TEXTS(root):
-        if _size(text.strip()) >= PROSE:
-            element = text.getparent().getparent() if text.is_tail else text.getparent()
-            while element is not None and element not in found and element.tag not in _UNSEEN:
-                found.add(element)
-                element = element.getparent()
-    return found
-
-
-def _block(raw: str, kind: str, linked: int) -> Block | None:
-    if kind == "pre":
-        text = raw.replace(_BREAK, "\n").replace(_CELL, "\t").strip("\n").rstrip()
-    elif _BREAK in raw or _CELL in raw:
-        text = "\n".join(filter(None, map(_line, raw.split(_BREAK))))
-    else:
-        text = " ".join(raw.split())
-    if not text:
+    root = etree.fromstring(html.encode("utf-8", "replace").translate(_CONTROL, _DROPPED), _PARSER)
+    if root is None:
         return None
-    size = _size(text)
-    if size > len(text):
-        linked = linked * size // len(text)
-    linked = min(linked, size)
-    return Block(text, kind, size, linked, _score(text, kind, size - linked, linked))
+    root.getroottree().docinfo.clear()  # a page that says it is XHTML is written otherwise
+    markup = etree.tostring(root, encoding="utf-8", xml_declaration=False, with_tail=False)
+    tokens = _scan(markup)
+    what = tokens.values & 7
+    is_inline = (what == kernel.INLINE) | (what == kernel.LINK)
+    named = np.flatnonzero(tokens.flags & kernel.HAS_NAMES)
+    keys = find_roles(tokens.data, named, tokens.firsts, tokens.ends, is_inline, tokens.roles)
+    out = np.empty(len(markup) + 2, dtype=np.uint8)
+    blocks = np.empty((len(keys), 6), dtype=np.int32)
+    elements = np.empty((len(keys), 5), dtype=np.int32)
+    num_blocks, num_elements, size, left_out = build_blocks(
+        *tokens[2:], keys, _ENDS, _CELL_CHARACTERS, max_depth, out, blocks, elements
+    )
+    if num_blocks < 0:
+        raise TooDeepError
+    text = out[:size].tobytes().decode("utf-8")
+    return Blocks(tokens.title, text, blocks[:num_blocks], elements[:num_elements], left_out)
 
 
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text) + len(_WIDE.findall(text))
+class _Tokens(NamedTuple):
+    """A serialized page in tokens; see `kernel.scan_markup`."""
+
+    title: str
+    data: np.ndarray
+    texts: np.ndarray
+    kinds: np.ndarray
+    values: np.ndarray
+    firsts: np.ndarray
+    ends: np.ndarray
+    others: np.ndarray
+    flags: np.ndarray
+    roles: np.ndarray
 
 
-def _score(text: str, kind: str, plain: int, linked: int) -> float:
-    if kind in HEADINGS:
-        return -_LINK_COST * linked
-    score = plain - _LINK_COST * linked - _BLOCK_COST
-    if plain < 2 * _BLOCK_COST and text[-1] not in SENTENCE_ENDS:
-        score -= _BLOCK_COST
-    return max(score, _MIN_ROW_SCORE if kind == "tr" else _MIN_SCORE)
+def _scan(markup: bytes) -> _Tokens:
+    size = 3 * markup.count(b"<")
+    kinds, flags, roles = np.zeros((3, size), dtype=np.int8)
+    values, firsts, ends, others = np.empty((4, size), dtype=np.int32)
+    columns = (kinds, values, firsts, ends, others, flags, roles)
+    data, texts = np.frombuffer(markup, dtype=np.uint8), np.empty(len(markup), dtype=np.uint32)
+    opened = np.empty(_MAX_OPEN, dtype=np.int32)
+    count, title = kernel.scan_markup(data, *_TAGS, *ATTRIBUTES, PROSE, *columns, opened, texts)
+    if count < 0:
+        raise TooDeepError
+    found = markup[title : markup.index(b"<", title)].decode("utf-8") if title >= 0 else ""
+    return _Tokens(html_escapes.unescape(found), data, texts, *(column[:count] for column in columns))
 
 
-def _line(raw: str) -> str:
-    """A line, the cells of a table's row parted by tabs."""
-    return "\t".join(filter(None, (" ".join(cell.split()) for cell in raw.split(_CELL))))
+def _value_of(tag: str) -> int:
+    """The bits of a tag, as the kernel reads them."""
+    kind = _KIND_OF_TAG.get(tag)
+    return (
+        _EFFECTS.get(tag, kernel.BLOCK)
+        | (kernel.INHERITED if kind is None else KINDS.index(kind)) << kernel.KIND_BITS
+        | TAGS.get(tag, Role.NONE) << kernel.ROLE_BITS
+        | sum(bit for bit, tags in _BITS.items() if tag in tags)
+    )
+
+
+_EFFECTS = {
+    **dict.fromkeys(_WITHOUT_EFFECT, kernel.TRANSPARENT),
+    **dict.fromkeys(("script", "style"), kernel.REMOVED),
+    **dict.fromkeys(_UNSEEN - {"script", "style"}, kernel.UNSEEN),
+    **dict.fromkeys(_INLINE, kernel.INLINE),
+    **dict.fromkeys(_CELLS, kernel.CELL),
+    "a": kernel.LINK,
+    "br": kernel.BREAK,
+}
+_TAGS = hash_table(
+    {tag: _value_of(tag) for tag in (*_EFFECTS, *_KIND_OF_TAG, *TAGS, "title", "article", "main")}
+)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from collections import defaultdict
 from collections.abc import Mapping
 from enum import IntEnum
-from functools import lru_cache
 
+import numpy as np
+
+from data_prep.sources import page_roles_kernel as kernel
 from data_prep.sources.markup import names
-
-_MAX_NAME_CHARACTERS = 400
-"""Of an element's classes and id together; longer ones are generated, and say nothing."""
 
 
 class Role(IntEnum):
@@ -29,8 +28,9 @@ class Role(IntEnum):
     """Not shown."""
 
 
-_NONE, _BODY_ROLE = Role.NONE, Role.BODY
-_TAGS = {
+_ATTRIBUTE_NAMES = ("class", "id", "itemprop", "property", "hidden", "aria-hidden", "style", "role")
+"""Attributes that may tell a role, in the order of the kernel."""
+TAGS = {
     "address": Role.DETAIL,
     "aside": Role.ASIDE,
     "dialog": Role.ASIDE,
@@ -114,70 +114,73 @@ _LISTS = {
     Role.OTHERS: _OTHERS,
     Role.HIDDEN: _HIDDEN,
 }
-_ROLES = {name + s: role for role, words in _LISTS.items() for name in words.split() for s in ("", "s")}
-_STARTS = {start: role for role, starts in _BEGINNINGS.items() for start in starts}
-_ANY_START = tuple(_STARTS)
-_LONGEST_NAME = 4
-"""Words."""
-_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
-_STATES = re.compile(
-    r"(?:has|no|with|without|js|is|category|tag|wp-image|align|size|type|status|format|overflow)[-_]"
-)
-"""Names that tell a state or a subject, such as `has-sidebar` and `category-advertising`."""
-_HIDDEN_STYLE = re.compile(r"display\s*:\s*none", re.IGNORECASE)
+_STATES = names("has no with without js is category tag wp-image align size type status format overflow")
+"""Beginnings, ahead of a hyphen, of names that tell a state or a subject, such as `has-sidebar`."""
 
 
-def role_of(tag: str, attributes: Mapping[str, str]) -> Role:
-    """The role of an element. Its names count more than its tag, and machine-readable marks more than both."""
-    if not attributes:
-        return _TAGS.get(tag, _NONE)
-    get = attributes.get
-    classes, identifier = get("class", ""), get("id", "")
-    role = _NONE if tag in _LANDMARKS else role_of_names(classes, identifier)
-    if len(attributes) > (classes != "") + (identifier != ""):
-        if (stated := _PROPERTIES.get(get("itemprop") or get("property") or "")) is not None:
-            return stated
-        if role is not _BODY_ROLE and _is_hidden(attributes):
-            return Role.HIDDEN
-        if get("role") in _ARIA_ROLES and tag not in _LANDMARKS:
-            return Role.ASIDE
-    return _TAGS.get(tag, role) if role <= _BODY_ROLE else role
+def hash_table(values: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """An open table of the hashes (FNV-1a, uint64) of names, and their values with one more bit (int32), both of a
+    power of two."""
+    size = 1 << (4 * len(values)).bit_length()
+    hashes, numbers = np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.int32)
+    for name, value in values.items():
+        hashed = 0xCBF29CE484222325
+        for byte in name.encode():
+            hashed = (hashed ^ byte) * 0x100000001B3 % (1 << 64)
+        place = hashed % size
+        while numbers[place]:
+            place = (place + 1) % size
+        hashes[place], numbers[place] = hashed, value << 1 | 1
+    return hashes, numbers
 
 
-def _is_hidden(attributes: Mapping[str, str]) -> bool:
-    """Whether an element says that it does not show; what scripts show later, and articles behind a notice, do too."""
-    if "hidden" in attributes or attributes.get("aria-hidden") == "true":
-        return True
-    style = attributes.get("style")
-    return style is not None and _HIDDEN_STYLE.search(style) is not None
+def _words() -> dict[str, int]:
+    """What words tell, as the kernel reads it."""
+    values: dict[str, int] = defaultdict(int)
+    for role, words in _LISTS.items():
+        for word in words.split():
+            values[word], values[word + "s"] = role, role
+    for role, starts in _BEGINNINGS.items():
+        for start in starts:
+            values[start] |= role << kernel.START_BIT
+    for end in ("comment", "comments"):
+        values[end] |= kernel.END_BIT
+    return values
 
 
-def role_of_names(classes: str, identifier: str = "") -> Role:
-    """The role by an element's classes and id; of several, the last in the order of `Role`."""
-    if len(classes) + len(identifier) > _MAX_NAME_CHARACTERS:
-        return Role.NONE
-    return _role_of_names(classes, identifier)
+ATTRIBUTES = hash_table({name: number for number, name in enumerate(_ATTRIBUTE_NAMES)})
+_PAGES = hash_table(dict.fromkeys(_LANDMARKS, 0))
+_MARKS = hash_table(_PROPERTIES | dict.fromkeys(_ARIA_ROLES, kernel.ARIA) | {"true": kernel.TRUE})
+_NAMES = (*hash_table(_words()), *hash_table(dict.fromkeys(_STATES, 0)))
 
 
-@lru_cache(maxsize=1 << 14)
-def _role_of_names(classes: str, identifier: str) -> Role:
-    return max(map(_role_of_name, (*classes.split(), identifier)), default=Role.NONE)
+def find_roles(
+    data: np.ndarray,
+    elements: np.ndarray,
+    firsts: np.ndarray,
+    ends: np.ndarray,
+    is_inline: np.ndarray,
+    roles: np.ndarray,
+) -> np.ndarray:
+    """Replace the roles of elements by their tags with those by their names and marks; returns hashes of their tags
+    and classes, [tokens] int32.
+
+    Args:
+        data: uint8, a serialized page.
+        elements: [elements] int64 numbers of the tokens that may have a role.
+        firsts, ends: [tokens] int32 bytes of the contents of a tag.
+        is_inline: [tokens] bool, whether classes alone tell its role.
+        roles: [tokens] int8.
+    """
+    keys = np.zeros(len(roles), dtype=np.int32)
+    kernel.find_roles(
+        data, elements, firsts, ends, is_inline, *_PAGES, *ATTRIBUTES, *_MARKS, *_NAMES, roles, keys
+    )
+    return keys
 
 
-@lru_cache(maxsize=1 << 14)
-def _role_of_name(name: str) -> Role:
-    if ":" in name or _STATES.match(name):
-        return Role.NONE
-    words = [word.lower() for word in _WORDS.findall(name)]
-    role = Role.NONE
-    for first, word in enumerate(words):
-        if word.startswith(_ANY_START):
-            role = max(role, *(found for start, found in _STARTS.items() if word.startswith(start)))
-        elif word.endswith(("comment", "comments")):
-            role = max(role, Role.OTHERS)
-        glued = ""
-        for following in words[first : first + _LONGEST_NAME]:
-            glued += following
-            if glued in _ROLES:
-                role = max(role, _ROLES[glued])
-    return role
+def role_of_names(classes: str) -> Role:
+    """The role by an element's classes; of several, the last in the order of `Role`."""
+    data = np.frombuffer(classes.encode("utf-8"), dtype=np.uint8)
+    room = np.empty((len(data) + 1, 2), dtype=np.int64)
+    return Role(kernel.role_of_names(data, 0, len(data), False, *_NAMES, room))

@@ -17,12 +17,12 @@ def clean_text(text: str, *, keep_chapters: bool = False) -> str:
         keep_chapters: let two blank lines stand, the mark between chapters of a book; more become two.
     """
     # Most text needs no work, and this tells so three times faster than the expression does.
-    is_plain = text.replace("\n", "").isprintable()
+    is_plain = text.replace("\n", "").replace("\t", "").isprintable()
     if not is_plain and _UNWANTED.search(text):
         for end in _LINE_ENDS:
             text = text.replace(end, "\n")
         text = _UNWANTED.sub("", text)
-    if not is_plain or " \n" in text or text.endswith(" "):
+    if not is_plain or " \n" in text or "\t\n" in text or text.endswith((" ", "\t")):
         text = "\n".join([line.rstrip() for line in text.split("\n")])
     if "\n\n\n" in text:
         text = _CHAPTER_BREAKS.sub("\n\n\n", text) if keep_chapters else _BLANK_LINES.sub("\n\n", text)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_prep.sources import page_blocks_kernel, page_scan_kernel
 from data_prep.sources.html_text import decode_html, read_page
 from data_prep.sources.page_roles import Role, role_of_names
 from tests.benchmarks.article_extraction import read_folder, score
@@ -154,7 +155,7 @@ def test_scripts_that_write_words_without_spaces_count_as_text():
 )
 def test_names_say_what_an_element_is(name, role):
     assert role_of_names(name) is role
-    assert role_of_names("x1", name) is role
+    assert role_of_names(f"x1 {name}") is role
 
 
 TAGS = (
@@ -214,3 +215,19 @@ def test_the_benchmark_measures_runs_of_four_words(tmp_path):
     assert score(truth, ["one two three four six"]) == (0.5, 0.5, 0.5)
     assert score(truth, [truth[0]]) == (1.0, 1.0, 1.0)
     assert score(truth, [""]) == (0.0, 0.0, 0.0)
+
+
+def test_compiled_loops_over_a_page_give_the_same_numbers_the_same_names():
+    shared = {name for name in vars(page_blocks_kernel) if name.isupper()} & set(vars(page_scan_kernel))
+    assert {"TEXT", "BLOCK", "HAS_PROSE", "SPACE"} <= shared
+    assert all(getattr(page_blocks_kernel, name) == getattr(page_scan_kernel, name) for name in shared)
+
+
+def test_control_characters_references_and_declarations_of_xhtml_change_no_text():
+    body = "".join(f"<p>{text}\x0c&amp; &#60;b&#62; &eacute;\x01</p>" for text in PARAGRAPHS)
+    xhtml = (
+        '<!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Strict//EN" '
+        '"http://www.w3.org/TR/xhtml1/DTD/xhtml1-strict.dtd">'
+    )
+    page = f"{xhtml}<html xmlns='http://www.w3.org/1999/xhtml'><body><div name=comments>{body}</div></body></html>"
+    assert text_of(page).split("\n\n") == [f"{text} & <b> é" for text in PARAGRAPHS]
