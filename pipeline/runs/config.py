@@ -315,6 +315,9 @@ def identity_of(config: PretrainConfig) -> dict:
     """The part of the configuration that determines every update; stores and a teacher are left to fingerprints."""
     plain = without_places(config.model_dump(mode="json", exclude=set(IDENTITY_EXCLUDES)))
     plain["model"] = stored_fields(plain["model"])
+    if not config.compute.deterministic:
+        # Runs that began before this setting do not have it in their identity.
+        del plain["compute"]["deterministic"]
     plain["data"] = {
         **config.data.model_dump(mode="json", exclude={"stores"}),
         "stores": [store.model_dump(mode="json", exclude={"path"}) for store in config.data.stores],
