@@ -161,7 +161,8 @@ def _scan(markup: bytes) -> _Tokens:
     if count < 0:
         raise TooDeepError
     found = markup[title : markup.index(b"<", title)].decode("utf-8") if title >= 0 else ""
-    return _Tokens(html_escapes.unescape(found), data, texts, *(column[:count] for column in columns))
+    title_text = html_escapes.unescape(found.replace("&#xFFFD;", ""))  # a character that XML lacks
+    return _Tokens(title_text, data, texts, *(column[:count] for column in columns))
 
 
 def _value_of(tag: str) -> int:
