@@ -10,7 +10,7 @@ from pipeline.plan.sharding import ITEM_BYTES, Sharding
 from pipeline.plan.trace import Trace
 from pipeline.runs.config import PretrainConfig
 
-_MIB, _GIB = 1 << 20, 1 << 30
+_MIB = 1 << 20
 CONTEXT_BYTES = 600 * _MIB
 """CUDA's context with PyTorch's, cuBLAS's and DeepSpeed's kernels on one GPU, and cuBLAS's workspace."""
 COLLECTIVES_BYTES = 500 * _MIB
