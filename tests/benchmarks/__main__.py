@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,19 +34,23 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in BENCHMARKS]:
         parser.error(f"no benchmark is named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    results = measured(given.names or list(BENCHMARKS))
-    different = differences(results, published())
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "results.json").write_bytes(orjson.dumps(asdict(results), option=orjson.OPT_INDENT_2))
-    (given.out / "index.html").write_text(render(results, different), encoding="utf-8")
-    print(f"\n{sum(results.seconds.values()) / 60:.0f} min; {given.out / 'index.html'}")
+    different, failed = list[str](), list[str]()
+    for results in measured(given.names or list(BENCHMARKS)):
+        # After each benchmark: one that is interrupted leaves what the others found.
+        different, failed = differences(results, published()), list(results.failed)
+        (given.out / "results.json").write_bytes(orjson.dumps(asdict(results), option=orjson.OPT_INDENT_2))
+        (given.out / "index.html").write_text(render(results, different), encoding="utf-8")
+        minutes, last = sum(results.seconds.values()) / 60, list(results.seconds)[-1]
+        print(f"{last}: {results.seconds[last]:.0f} s, {minutes:.0f} min in all", flush=True)
+    print(f"\n{given.out / 'index.html'}")
     print("\n".join(different) or "No measured ratio differs from README's by more than its spread.")
-    if results.failed:
-        sys.exit(f"These broke off: {', '.join(results.failed)}")
+    if failed:
+        sys.exit(f"These broke off: {', '.join(failed)}")
 
 
-def measured(names: list[str]) -> Results:
-    """The outcomes of benchmarks, one after another."""
+def measured(names: list[str]) -> Iterator[Results]:
+    """The outcomes of benchmarks, one after another: after each, of all so far."""
     began, before = datetime.now(UTC).isoformat(timespec="seconds"), machine()
     seconds, failed = dict[str, float](), dict[str, int]()
     with tempfile.TemporaryDirectory() as scratch:
@@ -57,8 +62,8 @@ def measured(names: list[str]) -> Results:
             seconds[name] = round(time.monotonic() - started, 1)
             if code:
                 failed[name] = code
-        found = [orjson.loads(line) for line in lines.read_bytes().splitlines()]
-    return Results(began, before, versions(), seconds, found, failed)
+            found = [orjson.loads(line) for line in lines.read_bytes().splitlines()]
+            yield Results(began, before, versions(), dict(seconds), found, dict(failed))
 
 
 if __name__ == "__main__":
