@@ -18,7 +18,6 @@ from cluster.artefacts.errors import StorageError
 from cluster.artefacts.manifest import FileEntry
 from cluster.artefacts.storage import storage_errors
 from pipeline.checkpoints.checkpoint import TrainerState
-from pipeline.checkpoints.direct_file import ALIGNMENT
 from pipeline.checkpoints.snapshot import Snapshot
 from pipeline.checkpoints.staging import PARTS_DIRECTORY, Staging
 from pipeline.checkpoints.weights_file import (
@@ -33,9 +32,9 @@ from pipeline.engine.interface import TrainingEngine
 _MARKERS_TIMEOUT_S = 120.0
 """Timeout in seconds for rank 0 to see the other ranks' done-markers, on a shared file system that may be slow."""
 
-_HOW_TORCH_SAVES = {"save.compute_crc32": False, "save.storage_alignment": ALIGNMENT}
-"""Settings of this thread. Checksums inside of the file take as long as writing it, and the manifest has a better one;
-what lies at a multiple of ALIGNMENT need not be copied to be written."""
+_HOW_TORCH_SAVES = {"save.compute_crc32": False}
+"""Settings of this thread, which has its own: a checksum inside of the file takes as long as writing it, and the
+manifest has a better one."""
 
 
 @dataclass(slots=True)
@@ -92,7 +91,7 @@ def write_rank_files(save: RankSave, rank: int) -> None:
         if rank != 0:
             for file, slices in save.weights.items():
                 begun.append(_slices_path(file, rank))
-                with save.staging.create(_slices_path(file, rank), read_soon=True) as stream:
+                with save.staging.create(_slices_path(file, rank)) as stream:
                     write_slices(stream, slices)
             entries = [entry.plain() for entry in save.entries]
             save.staging.mark(_done(rank), orjson.dumps(entries))

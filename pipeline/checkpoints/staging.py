@@ -33,7 +33,6 @@ from cluster.artefacts.remote import Remote
 from cluster.artefacts.signatures import is_signing
 from cluster.artefacts.storage import Damage, commit, storage_errors
 from pipeline.checkpoints.checkpoint import KIND, checkpoint_name, staging_path
-from pipeline.checkpoints.direct_file import DirectFile
 
 PARTS_DIRECTORY = "parts"
 """Markers of the ranks, and their shares of files, while a checkpoint is written; removed before the commit."""
@@ -43,7 +42,7 @@ _BLOCK_BYTES = 1 << 24
 class HashingWriter:
     """A binary stream that hashes what is written to it, so that files need not be read again for their hash."""
 
-    def __init__(self, stream: BinaryIO | DirectFile) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._digest = xxhash.xxh3_128()
         self._sha256 = hashlib.sha256() if is_signing() else None
@@ -103,16 +102,12 @@ class Staging:
         return 0.05 if self.remote is None else 1.0
 
     @contextmanager
-    def create(self, path: str, *, read_soon: bool = False) -> Iterator[HashingWriter]:
-        """A new file; durable when the context is left.
-
-        Args:
-            read_soon: whether it is read again before the checkpoint is there.
-        """
+    def create(self, path: str) -> Iterator[HashingWriter]:
+        """A new file; durable when the context is left."""
         file = self.path / path
         with storage_errors(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("wb") if read_soon or self.remote is not None else DirectFile(file) as stream:
+            with file.open("wb") as stream:
                 writer = HashingWriter(stream)
                 with writer.own_errors():
                     yield writer
