@@ -6,7 +6,6 @@
 `remembered_processor`: each compiled operator asks py-cpuinfo about the processor three times. Saves 3.6 s per process.
 `prepare_process`:
 - Shared-memory collectives, which serve inference only, are not compiled. Saves 20 s on each machine's first start.
-- `torch.save` computes no CRC-32: a checkpoint's manifest has a hash for every file. Saves 2 s per GB.
 - A FutureWarning of torch.distributed is ignored: DeepSpeed calls deprecated functions thousands of times.
 
 Savings are medians of four or five interleaved starts of a tiny network with and without each change, on two busy
@@ -53,7 +52,6 @@ def prepare_process() -> None:
     import deepspeed
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    torch.serialization.set_crc32_options(False)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     skip_compiler()
 
