@@ -267,14 +267,11 @@ LATER_FIELDS: Mapping[str, Any] = {"num_key_value_heads": None}
 """Fields that did not exist when the first checkpoints were written, with the values that leave a network as it was."""
 
 
-def stored_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a network as checkpoints, identities and fingerprints hold them: without `LATER_FIELDS` that are not
-    used, so that a field more changes no identity and no fingerprint of a network that does without it."""
-    return {
-        name: value
-        for name, value in fields.items()
-        if name not in LATER_FIELDS or value != LATER_FIELDS[name]
-    }
+def stored_fields(fields: Mapping[str, Any], later: Mapping[str, Any] = LATER_FIELDS) -> dict[str, Any]:
+    """Fields, of a network unless `later` names those of other settings, as checkpoints, identities and fingerprints
+    hold them: without later fields that are not used, so that a field more changes no identity and no fingerprint of
+    what does without it."""
+    return {name: value for name, value in fields.items() if name not in later or value != later[name]}
 
 
 def _is_whole(value: Any) -> bool:

@@ -307,6 +307,8 @@ IDENTITY_EXCLUDES = frozenset(
     {"name", "runs_dir", "experiment", "wandb", "cluster", "checkpoint", "zero", "guards", "profile"}
 )
 """Settings that may change between a run and its resumption: they change no update."""
+_LATER_COMPUTE_FIELDS = {"deterministic": False}
+"""Settings of `compute` that the first runs did not have, with the values that leave a run as it was."""
 _PLACES = frozenset({"teacher", "runs_dir"})
 """Settings of an objective that say where something is."""
 
@@ -315,9 +317,7 @@ def identity_of(config: PretrainConfig) -> dict:
     """The part of the configuration that determines every update; stores and a teacher are left to fingerprints."""
     plain = without_places(config.model_dump(mode="json", exclude=set(IDENTITY_EXCLUDES)))
     plain["model"] = stored_fields(plain["model"])
-    if not config.compute.deterministic:
-        # Runs that began before this setting do not have it in their identity.
-        del plain["compute"]["deterministic"]
+    plain["compute"] = stored_fields(plain["compute"], _LATER_COMPUTE_FIELDS)
     plain["data"] = {
         **config.data.model_dump(mode="json", exclude={"stores"}),
         "stores": [store.model_dump(mode="json", exclude={"path"}) for store in config.data.stores],
