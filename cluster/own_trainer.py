@@ -1,11 +1,12 @@
 """Ray Train on a cluster that this process has started: without what Ray Train does for clusters with many users.
 
 On such a cluster no autoscaler waits for requests of resources, no node is drained, and nothing outlives this process
-that would have to be released after it. Ray Train has an actor for each of these, a process that imports pandas and
-Ray's data library; workers start only when the first of them has answered.
+that would have to be released after it. Nor do our workers read datasets of Ray's, or report to each other through Ray
+Train. Ray Train has an actor for each of these, a process that imports pandas and Ray's data library; workers start
+only when the first of them has answered.
 
-Nor do its own actors get runtime environments, which would be empty but for Ray Train's defaults. So they live in the
-processes that Ray starts in advance, while this one imports Ray Train.
+Nor do its own actors get runtime environments, which would be empty but for Ray Train's defaults. So controller and
+worker live in the processes that Ray starts in advance, one for each CPU, while this one imports Ray Train.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import threading
 from typing import Any
 
 import ray
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.callbacks.preemption_callback import PreemptionCallback
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.train.v2._internal.execution.context import TrainRunContext
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
-from ray.train.v2._internal.execution.worker_group import WorkerGroup
+from ray.train.v2._internal.execution.worker_group import WorkerGroup, state, worker_group
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.result import Result
 
@@ -28,8 +31,9 @@ class OwnTrainer(DataParallelTrainer):
     """A `DataParallelTrainer` of a fixed number of workers without a runtime environment."""
 
     def _create_default_callbacks(self) -> list[Any]:
+        left_out = PlacementGroupCleanerCallback, DatasetsCallback
         callbacks = super()._create_default_callbacks()
-        return [each for each in callbacks if not isinstance(each, PlacementGroupCleanerCallback)]
+        return [_NoDatasets(), *(each for each in callbacks if not isinstance(each, left_out))]
 
     def _initialize_and_run_controller(self, **parts: Any) -> Result:
         parts["scaling_policy"] = _FixedSize(self.scaling_config)
@@ -38,6 +42,26 @@ class OwnTrainer(DataParallelTrainer):
             self._register_sigint_handler(controller)
         ray.get(controller.run.remote())
         return ray.get(controller.get_result.remote())
+
+
+class _NoDatasets(WorkerGroupCallback):
+    """Gives workers no provider of datasets, which would be an actor."""
+
+    def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
+        return {"dataset_shard_provider": [None] * len(workers)}
+
+
+class _NoSynchronization:
+    """Stands for the actor through which workers report together."""
+
+    @staticmethod
+    def options(**_: Any) -> type[_NoSynchronization]:
+        return _NoSynchronization
+
+    @staticmethod
+    def remote(**_: Any) -> str:
+        """The handle that workers get."""
+        return "no synchronization actor"
 
 
 class _FixedSize(FixedScalingPolicy):
@@ -52,6 +76,11 @@ class _FixedSize(FixedScalingPolicy):
 
 class _Workers(WorkerGroup):
     def __init__(self, run: Any, group: Any, callbacks: list[Any] | None = None) -> None:
+        # In the controller's process, which has no other groups.
+        groups: Any = worker_group
+        states: Any = state
+        groups.SynchronizationActor = _NoSynchronization
+        states._shutdown_sync_actor = lambda _: None
         super().__init__(
             run, group, [each for each in callbacks or [] if not isinstance(each, PreemptionCallback)]
         )

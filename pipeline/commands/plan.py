@@ -60,8 +60,8 @@ def plan(
     from cluster.artefacts.errors import ConfigError
     from pipeline.config.loading import load_config, load_plain
     from pipeline.engine.gpus import require_gpu
+    from pipeline.engine.uncompiled import without_compiler
     from pipeline.plan.plan import make_plan, to_json
-    from pipeline.plan.uncompiled import without_compiler
     from pipeline.runs.config import PretrainConfig
 
     if "sources" in load_plain(PretrainConfig, config, overrides or ()):

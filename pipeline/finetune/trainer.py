@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from pipeline.engine.uncompiled import without_compiler
 from pipeline.finetune.evaluation import evaluate, evaluation_loader
 from pipeline.finetune.forms.base import PreparedTask, unwrapped
 from pipeline.finetune.learner import Learner, PlainLearner
@@ -50,6 +51,7 @@ class Callbacks:
     on_epoch: Callable[[EpochReport], None] = field(default=_ignore)
 
 
+@without_compiler()
 def train(
     accelerator: Accelerator,
     model: nn.Module,

@@ -19,6 +19,7 @@ from pipeline.checkpoints.store import store_of
 from pipeline.engine.deterministic import deterministic_algorithms
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.interface import Update
+from pipeline.engine.uncompiled import without_compiler
 from pipeline.pretrain.assembly import assemble, seed_dropout
 from pipeline.pretrain.closing import closed_by
 from pipeline.pretrain.counters import Counters
@@ -353,5 +354,9 @@ def run_rank(argument: Mapping[str, Any], rank: Rank) -> None:
         # Before the first exchange, which takes the current device.
         torch.cuda.set_device(rank.local_rank)
     config = from_rank_zero(run.config() if rank.rank == 0 else None)
-    with deterministic_algorithms(config.compute.deterministic), ExitStack() as ending:
+    with (
+        without_compiler(unless=config.compute.compile),
+        deterministic_algorithms(config.compute.deterministic),
+        ExitStack() as ending,
+    ):
         Trainer(run, config, rank, ending).train()
