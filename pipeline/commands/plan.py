@@ -30,9 +30,12 @@ def plan(
     overrides: Overrides = None,
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
     gpus_per_node: Annotated[
-        int, typer.Option(min=1, help="GPUs of each machine; with `--gpu cpu`, workers.")
-    ] = 1,
-    gpu: Annotated[str, typer.Option(help="The GPU, such as h100 or a100-40gb; or cpu.")] = "h100",
+        int | None,
+        typer.Option(min=1, help="GPUs of each machine; with `--gpu cpu`, workers.", show_default="1"),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="The GPU, such as h100 or a100-40gb; or cpu.", show_default="h100")
+    ] = None,
     memory_gib: Annotated[
         float | None, typer.Option(min=0.1, help="Memory of one GPU or worker, in place of the usual.")
     ] = None,
@@ -40,8 +43,9 @@ def plan(
         float | None, typer.Option(min=0.001, max=1.0, help="Share of the GPU's peak to be expected.")
     ] = None,
     cpus_per_node: Annotated[
-        int, typer.Option(min=1, help="Of a preparation: processors of each machine.")
-    ] = os.cpu_count() or 1,
+        int | None,
+        typer.Option(min=1, help="Of a preparation: processors of each machine.", show_default="as here"),
+    ] = None,
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -57,31 +61,45 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Work out memory, disk and hours of a pre-training run or of a preparation, before anything is started."""
-    from cluster.artefacts.errors import ConfigError
     from pipeline.config.loading import load_config, load_plain
     from pipeline.engine.gpus import require_gpu
     from pipeline.engine.uncompiled import without_compiler
     from pipeline.plan.plan import make_plan, to_json
     from pipeline.runs.config import PretrainConfig
 
+    of_runs = {"--gpu": gpu, "--gpus-per-node": gpus_per_node, "--memory-gib": memory_gib, "--mfu": mfu}
+    of_preparations = {"--cpus-per-node": cpus_per_node, "--measured": measured, "--size": size}
     if "sources" in load_plain(PretrainConfig, config, overrides or ()):
-        plan_data(config, overrides or (), nodes, cpus_per_node, measured, size, as_json=as_json)
+        _refuse(of_runs, f"{config} is a preparation", "pre-training runs")
+        cpus = cpus_per_node or os.cpu_count() or 1
+        plan_data(config, overrides or (), nodes, cpus, measured, size, as_json=as_json)
         return
-    if measured is not None or size is not None:
-        raise ConfigError(
-            f"{config} is no preparation, and --measured and --size are for those.",
-            next_step="leave them out",
-        )
-    card = require_gpu(gpu)
+    _refuse(of_preparations, f"{config} is a pre-training run", "preparations")
+    card = require_gpu(gpu or "h100")
     # The plan is for the machines of the command line; one worker shares out any batch.
     settings = load_config(PretrainConfig, config, (*(overrides or ()), "cluster.workers=1"))
     memory = None if memory_gib is None else round(memory_gib * _GIB)
     with without_compiler():
-        found = make_plan(settings, card, nodes, gpus_per_node, memory_bytes=memory, mfu=mfu)
+        found = make_plan(settings, card, nodes, gpus_per_node or 1, memory_bytes=memory, mfu=mfu)
     if as_json:
         print_json(to_json(found))
     else:
         _show(found)
+
+
+def _refuse(options: Mapping[str, object], kind: str, others: str) -> None:
+    """Refuse options that the plan would ignore.
+
+    Raises:
+        ConfigError: names those that were given.
+    """
+    from cluster.artefacts.errors import ConfigError
+
+    if given := [name for name, value in options.items() if value is not None]:
+        raise ConfigError(
+            f"{kind}, and {', '.join(given)} {'is' if len(given) == 1 else 'are'} for {others}.",
+            next_step=f"leave {', '.join(given)} out",
+        )
 
 
 def _show(plan: Plan) -> None:

@@ -1,5 +1,7 @@
 """`python -m tests.benchmarks [--out DIRECTORY] [NAME ...]`: run benchmarks, each in a process of its own.
 
+Without a name, those of README's table; `all` names all.
+
 Prints their outcomes, and writes `results.json` and `index.html` with ratios, spreads, versions and the machine.
 """
 
@@ -21,10 +23,12 @@ from tests.benchmarks.page import render
 from tests.benchmarks.readme import differences, published
 from tests.benchmarks.results import Results, machine, versions
 
+ALL = "all"
+
 
 def main() -> None:
-    """Run what was asked for, or all."""
-    from tests.benchmarks.one import BENCHMARKS
+    """Run what was asked for, or README's."""
+    from tests.benchmarks.one import BENCHMARKS, IN_README
 
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
@@ -32,11 +36,14 @@ def main() -> None:
         "--out", type=Path, default=Path("bench"), help="directory of results.json and index.html"
     )
     given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in BENCHMARKS]:
-        parser.error(f"no benchmark is named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    names = list(BENCHMARKS) if given.names == [ALL] else given.names or list(IN_README)
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        parser.error(
+            f"no benchmark is named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}, and {ALL}"
+        )
     given.out.mkdir(parents=True, exist_ok=True)
     different, failed = list[str](), list[str]()
-    for results in measured(given.names or list(BENCHMARKS)):
+    for results in measured(names):
         # After each benchmark: one that is interrupted leaves what the others found.
         different, failed = differences(results, published()), list(results.failed)
         (given.out / "results.json").write_bytes(orjson.dumps(asdict(results), option=orjson.OPT_INDENT_2))

@@ -35,7 +35,7 @@ SHAPE = TransformerConfig(
     intermediate_size=2048,
     max_positions=128,
 )
-UPDATES, ROUNDS = 3, 5
+UPDATES, ROUNDS = 3, 9
 BATCH, LENGTH = 1, 32
 
 

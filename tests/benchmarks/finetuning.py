@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.benchmarks.compare import Comparison, compare_all, peer_name
 
-BATCH, UPDATES, WARM_UP, ROUNDS = 32, 40, 8, 3
+BATCH, UPDATES, WARM_UP, ROUNDS = 32, 16, 4, 3
 SHAPE = {"num_layers": 6, "hidden_size": 512, "num_heads": 8, "intermediate_size": 2048, "max_positions": 128}
 EXAMPLES = BATCH * UPDATES
 

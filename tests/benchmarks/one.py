@@ -76,6 +76,22 @@ BENCHMARKS = {
     "long_histories": long_histories,
 }
 
+IN_README = (
+    "reading",
+    "noising",
+    "denoising",
+    "encoding",
+    "bpe_training",
+    "near_duplicates",
+    "web_archive",
+    "training_step",
+    "finetuning",
+    "trainer",
+    "checkpointing",
+    "start",
+)
+"""Those whose figures README has. The others ask how large things may grow, or decided between ways to do something."""
+
 
 def main() -> None:
     """Print every outcome when it is there, and append it to the file."""

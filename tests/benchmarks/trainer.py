@@ -23,7 +23,7 @@ import numpy as np
 from tests.benchmarks.compare import Comparison, compare_all, peer_name
 
 SAMPLES, LENGTH, VOCAB_SIZE, MASKED_SHARE = 32, 128, 8192, 0.15
-STEPS, WARM_UP = 60, 15
+STEPS, WARM_UP = 30, 8
 ROUNDS = 3
 CONFIG = """
 name: benchmark

@@ -119,6 +119,7 @@ def _compare(
         sum(lengths),
         step_ours,
         step_theirs,
+        rounds=5,
     )
 
 

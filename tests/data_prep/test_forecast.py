@@ -93,8 +93,12 @@ def test_command_names_what_is_missing_and_prints_json(finished, corpus, tmp_pat
     measured = ["plan", str(path), "--nodes", "8", "--cpus-per-node", "16", "--measured", str(finished.out)]
     for size in ("85 TBB", "1,000GB", "10%", "85TB/s", "-5GB", "1e12", "0", ""):
         assert isinstance(CliRunner().invoke(app, [*measured, "--size", size]).exception, ConfigError), size
-    run = CliRunner().invoke(app, ["plan", "gpt-tiny", "--measured", str(finished.out)])
-    assert isinstance(run.exception, ConfigError)
+    for ignored in (
+        ["plan", "gpt-tiny", "--cpus-per-node", "4"],
+        [*measured, "--gpu", "h100", "--mfu", "0.3"],
+    ):
+        with pytest.raises(ConfigError, match=ignored[-2]):
+            CliRunner().invoke(app, ignored, catch_exceptions=False)
     done = CliRunner().invoke(app, [*measured, "--size", "85TB", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
