@@ -16,6 +16,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	# Where PYTHONDONTWRITEBYTECODE is set, as in many containers, every process would compile them again.
+	$(BIN)/python -m compileall -q $(PACKAGES)
 	touch $(INSTALLED)
 
 demo: $(INSTALLED)
