@@ -128,13 +128,12 @@ def _run_once(
     """
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    from cluster.own_trainer import OwnTrainer
+    from cluster.group_trainer import GroupTrainer, OwnTrainer
     from cluster.process_group import OwnAddressConfig
 
-    make_trainer = OwnTrainer if started_here() else DataParallelTrainer
+    make_trainer = OwnTrainer if started_here() else GroupTrainer
     trainer = make_trainer(
         _worker_main,
         train_loop_config={

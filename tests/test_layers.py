@@ -241,7 +241,7 @@ def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: 
 def test_driver_and_controller_of_a_training_group_import_no_torch():
     # As `_run_once` does; workers start only when both have imported all this.
     imported = modules_after(
-        "import pipeline.pretrain.launch, cluster.own_trainer, cluster.process_group\n"
+        "import pipeline.pretrain.launch, cluster.group_trainer, cluster.process_group\n"
         "from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer"
     )
     assert {"ray", "pipeline"} <= imported

@@ -150,9 +150,9 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     }
     vocab_size = config.model.vocab_size
     if not missing and not elsewhere:
-        from pipeline.runs.inputs import open_inputs
+        from pipeline.runs.inputs import open_inputs, remembered_sizes
 
-        inputs = open_inputs(config, verify=False, resolve=resolve_model)
+        inputs = open_inputs(config, verify=False, resolve=resolve_model, cache=remembered_sizes())
         vocab_size = inputs.model.vocab_size
         plan["samples per epoch"] = sum(inputs.train.samples_per_epoch)
         plan["epochs"] = config.batch_plan.samples_between(0, config.num_steps) / plan["samples per epoch"]

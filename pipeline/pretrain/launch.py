@@ -60,12 +60,12 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
         CorruptArtefactError, MismatchError, ConfigError: the data is damaged or does not fit.
         TrackingUnreachableError: no tracking store answers.
     """
-    from pipeline.runs.inputs import open_inputs
+    from pipeline.runs.inputs import open_inputs, remembered_sizes
     from pipeline.runs.tracking import start_run
 
     require_client(config.wandb)
     seen = SeenFiles()
-    inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen)
+    inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen, cache=remembered_sizes())
     inputs.require_samples()
     config = settled(config)
     tracked = start_run(

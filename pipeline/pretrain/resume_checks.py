@@ -57,7 +57,7 @@ def check_resume(
         CorruptCheckpointError: there are checkpoints, and none verifies; or the wanted one does not.
         ConfigError: the data does not give a single sample any more.
     """
-    from pipeline.runs.inputs import open_inputs
+    from pipeline.runs.inputs import open_inputs, remembered_sizes
 
     _require_same_checkpoints(run, config)
     # From a store elsewhere, the driver's machine does not get the weights: the workers' machines verify them.
@@ -72,9 +72,9 @@ def check_resume(
         if not look_only:
             run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
     seen = SeenFiles.read(run.verified)
-    inputs = open_inputs(
-        config, verify=True, resolve=resolve_model, seen=seen, cache=IndexCache(run.index_cache)
-    )
+    # Indices of small datasets are not cached in the run.
+    cache = IndexCache(run.index_cache) if run.index_cache.is_dir() else remembered_sizes()
+    inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen, cache=cache)
     inputs.require_samples()
     if not look_only:
         seen.write(run.verified)

@@ -1,12 +1,13 @@
-"""Ray Train on a cluster that this process has started: without what Ray Train does for clusters with many users.
+"""Ray Train without the actors that our workers have no use for: each is a process that imports pandas and Ray's data
+library, and workers start only when the first of them has answered.
 
-On such a cluster no autoscaler waits for requests of resources, no node is drained, and nothing outlives this process
-that would have to be released after it. Nor do our workers read datasets of Ray's, or report to each other through Ray
-Train. Ray Train has an actor for each of these, a process that imports pandas and Ray's data library; workers start
-only when the first of them has answered.
+Our workers read no datasets of Ray's. On a cluster that this process has started, they need nothing either of what Ray
+Train does for clusters with many users: no autoscaler waits for requests of resources, no node is drained, nothing
+outlives this process that would have to be released after it; and they do not report to each other through Ray Train.
 
-Nor do its own actors get runtime environments, which would be empty but for Ray Train's defaults. So controller and
-worker live in the processes that Ray starts in advance, one for each CPU, while this one imports Ray Train.
+Nor do Ray Train's own actors get runtime environments there, which would be empty but for Ray Train's defaults. So
+controller and worker live in the processes that Ray starts in advance, one for each CPU, while this one imports Ray
+Train.
 """
 
 from __future__ import annotations
@@ -27,13 +28,20 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.result import Result
 
 
-class OwnTrainer(DataParallelTrainer):
-    """A `DataParallelTrainer` of a fixed number of workers without a runtime environment."""
+class GroupTrainer(DataParallelTrainer):
+    """A `DataParallelTrainer` without datasets, on any cluster."""
 
     def _create_default_callbacks(self) -> list[Any]:
-        left_out = PlacementGroupCleanerCallback, DatasetsCallback
         callbacks = super()._create_default_callbacks()
-        return [_NoDatasets(), *(each for each in callbacks if not isinstance(each, left_out))]
+        return [_NoDatasets() if isinstance(each, DatasetsCallback) else each for each in callbacks]
+
+
+class OwnTrainer(GroupTrainer):
+    """A fixed number of workers without a runtime environment, on a cluster that this process has started."""
+
+    def _create_default_callbacks(self) -> list[Any]:
+        callbacks = super()._create_default_callbacks()
+        return [each for each in callbacks if not isinstance(each, PlacementGroupCleanerCallback)]
 
     def _initialize_and_run_controller(self, **parts: Any) -> Result:
         parts["scaling_policy"] = _FixedSize(self.scaling_config)
