@@ -6,7 +6,7 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -45,7 +45,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @contextmanager
 def ray_runtime(
-    address: str | None = None, *, num_cpus: int | None = None, workers: int | None = None, **options: Any
+    address: str | None = None,
+    *,
+    num_cpus: int | None = None,
+    workers: int | None = None,
+    preload: Sequence[str] = (),
+    **options: Any,
 ) -> Iterator[None]:
     """Connect to Ray for the time of the block; a cluster that was connected before is used and left alone.
 
@@ -54,6 +59,7 @@ def ray_runtime(
         num_cpus: logical CPUs of the local cluster; None takes `workers`, or counts this machine's. Ignored with an
             address.
         workers: shard tasks that may run at a time, on any cluster; None for one on every CPU.
+        preload: modules that the processes of a local cluster import while this one does something else.
 
     Raises:
         ClusterUnreachableError: no cluster at `address` accepts the connection, or a local one does not come up.
@@ -81,6 +87,7 @@ def ray_runtime(
                 "num_cpus": num_cpus or workers,
                 "include_dashboard": False,
                 "object_store_memory": _LOCAL_OBJECT_STORE_BYTES,
+                **({"_system_config": {"preload_python_modules": list(preload)}} if preload else {}),
                 "_temp_dir": str(held.enter_context(private_directory(_TEMP_PREFIX)) / RAY_NAME),
             }
             announce("starting Ray on this machine")

@@ -21,9 +21,9 @@ class _Absent(ModuleType):
     """A class without instances."""
 
     @staticmethod
-    def disable(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
-        """The mark, which says nothing where nothing is compiled."""
-        return function
+    def disable(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Callable[..., Any]:
+        """The mark, which says nothing where nothing is compiled; or a decorator that sets it."""
+        return (lambda marked: marked) if function is None else function
 
     @staticmethod
     def graph_break() -> None:

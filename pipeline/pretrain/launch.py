@@ -151,7 +151,7 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
         want_status(run, "RUNNING")
     try:
         with (
-            ray_runtime(config.cluster.address, num_cpus=num_cpus),
+            ray_runtime(config.cluster.address, num_cpus=num_cpus, preload=["cluster.group_trainer"]),
             _shown_progress(run, config),
             stop_on_sigterm(
                 run.path,

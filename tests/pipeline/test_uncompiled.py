@@ -30,6 +30,7 @@ with without_compiler():
     optimizer.step()
     optimizer.state_dict()
     assert extract_model_from_parallel(model) is model
+    assert torch.compiler.disable(len)("ab") == torch.compiler.disable(recursive=False)(len)("ab") == 2
 assert not is_imported()
 optimizer.state_dict()
 assert not is_imported()  # The mark of the first call stays.
