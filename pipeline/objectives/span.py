@@ -134,10 +134,13 @@ def corrupt(packed: Packed, noise: Noise, settings: SpanMasking, vocabulary: Voc
 
 def _read_positions(inputs: Mapping[str, np.ndarray], packed: Packed, settings: SpanMasking) -> np.ndarray:
     """int64, ascending: every position that a head reads; the first one of a row where pairs are predicted."""
-    rows, length = packed.input_ids.shape
-    firsts = np.arange(rows if settings.pairs else 0) * length
-    heads = (positions for name, positions in inputs.items() if name.endswith("_positions"))
-    return np.unique(np.concatenate([firsts, *heads]))
+    # Marked, not sorted: sorting takes three times as long as all other noise.
+    is_read = np.zeros(packed.input_ids.shape, dtype=bool)
+    is_read[:, 0] = bool(settings.pairs)
+    for name, positions in inputs.items():
+        if name.endswith("_positions"):
+            is_read.reshape(-1)[positions] = True
+    return np.flatnonzero(is_read)
 
 
 def span_lengths(settings: SpanMasking) -> np.ndarray:
