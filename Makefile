@@ -16,7 +16,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	# Where PYTHONDONTWRITEBYTECODE is set, as in many containers, every process would compile them again.
+	# Where PYTHONDONTWRITEBYTECODE is set, as in many containers, every process would compile these packages anew.
 	$(BIN)/python -m compileall -q $(PACKAGES)
 	touch $(INSTALLED)
 

@@ -17,6 +17,9 @@ from cluster.failure_budget import FailureBudget, errors_by_rank
 from cluster.group_size import GroupSize
 from cluster.ray_internals import started_here
 
+PRELOAD = ("cluster.group_trainer",)
+"""Modules that the processes of every group import, its controller too; for `ray_runtime`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rank:

@@ -30,8 +30,8 @@ class _Absent(ModuleType):
         """Where the compiler would stop."""
 
     def __getattr__(self, name: str) -> Any:
-        # `inspect` asks all modules for their `__file__`, also in the middle of an import. Only that of a submodule
-        # needs an attribute with such a name.
+        # `inspect` asks all modules for their `__file__`, also in the middle of an import. Only the import of a
+        # submodule needs an attribute with such a name.
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         _give_way()

@@ -22,7 +22,7 @@ from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile, stop_on_sigterm
-from cluster.train_group import run_group
+from cluster.train_group import PRELOAD, run_group
 from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.store import store_of
 from pipeline.config.loading import to_plain
@@ -151,7 +151,7 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
         want_status(run, "RUNNING")
     try:
         with (
-            ray_runtime(config.cluster.address, num_cpus=num_cpus, preload=["cluster.group_trainer"]),
+            ray_runtime(config.cluster.address, num_cpus=num_cpus, preload=PRELOAD),
             _shown_progress(run, config),
             stop_on_sigterm(
                 run.path,

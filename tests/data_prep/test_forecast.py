@@ -94,6 +94,7 @@ def test_command_names_what_is_missing_and_prints_json(finished, corpus, tmp_pat
     for size in ("85 TBB", "1,000GB", "10%", "85TB/s", "-5GB", "1e12", "0", ""):
         assert isinstance(CliRunner().invoke(app, [*measured, "--size", size]).exception, ConfigError), size
     for ignored in (
+        ["plan", "gpt-tiny", "--measured", str(finished.out)],
         ["plan", "gpt-tiny", "--cpus-per-node", "4"],
         [*measured, "--gpu", "h100", "--mfu", "0.3"],
     ):
