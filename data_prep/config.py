@@ -19,7 +19,7 @@ from data_prep.tokenizers.config import AnyTokenizer, ByteLevelBPE, TrainedToken
 class PreparationConfig(BaseModel):
     """One `cloze data prepare`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1)
     """Name of this data, for people."""

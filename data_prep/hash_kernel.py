@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _ONE, _S30, _S27, _S31 = (np.uint64(number) for number in (1, 30, 27, 31))
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def longest_of(offsets: np.ndarray) -> int:
     """The longest of the strings between neighbouring offsets."""
     longest = np.int64(0)
@@ -19,7 +20,7 @@ def longest_of(offsets: np.ndarray) -> int:
     return int(longest)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def hash_between(
     values: np.ndarray, offsets: np.ndarray, multipliers: np.ndarray, salt: np.uint64, hashes: np.ndarray
 ) -> None:

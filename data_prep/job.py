@@ -65,13 +65,18 @@ class Prepared:
 
 
 def prepare(
-    config: PreparationConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
+    config: PreparationConfig,
+    *,
+    replace: bool = False,
+    evaluation_texts: EvaluationTexts | None = None,
+    inputs: Inputs | None = None,
 ) -> Prepared:
     """Make, continue, repair or confirm the artefacts of `config`. Needs a Ray cluster, unless all is finished.
 
     Args:
         replace: allow artefacts of other sources or settings in `config.out` to be replaced.
         evaluation_texts: gives the texts of the tasks in `config.decontaminate`; needed where it names any.
+        inputs: the source files, where they are listed already and everything that is named is known to be there.
 
     Raises:
         MissingInputError: a source names files that do not exist, or an evaluation set is not there.
@@ -81,7 +86,8 @@ def prepare(
             to `publish`; the tokenizer cannot be used; or `decontaminate` names what `evaluation_texts` does not give.
         StorageError: the file system or the store refused, or another preparation is writing to `out`.
     """
-    inputs = list_inputs(config, check_inputs(config, evaluation_texts))
+    if inputs is None:
+        inputs = list_inputs(config, check_inputs(config, evaluation_texts))
     if config.publish is not None and not replace:
         _require_pulled(config.out, config.publish)
     with _workspace(config, inputs, replace) as job:

@@ -10,17 +10,20 @@ from cluster.artefacts.storage import is_committed
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_checks import check_inputs
-from data_prep.inputs import group_inputs, list_inputs
+from data_prep.inputs import Inputs, group_inputs, list_inputs
 from data_prep.layout import DECONTAMINATION, STAGES, TAKEDOWN
 
 
 def plan_preparation(
-    config: PreparationConfig, evaluation_texts: EvaluationTexts | None = None
+    config: PreparationConfig,
+    evaluation_texts: EvaluationTexts | None = None,
+    inputs: Inputs | None = None,
 ) -> dict[str, Any]:
     """Resolve files, sizes and shards. Reads no file's content, writes nothing and needs no Ray.
 
     Args:
         evaluation_texts: as for `prepare`.
+        inputs: the source files, where they are listed already and everything that is named is known to be there.
 
     Returns:
         `out`; `settings` (filters, what is removed and the tokenizer, in a few words); `files`, `size_bytes` (of
@@ -34,7 +37,8 @@ def plan_preparation(
             is not there.
         ConfigError: `decontaminate` names what `evaluation_texts` does not give.
     """
-    inputs = list_inputs(config, check_inputs(config, evaluation_texts))
+    if inputs is None:
+        inputs = list_inputs(config, check_inputs(config, evaluation_texts))
     groups = group_inputs(inputs, config.shard_bytes)
     files = Counter(inputs.source_numbers)
     sources = {}

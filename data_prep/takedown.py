@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.shards import ShardResult
@@ -51,6 +50,8 @@ def read_ids(path: Path) -> tuple[str, ...]:
 
 def leave_out(split: TakedownSplit, path: Path) -> ShardResult:
     """Write the selection of a document shard without the documents of the list."""
+    import pyarrow.compute as pc  # a plan, which only reads the list, does not wait for it
+
     before = load_selection(split.selection)
     listed = pa.array(split.ids, type=pa.string())
     columns = [table["doc_id"] for table in read_selected(split.documents, ["doc_id"], before)]

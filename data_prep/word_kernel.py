@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 _SEPARATOR, _IGNORED = np.uint32(0), np.uint32(0xFFFFFFFF)
 _EXPANDS, _FIRST, _CODE = np.uint32(1 << 31), np.uint32(1 << 30), np.uint32((1 << 21) - 1)
@@ -16,7 +17,7 @@ _SYLLABLES, _LEADING, _VOWELS, _TRAILING = 0xAC00, 0x1100, 0x1161, 0x11A7
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def count_folded(points: np.ndarray, table: np.ndarray, offsets: np.ndarray) -> int:
     """The most characters that folding can make of `points`; see `split_points`."""
     total = np.int64(0)
@@ -30,7 +31,7 @@ def count_folded(points: np.ndarray, table: np.ndarray, offsets: np.ndarray) -> 
     return int(total)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _compose(before: np.uint32, jamo: np.uint32) -> np.uint32:
     """The Korean syllable of a vowel or trailing consonant and the character before it; 0 where they make none."""
     lead, vowel, tail = np.int64(before) - _LEADING, np.int64(jamo) - _VOWELS, np.int64(jamo) - _TRAILING
@@ -42,7 +43,7 @@ def _compose(before: np.uint32, jamo: np.uint32) -> np.uint32:
     return _SEPARATOR
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def split_points(
     points: np.ndarray,
     text_offsets: np.ndarray,
@@ -115,7 +116,7 @@ def split_points(
     return int(num_codes), int(num_words)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_words(
     points: np.ndarray, table: np.ndarray, offsets: np.ndarray, expansions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -156,7 +157,7 @@ def find_words(
     return places[:num_words].copy(), ends[:num_words].copy()
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def hash_runs(codes: np.ndarray, starts: np.ndarray, hashes: np.ndarray) -> None:
     """Fill in a uint64 hash of each run of uint32 codes, from `starts[i]` to before `starts[i + 1]`."""
     for run in range(len(hashes)):

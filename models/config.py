@@ -27,7 +27,7 @@ class TransformerConfig:
         ValueError: a value is outside what its docstring allows; all such values are named at once.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     network: Network = "encoder"
     """`encoder` reads both ways (BERT), `decoder` from the left (GPT), `encoder_decoder` is both (BART, T5)."""

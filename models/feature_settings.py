@@ -12,7 +12,7 @@ Combination = Literal["last", "layer", "sum_last_four", "concat_last_four", "sum
 class FeatureSettings:
     """Which layers become the features of a token (Devlin et al. 2019, table 7)."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     combine: Combination = "last"
     """`last`, one `layer`, the sum or the concatenation of the last four, the sum of all, or a learned mixture of all,

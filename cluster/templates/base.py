@@ -76,7 +76,7 @@ Variables = Annotated[dict[str, Text], AfterValidator(_variables)]
 class Settings(BaseModel):
     """Base of settings: immutable, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ClusterTemplate(Settings):

@@ -19,7 +19,6 @@ class DecontaminationConfig(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         json_schema_extra=also_written({"type": "array", "items": {"type": "string"}}),
     )
 

@@ -17,7 +17,6 @@ class ParagraphDedup(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         json_schema_extra=also_written({"enum": ["none", "within", "corpus"]}),
     )
 
@@ -33,7 +32,7 @@ class NearDedup(BaseModel):
     """Documents that are nearly the same: MinHash over word n-grams, and locality-sensitive hashing (Broder 1997;
     Leskovec et al. 2014, chapter 3; Lee et al. 2022, appendix A)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     threshold: float = Field(default=0.8, gt=0.0, lt=1.0)
     """Jaccard similarity of two documents' sets of n-grams from which they are to be found."""
@@ -88,7 +87,6 @@ class DedupConfig(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         json_schema_extra=also_written({"enum": ["none", "exact", "full"]}),
     )
 

@@ -18,7 +18,7 @@ from data_prep.document import Document
 class FilterConfig(BaseModel):
     """Settings of all filters; every subclass narrows `kind` to its own name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
 

@@ -4,10 +4,11 @@ are."""
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def kinds_of(points: np.ndarray, kinds: np.ndarray) -> int:
     """The bits of all characters of a text together.
 
@@ -21,7 +22,7 @@ def kinds_of(points: np.ndarray, kinds: np.ndarray) -> int:
     return int(found)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_pair(
     points: np.ndarray, start: int, classes: np.ndarray, pairs: np.ndarray, first_beginning: int
 ) -> int:
@@ -48,7 +49,7 @@ def find_pair(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def mark_lines(
     points: np.ndarray,
     classes: np.ndarray,

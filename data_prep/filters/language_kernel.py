@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 LANES = 16
 """Rows of weights are padded to a multiple of so many languages, which processors add up at once."""
@@ -16,7 +17,7 @@ OVERLAP = 8
 _CACHE_LINE = 64
 
 
-@njit(cache=True)
+@compiled_loop
 def count_factors(counts: int, weight_step: np.float32) -> np.ndarray:
     """[counts] float32: by how often a feature occurs, the number that its weights are multiplied by."""
     factors = np.empty(counts, np.float32)
@@ -25,7 +26,7 @@ def count_factors(counts: int, weight_step: np.float32) -> np.ndarray:
     return factors
 
 
-@njit(cache=True)
+@compiled_loop
 def walk(
     text: np.ndarray,
     next_state: np.ndarray,
@@ -61,7 +62,7 @@ def walk(
 
 
 # Holding the interpreter's lock makes `counts`, which is zero between calls, safe to share.
-@njit(cache=True)
+@compiled_loop
 def add_up(
     text: np.ndarray,
     next_state: np.ndarray,

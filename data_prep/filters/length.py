@@ -14,7 +14,7 @@ from data_prep.filters.words import word_spans
 class LengthLimits(BaseModel):
     """Limits on the length of a document; both ends are allowed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     min_characters: int = Field(default=0, ge=0)
     """Documents of fewer characters are dropped."""

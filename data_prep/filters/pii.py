@@ -31,7 +31,7 @@ Spans = Iterator[tuple[int, int]]
 class Placeholders(BaseModel):
     """Replacement of masked text. Without digits and `@`, so that it is never masked itself."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cards: str = "<CARD>"
     """For numbers of payment cards."""

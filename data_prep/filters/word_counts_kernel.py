@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(32)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def number_words(points: np.ndarray, places: np.ndarray, ends: np.ndarray, numbers: np.ndarray) -> int:
     """Number words in order of first occurrence, equal ones alike; returns the number of different words.
 
@@ -53,7 +54,7 @@ def number_words(points: np.ndarray, places: np.ndarray, ends: np.ndarray, numbe
     return int(count)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def ngram_characters(numbers: np.ndarray, before: np.ndarray, top: np.ndarray, repeated: np.ndarray) -> None:
     """Fill in, for each n from 2 on, how many characters of words are inside repeated n-grams.
 
@@ -129,7 +130,7 @@ def ngram_characters(numbers: np.ndarray, before: np.ndarray, top: np.ndarray, r
             break
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def repeated_characters(
     points: np.ndarray, places: np.ndarray, ends: np.ndarray, top: np.ndarray, repeated: np.ndarray
 ) -> int:
@@ -147,7 +148,7 @@ def repeated_characters(
     return int(before[-1])
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def count_listed(
     points: np.ndarray,
     places: np.ndarray,
@@ -190,7 +191,7 @@ def count_listed(
     return int(count)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def count_runs(points: np.ndarray, classes: np.ndarray) -> tuple[int, int]:
     """(Runs of characters other than white space, such runs that hold a letter).
 

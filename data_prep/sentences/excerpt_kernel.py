@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 SPACE, BRACKET, LETTER, DIGIT, WIDE, END, WIDE_END = 1, 2, 3, 4, 5, 6, 7
 """Classes of bytes: white space, what begins a reference or a bullet, letters, digits, bytes of characters beyond
@@ -23,7 +24,7 @@ _FIRST_QUOTE, _LAST_QUOTE, _LEFT_GUILLEMET, _RIGHT_GUILLEMET = 0x2018, 0x2026, 0
 """Punctuation beyond ASCII that ends texts: quotation marks, daggers, bullets and dots."""
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _character(data: np.ndarray, place: int, stop: int) -> tuple:
     """(code point, bytes) of the character beyond ASCII at `place`; no byte from `stop` on is read."""
     byte = np.int64(data[place])
@@ -34,7 +35,7 @@ def _character(data: np.ndarray, place: int, stop: int) -> tuple:
     return code, width
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _next_end(data: np.ndarray, place: int, stop: int, classes: np.ndarray, codes: np.ndarray) -> int:
     """The first mark at or behind `place` that may end a sentence; `stop` if none does."""
     while place < stop:
@@ -49,7 +50,7 @@ def _next_end(data: np.ndarray, place: int, stop: int, classes: np.ndarray, code
     return place
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _needs_its_end(text: np.ndarray, first: int, stop: int, classes: np.ndarray, codes: np.ndarray) -> bool:
     """Whether BlingFire may begin a sentence in a text only because the text ends: in punctuation by itself, such as
     the bracket of `(He left. )`.
@@ -79,7 +80,7 @@ def _needs_its_end(text: np.ndarray, first: int, stop: int, classes: np.ndarray,
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _copy(
     data: np.ndarray, first: int, stop: int, copied: np.ndarray, size: int, parts: np.ndarray, count: int
 ) -> int:
@@ -91,7 +92,7 @@ def _copy(
     return after
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _separate(copied: np.ndarray, size: int) -> int:
     """Put a separator behind `size` bytes; returns the bytes with it."""
     for k in range(SEPARATOR_BYTES):
@@ -99,7 +100,7 @@ def _separate(copied: np.ndarray, size: int) -> int:
     return size + SEPARATOR_BYTES
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _excerpt(
     data: np.ndarray,
     start: int,
@@ -176,7 +177,7 @@ def _excerpt(
     return size, count
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def join_excerpts(
     data: np.ndarray,
     starts: np.ndarray,

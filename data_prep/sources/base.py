@@ -77,7 +77,7 @@ def plain_parts(config: Any, file: SourceFile, size_bytes: int, part_bytes: int)
 class SourceConfig(BaseModel):
     """Settings of all sources."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
     """Which source it is; every source narrows it to its own name."""

@@ -6,7 +6,8 @@ Arrays are those of `page_blocks.Blocks`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 _SIZE, _LINKED, _SCORE, _KIND = 3, 4, 5, 2
 _KEY, _ROLE, _FIRST, _END, _VALUE = range(5)
@@ -27,7 +28,7 @@ _MIN_SHARE = 0.7
 """Of a page's plain text that an element without a telling name must have: else the page is no article."""
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _sums_of_prose(blocks: np.ndarray, prose: int) -> np.ndarray:
     sums = np.zeros(len(blocks) + 1, np.int64)
     for number in range(len(blocks)):
@@ -37,7 +38,7 @@ def _sums_of_prose(blocks: np.ndarray, prose: int) -> np.ndarray:
     return sums
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _sums_in_bodies(elements: np.ndarray, sums: np.ndarray) -> np.ndarray:
     """Running sums of the prose that stands in elements named for an article's text."""
     found, done = np.zeros(len(sums), np.int64), 0
@@ -49,7 +50,7 @@ def _sums_in_bodies(elements: np.ndarray, sums: np.ndarray) -> np.ndarray:
     return np.cumsum(found)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _largest_body(elements: np.ndarray, sums: np.ndarray) -> tuple[int, int]:
     """The innermost of the elements that are named for an article's text and have most prose: its blocks."""
     first, end, most = 0, 0, -1
@@ -61,7 +62,7 @@ def _largest_body(elements: np.ndarray, sums: np.ndarray) -> tuple[int, int]:
     return first, end
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _own_prose(named: np.ndarray, sums: np.ndarray, alike: np.ndarray) -> int:
     """The prose of a page that is neither by other people or of other articles, nor in small asides."""
     own, done = sums[-1], 0
@@ -76,7 +77,7 @@ def _own_prose(named: np.ndarray, sums: np.ndarray, alike: np.ndarray) -> int:
     return own
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _number_keys(elements: np.ndarray) -> None:
     """Replace the hashes of tags and classes by numbers below the number of elements."""
     size = 2
@@ -93,7 +94,7 @@ def _number_keys(elements: np.ndarray) -> None:
         elements[number, _KEY] = places[place]
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def without_asides(blocks: np.ndarray, elements: np.ndarray, prose: int) -> np.ndarray:
     """Of each block, whether it is outside of elements that are dropped for their names: [blocks] bool.
 
@@ -134,13 +135,13 @@ def without_asides(blocks: np.ndarray, elements: np.ndarray, prose: int) -> np.n
     return is_kept
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _is_substance(kind: int, value: int) -> bool:
     """Tables and code in figures, and the headings of sections, are no details."""
     return kind in (_ROW, _PRE) or (kind >= _FIRST_HEADING and value & _HEADER != 0)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def choose_element(blocks: np.ndarray, elements: np.ndarray, is_kept: np.ndarray) -> tuple[int, int]:
     """The blocks of the element that has most plain text beside least else; the whole page, if it has too little."""
     sums, plain = np.zeros(len(blocks) + 1, np.int64), np.zeros(len(blocks) + 1, np.int64)

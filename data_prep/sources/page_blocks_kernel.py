@@ -4,7 +4,8 @@ they are."""
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 # As in `page_scan_kernel.py`.
 TEXT, START = 0, 1
@@ -19,7 +20,7 @@ NO_ELEMENT, NAMELESS = -1, -2
 _DETAIL, _HIDDEN = 2, 5
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _put(out: np.ndarray, place: int, code: int) -> int:
     """Write a character as UTF-8; returns the byte behind it."""
     if code < 0x80:
@@ -58,7 +59,7 @@ _MIN_SCORE, _MIN_ROW_SCORE = -30, -10
 """Of a block and of a table's row, so that a long list of links does not hide the text beside it."""
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _add_separator(state: np.ndarray, out: np.ndarray, separator: int, is_preformatted: bool) -> None:
     """A `<br>`, or the beginning of a cell."""
     state[_PIECES] += 1
@@ -73,7 +74,7 @@ def _add_separator(state: np.ndarray, out: np.ndarray, separator: int, is_prefor
         state[_POINTS] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _add_text(
     texts: np.ndarray, first: int, end: int, state: np.ndarray, out: np.ndarray, is_preformatted: bool
 ) -> None:
@@ -112,7 +113,7 @@ def _add_text(
         )
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _length(texts: np.ndarray, first: int, end: int) -> int:
     """Characters of a text without white space around it."""
     while first < end and texts[first] >= SPACE:
@@ -122,7 +123,7 @@ def _length(texts: np.ndarray, first: int, end: int) -> int:
     return end - first
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _move_back(state: np.ndarray, out: np.ndarray) -> None:
     """Items of a list and rows of a table follow one another without a blank line."""
     for place in range(state[_FIRST], state[_KEPT_OUT]):
@@ -132,7 +133,7 @@ def _move_back(state: np.ndarray, out: np.ndarray) -> None:
     state[_KEPT_POINTS] -= 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _end_block(
     state: np.ndarray,
     out: np.ndarray,
@@ -174,7 +175,7 @@ def _end_block(
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _read_run(
     texts: np.ndarray,
     first: int,
@@ -200,7 +201,7 @@ def _read_run(
     _add_text(texts, first, end, state, out, kind == KIND_OF_PRE)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def build_blocks(
     texts: np.ndarray,
     kinds: np.ndarray,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 """Of FNV-1a, by which names are hashed."""
@@ -20,7 +21,7 @@ _MAX_NAME_BYTES = 400
 _BODY, _ASIDE, _OTHERS, _HIDDEN_ROLE = 1, 3, 4, 5
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def look_up(names: np.ndarray, values: np.ndarray, name: np.uint64) -> int:
     """The value of a name's hash in an open table of a power of two, without the lowest bit; -1 for others."""
     place = np.int64(name) & (len(names) - 1)
@@ -31,14 +32,14 @@ def look_up(names: np.ndarray, values: np.ndarray, name: np.uint64) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _hash(data: np.ndarray, first: int, end: int, found: np.uint64) -> np.uint64:
     for place in range(first, end):
         found = (found ^ np.uint64(data[place])) * _PRIME
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _is_state(data: np.ndarray, first: int, end: int, states: np.ndarray, state_values: np.ndarray) -> bool:
     """Whether a name tells a state or a subject."""
     found = _OFFSET
@@ -50,7 +51,7 @@ def _is_state(data: np.ndarray, first: int, end: int, states: np.ndarray, state_
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _split(data: np.ndarray, first: int, end: int, bounds: np.ndarray) -> int:
     """Fill in where the words of a name begin and end, [words, 2]; a capital begins one. Returns their number."""
     count, place = 0, first
@@ -74,7 +75,7 @@ def _split(data: np.ndarray, first: int, end: int, bounds: np.ndarray) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _role_of_name(
     data: np.ndarray, first: int, end: int, words: np.ndarray, word_values: np.ndarray, bounds: np.ndarray
 ) -> int:
@@ -108,7 +109,7 @@ def _role_of_name(
     return role
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def role_of_names(
     data: np.ndarray,
     first: int,
@@ -142,7 +143,7 @@ def role_of_names(
     return role
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _is_display_none(data: np.ndarray, first: int, end: int) -> bool:
     """Whether a style has `display: none`."""
     place = first
@@ -173,7 +174,7 @@ def _is_display_none(data: np.ndarray, first: int, end: int) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _read_attributes(
     data: np.ndarray,
     place: int,
@@ -201,7 +202,7 @@ def _read_attributes(
         place += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _stated_role(
     data: np.ndarray,
     spans: np.ndarray,
@@ -234,7 +235,7 @@ def _stated_role(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_roles(
     data: np.ndarray,
     tokens: np.ndarray,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 TEXT, START, END = 0, 1, 2
 """Kinds of tokens."""
@@ -27,7 +28,7 @@ _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _REPLACED = 0xFFFD
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _look_up(names: np.ndarray, values: np.ndarray, name: np.uint64) -> int:
     """The value of a hash in an open table of a power of two, without its lowest bit; -1 for others."""
     place = np.int64(name) & (len(names) - 1)
@@ -38,12 +39,12 @@ def _look_up(names: np.ndarray, values: np.ndarray, name: np.uint64) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _byte(data: np.ndarray, place: int) -> int:
     return int(np.int64(data[place]))
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _referred(data: np.ndarray, first: int, end: int) -> int:
     """The code point that a reference names, by the bytes between `&` and `;`."""
     initial = _byte(data, first)
@@ -59,7 +60,7 @@ def _referred(data: np.ndarray, first: int, end: int) -> int:
     return code
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _next(data: np.ndarray, place: int) -> tuple[int, int]:
     """The code point at a byte of a serialized text, and the byte behind it; 0 for a character that XML lacks."""
     lead = _byte(data, place)
@@ -78,7 +79,7 @@ def _next(data: np.ndarray, place: int) -> tuple[int, int]:
     return code, place + size
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _is_space(code: int) -> bool:
     """Like `str.isspace`."""
     if code < 0x80:
@@ -90,7 +91,7 @@ def _is_space(code: int) -> bool:
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _is_wide(code: int) -> bool:
     """Whether a character of a script writes a syllable or a word."""
     return code >= 0x0E00 and (
@@ -103,7 +104,7 @@ def _is_wide(code: int) -> bool:
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _read_text(data: np.ndarray, place: int, texts: np.ndarray, count: int) -> tuple[int, int]:
     """Write the characters of a text up to the next tag; returns the byte behind it and the number of characters."""
     while data[place] != 60:  # <
@@ -120,7 +121,7 @@ def _read_text(data: np.ndarray, place: int, texts: np.ndarray, count: int) -> t
     return place, count
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _is_prose(texts: np.ndarray, first: int, end: int, least: int) -> bool:
     """Whether a text has so many characters, wide ones counted twice, without white space around it."""
     size = 0
@@ -133,7 +134,7 @@ def _is_prose(texts: np.ndarray, first: int, end: int, least: int) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def scan_markup(
     data: np.ndarray,
     tags: np.ndarray,
@@ -250,7 +251,7 @@ def scan_markup(
     return count, title
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def has_many_attributes(data: np.ndarray, limit: int) -> bool:
     """Whether what may be a tag of an HTML page, a uint8 array, has so many attributes."""
     size, last_quotes = len(data), np.array([len(data), len(data)])

@@ -10,7 +10,7 @@ from cluster.artefacts.places import PlaceSetting
 
 
 class _Config(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TrainedTokenizer(_Config):

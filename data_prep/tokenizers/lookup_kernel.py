@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 INSIDE, WHITE, ALONE = 1, 2, 3
 """Kinds of characters: part of a word, white space, a word by itself; 0 for characters not seen before."""
@@ -29,7 +30,7 @@ _BLOCK = np.uint64(32)
 """Bytes that are looked at together."""
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _character(data: np.ndarray, place: Any, stop: Any) -> tuple:
     """(code point, bytes) of the character at `place`; no byte from `stop` on is read."""
     first = np.int64(data[place])
@@ -44,7 +45,7 @@ def _character(data: np.ndarray, place: Any, stop: Any) -> tuple:
     return min(code, 0x10FFFF), size
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def unknown_characters(data: np.ndarray, properties: np.ndarray, found: np.ndarray) -> int:
     """Fill in the code points in `data` whose properties are 0, and set these to `INSIDE`; returns how many.
 
@@ -64,7 +65,7 @@ def unknown_characters(data: np.ndarray, properties: np.ndarray, found: np.ndarr
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _skip_ascii(data: np.ndarray, place: Any, stop: Any) -> Any:
     """Behind the blocks of ASCII that begin at `place`, which processors tell by few instructions."""
     first, end = (
@@ -81,7 +82,7 @@ def _skip_ascii(data: np.ndarray, place: Any, stop: Any) -> Any:
     return np.int64(first)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_others(data: np.ndarray, bounds: np.ndarray, known: np.ndarray, found: np.ndarray) -> None:
     """Mark the texts with characters that are not `known`, by code point: uint8 UTF-8, [texts + 1] int64; bool, [texts]
     bool."""
@@ -101,7 +102,7 @@ def find_others(data: np.ndarray, bounds: np.ndarray, known: np.ndarray, found: 
                 place += size
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_starts(
     ids: np.ndarray,
     offsets: np.ndarray,
@@ -143,7 +144,7 @@ def find_starts(
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _number_of(
     data: np.ndarray,
     start: Any,
@@ -179,7 +180,7 @@ def _number_of(
     return count, True
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_words(
     data: np.ndarray,
     bounds: np.ndarray,
@@ -257,7 +258,7 @@ def find_words(
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def spread_slots(slots: np.ndarray, wider: np.ndarray) -> None:
     """Put the contents of a table's slots into more of them, which are 0."""
     mask = np.uint64(len(wider) - 1)
@@ -269,7 +270,7 @@ def spread_slots(slots: np.ndarray, wider: np.ndarray) -> None:
             wider[slot] = filled
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def count_tokens(numbers: np.ndarray, token_offsets: np.ndarray, begins: np.ndarray) -> int:
     """Fill in [words + 1] int64 the first token of each word; returns the number of tokens."""
     total = np.int64(0)
@@ -280,7 +281,7 @@ def count_tokens(numbers: np.ndarray, token_offsets: np.ndarray, begins: np.ndar
     return int(total)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def gather_ids(numbers: np.ndarray, token_offsets: np.ndarray, tokens: np.ndarray, ids: np.ndarray) -> None:
     """Fill in the ids (uint32) of words, one behind the other."""
     place = 0
@@ -290,7 +291,7 @@ def gather_ids(numbers: np.ndarray, token_offsets: np.ndarray, tokens: np.ndarra
             place += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def tokens_before(
     numbers: np.ndarray,
     inside: np.ndarray,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 BREAK = -1
 """Symbol between two pieces of a word that normalisation or pre-tokenization cut in two."""
@@ -13,13 +14,13 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _S21, _S32 = np.uint64(21), np.uint64(32)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _slot(node: Any, code: Any, mask: np.uint64) -> np.uint64:
     key = np.uint64(node) << _S21 | np.uint64(code)
     return (key * _GOLDEN) >> _S32 & mask
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def child(edges: np.ndarray, children: np.ndarray, node: Any, code: Any) -> Any:
     """The node behind the edge with a code point, or -1. Edges are int64 `node << 21 | code`, hashed by linear probing
     into a power of two of slots; -1 in those without one. `children` are the int32 nodes behind them."""
@@ -33,7 +34,7 @@ def child(edges: np.ndarray, children: np.ndarray, node: Any, code: Any) -> Any:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def build_trie(
     codes: np.ndarray, offsets: np.ndarray, edges: np.ndarray, children: np.ndarray, entries: np.ndarray
 ) -> int:
@@ -65,7 +66,7 @@ def build_trie(
     return nodes
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _normalize(
     data: np.ndarray,
     mark: int,
@@ -100,7 +101,7 @@ def _normalize(
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def encode_wordpiece(
     keys: np.ndarray,
     key_offsets: np.ndarray,
@@ -166,7 +167,7 @@ def encode_wordpiece(
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _best_path(
     codes: np.ndarray,
     edges: np.ndarray,
@@ -205,7 +206,7 @@ def _best_path(
                 best[start + 1], back[start + 1], entries[start + 1] = score, start, unknown
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _spell(
     codes: np.ndarray,
     edges: np.ndarray,
@@ -240,7 +241,7 @@ def _spell(
     return place
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def encode_unigram(
     keys: np.ndarray,
     key_offsets: np.ndarray,

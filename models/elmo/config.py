@@ -17,7 +17,7 @@ class ElmoConfig:
         ValueError: a value is outside what its docstring allows; all such values are named at once.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     network: Literal["elmo"] = "elmo"
     """The kind of network."""

@@ -15,7 +15,7 @@ class GenerationConfig:
         ValueError: a value is outside what its docstring allows; all such values are named at once.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     max_new_tokens: int | None = None
     """Tokens to write at most; instead of `max_length`."""

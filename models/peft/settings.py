@@ -19,7 +19,7 @@ class LoraSettings:
         ValueError: a value is outside what its docstring allows.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     kind: Literal["lora"] = "lora"
     """LoRA."""
@@ -57,7 +57,7 @@ class AdapterSettings:
         ValueError: a value is outside what its docstring allows.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     kind: Literal["adapters"] = "adapters"
     """Bottleneck adapters."""
@@ -90,7 +90,7 @@ class PrefixSettings:
         ValueError: a value is outside what its docstring allows.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     kind: Literal["prefix"] = "prefix"
     """Prefix tuning."""
@@ -113,7 +113,7 @@ class PrefixSettings:
 class BitFitSettings:
     """The biases alone are trained (Ben Zaken et al. 2022, section 3)."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     kind: Literal["bitfit"] = "bitfit"
     """BitFit."""
@@ -128,7 +128,7 @@ class MamSettings:
         ValueError: a value is outside what its docstring allows.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     kind: Literal["mam"] = "mam"
     """The mix-and-match adapter."""

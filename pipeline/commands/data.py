@@ -58,13 +58,13 @@ def prepare(
     log_format: LogFormat = None,
 ) -> None:
     """Turn raw text into a token store. The same command continues, repairs, or confirms an existing one."""
-    from pipeline.preparation.config import evaluation_texts, load_preparation
+    from pipeline.preparation.config import evaluation_texts, load_with_inputs
 
-    settings = load_preparation(config, overrides or ())
+    settings, inputs = load_with_inputs(config, overrides or ())
     if dry_run:
         from data_prep.plan import plan_preparation
 
-        plan = plan_preparation(settings, evaluation_texts)
+        plan = plan_preparation(settings, evaluation_texts, inputs)
         if as_json:
             print_json(plan)
         else:
@@ -75,7 +75,9 @@ def prepare(
     from data_prep.job import prepare as run_preparation
 
     with ray_on_demand(address, workers=workers):
-        prepared = run_preparation(settings, replace=replace, evaluation_texts=evaluation_texts)
+        prepared = run_preparation(
+            settings, replace=replace, evaluation_texts=evaluation_texts, inputs=inputs
+        )
     summary = {
         "tokens": str(prepared.token_store),
         "fingerprint": prepared.fingerprint,

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter
 
+from pipeline.config.docstrings import DocumentedSchema
 from pipeline.config.loading import BASE_KEY
 from pipeline.config.members import TAG_FIELDS
 
@@ -87,7 +88,9 @@ def reference(kind: str) -> list[Section]:
 
 def _schema(kind: str) -> dict[str, Any]:
     module, name = KINDS[kind]
-    return {"$defs": {}} | TypeAdapter(getattr(import_module(module), name)).json_schema()
+    return {"$defs": {}} | TypeAdapter(getattr(import_module(module), name)).json_schema(
+        schema_generator=DocumentedSchema
+    )
 
 
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}

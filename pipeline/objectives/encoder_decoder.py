@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.objectives.base import Batch
 from pipeline.objectives.terms import Term
 
@@ -124,7 +124,7 @@ def _ends(lengths: np.ndarray, rows: np.ndarray, used: np.ndarray, width: int) -
     return np.cumsum(lengths) + padding_before
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _write(ids: np.ndarray, lengths: np.ndarray, ends: np.ndarray, pad: int, out: np.ndarray) -> None:
     """Put the pieces where they end, and padding everywhere else."""
     read, stop = 0, 0
@@ -138,7 +138,7 @@ def _write(ids: np.ndarray, lengths: np.ndarray, ends: np.ndarray, pad: int, out
     out[stop:] = pad
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _write_shifted(
     ids: np.ndarray, lengths: np.ndarray, ends: np.ndarray, starts: np.ndarray, pad: int, out: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numba import njit
 from pydantic import Field, model_validator
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.config.loading import Config
 from pipeline.objectives import nsp
 from pipeline.objectives.base import Batch, boundaries
@@ -142,7 +142,7 @@ def cumulative(weights: np.ndarray) -> np.ndarray:
     return sums
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def mask_tokens(
     input_ids: np.ndarray, states: np.ndarray, masking: Masking
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -167,7 +167,7 @@ def mask_tokens(
     return corrupted, positions, targets
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def mask_spans(
     input_ids: np.ndarray, states: np.ndarray, masking: Masking, spans: Spans
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

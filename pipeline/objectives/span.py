@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-from numba import njit
 from pydantic import Field, model_validator
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.config.loading import Config
 from pipeline.objectives import mlm, nsp
 from pipeline.objectives.base import Batch, boundaries
@@ -148,7 +148,7 @@ def span_lengths(settings: SpanMasking) -> np.ndarray:
     return cumulative((1 - settings.geometric_p) ** np.arange(settings.max_words))
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def hide_spans(
     input_ids: np.ndarray, begins_piece: np.ndarray, states: np.ndarray, masking: Masking, spans: Spans
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -13,7 +13,8 @@ from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from data_prep.filters import AnyFilter
 from data_prep.input_checks import as_problems, check_inputs, find_input_errors
-from data_prep.sources import AnySource
+from data_prep.inputs import Inputs, list_inputs
+from data_prep.sources import AnySource, SourceFile
 from data_prep.tokenizers.config import AnyTokenizer
 from pipeline.config.loading import load_plain, validate
 
@@ -33,6 +34,17 @@ def load_preparation(path: Path, overrides: Sequence[str] = ()) -> PreparationCo
         ConfigError: every problem at once. Where a part of the configuration is wrong, the files of the other parts
             are checked nevertheless.
     """
+    return _load(path, overrides)[0]
+
+
+def load_with_inputs(path: Path, overrides: Sequence[str] = ()) -> tuple[PreparationConfig, Inputs]:
+    """Like `load_preparation`, with the source files that were found, so that they need not be listed again."""
+    return (loaded := _load(path, overrides))[0], list_inputs(*loaded)
+
+
+def _load(
+    path: Path, overrides: Sequence[str]
+) -> tuple[PreparationConfig, Mapping[int, Sequence[SourceFile]]]:
     plain = load_plain(PreparationConfig, path, overrides)
     try:
         config = validate(PreparationConfig, plain, str(path))
@@ -48,8 +60,7 @@ def load_preparation(path: Path, overrides: Sequence[str] = ()) -> PreparationCo
         raise ConfigError(
             f"{path}: {len(problems)} problems in the configuration:", problems=problems
         ) from None
-    check_inputs(config, evaluation_texts)
-    return config
+    return config, check_inputs(config, evaluation_texts)
 
 
 def _valid_parts(plain: Mapping[str, Any]) -> dict[str, Any]:

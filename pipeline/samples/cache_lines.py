@@ -7,18 +7,18 @@ those that it knows of, and it does not know of those behind a branch that waits
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from cluster.compiled_loop import LateCompiled
 
 CACHE_LINE_BYTES = 64
 
 
 def _prefetch(_context: Any, array: Any, index: Any) -> Any:
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         pointer, number = ir.PointerType(ir.IntType(8)), ir.IntType(32)
@@ -32,7 +32,13 @@ def _prefetch(_context: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.intp), generate
 
 
-prefetch = cast("Callable[[np.ndarray, Any], None]", intrinsic(_prefetch))
+def _intrinsic(function: Callable[..., Any]) -> Any:
+    from numba.extending import intrinsic
+
+    return intrinsic(function)
+
+
+prefetch = LateCompiled(_prefetch, _intrinsic)
 """In compiled loops: have the cache line of an element of a C-contiguous array, flattened, read meanwhile.
 
 The number of the element may be any: the processor passes over addresses that cannot be read."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenArrays, TokenIndex
 from pipeline.samples.cache_lines import CACHE_LINE_BYTES, prefetch
 from pipeline.samples.rows import Slices
@@ -14,7 +14,7 @@ _SLICES_AHEAD = 4
 """Tokens of so many slices are on their way from memory while one is copied: more than are read at once."""
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def span_of(numbers: np.ndarray) -> tuple[int, int]:
     """The smallest and the largest of [n] int64 numbers, n > 0."""
     first = last = numbers[0]
@@ -23,7 +23,7 @@ def span_of(numbers: np.ndarray) -> tuple[int, int]:
     return first, last
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def read_rows(
     index: TokenIndex,
     slices: Slices,
@@ -39,7 +39,7 @@ def read_rows(
     return write_rows(index.ids, first_ids, slices, places, special, input_ids, segment_ids)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def write_rows(
     ids: np.ndarray,
     first_ids: np.ndarray,
@@ -102,14 +102,14 @@ def write_rows(
     return begins[: count + 1]
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _read_ahead(ids: np.ndarray, first_ids: np.ndarray, slices: Slices, k: int) -> None:
     """Have the tokens of slice `k` read from memory meanwhile."""
     for token in range(0, slices.stops[k] - slices.starts[k], CACHE_LINE_BYTES // ids.itemsize):
         prefetch(ids, first_ids[k] + token)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def sentence_positions(text: TokenArrays, slices: Slices, places: np.ndarray, length: int) -> np.ndarray:
     """int32 positions in the flattened batch of the first token of every sentence, and of every slice.
 

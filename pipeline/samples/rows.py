@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 
 class Slices(NamedTuple):
@@ -77,7 +78,7 @@ class ShuffledRows:
         return self.rows.look_up(self.order[places])
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def empty_slices(offsets: np.ndarray) -> Slices:
     """`offsets[-1]` slices to be filled in; each opens a piece already."""
     total = offsets[-1]

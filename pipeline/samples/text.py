@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import (
     FIRST,
     ID_OFFSETS,
@@ -18,7 +18,7 @@ from data_prep.token_store import (
 )
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_documents(index: TokenIndex, documents: np.ndarray) -> TokenArrays:
     """Where the tokens of some documents are: element `k` of the arrays is about `documents[k]`."""
     batches, words = index.batches, index.words
@@ -36,7 +36,7 @@ def find_documents(index: TokenIndex, documents: np.ndarray) -> TokenArrays:
     return TokenArrays(index.ids, words, token_starts, lengths, sentence_starts, sentence_counts)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_tokens(index: TokenIndex, documents: np.ndarray) -> np.ndarray:
     """[documents] int64: `find_documents(index, documents).token_starts`."""
     batches = index.batches
@@ -48,7 +48,7 @@ def find_tokens(index: TokenIndex, documents: np.ndarray) -> np.ndarray:
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_source_numbers(index: TokenIndex, documents: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """[documents] the number of each document's source.
 
@@ -64,7 +64,7 @@ def find_source_numbers(index: TokenIndex, documents: np.ndarray, numbers: np.nd
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _batch_of(batches: np.ndarray, document: int) -> int:
     """The record batch that holds a document."""
     low, size = 0, len(batches)
@@ -76,14 +76,14 @@ def _batch_of(batches: np.ndarray, document: int) -> int:
     return low
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def sentences_of(text: TokenArrays, document: int) -> np.ndarray:
     """[sentences] int32: the first token of every sentence of a document, ascending from 0."""
     first = text.sentence_starts[document]
     return text.words[first : first + text.sentence_counts[document]]
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def count_up_to(ascending: np.ndarray, value: int) -> int:
     """The number of elements that do not exceed `value`."""
     low, high = 0, len(ascending)
@@ -96,7 +96,7 @@ def count_up_to(ascending: np.ndarray, value: int) -> int:
     return low
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def stop_at_sentence(
     text: TokenArrays, document: int, start: int, space: int, length: int
 ) -> tuple[int, bool]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenStore
 from pipeline.samples.rows import Slices
 from pipeline.samples.text import count_up_to
@@ -52,7 +52,7 @@ def number_sources(store: TokenStore, names: Sequence[str]) -> np.ndarray:
     return numbers
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_sources(
     slices: Slices, places: np.ndarray, length: int, sources: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +82,7 @@ def find_sources(
     return begins[:count], numbers[:count]
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _look_up(begins: np.ndarray, numbers: np.ndarray, positions: np.ndarray, ahead: int) -> np.ndarray:
     """`TokenSources.at`: the positions of each slice are found by binary search, and filled in together."""
     found = np.empty(len(positions), dtype=np.int16)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_runs(
     points: np.ndarray, classes: np.ndarray, least: int, most_between: int, spans: np.ndarray
 ) -> int:
@@ -36,7 +37,7 @@ def find_runs(
     return int(num_runs)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def find_ibans(points: np.ndarray, classes: np.ndarray, places: np.ndarray) -> int:
     """Fill in where two capitals and two digits begin with no letter or digit before them; returns how many there are.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.objectives.kernels.text_noise import TextNoise, add_text_noise
 from pipeline.samples.noise.kernels import fold
 
@@ -21,7 +21,7 @@ class Frame(NamedTuple):
     """Whether `<s>` stays before the text."""
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def denoising_pairs(
     input_ids: np.ndarray,
     cu_seqlens: np.ndarray,
@@ -92,7 +92,7 @@ def denoising_pairs(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _framed(text: np.ndarray, opened: bool, closed: bool, tag: int, frame: Frame, out: np.ndarray) -> int:
     """Write `<s> text </s> tag` as far as wanted; returns how many ids that is."""
     filled = 0

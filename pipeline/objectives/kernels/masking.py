@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.samples.noise.kernels import fold, integer, mix, uniform
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -48,13 +48,13 @@ class Spans(NamedTuple):
     words."""
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def budget(rate: float, available: int) -> int:
     """Tokens to predict: round(rate * available), at least one where there are any."""
     return max(int(np.rint(rate * available)), min(available, 1))
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def choose_tokens(ids: np.ndarray, state: np.uint64, masking: Masking) -> np.ndarray:
     """[length] bool with exactly `budget` True, every such set of tokens equally likely.
 
@@ -73,7 +73,7 @@ def choose_tokens(ids: np.ndarray, state: np.uint64, masking: Masking) -> np.nda
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def choose_spans(
     ids: np.ndarray, begins_piece: np.ndarray, state: np.uint64, masking: Masking, spans: Spans
 ) -> np.ndarray:
@@ -117,7 +117,7 @@ def choose_spans(
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def words_of(ids: np.ndarray, masking: Masking) -> tuple[np.ndarray, np.ndarray]:
     """[words] int64 first columns of the words of a row, and one past their last. A row that begins inside a word
     counts the rest of it as a word."""
@@ -135,7 +135,7 @@ def words_of(ids: np.ndarray, masking: Masking) -> tuple[np.ndarray, np.ndarray]
     return starts[:words], stops[1 : words + 1]
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _fit(
     first: int,
     wanted: int,
@@ -170,7 +170,7 @@ def _fit(
     return stop
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _mean_excess(cumulative: np.ndarray, widths: np.ndarray) -> float:
     """Tokens by which spans exceed, on average, the number that they were drawn to reach: E[t (t - 1)] / 2 E[t] of the
     tokens t of a span, whose words have independent widths."""
@@ -183,7 +183,7 @@ def _mean_excess(cumulative: np.ndarray, widths: np.ndarray) -> float:
     return ((widths * widths).mean() / width + (squares / words - 1.0) * width - 1.0) / 2.0
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _length(cumulative: np.ndarray, state: np.uint64, number: int) -> int:
     """Length in words of the span with a number."""
     if len(cumulative) == 1:
@@ -194,14 +194,14 @@ def _length(cumulative: np.ndarray, state: np.uint64, number: int) -> int:
     return length
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def draw(state: np.uint64, number: int) -> np.uint64:
     """64 random bits: the output `number` of SplitMix64 begun at `state`. Where draws are only counted it is as good
     as `fold`, at half the cost."""
     return mix(state + np.uint64(number) * _GAMMA)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def empty_positions(input_ids: np.ndarray, masking: Masking, excess: int = 0) -> np.ndarray:
     """int64 places for as many positions as can be predicted in a batch, and one more that `write_positions` needs.
 
@@ -212,7 +212,7 @@ def empty_positions(input_ids: np.ndarray, masking: Masking, excess: int = 0) ->
     return np.empty(batch * min(budget(masking.rate, length) + excess, length) + 1, dtype=np.int64)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def write_positions(chosen: np.ndarray, begin: int, positions: np.ndarray, found: int) -> int:
     """Append begin + column of every chosen column to the `found` positions; returns the new number of positions."""
     for column in range(len(chosen)):
@@ -221,7 +221,7 @@ def write_positions(chosen: np.ndarray, begin: int, positions: np.ndarray, found
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def hide_tokens(
     input_ids: np.ndarray, positions: np.ndarray, anchors: np.ndarray, states: np.ndarray, masking: Masking
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -246,7 +246,7 @@ def hide_tokens(
     return corrupted, targets
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _read_at(
     token: int, place: int, drawn_at: int, states: tuple[np.uint64, np.uint64], masking: Masking
 ) -> int:

@@ -9,12 +9,12 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.samples.noise.kernels import fold, integer, uniform
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def choose(count: int, among: int, state: np.uint64) -> np.ndarray:
     """[among] bool with exactly `count` True, every such subset equally likely.
 
@@ -27,7 +27,7 @@ def choose(count: int, among: int, state: np.uint64) -> np.ndarray:
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def shuffle(items: np.ndarray, state: np.uint64) -> None:
     """Put `items` into any order, all equally likely, in place (Fisher and Yates)."""
     for last in range(len(items) - 1, 0, -1):
@@ -35,7 +35,7 @@ def shuffle(items: np.ndarray, state: np.uint64) -> None:
         items[last], items[other] = items[other], items[last]
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def partition(total: int, parts: int, state: np.uint64) -> np.ndarray:
     """[parts] int64 lengths of at least 1 that sum to `total`, every such list equally likely; parts <= total."""
     ends = choose(parts - 1, total - 1, state)
@@ -49,7 +49,7 @@ def partition(total: int, parts: int, state: np.uint64) -> np.ndarray:
     return lengths
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def poisson(cumulative: np.ndarray, state: np.uint64) -> int:
     """A draw from the distribution that `poisson_table` holds."""
     draw, value = uniform(state), 0

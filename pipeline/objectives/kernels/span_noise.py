@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.objectives.kernels.sampling import partition
 from pipeline.samples.noise.kernels import fold, integer
 
@@ -40,7 +40,7 @@ class SpanTokens(NamedTuple):
     """Whether the target ends with the next sentinel before `</s>`."""
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def span_counts(length: int, rate: float, mean_length: float) -> tuple[int, int]:
     """Tokens that are hidden of a text of `length` >= 2 tokens, and the number of spans they make.
 
@@ -51,13 +51,13 @@ def span_counts(length: int, rate: float, mean_length: float) -> tuple[int, int]
     return hidden, min(spans, hidden, length - hidden)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def suffix_limit(length: int, rate: float) -> int:
     """Longest suffix that is hidden: lengths 1 to this one have `rate * length` as their mean."""
     return min(max(2 * int(np.rint(length * rate)) - 1, 1), length - 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def target_lengths(size: int, states: np.ndarray, choices: np.ndarray, denoisers: Denoisers) -> np.ndarray:
     """[rows] int64: tokens of the target, with `</s>`, of a text of `size` >= 2 tokens that begins each row.
 
@@ -72,7 +72,7 @@ def target_lengths(size: int, states: np.ndarray, choices: np.ndarray, denoisers
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def span_corruption_pairs(
     input_ids: np.ndarray,
     cu_seqlens: np.ndarray,
@@ -139,7 +139,7 @@ def span_corruption_pairs(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _text_of(piece: np.ndarray, tokens: SpanTokens) -> tuple[np.ndarray, np.ndarray]:
     """The piece without `<s>`, `</s>` and padding, and where in the piece its tokens are; only the first of these
     places where the others follow it one by one."""
@@ -156,7 +156,7 @@ def _text_of(piece: np.ndarray, tokens: SpanTokens) -> tuple[np.ndarray, np.ndar
     return piece[is_text], np.flatnonzero(is_text)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _span_lengths(
     size: int, denoisers: Denoisers, choice: int, state: np.uint64
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -179,7 +179,7 @@ def _span_lengths(
     return shown, hidden
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _take_out(
     text: np.ndarray,
     shown: np.ndarray,
@@ -213,7 +213,7 @@ def _take_out(
     return read + 1, written + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _write_origins(shown: np.ndarray, hidden: np.ndarray, size: int, origins: np.ndarray) -> None:
     """Which token of the text each target of `_take_out` is. A sentinel counts as the first token of its span, the
     end of the target as the last token."""

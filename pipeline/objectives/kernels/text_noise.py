@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.objectives.kernels.sampling import choose, poisson, shuffle
 from pipeline.samples.noise.kernels import fold, integer, uniform
 
@@ -37,7 +37,7 @@ class TextNoise(NamedTuple):
     """[vocabulary] uint8: `SPECIAL`, `INSIDE_WORD` or `STARTS_WORD` for every token."""
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def add_text_noise(text: np.ndarray, sentences: np.ndarray, noise: TextNoise, state: np.uint64) -> np.ndarray:
     """The corrupted text: sentences permuted, spans infilled, tokens masked, tokens deleted, then rotated.
 
@@ -58,7 +58,7 @@ def add_text_noise(text: np.ndarray, sentences: np.ndarray, noise: TextNoise, st
     return text
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def permute_sentences(text: np.ndarray, sentences: np.ndarray, share: float, state: np.uint64) -> np.ndarray:
     """Sentence permutation: `share` of the sentences, rounded up, change places among themselves at random."""
     count = len(sentences)
@@ -77,7 +77,7 @@ def permute_sentences(text: np.ndarray, sentences: np.ndarray, share: float, sta
     return permuted
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def infill(text: np.ndarray, noise: TextNoise, state: np.uint64) -> np.ndarray:
     """Text infilling: each span of whole words becomes one mask, a span of length 0 is a mask inserted between words.
 
@@ -99,7 +99,7 @@ def infill(text: np.ndarray, noise: TextNoise, state: np.uint64) -> np.ndarray:
     return infilled[:filled]
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _find_words(text: np.ndarray, noise: TextNoise, words: np.ndarray) -> int:
     """The number of words before the first special token; `words` takes where they begin, and where the last ends.
 
@@ -117,7 +117,7 @@ def _find_words(text: np.ndarray, noise: TextNoise, words: np.ndarray) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _infill_stretch(
     text: np.ndarray, words: np.ndarray, noise: TextNoise, state: np.uint64, out: np.ndarray
 ) -> int:
@@ -154,7 +154,7 @@ def _infill_stretch(
     return filled + len(text) - start
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _span_lengths(budget: int, cumulative: np.ndarray, state: np.uint64) -> tuple[np.ndarray, int]:
     """Lengths above 0 that sum to `budget`, and the number of spans of length 0 among them.
 
@@ -174,7 +174,7 @@ def _span_lengths(budget: int, cumulative: np.ndarray, state: np.uint64) -> tupl
     return lengths[:spans], min(empty, budget - spans)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def mask_tokens(text: np.ndarray, noise: TextNoise, state: np.uint64) -> np.ndarray:
     """Token masking: random tokens become the mask."""
     masked = text.copy()
@@ -182,14 +182,14 @@ def mask_tokens(text: np.ndarray, noise: TextNoise, state: np.uint64) -> np.ndar
     return masked
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def delete_tokens(text: np.ndarray, noise: TextNoise, state: np.uint64) -> np.ndarray:
     """Token deletion: random tokens are removed; the network must find out where."""
     deleted = _choose_tokens(text, noise.kinds, noise.deletion_rate, state)
     return text[~deleted]
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def rotate(text: np.ndarray, state: np.uint64) -> np.ndarray:
     """Document rotation: a token, chosen uniformly, comes first; the tokens before it follow the end."""
     if len(text) == 0:
@@ -198,7 +198,7 @@ def rotate(text: np.ndarray, state: np.uint64) -> np.ndarray:
     return np.concatenate((text[first:], text[:first]))
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _choose_tokens(text: np.ndarray, kinds: np.ndarray, rate: float, state: np.uint64) -> np.ndarray:
     """[length] bool: round(rate * n) of the n tokens that are text."""
     places = np.empty(len(text), dtype=np.int64)
@@ -211,7 +211,7 @@ def _choose_tokens(text: np.ndarray, kinds: np.ndarray, rate: float, state: np.u
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _round_up(value: float) -> int:
     """Round up, with a tolerance for 0.3 * 10 being a little over 3."""
     return int(np.ceil(value - 1e-9))

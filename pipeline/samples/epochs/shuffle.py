@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.samples.noise.kernels import fold
 from pipeline.samples.noise.noise import Noise
 
@@ -65,7 +65,7 @@ def _passes(count: int) -> tuple[int, int]:
     return num_passes, -(-bits // num_passes)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _sort(
     state: np.uint64,
     numbers: np.ndarray,
@@ -89,7 +89,7 @@ def _sort(
     return other
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _first_places(state: np.uint64, numbers: np.ndarray, num_passes: int, digit_bits: int) -> np.ndarray:
     """[num_passes, digits] int64: the number of draws with a smaller digit, for every pass."""
     places = np.zeros((num_passes, 1 << digit_bits), dtype=np.int64)
@@ -108,7 +108,7 @@ def _first_places(state: np.uint64, numbers: np.ndarray, num_passes: int, digit_
     return places
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _finish(state: np.uint64, numbers: np.ndarray) -> None:
     """Insertion sort, in place, of numbers that are nearly sorted."""
     largest = np.uint64(0)

@@ -8,8 +8,8 @@ exactly once an epoch.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.packing import PackedFormat, add_whole_or_cut
@@ -20,7 +20,7 @@ def best_fit(given: FormatInput) -> PackedFormat:
     return PackedFormat(_cut_documents, given)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, table: np.ndarray) -> int:
     """Write the slices, or only count them; see `PackedFormat`."""
     count = 0

@@ -8,8 +8,8 @@ once an epoch, but for the tail that fills no row, which differs each epoch.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.stream import END, FIRST, START, STOP, StreamRows, length_of_stream, stream_of
 
@@ -33,7 +33,7 @@ class Contiguous:
         return StreamRows(documents, rows)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _fill_rows(documents: np.ndarray, step: int, rows: np.ndarray) -> None:
     """Write `StreamRows.rows`, each `step` positions of the stream."""
     first = 0

@@ -9,8 +9,8 @@ few twice.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.stream import DOCUMENT, END, FIRST, START, STOP, StreamRows, stream_of
@@ -40,7 +40,7 @@ class FullSentences:
         return StreamRows(documents, _rows_of_sentences(text, documents, self._given.length))
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _rows_of_sentences(text: TokenArrays, documents: np.ndarray, length: int) -> np.ndarray:
     """`StreamRows.rows`, each of whole sentences."""
     # The sentence after a row did not fit into it, so two neighbouring rows hold more than `length` together.

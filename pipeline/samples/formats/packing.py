@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenArrays
 from pipeline.samples.cache_lines import prefetch
 from pipeline.samples.formats.base import FormatInput
@@ -24,7 +24,7 @@ DOCUMENT, START, STOP, CLOSED = 0, 1, 2, 3
 A slice is in one cache line, because its columns are read together."""
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def add_slice(table: np.ndarray, count: int, document: int, start: int, stop: int, closed: bool) -> int:
     """Write slice number `count`, or only count it where `table` is empty; returns the number of the next."""
     if len(table):
@@ -35,7 +35,7 @@ def add_slice(table: np.ndarray, count: int, document: int, start: int, stop: in
     return count + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def add_whole_or_cut(table: np.ndarray, count: int, document: int, start: int, stop: int, length: int) -> int:
     """Add the slice `<s> [start, stop) </s>`; if it is longer than a row, as full rows and a rest.
 
@@ -121,7 +121,7 @@ class PackedRows:
         return Rows(places, _slices(self.table, self.offsets, self.dealt, places))
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def shuffle_groups(values: np.ndarray, offsets: np.ndarray, state: np.uint64) -> None:
     """Permute, in place, each of the groups `values[offsets[i] : offsets[i + 1]]` (Fisher and Yates)."""
     for group in range(len(offsets) - 1):
@@ -140,7 +140,7 @@ def index_type(count: int) -> type[np.signedinteger]:
     return np.int32 if count < 2**31 else np.int64
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _rows_of_ranks(counts: np.ndarray, row_of: np.ndarray) -> tuple[np.ndarray, int]:
     """Fill in the row of every slice, from the widest, and count the rows.
 
@@ -174,7 +174,7 @@ def _rows_of_ranks(counts: np.ndarray, row_of: np.ndarray) -> tuple[np.ndarray, 
     return row_of, num_rows
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _group(row_of: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """The ranks in every row, as (offsets, ranks)."""
     offsets = np.zeros(num_rows + 1, dtype=np.int64)
@@ -189,7 +189,7 @@ def _group(row_of: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     return offsets, ranks
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _fill_widest_first(widths: np.ndarray, places: np.ndarray, by_width: np.ndarray) -> None:
     """Write the numbers of the slices by falling width; `places` says where each width begins, widest first."""
     widest = len(places) - 1
@@ -199,7 +199,7 @@ def _fill_widest_first(widths: np.ndarray, places: np.ndarray, by_width: np.ndar
         places[group] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _slices(table: np.ndarray, bounds: np.ndarray, dealt: np.ndarray, rows: np.ndarray) -> Slices:
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     for i in range(len(rows)):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenArrays
 from pipeline.samples.noise.kernels import fold, integer, uniform
 from pipeline.samples.text import sentences_of
@@ -60,7 +60,7 @@ def sentence_chunks(text: TokenArrays, documents: np.ndarray) -> Chunks:
     return Chunks(owner.astype(np.int32), first.astype(np.int32), np.minimum(left, 2).astype(np.int32))
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _cut_segments(
     text: TokenArrays, documents: np.ndarray, length: int, state: np.uint64, chunks: Chunks
 ) -> int:
@@ -85,7 +85,7 @@ def _cut_segments(
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _target_length(state: np.uint64, longest: int) -> int:
     if uniform(fold(state, _SHORT)) >= SHORT_SHARE:
         return longest

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.samples.noise.noise import Noise
 
 BLOCK = 64
@@ -50,7 +50,7 @@ def draw_random(candidates: Candidates, noise: Noise) -> np.ndarray:
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _keep(must_be_random: np.ndarray) -> np.ndarray:
     """[pairs] bool: False for pairs that must be random and would be in the second half of a block."""
     kept = np.ones(len(must_be_random), dtype=np.bool_)

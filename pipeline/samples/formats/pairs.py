@@ -23,9 +23,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from cluster.artefacts.errors import ConfigError
+from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.packing import shuffle_groups
@@ -210,7 +210,7 @@ def _replace_own(a: Segments, b: Segments, candidates: Segments, noise: Noise) -
     return Segments(*chosen)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _separate_documents(a: np.ndarray, b: np.ndarray, partners: np.ndarray, state: np.uint64) -> None:
     """Exchange `partners` until no pair is of one document; a few tries each, with neighbours first.
 
@@ -230,14 +230,14 @@ def _separate_documents(a: np.ndarray, b: np.ndarray, partners: np.ndarray, stat
                 partners[i], partners[j] = partners[j], partners[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _token_of(text: TokenArrays, document: int, sentence: int) -> int:
     """The first token of a sentence; behind the last sentence, where the document ends."""
     starts = sentences_of(text, document)
     return int(starts[sentence] if sentence < len(starts) else text.lengths[document])
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _whole(text: TokenArrays, chunks: Chunks) -> Segments:
     """Every chunk as one segment."""
     starts, stops = np.empty_like(chunks.documents), np.empty_like(chunks.documents)
@@ -247,7 +247,7 @@ def _whole(text: TokenArrays, chunks: Chunks) -> Segments:
     return Segments(chunks.documents, starts, stops)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _split(text: TokenArrays, chunks: Chunks, state: np.uint64) -> tuple[Segments, Segments]:
     """Every chunk as two segments, the first of a random number of sentences."""
     a = _whole(text, chunks)
@@ -258,7 +258,7 @@ def _split(text: TokenArrays, chunks: Chunks, state: np.uint64) -> tuple[Segment
     return a, b
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _truncate(a: Segments, b: Segments, longest: int, state: np.uint64) -> None:
     """Shorten, in place, every pair to `longest` tokens."""
     for i in range(len(a.documents)):
@@ -272,7 +272,7 @@ def _truncate(a: Segments, b: Segments, longest: int, state: np.uint64) -> None:
         b.stops[i] -= from_b - in_front_b
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _slices(rows: np.ndarray, a: Segments, b: Segments) -> Slices:
     slices = empty_slices(np.arange(len(rows) + 1) * 2)
     for i in range(len(rows)):

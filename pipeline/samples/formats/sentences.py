@@ -10,8 +10,8 @@ Only a sentence that is longer than a row is cut. Every token is seen exactly on
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.packing import PackedFormat, add_slice, add_whole_or_cut
@@ -28,7 +28,7 @@ def sentences(given: FormatInput) -> PackedFormat:
     return PackedFormat(_cut_sentences, given)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, table: np.ndarray) -> int:
     """Write the slices, or only count them; see `PackedFormat`."""
     count = 0
@@ -41,7 +41,7 @@ def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, table:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _cut_sentences(text: TokenArrays, documents: np.ndarray, length: int, table: np.ndarray) -> int:
     """Write the slices, or only count them; see `PackedFormat`."""
     count = 0

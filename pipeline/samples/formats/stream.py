@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.samples.cache_lines import prefetch
 from pipeline.samples.rows import Rows, Slices, empty_slices
 
@@ -42,7 +42,7 @@ def stream_of(lengths: np.ndarray, documents: np.ndarray) -> np.ndarray:
     return stream
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def length_of_stream(lengths: np.ndarray, documents: np.ndarray) -> int:
     """Positions of the documents one after the other, with their special tokens, in whatever order."""
     total = np.int64(2 * len(documents))
@@ -51,7 +51,7 @@ def length_of_stream(lengths: np.ndarray, documents: np.ndarray) -> int:
     return int(total)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _fill_stream(lengths: np.ndarray, documents: np.ndarray, stream: np.ndarray) -> None:
     end = 0
     for i in range(len(documents)):
@@ -59,7 +59,7 @@ def _fill_stream(lengths: np.ndarray, documents: np.ndarray, stream: np.ndarray)
         stream[i, DOCUMENT], stream[i, END] = documents[i], end
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _slices(table: np.ndarray, documents: np.ndarray, rows: np.ndarray) -> Slices:
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     for i in range(len(rows)):

@@ -7,15 +7,15 @@ its front or its back by the toss of a coin, until the pair fits.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cluster.compiled_loop import compiled_loop
 from pipeline.samples.noise.kernels import fold
 
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _BITS = 64
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def removed_from_each(first: int, second: int, longest: int) -> tuple[int, int]:
     """The tokens that segments of the given lengths lose until they have `longest` together.
 
@@ -28,7 +28,7 @@ def removed_from_each(first: int, second: int, longest: int) -> tuple[int, int]:
     return (from_first + alone, from_second) if first > second else (from_first, from_second + alone)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def removed_in_front(removed: int, state: np.uint64) -> int:
     """The number of a segment's removed tokens that are taken from its front: heads among `removed` fair coins.
 
@@ -44,7 +44,7 @@ def removed_in_front(removed: int, state: np.uint64) -> int:
     return heads
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def _ones(bits: np.uint64) -> int:
     """The number of bits that are set."""
     count = 0

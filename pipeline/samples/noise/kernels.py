@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from cluster.compiled_loop import compiled_loop
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -19,7 +20,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S11, _S32 = (np.uint64(shift) for shift in (30, 27, 31, 11, 32))
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def mix(value: Any) -> Any:
     """SplitMix64's finaliser."""
     value ^= value >> _S30
@@ -29,19 +30,19 @@ def mix(value: Any) -> Any:
     return value ^ (value >> _S31)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def fold(state: Any, key: Any) -> Any:
     """`Noise(state).at(key)`; its value is also the draw of 64 bits."""
     return mix((state ^ mix(key + _GAMMA)) + _GAMMA)
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def uniform(state: Any) -> Any:
     """float64 in [0, 1), as `Noise.uniform`."""
     return np.float64(state >> _S11) * 2.0**-53
 
 
-@njit(cache=True, nogil=True)
+@compiled_loop
 def integer(state: Any, high: Any) -> Any:
     """int64 in [0, high), as `Noise.integers`; `high` below 2**32."""
     return np.int64(((state >> _S32) * np.uint64(high)) >> _S32)
