@@ -48,7 +48,7 @@ class LateCompiled:
         from numba.core.registry import cpu_target
 
         compiled = self.compiled
-        context = cpu_target.typing_context
+        context: Any = cpu_target.typing_context
         context.refresh()
         return context.resolve_value_type(compiled)
 
