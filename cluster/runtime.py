@@ -15,6 +15,7 @@ from cluster import signals
 from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.artefacts.private import RAY_NAME, private_directory
 from cluster.connecting import connect_to_cluster, host_and_port, tcp_answers
+from cluster.imports import uncollected
 from cluster.node_watch import cluster_watched
 from cluster.progress import announce
 from cluster.ray_internals import bare, loopback_only, own_signal_handlers, shut_down
@@ -64,7 +65,8 @@ def ray_runtime(
     Raises:
         ClusterUnreachableError: no cluster at `address` accepts the connection, or a local one does not come up.
     """
-    import ray
+    with uncollected():
+        import ray
 
     if ray.is_initialized():
         with _at_most(workers):

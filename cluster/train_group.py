@@ -15,6 +15,7 @@ from cluster.artefacts.errors import ClozeError, ConfigError, WorkersLostError
 from cluster.elastic import choose_workers
 from cluster.failure_budget import FailureBudget, errors_by_rank
 from cluster.group_size import GroupSize
+from cluster.imports import uncollected
 from cluster.ray_internals import started_here
 
 PRELOAD = ("cluster.group_trainer",)
@@ -129,12 +130,13 @@ def _run_once(
     Ray Train's own restarts are not used: Ray Train gives a run up, with restarts left, when a worker dies while it
     receives the function.
     """
-    import ray
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.v2.api.exceptions import TrainingFailedError
+    with uncollected():
+        import ray
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.v2.api.exceptions import TrainingFailedError
 
-    from cluster.group_trainer import GroupTrainer, OwnTrainer
-    from cluster.process_group import OwnAddressConfig
+        from cluster.group_trainer import GroupTrainer, OwnTrainer
+        from cluster.process_group import OwnAddressConfig
 
     make_trainer = OwnTrainer if started_here() else GroupTrainer
     trainer = make_trainer(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cluster.imports import uncollected
 from pipeline.commands.output import (
     DryRun,
     Html,
@@ -108,12 +109,14 @@ def run(
     settings = _settings(config, list(overrides or ()), given, runs_dir)
     pretrained = resolve_start(reference, settings.runs_dir)
     if dry_run:
-        from pipeline.finetune.preview import preview
+        with uncollected():
+            from pipeline.finetune.preview import preview
 
         _show_preview(preview(settings, pretrained), as_json)
         return
-    from pipeline.finetune.run import finetune
-    from pipeline.finetune.workload import scores_directory
+    with uncollected():
+        from pipeline.finetune.run import finetune
+        from pipeline.finetune.workload import scores_directory
 
     on_page = partial(write_page, html) if html is not None and _is_first() else None
     scores = finetune(settings, pretrained, replace=replace, on_page=on_page)
@@ -195,9 +198,10 @@ def _settings(
     config: Path | None, overrides: list[str], given: dict[str, Any], runs_dir: Path | None
 ) -> FinetuneConfig:
     """The configuration of a file, or of one task that the options describe."""
-    from cluster.artefacts.errors import ConfigError
-    from pipeline.config.loading import load_config, validate, with_overrides
-    from pipeline.demo.tasks import FinetuneConfig
+    with uncollected():
+        from cluster.artefacts.errors import ConfigError
+        from pipeline.config.loading import load_config, validate, with_overrides
+        from pipeline.demo.tasks import FinetuneConfig
 
     if config is not None and "=" in str(config) and not config.exists():
         overrides, config = [str(config), *overrides], None

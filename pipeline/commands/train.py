@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cluster.imports import uncollected
 from pipeline.commands.output import (
     ConfigPath,
     DryRun,
@@ -38,14 +39,15 @@ def pretrain(
     log_format: LogFormat = None,
 ) -> None:
     """Train a network on token stores, from random weights. A job that is tried again goes on with its run."""
-    from pipeline.config.loading import load_config
-    from pipeline.runs.config import PretrainConfig
+    with uncollected():
+        from pipeline.config.loading import load_config
+        from pipeline.runs.config import PretrainConfig
 
     settings = load_config(PretrainConfig, config, overrides or ())
     if dry_run:
         _show("what would be trained", describe(settings), as_json)
         return
-    from pipeline.pretrain.launch import create_run, execute
+    from pipeline.pretrain.launch import begin
     from pipeline.runs.directory import find_run_of_job
     from pipeline.runs.submission import JOB_VARIABLE
 
@@ -54,10 +56,12 @@ def pretrain(
         typer.echo(f"An earlier attempt of job {job} began {begun.path.name}.", err=True)
         resume(str(begun.path), overrides, as_json=as_json)
         return
-    run = create_run(settings, submission_id=job)
-    typer.echo(f"run {run.path.name}  (MLflow run {run.info.run_id})", err=True)
-    execute(run)
+    run = begin(settings, submission_id=job, created=_tell)
     _show_end(run, as_json)
+
+
+def _tell(run: RunDirectory) -> None:
+    typer.echo(f"run {run.path.name}  (MLflow run {run.info.run_id})", err=True)
 
 
 def resume(

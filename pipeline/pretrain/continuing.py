@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from cluster.artefacts.errors import ClozeError, ResumeRefusedError
-from pipeline.pretrain.launch import create_run, execute, settled
+from pipeline.pretrain.launch import begin, execute, settled
 from pipeline.pretrain.resume_checks import check_resume
 from pipeline.runs.config import PretrainConfig, identity_of
 from pipeline.runs.directory import RunDirectory, list_runs
@@ -19,13 +19,11 @@ def train_to_end(config: PretrainConfig, *, submission_id: str | None = None) ->
     newest checkpoint, also on another number of workers. Otherwise a new one begins.
 
     Raises:
-        ClozeError: as `create_run`, `check_resume` and `execute`.
+        ClozeError: as `begin`, `check_resume` and `execute`.
     """
     found = find_same_run(config)
     if found is None:
-        run = create_run(config, submission_id=submission_id)
-        execute(run)
-        return run
+        return begin(config, submission_id=submission_id)
     with found.held("its resumption"):
         if not is_finished(found):
             print(f"continuing the run {found.path.name}", file=sys.stderr)

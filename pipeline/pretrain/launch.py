@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from cluster.artefacts.seen_files import SeenFiles
 from cluster.elastic import MOVE, watching_cluster
 from cluster.failure_budget import FailureBudget
 from cluster.group_size import GroupSize
+from cluster.imports import uncollected
 from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
@@ -53,8 +54,38 @@ from pipeline.runs.wandb_client import require_client, wandb_environment
 _POLL_S = 0.5
 
 
-def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> RunDirectory:
+def begin(
+    config: PretrainConfig,
+    *,
+    submission_id: str | None = None,
+    created: Callable[[RunDirectory], None] | None = None,
+) -> RunDirectory:
+    """Create a run and train it to its end.
+
+    Args:
+        created: called as soon as there is a run.
+
+    Raises:
+        ClozeError: as `create_run` and `execute`.
+    """
+    with ExitStack() as held:
+        # Ray's processes start while MLflow is imported here, which takes as long.
+        run = create_run(
+            config, submission_id=submission_id, checked=lambda: held.enter_context(_cluster_of(config))
+        )
+        if created is not None:
+            created(run)
+        execute(run)
+    return run
+
+
+def create_run(
+    config: PretrainConfig, *, submission_id: str | None = None, checked: Callable[[], None] | None = None
+) -> RunDirectory:
     """Verify the data, create the MLflow run and the run's directory; nothing is trained yet.
+
+    Args:
+        checked: called when the data is verified, before there is a run.
 
     Raises:
         CorruptArtefactError, MismatchError, ConfigError: the data is damaged or does not fit.
@@ -68,6 +99,8 @@ def create_run(config: PretrainConfig, *, submission_id: str | None = None) -> R
     inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen, cache=remembered_sizes())
     inputs.require_samples()
     config = settled(config)
+    if checked is not None:
+        checked()
     tracked = start_run(
         config.experiment,
         config.name,
@@ -143,15 +176,20 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
             _train(run, config, size)
 
 
+def _cluster_of(config: PretrainConfig) -> AbstractContextManager[None]:
+    """The Ray cluster of a run's group."""
+    num_cpus = max(os.cpu_count() or 1, config.group_sizes[0] * config.cluster.cpus_per_worker)
+    return ray_runtime(config.cluster.address, num_cpus=num_cpus, preload=PRELOAD)
+
+
 def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
-    num_cpus = max(os.cpu_count() or 1, size.workers * size.cpus_per_worker)
     with run.refusals():
         end_leftovers(run)
         record_launch(run)
         want_status(run, "RUNNING")
     try:
         with (
-            ray_runtime(config.cluster.address, num_cpus=num_cpus, preload=PRELOAD),
+            _cluster_of(config),
             _shown_progress(run, config),
             stop_on_sigterm(
                 run.path,
@@ -235,7 +273,8 @@ def _newest_step(run: RunDirectory) -> int:
 
 def _run_rank(argument: Any, rank: Any) -> None:
     # Imported in the worker: the driver starts it without DeepSpeed and the network.
-    from pipeline.pretrain.trainer import run_rank
+    with uncollected():
+        from pipeline.pretrain.trainer import run_rank
 
     logs.start()
     logs.bind(run=Path(argument["run"]).name, rank=rank.rank)

@@ -26,6 +26,7 @@ from cluster.artefacts.credentials import (
     without_credentials,
 )
 from cluster.artefacts.errors import TrackingUnreachableError
+from cluster.imports import uncollected
 from pipeline.config.loading import flatten
 from pipeline.runs.environment import environment, source_tags
 
@@ -144,13 +145,14 @@ def start_run(
         TrackingUnreachableError: the tracking store does not answer; nothing was started.
     """
     uri = tracking_uri(runs_dir)
-    from mlflow.entities import Param, RunTag
-
     config = without_secrets(config)
     with tracking_errors(uri):
-        if uri.startswith(f"{_SQLITE}/"):
-            _make_tables(uri)
-        client = connect(uri)
+        with uncollected():
+            from mlflow.entities import Param, RunTag
+
+            if uri.startswith(f"{_SQLITE}/"):
+                _make_tables(uri)
+            client = connect(uri)
         if resume and _reopened(client, resume):
             return TrackedRun(uri, resume)
         runs_dir.mkdir(parents=True, exist_ok=True)

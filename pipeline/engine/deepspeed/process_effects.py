@@ -31,6 +31,8 @@ from typing import Any
 
 import torch
 
+from cluster.imports import uncollected
+
 _PROCESSOR_FILE = "processor.json"
 
 
@@ -49,7 +51,8 @@ def hidden(module: str) -> Iterator[None]:
 
 def prepare_process() -> None:
     """Make the changes that stay. To be called before the optimizer is made."""
-    import deepspeed
+    with uncollected():
+        import deepspeed
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
