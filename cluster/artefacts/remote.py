@@ -63,6 +63,8 @@ _LASTING_NAMES = frozenset(
 _BLOCK_BYTES = 1 << 24
 """Size of a read, which is repeated as a whole."""
 _READ_AHEAD_BYTES = 1 << 26
+_SMALL_BYTES = 1 << 30
+"""More than the manifest of a million files has. A web server may send without end."""
 TRANSFERS = 8
 """Files that are transferred at a time."""
 _DELETIONS = 8
@@ -134,8 +136,9 @@ class Remote:
 
         Raises:
             FileNotFoundError: it does not exist.
+            StorageError: a web server sends more than a manifest can be.
         """
-        return self._do("read", name, self.filesystem.cat_file)
+        return self._do("read", name, self.filesystem.cat_file if self.lists else self._streamed)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file."""
@@ -231,6 +234,19 @@ class Remote:
         with suppress(Exception):
             return self.filesystem.cat_file(self._path(name)) == data
         return False
+
+    def _streamed(self, path: str) -> bytes:
+        found = bytearray()
+        with self.filesystem.open(path, "rb", block_size=0, cache_type="none") as stream:
+            while block := stream.read(_BLOCK_BYTES):
+                found += block
+                if len(found) > _SMALL_BYTES:
+                    raise StorageError(
+                        f"{path} is larger than {_SMALL_BYTES >> 20:,} MiB, which no manifest is.",
+                        kept="nothing of it",
+                        next_step="name the place of an artefact, which `cloze push` has made",
+                    )
+        return bytes(found)
 
     def _blocks(self, name: str) -> Iterator[bytes]:
         options = {"block_size": _BLOCK_BYTES if self.lists else 0, "cache_type": "none"}

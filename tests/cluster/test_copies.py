@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -336,4 +337,29 @@ def test_web_server_is_read_without_listings_or_ranges_and_its_password_is_not_k
     assert not any(
         b"planted" in path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()
     )
+    server.shutdown()
+
+
+class Endless(SimpleHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b" " * (1 << 16))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
+
+
+def test_manifest_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "_SMALL_BYTES", 1 << 24)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with pytest.raises(StorageError, match="larger than 16 MiB"):
+        local_copy(f"http://127.0.0.1:{server.server_port}/tokens")
     server.shutdown()

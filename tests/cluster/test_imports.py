@@ -40,7 +40,8 @@ def test_what_is_made_afterwards_is_collected():
         raise ZeroDivisionError
     knot = weakref.ref(Knot())
     gc.collect()
-    assert gc.isenabled() and knot() is None
+    assert gc.isenabled()
+    assert knot() is None
 
 
 def test_collector_that_was_off_stays_off():
