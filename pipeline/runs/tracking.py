@@ -8,9 +8,10 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,7 +27,7 @@ from cluster.artefacts.credentials import (
     without_credentials,
 )
 from cluster.artefacts.errors import TrackingUnreachableError
-from cluster.imports import uncollected
+from cluster.imports import hidden, uncollected
 from pipeline.config.loading import flatten
 from pipeline.runs.environment import environment, source_tags
 
@@ -68,7 +69,10 @@ def connect(uri: str) -> MlflowClient:
     uri = connection_uri(uri)
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    from mlflow import MlflowClient
+    # MLflow does without pandas where it is not installed. It serves tables, which no run has, and is a third of the
+    # import.
+    with hidden("pandas") if "mlflow" not in sys.modules else nullcontext():
+        from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
@@ -148,11 +152,11 @@ def start_run(
     config = without_secrets(config)
     with tracking_errors(uri):
         with uncollected():
-            from mlflow.entities import Param, RunTag
-
             if uri.startswith(f"{_SQLITE}/"):
                 _make_tables(uri)
             client = connect(uri)
+        from mlflow.entities import Param, RunTag
+
         if resume and _reopened(client, resume):
             return TrackedRun(uri, resume)
         runs_dir.mkdir(parents=True, exist_ok=True)

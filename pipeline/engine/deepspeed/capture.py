@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pipeline.engine.deepspeed.process_effects import hidden
+from cluster.imports import hidden
 from pipeline.engine.interface import Captured
 
 with hidden("mlflow"):

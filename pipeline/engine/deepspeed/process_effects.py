@@ -1,6 +1,6 @@
 """Everything that training with DeepSpeed changes for the whole process: why, and what it saves.
 
-`hidden("mlflow")`: DeepSpeed's autotuner imports MLflow if it is installed. Saves 1.6 s per process.
+`cluster.imports.hidden("mlflow")`: DeepSpeed's autotuner imports MLflow if it is installed. Saves 1.6 s per process.
 `skip_compiler`: making an optimizer would load torch's compiler. Saves 1.4 s per process in ZeRO stage 0, 3 s in stage
 2 and 2 s in stage 3.
 `remembered_processor`: each compiled operator asks py-cpuinfo about the processor three times. Saves 3.6 s per process.
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,28 +30,12 @@ from typing import Any
 
 import torch
 
-from cluster.imports import uncollected
-
 _PROCESSOR_FILE = "processor.json"
-
-
-@contextmanager
-def hidden(module: str) -> Iterator[None]:
-    """Make `import module` raise ImportError inside the block, unless it is already imported."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # pyright: ignore[reportArgumentType]
-    try:
-        yield
-    finally:
-        sys.modules.pop(module, None)
 
 
 def prepare_process() -> None:
     """Make the changes that stay. To be called before the optimizer is made."""
-    with uncollected():
-        import deepspeed
+    import deepspeed
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
