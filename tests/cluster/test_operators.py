@@ -14,7 +14,8 @@ from cluster.operators import DIRECTORY_VARIABLE, compile_lock, operator_directo
 @pytest.fixture(autouse=True)
 def _no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home that no directory can be made in, not even by root."""
-    monkeypatch.delenv(DIRECTORY_VARIABLE, raising=False)
+    # As if it were absent. It is set by the code under test, and must not stay.
+    monkeypatch.setenv(DIRECTORY_VARIABLE, "")
     (tmp_path / "file").touch()
     monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
@@ -22,15 +23,12 @@ def _no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"])
 
 
-def test_without_a_writable_home_operators_lie_in_a_directory_of_the_users_alone(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_without_a_writable_home_operators_lie_in_a_directory_of_the_users_alone():
     with compile_lock():
         root = operator_directory()
         assert root.is_relative_to(Path(tempfile.gettempdir()) / f"cloze-{os.getuid()}")
         assert root.parents[1].stat().st_mode & 0o777 == 0o700
         assert os.environ[DIRECTORY_VARIABLE] == str(root)
-    monkeypatch.delenv(DIRECTORY_VARIABLE)
 
 
 def test_operators_are_not_compiled_where_another_user_put_a_link(tmp_path: Path):
