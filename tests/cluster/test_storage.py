@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import os
+import threading
+import time
 
 import pytest
 
@@ -12,6 +14,7 @@ from cluster.artefacts.storage import (
     Damage,
     commit,
     find_damage,
+    for_files,
     hash_tree,
     is_committed,
     open_artefact,
@@ -161,3 +164,29 @@ def test_refusals_of_the_file_system_say_what_to_do(tmp_path, number):
 def test_other_errors_of_the_system_are_not_disguised(tmp_path):
     with pytest.raises(IsADirectoryError), storage_errors(tmp_path):
         raise IsADirectoryError(errno.EISDIR, "Is a directory")
+
+
+def test_small_files_are_read_in_one_thread_and_slow_ones_in_several():
+    def here(item: int) -> tuple[int, int]:
+        return item, threading.get_ident()
+
+    def slowly(item: int) -> tuple[int, int]:
+        time.sleep(0.03)
+        return here(item)
+
+    for function, num_threads in ((here, 1), (slowly, 9)):
+        items, threads = zip(*for_files(function, range(1000 if function is here else 60)), strict=True)
+        assert items == tuple(range(len(items)))
+        assert len(set(threads)) == num_threads
+    assert for_files(here, []) == []
+
+
+def test_error_of_a_file_is_raised_in_either_case():
+    def fail(item: int) -> None:
+        time.sleep(0.03 if item < 30 else 0)
+        if item >= 30:
+            raise OSError(errno.EIO, "unreadable")
+
+    for items in (range(30, 40), range(60)):
+        with pytest.raises(OSError, match="unreadable"):
+            for_files(fail, items)
