@@ -7,7 +7,7 @@ import than all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import Any
 
 
@@ -33,11 +33,10 @@ class LateCompiled:
         """The result of the compiled function."""
         return self.compiled(*arguments)
 
-    def __getattr__(self, name: str) -> Any:
-        if name != "compiled":
-            raise AttributeError(name)
-        # Of two threads that come here at once, both go on with what the first one has made.
-        return self.__dict__.setdefault("compiled", self._compiler(self.py_func))
+    @cached_property
+    def compiled(self) -> Any:
+        """What numba has made of the function."""
+        return self._compiler(self.py_func)
 
     def __reduce__(self) -> str:
         return self.py_func.__qualname__

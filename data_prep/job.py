@@ -131,10 +131,15 @@ def _require_pulled(out: Path, uri: str) -> None:
 
 
 def prepare_tokenizer(
-    config: PreparationConfig, *, replace: bool = False, evaluation_texts: EvaluationTexts | None = None
+    config: PreparationConfig,
+    *,
+    replace: bool = False,
+    evaluation_texts: EvaluationTexts | None = None,
+    inputs: Inputs | None = None,
 ) -> Manifest:
     """Like `prepare`, but ends with the tokenizer; a later `prepare` goes on from there."""
-    inputs = list_inputs(config, check_inputs(config, evaluation_texts))
+    if inputs is None:
+        inputs = list_inputs(config, check_inputs(config, evaluation_texts))
     with _workspace(config, inputs, replace) as job:
         documents = collect(job)
         dedup = deduplicate(job, documents)

@@ -138,7 +138,7 @@ class Remote:
             FileNotFoundError: it does not exist.
             StorageError: a web server sends more than a manifest can be.
         """
-        return self._do("read", name, self.filesystem.cat_file if self.lists else self._streamed)
+        return self._do("read", name, self.filesystem.cat_file if self.lists else lambda _: self._small(name))
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file."""
@@ -235,17 +235,16 @@ class Remote:
             return self.filesystem.cat_file(self._path(name)) == data
         return False
 
-    def _streamed(self, path: str) -> bytes:
+    def _small(self, name: str) -> bytes:
         found = bytearray()
-        with self.filesystem.open(path, "rb", block_size=0, cache_type="none") as stream:
-            while block := stream.read(_BLOCK_BYTES):
-                found += block
-                if len(found) > _SMALL_BYTES:
-                    raise StorageError(
-                        f"{path} is larger than {_SMALL_BYTES >> 20:,} MiB, which no manifest is.",
-                        kept="nothing of it",
-                        next_step="name the place of an artefact, which `cloze push` has made",
-                    )
+        for block in self._blocks(name):
+            found += block
+            if len(found) > _SMALL_BYTES:
+                raise StorageError(
+                    f"{self.place(name)} is larger than {_SMALL_BYTES >> 20:,} MiB, which no manifest is.",
+                    kept="nothing of it",
+                    next_step="name the place of an artefact, which `cloze push` has made",
+                )
         return bytes(found)
 
     def _blocks(self, name: str) -> Iterator[bytes]:

@@ -39,7 +39,6 @@ LOOKED_AT_BYTES = 1 << 30
 """Size that is hashed in a second or two."""
 _FILE_THREADS = 8
 """Files that are read or written at a time: shared file systems answer late."""
-_FEW = 16
 _CHUNK = 64
 """Small files that are handed to a thread at a time."""
 _FAST_S = 0.0002
@@ -140,11 +139,8 @@ def find_damage(
             seen.add(path, known, before)
         return None
 
-    # Reading and hashing release the GIL, so threads make verification as fast as the disk. To look few files up, they
-    # take longer to start than to work.
-    few = not deep and len(manifest.files) <= _FEW
-    found = map(check, manifest.files) if few else for_files(check, manifest.files)
-    return [damage for damage in found if damage is not None]
+    # Reading and hashing release the GIL, so threads make verification as fast as the disk.
+    return [damage for damage in for_files(check, manifest.files) if damage is not None]
 
 
 def _status(path: Path) -> os.stat_result | None:

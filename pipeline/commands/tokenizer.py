@@ -42,12 +42,13 @@ def train(
     """Train the tokenizer of a data configuration: its documents are prepared, its tokens are not."""
     from cluster.runtime import ray_on_demand
     from data_prep.job import prepare_tokenizer
-    from pipeline.finetune.evaluation_sets import evaluation_texts
-    from pipeline.preparation.config import load_preparation
+    from pipeline.preparation.config import evaluation_texts, load_with_inputs
 
-    settings = load_preparation(config, overrides or ())
+    settings, inputs = load_with_inputs(config, overrides or ())
     with ray_on_demand(address, workers=workers):
-        manifest = prepare_tokenizer(settings, replace=replace, evaluation_texts=evaluation_texts)
+        manifest = prepare_tokenizer(
+            settings, replace=replace, evaluation_texts=evaluation_texts, inputs=inputs
+        )
     summary = {
         "tokenizer": str(settings.out / "tokenizer" / "tokenizer.json"),
         "vocab_size": manifest.stats["vocab_size"],
