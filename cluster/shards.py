@@ -1,4 +1,4 @@
-"""`map_shards`: one Ray task per output shard, resumable.
+"""`map_shards`: one Ray task per output shard, or per few tiny ones, resumable.
 
 A shard is a pure function of its input split and of the configuration. A task writes it under a temporary name, hashes
 it, renames it and only then writes its record; so a record always describes a finished file, and a run that was killed
@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,6 +31,13 @@ STATUS_INTERVAL_S = 2.0
 """Seconds without a finished shard after which the status of a running task is shown."""
 TASK_RETRIES = 3
 """How often Ray repeats a task whose process or node died."""
+TINY_BYTES = 64 * 1024
+"""Input up to which a shard is tiny: a task takes several, as starting one would cost the driver more than their work
+costs a worker."""
+TINY_PER_TASK = 16
+"""The most tiny shards of one task."""
+TASKS_PER_SLOT = 4
+"""Tasks that each place in flight gets at least before tiny shards share one, so that no worker is idle at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ def map_shards(
     before: Callable[[], object] | None = None,
 ) -> list[ShardRecord]:
     """Make every shard in `directory` that is not there yet and return all records, in the order of `shards`, without
-    their notes.
+    their notes. Tiny shards, where there are many, share Ray tasks.
 
     Needs a Ray cluster whose nodes all see `directory`, unless all shards are there.
 
@@ -168,25 +176,39 @@ def _run(
     import ray
 
     num_cpus = node_cpus() if num_cpus is None else num_cpus
-    remote = ray.remote(num_cpus=num_cpus, max_retries=TASK_RETRIES)(_make_shard)
+    remote = ray.remote(num_cpus=num_cpus, max_retries=TASK_RETRIES)(_make_shards)
     shared = ray.put(function)
     window = max_in_flight or tasks_in_flight()
-    waiting = list(reversed(pending))
-    running: dict[Any, Shard] = {}
+    waiting = list(reversed(_tasks(pending, window)))
+    running: dict[Any, Sequence[Shard]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < window:
-                shard = waiting.pop().with_split()
-                running[remote.remote(shared, shard, str(directory))] = shard
+                task = [shard.with_split() for shard in waiting.pop()]
+                running[remote.remote(shared, task, str(directory))] = task
             ready, _ = ray.wait(list(running), num_returns=1, timeout=STATUS_INTERVAL_S)
             if not ready:
-                yield next(iter(running.values())), None
+                yield next(iter(running.values()))[0], None
                 continue
-            shard = running.pop(ready[0])
-            yield shard, _result_of(ready[0], shard.file)
+            task = running.pop(ready[0])
+            yield from zip(task, _result_of(ready[0], _work(task)), strict=True)
     finally:
         for reference in running:
             ray.cancel(reference)
+
+
+def _tasks(pending: Sequence[Shard], window: int) -> list[Sequence[Shard]]:
+    """The shards of every task: one, or neighbours that are tiny."""
+    most = max(1, min(TINY_PER_TASK, len(pending) // (TASKS_PER_SLOT * window)))
+    tasks: list[Sequence[Shard]] = []
+    for tiny, neighbours in groupby(pending, key=lambda shard: 0 < shard.size_bytes <= TINY_BYTES):
+        own, size = list(neighbours), most if tiny else 1
+        tasks.extend(own[start : start + size] for start in range(0, len(own), size))
+    return tasks
+
+
+def _work(task: Sequence[Shard]) -> str:
+    return task[0].file if len(task) == 1 else f"{task[0].file} to {task[-1].file}"
 
 
 def _result_of(reference: Any, work: str) -> Any:
@@ -207,8 +229,13 @@ class _Made:
     effort: Effort
 
 
+def _make_shards(function: ShardFunction, shards: Sequence[Shard], directory: str) -> list[_Made]:
+    """Body of the Ray task. An error ends it, and keeps the shards before it."""
+    return [_make_shard(function, shard, directory) for shard in shards]
+
+
 def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
-    """Body of the Ray task: temporary name, hash, rename, record."""
+    """Make one shard: temporary name, hash, rename, record."""
     target = Path(directory) / shard.file
     # Ray may start a task again elsewhere while a cut-off node still works on it.
     temporary = target.with_name(f".{shard.file}.{uuid4().hex[:12]}.tmp")

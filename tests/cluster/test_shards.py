@@ -6,9 +6,12 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster import progress as progress_module
 from cluster import shards as shards_module
@@ -26,7 +29,7 @@ from cluster.artefacts.shard_records import SHARD_RECORDS, Reject
 from cluster.artefacts.shard_status import read_status, report_status
 from cluster.runtime import node_cpus, ray_runtime, tasks_in_flight
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard, ShardResult, map_shards
+from cluster.shards import TASKS_PER_SLOT, TINY_BYTES, TINY_PER_TASK, Shard, ShardResult, map_shards
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -140,6 +143,32 @@ def test_a_task_that_always_dies_is_named_and_the_others_are_kept(tmp_path, monk
     with pytest.raises(WorkersLostError, match="shard-1 died"):
         map_shards(write, make(["a", "b"], _1={"die": True}), tmp_path, title="t", max_in_flight=1)
     assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
+
+
+def test_a_task_of_tiny_shards_that_dies_keeps_those_before(tmp_path, monkeypatch):
+    texts = "abcdefgh"
+    tiny = [replace(shard, size_bytes=1) for shard in make(texts, _1={"die": True})]
+    monkeypatch.setattr(shards_module, "TASK_RETRIES", 0)
+    with pytest.raises(WorkersLostError, match="shard-0 to shard-1 died"):
+        map_shards(write, tiny, tmp_path, title="t", max_in_flight=1)
+    assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
+    before = inodes(tmp_path)["shard-0"]
+    mended = [replace(shard, size_bytes=1) for shard in make(texts)]
+    records = map_shards(write, mended, tmp_path, title="t", max_in_flight=1)
+    assert [(tmp_path / record.entry.path).read_text() for record in records] == list(texts)
+    assert inodes(tmp_path)["shard-0"] == before
+    assert (progress := read_progress(tmp_path)) is not None
+    assert (progress.done, progress.total, progress.text_bytes) == (8, 8, 7)
+
+
+@given(st.lists(st.sampled_from([0, 1, TINY_BYTES, TINY_BYTES + 1, 10**9]), max_size=300), st.integers(1, 20))
+def test_only_tiny_neighbours_share_tasks_and_only_where_there_are_many(sizes, window):
+    shards = [Shard(str(number), number, str(number), size) for number, size in enumerate(sizes)]
+    tasks = shards_module._tasks(shards, window)
+    assert [shard for task in tasks for shard in task] == shards
+    assert all(len(task) <= TINY_PER_TASK for task in tasks)
+    assert all(0 < shard.size_bytes <= TINY_BYTES for task in tasks if len(task) > 1 for shard in task)
+    assert len(tasks) >= min(len(shards), TASKS_PER_SLOT * window)
 
 
 def test_status_of_a_long_task_is_shown_until_it_ends(tmp_path, monkeypatch, capsys):
