@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,20 +46,30 @@ class TokenFile:
         self.words = _whole_file(buffer, np.dtype(np.int32))
         """The file's bytes as int32, such as positions of sentences."""
         self._base = buffer.address
+        self.size_bytes = buffer.size
 
-    def find(
-        self, column: str, item_bytes: int, before: int, starts: np.ndarray, lengths: np.ndarray
-    ) -> None:
-        """Fill in, per document, where its list begins and its elements; `before` is what precedes the file."""
+    def expect_random_reads(self) -> None:
+        """Have the system read from disk only what is asked for, and not what lies around it."""
+        # Maps of Python's own could be told, but each of them keeps its file open.
+        with suppress(OSError, AttributeError):
+            address, size = ctypes.c_void_p(self._base), ctypes.c_size_t(self.size_bytes)
+            ctypes.CDLL(None).madvise(address, size, mmap.MADV_RANDOM)
+
+    def count(self, column: str, lengths: np.ndarray) -> None:
+        """Fill in, per document, how many elements its list has."""
+        place = 0
+        for batch in self._batches:
+            offsets = _offsets(batch.column(column))
+            np.subtract(offsets[1:], offsets[:-1], out=lengths[place : place + batch.num_rows])
+            place += batch.num_rows
+
+    def find(self, column: str, item_bytes: int, before: int, starts: np.ndarray) -> None:
+        """Fill in, per document, where its list begins; `before` is what precedes the file."""
         place = 0
         for batch in self._batches:
             array, own = batch.column(column), slice(place, place + batch.num_rows)
-            # `to_numpy` would import pandas, which takes longer than all of this.
-            offsets = np.from_dlpack(array.offsets)
-            np.add(
-                offsets[:-1], before + self._place(array.values, item_bytes), out=starts[own], dtype=np.int64
-            )
-            np.subtract(offsets[1:], offsets[:-1], out=lengths[own], dtype=np.int64)
+            first = before + self._place(array.values, item_bytes)
+            np.add(_offsets(array)[:-1], first, out=starts[own], dtype=np.int64)
             place += batch.num_rows
 
     def places(self, ids_before: int, words_before: int) -> Iterator[BatchPlaces]:
@@ -145,6 +158,11 @@ def categories(batches: list[Any], num_documents: int) -> tuple[np.ndarray, list
         place += len(values)
     numbers.flags.writeable = False
     return numbers, names
+
+
+def _offsets(lists: pa.ListArray) -> np.ndarray:
+    # `to_numpy` would import pandas, which takes longer than all that is done with them.
+    return np.from_dlpack(lists.offsets)
 
 
 def _num_elements(lists: pa.ListArray) -> int:

@@ -6,7 +6,7 @@ takes no longer for more documents; `arrays` gives the places of all documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from cluster.artefacts.places import Place, is_uri
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of, open_artefact
 from cluster.copies import beside, committed_at, local_copy, place_of
+from cluster.memory import memory
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TAKEDOWN, TOKENIZER_FILE, TOKENS
 from data_prep.token_files import TokenFile, categories, spanning
@@ -41,11 +42,11 @@ class TokenArrays(NamedTuple):
     token_starts: np.ndarray
     """[num_documents] int64: where the ids of each document begin in `ids`."""
     lengths: np.ndarray
-    """[num_documents] int64: how many they are."""
+    """[num_documents] int32: how many they are."""
     sentence_starts: np.ndarray
     """[num_documents] int64: where in `words` the positions of its sentences begin."""
     sentence_counts: np.ndarray
-    """[num_documents] int64: how many they are."""
+    """[num_documents] int32: how many they are."""
 
     def of(self, documents: np.ndarray) -> TokenArrays:
         """The arrays restricted to some documents: element `k` describes `documents[k]`."""
@@ -67,6 +68,19 @@ class TokenIndex(NamedTuple):
     """As in `TokenArrays`; Arrow's offsets lie in the same memory."""
     batches: np.ndarray
     """[record batches, 7] int64, in the order of the documents; the columns are named above."""
+
+
+class _Memory(NamedTuple):
+    """The memory that all files lie in."""
+
+    ids: np.ndarray
+    """As in `TokenArrays`."""
+    words: np.ndarray
+    """As in `TokenArrays`."""
+    first_id: np.ndarray
+    """[files] int64: where in `ids` a file begins."""
+    first_word: np.ndarray
+    """[files] int64: where in `words` a file begins."""
 
 
 class TokenStore:
@@ -147,46 +161,65 @@ class TokenStore:
 
     def tokens(self, document: int) -> np.ndarray:
         """[lengths[document]] uint16 or uint32: a read-only view of the document's ids."""
-        first = self._arrays.token_starts[document]
-        return self._arrays.ids[first : first + self.lengths[document]]
+        first = self._token_starts[document]
+        return self._memory.ids[first : first + self.lengths[document]]
 
     def sentence_starts(self, document: int) -> np.ndarray:
         """[sentences] int32: a read-only view of the positions of each sentence's first token, ascending."""
-        first = self._arrays.sentence_starts[document]
-        return self._arrays.words[first : first + self._arrays.sentence_counts[document]]
+        first = self._sentence_starts[document]
+        return self._memory.words[first : first + self.sentence_counts[document]]
 
     @property
     def dtype(self) -> np.dtype:
         """uint16 or uint32: the type of the stored ids."""
         return self._files[0].ids.dtype
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
-        """[num_documents] int64 tokens per document."""
-        return self._arrays.lengths
+        """[num_documents] int32 tokens per document."""
+        return self._per_document(np.int32, lambda number, own: self._files[number].count("input_ids", own))
 
-    @property
+    @cached_property
     def sentence_counts(self) -> np.ndarray:
-        """[num_documents] int64 sentences per document."""
-        return self._arrays.sentence_counts
+        """[num_documents] int32 sentences per document."""
+        return self._per_document(
+            np.int32, lambda number, own: self._files[number].count("sentence_starts", own)
+        )
 
     def arrays(self) -> TokenArrays:
-        """The offsets that `tokens` and `sentence_starts` slice by, without the values; made at the first use."""
-        return self._arrays
+        """The offsets that `tokens` and `sentence_starts` slice by, without the values; made at the first use.
+
+        With a billion documents they take 24 GB. `lengths` alone take 4, and `index` next to nothing."""
+        return TokenArrays(
+            self._memory.ids,
+            self._memory.words,
+            self._token_starts,
+            self.lengths,
+            self._sentence_starts,
+            self.sentence_counts,
+        )
 
     @cached_property
     def index(self) -> TokenIndex:
-        """Where to look documents up, without a look at each of them."""
-        ids, words, first_id, first_word = self._memory
-        names = self.source_dictionaries
+        """Where to look documents up, without a look at each of them.
+
+        From now on a store that is larger than memory is read as what it is: documents here and there. What else the
+        system read from disk around each, it would have evicted before it is asked for.
+        """
+        if sum(file.size_bytes for file in self._files) > memory().total:
+            for file in self._files:
+                file.expect_random_reads()
+        mapped, names = self._memory, self.source_dictionaries
         rows, first = [], 0
-        for file, ids_before, words_before in zip(self._files, first_id, first_word, strict=True):
+        for file, ids_before, words_before in zip(
+            self._files, mapped.first_id, mapped.first_word, strict=True
+        ):
             for batch in file.places(int(ids_before), int(words_before)):
                 rows.append((first, *batch.places, names.index(batch.sources)))
                 first += batch.num_documents
         batches = np.array(rows, dtype=np.int64).reshape(len(rows), NAMES + 1)
         batches.flags.writeable = False
-        return TokenIndex(ids, words, batches)
+        return TokenIndex(mapped.ids, mapped.words, batches)
 
     @cached_property
     def source_dictionaries(self) -> list[tuple[str, ...]]:
@@ -194,25 +227,36 @@ class TokenStore:
         return list(dict.fromkeys(names for file in self._files for names in file.dictionaries("source")))
 
     @cached_property
-    def _memory(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """`TokenIndex.ids` and `words`, and int64 [files] where in each of them a file begins."""
+    def _memory(self) -> _Memory:
         ids, first_id = spanning([file.ids for file in self._files])
         words, first_word = spanning([file.words for file in self._files])
-        return ids, words, first_id, first_word
+        return _Memory(ids, words, first_id, first_word)
 
     @cached_property
-    def _arrays(self) -> TokenArrays:
-        """Where the documents lie. Every array is written once: memory costs more than the computation."""
-        ids, words, first_id, first_word = self._memory
-        places = [np.empty(self.num_documents, dtype=np.int64) for _ in range(4)]
-        for number, file in enumerate(self._files):
-            own = slice(self._first_of_file[number], self._first_of_file[number + 1])
-            token_starts, lengths, sentence_starts, sentence_counts = (array[own] for array in places)
-            file.find("input_ids", ids.itemsize, first_id[number], token_starts, lengths)
-            file.find("sentence_starts", 4, first_word[number], sentence_starts, sentence_counts)
-        for array in places:
-            array.flags.writeable = False
-        return TokenArrays(ids, words, *places)
+    def _token_starts(self) -> np.ndarray:
+        def find(number: int, own: np.ndarray) -> None:
+            before = self._memory.first_id[number]
+            self._files[number].find("input_ids", self.dtype.itemsize, before, own)
+
+        return self._per_document(np.int64, find)
+
+    @cached_property
+    def _sentence_starts(self) -> np.ndarray:
+        def find(number: int, own: np.ndarray) -> None:
+            self._files[number].find("sentence_starts", 4, self._memory.first_word[number], own)
+
+        return self._per_document(np.int64, find)
+
+    def _per_document(
+        self, dtype: type[np.signedinteger], fill: Callable[[int, np.ndarray], None]
+    ) -> np.ndarray:
+        """[num_documents] read-only numbers; `fill` writes the part of a file. Each is written once: memory costs more
+        than the computation."""
+        found = np.empty(self.num_documents, dtype=dtype)
+        for number in range(len(self._files)):
+            fill(number, found[self._first_of_file[number] : self._first_of_file[number + 1]])
+        found.flags.writeable = False
+        return found
 
     # -- documents ------------------------------------------------------------------------------------------
 

@@ -11,11 +11,10 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-import psutil
-
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.storage import commit, open_artefact
 from cluster.checks.check import GIB, Check, Status
+from cluster.memory import memory
 
 _MIN_FREE_GIB: dict[Status, float] = {"fail": 1.0, "warn": 20.0}
 _MIN_MEMORY_GIB = 4.0
@@ -33,11 +32,7 @@ def check_cpus() -> Check:
 
 def check_memory() -> Check:
     """Available memory, within the container's limit."""
-    memory = psutil.virtual_memory()
-    total, available = memory.total, memory.available
-    limit, used = _cgroup_bytes("memory.max"), _cgroup_bytes("memory.current")
-    if limit is not None and limit < total:
-        total, available = limit, max(0, limit - (used or 0))
+    total, available = memory()
     found = f"{available / GIB:.1f} GiB available of {total / GIB:.1f} GiB"
     if available >= _MIN_MEMORY_GIB * GIB:
         return Check("memory", "ok", found)
@@ -132,12 +127,3 @@ def existing_place(directory: Path) -> Path:
     """The directory, or the nearest one above it that exists."""
     path = directory.resolve()
     return next(candidate for candidate in (path, *path.parents) if candidate.is_dir())
-
-
-def _cgroup_bytes(name: str) -> int | None:
-    """A number of this container's memory controller (cgroup v2); None where there is no limit."""
-    try:
-        text = (Path("/sys/fs/cgroup") / name).read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None

@@ -11,6 +11,7 @@ import numpy as np
 from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenStore
 from pipeline.samples.noise.noise import Noise
+from pipeline.samples.rows import index_type
 
 Split = Literal["train", "held_out"]
 SCHEDULE_PERIOD = 1024
@@ -30,13 +31,14 @@ class StoreShare:
     """ISO 639-1 codes; None takes all."""
 
     def documents(self, held_out: float, split: Split) -> np.ndarray:
-        """[documents] int64 ascending numbers of the split's documents.
+        """[documents] int32 (int64 where numbers exceed it): ascending numbers of the split's documents.
 
         Raises:
             ConfigError: the store has no such source or language.
         """
         chosen = self.store.held_out(held_out)
-        return self._wanted(np.flatnonzero(chosen if split == "held_out" else ~chosen))
+        found = np.flatnonzero(chosen if split == "held_out" else ~chosen)
+        return self._wanted(found.astype(index_type(self.store.num_documents)))
 
     def languages(self) -> list[str]:
         """ISO 639-1 codes of the languages of its documents, of both splits, in alphabetical order."""
@@ -63,7 +65,7 @@ class PartDocuments(NamedTuple):
     share: int
     """Number of the store share that they belong to."""
     documents: np.ndarray
-    """[documents] int64 ascending numbers."""
+    """[documents] ascending numbers, as `StoreShare.documents` gives them."""
     weight: float
     """Share of the samples, relative to the other parts."""
     lang: str | None = None

@@ -56,14 +56,15 @@ class Cutter:
         Raises:
             ConfigError: as `TokenDataset` does.
         """
-        texts = [each.store.arrays() for each in self.shares]
         found: list[tuple[Part, IndexMaker]] = []
         problems: list[ConfigError] = []
         for share, documents, weight, lang in self._documents():
             store = self.shares[share].store
             order = StoreOrder(store.fingerprint, self.seed)
             name = f"the {self.split.replace('_', '-')} documents{f' in {lang}' if lang else ''} of {store.place}"
-            given = FormatInput(texts[share], documents, self.sequence_length, order, name, self.relation)
+            given = FormatInput(
+                store.lengths, store.arrays, documents, self.sequence_length, order, name, self.relation
+            )
             try:
                 rows = _cut(self.format, given)
             except ConfigError as problem:

@@ -65,17 +65,22 @@ class EpochIndex(Protocol):
         ...
 
 
+def index_type(count: int) -> type[np.signedinteger]:
+    """The smaller of int32 and int64 that can number `count` items."""
+    return np.int32 if count < 2**31 else np.int64
+
+
 @dataclass(frozen=True, slots=True)
 class ShuffledRows:
     """The rows of an epoch in the order of training."""
 
     rows: EpochIndex
     order: np.ndarray
-    """[num_rows] int64: the row at each place."""
+    """[num_rows] integers: the row at each place."""
 
     def look_up(self, places: np.ndarray) -> Rows:
         """The rows at some int64 places of the epoch, in any order."""
-        return self.rows.look_up(self.order[places])
+        return self.rows.look_up(self.order[places].astype(np.int64))
 
 
 @compiled_loop

@@ -44,6 +44,7 @@ OTHERS = (
     "resume",
     "control_plane",
     "many_inputs",
+    "large_store",
     "long_histories",
 )
 """Files that ask how large things may grow, or decided between ways to do something."""

@@ -38,7 +38,8 @@ def run() -> Iterator[Share]:
         for format, cut in FORMATS.items():
             relation = "nsp" if format in PAIR_FORMATS else None
             order = StoreOrder("benchmark", 1)
-            rows = cut(FormatInput(arrays, everything, LENGTH, order, "the benchmark's text", relation))
+            given = (everything, LENGTH, order, "the benchmark's text", relation)
+            rows = cut(FormatInput(arrays.lengths, lambda arrays=arrays: arrays, *given))
             slices = rows.epoch(0).look_up(np.arange(rows.num_rows)).slices
             real = (slices.stops - slices.starts).sum() + slices.opened.sum() + slices.closed.sum()
             yield Share(f"packing {corpus}, {format}", real / (rows.num_rows * LENGTH), padded)
@@ -75,8 +76,8 @@ def _tokens(texts: Iterable[str]) -> TokenArrays:
         ends = [0, *(place + 1 for place, token in enumerate(tokens) if token in ".!?"), len(tokens)]
         starts.append(np.array([a for a, b in pairwise(ends) if b > a], dtype=np.int32))
         lengths.append(len(tokens))
-    sizes = np.array(lengths, dtype=np.int64)
-    counts = np.array([len(each) for each in starts[1:]], dtype=np.int64)
+    sizes = np.array(lengths, dtype=np.int32)
+    counts = np.array([len(each) for each in starts[1:]], dtype=np.int32)
     return TokenArrays(
         ids=np.zeros(1, dtype=np.uint16),
         words=np.concatenate(starts),

@@ -37,7 +37,7 @@ class Corpus:
     sentences: Sequence[Sequence[int]]
 
     def __post_init__(self) -> None:
-        self.lengths = np.array([sum(each) for each in self.sentences], dtype=np.int64)
+        self.lengths = np.array([sum(each) for each in self.sentences], dtype=np.int32)
         self.first_ids = FIRST_ORDINARY + np.cumsum(self.lengths) - self.lengths
         self.num_tokens = int(self.lengths.sum())
         self.starts = [np.cumsum([0, *each])[:-1].astype(np.int32) for each in self.sentences]
@@ -66,7 +66,7 @@ class Corpus:
         ids = np.concatenate([[9], *(self.ids(document) for document in documents)]).astype(np.uint16)
         words = np.concatenate([[9], *self.starts]).astype(np.int32)
         ids.flags.writeable = words.flags.writeable = False
-        counts = np.array([len(each) for each in self.sentences], dtype=np.int64)
+        counts = np.array([len(each) for each in self.sentences], dtype=np.int32)
         return TokenArrays(
             ids=ids,
             words=words,
@@ -80,7 +80,8 @@ class Corpus:
         """All documents, to be cut into rows."""
         order = StoreOrder("fingerprint", seed)
         documents = np.arange(len(self.sentences))
-        return FormatInput(self.arrays(), documents, length, order, "the test documents", relation)
+        name = "the test documents"
+        return FormatInput(self.lengths, self.arrays, documents, length, order, name, relation)
 
 
 @dataclass

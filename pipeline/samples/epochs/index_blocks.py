@@ -15,8 +15,7 @@ import numpy as np
 
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.storage import commit, open_artefact
-from pipeline.samples.formats.packing import index_type
-from pipeline.samples.rows import EpochIndex, Rows, Slices
+from pipeline.samples.rows import EpochIndex, Rows, Slices, index_type
 
 KIND = "epoch_index"
 BLOCK = 1 << 16

@@ -17,6 +17,7 @@ import numpy as np
 from cluster.compiled_loop import compiled_loop
 from pipeline.samples.noise.kernels import fold
 from pipeline.samples.noise.noise import Noise
+from pipeline.samples.rows import index_type
 
 _SPARE_BITS = 3
 """With 8 times as many slots as draws, few share one."""
@@ -36,26 +37,29 @@ class StoreOrder:
         """The noise for a purpose in an epoch."""
         return Noise.of("order", self.fingerprint, self.seed, purpose, epoch)
 
-    def documents(self, epoch: int, documents: np.ndarray) -> np.ndarray:
-        """`documents` (ascending int64 document numbers) in the order of `epoch`; int32 where that is enough."""
-        dtype = np.int32 if len(documents) == 0 or documents[-1] < 2**31 else np.int64
-        return sorted_by_draw(np.uint64(self.noise("documents", epoch).state), documents.astype(dtype))
+    def documents(self, epoch: int, documents: np.ndarray, memory: np.ndarray | None = None) -> np.ndarray:
+        """`documents` (ascending document numbers) in the order of `epoch`; `memory` as in `sorted_by_draw`."""
+        return sorted_by_draw(np.uint64(self.noise("documents", epoch).state), documents, memory)
 
     def rows(self, epoch: int, num_rows: int) -> np.ndarray:
-        """int64 [num_rows]: the row at each place of `epoch`."""
-        return sorted_by_draw(np.uint64(self.noise("rows", epoch).state), np.arange(num_rows))
+        """[num_rows] int32, or int64 where there are more: the row at each place of `epoch`."""
+        rows = np.arange(num_rows, dtype=index_type(num_rows))
+        return sorted_by_draw(np.uint64(self.noise("rows", epoch).state), rows)
 
 
-def sorted_by_draw(state: np.uint64, numbers: np.ndarray) -> np.ndarray:
+def sorted_by_draw(state: np.uint64, numbers: np.ndarray, memory: np.ndarray | None = None) -> np.ndarray:
     """`numbers` ([n] integers, not negative) by rising `Noise(state).at(numbers).bits()`; a stable sort.
 
-    Takes twice the memory of `numbers`, one half of it for the result. Draws are computed again whenever they are
-    compared, which takes less time than reading them from memory.
+    Draws are computed again whenever they are compared, which takes less time than reading them from memory.
+
+    Args:
+        memory: [2, n] of the same type, to sort in: the result is `memory[1]`. None takes memory of its own.
     """
     num_passes, digit_bits = _passes(len(numbers))
     # NumPy asks for huge pages, compiled loops do not.
-    buffers = [np.empty_like(numbers) for _ in range(min(num_passes, 2))]
-    return _sort(state, numbers, num_passes, digit_bits, buffers[0], buffers[-1])
+    buffers = [np.empty_like(numbers) for _ in range(min(num_passes, 2))] if memory is None else [*memory]
+    first, second = (buffers[0], buffers[-1]) if num_passes % 2 == 0 else (buffers[-1], buffers[0])
+    return _sort(state, numbers, num_passes, digit_bits, first, second)
 
 
 def _passes(count: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,9 +18,12 @@ from pipeline.samples.rows import EpochIndex
 class FormatInput:
     """Documents of one store, to be cut into rows."""
 
-    text: TokenArrays
+    lengths: np.ndarray
+    """[documents of the store] int32 tokens of each."""
+    arrays: Callable[[], TokenArrays]
+    """Gives `text`, which takes six times the memory of `lengths`."""
     documents: np.ndarray
-    """[documents] int64 ascending numbers."""
+    """[documents] int32 (int64 where numbers exceed it): ascending numbers."""
     length: int
     """Positions of a row."""
     order: StoreOrder
@@ -28,6 +32,11 @@ class FormatInput:
     """The documents in error messages, such as the path of the store."""
     relation: Relation | None = None
     """Only for formats of pairs."""
+
+    @property
+    def text(self) -> TokenArrays:
+        """Where tokens and sentences of all documents of the store are, for formats that look at sentences."""
+        return self.arrays()
 
 
 class RowFormat(Protocol):

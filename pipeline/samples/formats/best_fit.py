@@ -10,22 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from data_prep.token_store import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.packing import PackedFormat, add_whole_or_cut
 
 
 def best_fit(given: FormatInput) -> PackedFormat:
     """Pack the documents."""
-    return PackedFormat(_cut_documents, given)
+    return PackedFormat(_cut_documents, given.lengths, given)
 
 
 @compiled_loop
-def _cut_documents(text: TokenArrays, documents: np.ndarray, length: int, table: np.ndarray) -> int:
+def _cut_documents(lengths: np.ndarray, documents: np.ndarray, length: int, table: np.ndarray) -> int:
     """Write the slices, or only count them; see `PackedFormat`."""
     count = 0
     for document in documents:
-        size = int(text.lengths[document])
+        size = int(lengths[document])
         if size > 0:
             count = add_whole_or_cut(table, count, document, 0, size, length)
     return count

@@ -11,7 +11,15 @@ import numpy as np
 
 from cluster.compiled_loop import compiled_loop
 from pipeline.samples.formats.base import FormatInput
-from pipeline.samples.formats.stream import END, FIRST, START, STOP, StreamRows, length_of_stream, stream_of
+from pipeline.samples.formats.stream import (
+    FIRST,
+    SIZE,
+    SKIPPED,
+    WIDTH,
+    StreamRows,
+    length_of_stream,
+    shuffled_stream,
+)
 
 
 class Contiguous:
@@ -22,22 +30,24 @@ class Contiguous:
 
     def __init__(self, given: FormatInput) -> None:
         self._given = given
-        self.num_rows = length_of_stream(given.text.lengths, given.documents) // (given.length - 1)
+        self.num_rows = length_of_stream(given.lengths, given.documents) // (given.length - 1)
 
     def epoch(self, number: int) -> StreamRows:
         """Cut the documents in the order of the epoch."""
-        text, step = self._given.text, self._given.length - 1
-        documents = stream_of(text.lengths, self._given.order.documents(number, self._given.documents))
-        rows = np.empty((self.num_rows, 3), dtype=np.int64)
-        _fill_rows(documents, step, rows)
+        given = self._given
+        documents = shuffled_stream(given.lengths, given.documents, given.order, number)
+        rows = np.empty((self.num_rows, 3), dtype=documents.dtype)
+        _fill_rows(documents, given.length - 1, rows)
         return StreamRows(documents, rows)
 
 
 @compiled_loop
 def _fill_rows(documents: np.ndarray, step: int, rows: np.ndarray) -> None:
     """Write `StreamRows.rows`, each `step` positions of the stream."""
-    first = 0
+    first = skipped = 0
     for row in range(len(rows)):
-        while documents[first, END] <= row * step:
+        while documents[first, SIZE] <= skipped:
+            skipped -= documents[first, SIZE]
             first += 1
-        rows[row, START], rows[row, STOP], rows[row, FIRST] = row * step, (row + 1) * step, first
+        rows[row, FIRST], rows[row, SKIPPED], rows[row, WIDTH] = first, skipped, step
+        skipped += step

@@ -13,7 +13,16 @@ import numpy as np
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenArrays
 from pipeline.samples.formats.base import FormatInput
-from pipeline.samples.formats.stream import DOCUMENT, END, FIRST, START, STOP, StreamRows, stream_of
+from pipeline.samples.formats.stream import (
+    DOCUMENT,
+    FIRST,
+    SIZE,
+    SKIPPED,
+    WIDTH,
+    StreamRows,
+    length_of_stream,
+    shuffled_stream,
+)
 from pipeline.samples.text import stop_at_sentence
 
 
@@ -22,6 +31,7 @@ class FullSentences:
 
     def __init__(self, given: FormatInput) -> None:
         self._given = given
+        self._documents = given.documents[given.lengths[given.documents] > 0]
         self._first: StreamRows | None = self._cut(0)
         self.num_rows = len(self._first.rows)
 
@@ -34,29 +44,26 @@ class FullSentences:
         return StreamRows(cut.documents, cut.rows[kept])
 
     def _cut(self, epoch: int) -> StreamRows:
-        text = self._given.text
-        order = self._given.order.documents(epoch, self._given.documents)
-        documents = stream_of(text.lengths, order[text.lengths[order] > 0])
-        return StreamRows(documents, _rows_of_sentences(text, documents, self._given.length))
+        text, length = self._given.text, self._given.length
+        documents = shuffled_stream(text.lengths, self._documents, self._given.order, epoch)
+        # The sentence after a row did not fit into it, so two neighbouring rows hold more than `length` together.
+        most = (2 * length_of_stream(text.lengths, self._documents) + length + 1) // (length - 1) + 1
+        rows = np.empty((most, 3), dtype=documents.dtype)
+        return StreamRows(documents, rows[: _cut_at_sentences(text, documents, length, rows)].copy())
 
 
 @compiled_loop
-def _rows_of_sentences(text: TokenArrays, documents: np.ndarray, length: int) -> np.ndarray:
-    """`StreamRows.rows`, each of whole sentences."""
-    # The sentence after a row did not fit into it, so two neighbouring rows hold more than `length` together.
-    total = documents[-1, END] if len(documents) else 0
-    rows = np.empty(((2 * total + length + 1) // (length - 1) + 1, 3), dtype=np.int64)
+def _cut_at_sentences(text: TokenArrays, documents: np.ndarray, length: int, rows: np.ndarray) -> int:
+    """Write `StreamRows.rows`, each of whole sentences; returns how many they are."""
     row, space, index, position = 0, length, 0, 0
     while index < len(documents):
-        document, end = documents[index, DOCUMENT], documents[index, END]
-        size = text.lengths[document]
-        first_token = end - size - 1
-        stop, closed = stop_at_sentence(text, document, position, space, length)
+        size = documents[index, SIZE] - 2
+        stop, closed = stop_at_sentence(text, documents[index, DOCUMENT], position, space, length)
         if stop > position:
+            skipped = position + 1 if position > 0 else 0
             if space == length:
-                rows[row, START] = first_token + (position if position > 0 else -1)
-                rows[row, FIRST] = index
-            rows[row, STOP] = end if closed else first_token + stop
+                rows[row, FIRST], rows[row, SKIPPED], rows[row, WIDTH] = index, skipped, 0
+            rows[row, WIDTH] += (size + 2 if closed else stop + 1) - skipped
             space -= 1 + stop - position + (1 if closed else 0)
         if not closed:
             row += 1
@@ -64,6 +71,4 @@ def _rows_of_sentences(text: TokenArrays, documents: np.ndarray, length: int) ->
         # A sentence that fills a row to its last position leaves no place for `</s>`, which is left out.
         position = 0 if stop == size else stop
         index += 1 if stop == size else 0
-    if space < length:
-        row += 1
-    return rows[:row].copy()
+    return row + 1 if space < length else row

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from data_prep.token_store import TokenArrays
 from pipeline.samples.cache_lines import prefetch
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.noise.kernels import fold, integer
-from pipeline.samples.rows import Rows, Slices, empty_slices
+from pipeline.samples.rows import Rows, Slices, empty_slices, index_type
 
 DOCUMENT, START, STOP, CLOSED = 0, 1, 2, 3
-"""Columns of slices, which are [slices, 4] int32: the document, first token, one past the last, whether `</s>` follows.
-A slice is in one cache line, because its columns are read together."""
+"""Columns of slices, which are [slices, 4] int32, or int64 in stores of more documents: the document, first token, one
+past the last, whether `</s>` follows. A slice is in one cache line, because its columns are read together."""
+Text = TypeVar("Text", TokenArrays, np.ndarray)
 
 
 @compiled_loop
@@ -75,16 +76,19 @@ class PackedFormat:
     widths in every epoch."""
 
     def __init__(
-        self, cut: Callable[[TokenArrays, np.ndarray, int, np.ndarray], int], given: FormatInput
+        self, cut: Callable[[Text, np.ndarray, int, np.ndarray], int], text: Text, given: FormatInput
     ) -> None:
         """Cut the documents into slices, and pack them.
 
         Args:
-            cut: a compiled loop over `given`'s text and documents, with the length of a row: writes the slices to its
+            cut: a compiled loop over `text` and `given`'s documents, with the length of a row: writes the slices to its
                 last argument (or, if that is empty, only counts them), and returns how many there are.
+            text: `given.text`, or `given.lengths`.
         """
-        text, documents, length, self._order = given.text, given.documents, given.length, given.order
-        self._table = table = _empty_table(cut(text, documents, length, _empty_table(0)))
+        documents, length, self._order = given.documents, given.length, given.order
+        dtype = index_type(len(given.lengths))
+        count = cut(text, documents, length, np.empty((0, 4), dtype))
+        self._table = table = np.empty((count, 4), dtype)
         cut(text, documents, length, table)
         widths = 1 + table[:, STOP] - table[:, START] + table[:, CLOSED]
         counts = np.bincount(widths, minlength=length + 1).astype(np.int64)
@@ -110,7 +114,7 @@ class PackedRows:
     """The rows of one epoch."""
 
     table: np.ndarray
-    """[slices, 4] int32."""
+    """[slices, 4] int32 or int64."""
     offsets: np.ndarray
     """[num_rows + 1] int64: row `i` holds the slices `dealt[offsets[i] : offsets[i + 1]]`."""
     dealt: np.ndarray
@@ -129,15 +133,6 @@ def shuffle_groups(values: np.ndarray, offsets: np.ndarray, state: np.uint64) ->
         for i in range(offsets[group + 1] - first - 1, 0, -1):
             j = integer(fold(state, np.uint64(first + i)), i + 1)
             values[first + i], values[first + j] = values[first + j], values[first + i]
-
-
-def _empty_table(count: int) -> np.ndarray:
-    return np.empty((count, 4), dtype=np.int32)
-
-
-def index_type(count: int) -> type[np.signedinteger]:
-    """The smallest of int32 and int64 that can number `count` items."""
-    return np.int32 if count < 2**31 else np.int64
 
 
 @compiled_loop

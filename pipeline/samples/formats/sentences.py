@@ -20,12 +20,12 @@ from pipeline.samples.text import sentences_of, stop_at_sentence
 
 def doc_sentences(given: FormatInput) -> PackedFormat:
     """Pack slices of some sentences of one document."""
-    return PackedFormat(_cut_documents, given)
+    return PackedFormat(_cut_documents, given.text, given)
 
 
 def sentences(given: FormatInput) -> PackedFormat:
     """Pack slices of one sentence."""
-    return PackedFormat(_cut_sentences, given)
+    return PackedFormat(_cut_sentences, given.text, given)
 
 
 @compiled_loop

@@ -12,33 +12,40 @@ import numpy as np
 
 from cluster.compiled_loop import compiled_loop
 from pipeline.samples.cache_lines import prefetch
+from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.rows import Rows, Slices, empty_slices
 
-DOCUMENT, END = 0, 1
+DOCUMENT, SIZE = 0, 1
 """Columns of `StreamRows.documents`."""
-START, STOP, FIRST = 0, 1, 2
+FIRST, SKIPPED, WIDTH = 0, 1, 2
 """Columns of `StreamRows.rows`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRows:
-    """The rows of one epoch. A row of either table is in one cache line, because its columns are read together."""
+    """The rows of one epoch. A row of either table is in one cache line, because its columns are read together.
+
+    Nothing is counted from the beginning of the stream, so that 32 bits hold all numbers: a billion documents take 8 GB
+    in an epoch, and a billion rows 12.
+    """
 
     documents: np.ndarray
-    """[documents, 2] int64, in the epoch's order: the document's number, and one past its `</s>` in the stream."""
+    """[documents, 2] integers, in the epoch's order: the document's number, and its positions in the stream."""
     rows: np.ndarray
-    """[num_rows, 3] int64: first position in the stream, one past the last, and the place among `documents` of the
-    one that the row begins in."""
+    """[num_rows, 3] integers: the place among `documents` of the one that the row begins in, the positions of it that
+    precede the row, and the positions of the row."""
 
     def look_up(self, places: np.ndarray) -> Rows:
         """The rows with the given numbers."""
         return Rows(places, _slices(self.rows, self.documents, places))
 
 
-def stream_of(lengths: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """`StreamRows.documents` of documents in the order of an epoch; `lengths` are of all documents of the store."""
-    stream = np.empty((len(documents), 2), dtype=np.int64)
-    _fill_stream(lengths, documents, stream)
+def shuffled_stream(lengths: np.ndarray, documents: np.ndarray, order: StoreOrder, epoch: int) -> np.ndarray:
+    """`StreamRows.documents` of an epoch, of the type of `documents`; `lengths` are of all documents of the store."""
+    stream = np.empty((len(documents), 2), dtype=documents.dtype)
+    # They are sorted in the memory that the table takes anyway.
+    order.documents(epoch, documents, stream.reshape(2, -1))
+    _spread(lengths, stream)
     return stream
 
 
@@ -52,11 +59,13 @@ def length_of_stream(lengths: np.ndarray, documents: np.ndarray) -> int:
 
 
 @compiled_loop
-def _fill_stream(lengths: np.ndarray, documents: np.ndarray, stream: np.ndarray) -> None:
-    end = 0
-    for i in range(len(documents)):
-        end += lengths[documents[i]] + 2
-        stream[i, DOCUMENT], stream[i, END] = documents[i], end
+def _spread(lengths: np.ndarray, stream: np.ndarray) -> None:
+    """Make the table, from the front, of the documents in the second half of its memory: none is overwritten before it
+    is read."""
+    documents = stream.reshape(-1)[len(stream) :]
+    for i in range(len(stream)):
+        document = documents[i]
+        stream[i, DOCUMENT], stream[i, SIZE] = document, lengths[document] + 2
 
 
 @compiled_loop
@@ -66,21 +75,22 @@ def _slices(table: np.ndarray, documents: np.ndarray, rows: np.ndarray) -> Slice
         prefetch(documents, table[rows[i], FIRST] * documents.shape[1])
     for i in range(len(rows)):
         row = table[rows[i]]
-        index = row[FIRST]
-        while documents[index, END] < row[STOP]:
+        index, left = row[FIRST], np.int64(row[SKIPPED]) + row[WIDTH]
+        while documents[index, SIZE] < left:
+            left -= documents[index, SIZE]
             index += 1
         offsets[i + 1] = offsets[i] + index - row[FIRST] + 1
     slices = empty_slices(offsets)
     for i in range(len(rows)):
         row = table[rows[i]]
+        # Both count from the beginning of a document.
+        start, stop = np.int64(row[SKIPPED]), np.int64(row[SKIPPED]) + row[WIDTH]
         for k in range(offsets[i + 1] - offsets[i]):
-            index = row[FIRST] + k
-            before = documents[index - 1, END] if index > 0 else 0
-            end = documents[index, END]
-            first_token, last_token = before + 1, end - 1
-            place = offsets[i] + k
-            slices.documents[place] = documents[index, DOCUMENT]
-            slices.starts[place] = min(max(row[START], first_token), last_token) - first_token
-            slices.stops[place] = min(row[STOP], last_token) - first_token
-            slices.closed[place] = end <= row[STOP]
+            place, document = offsets[i] + k, documents[row[FIRST] + k]
+            size = document[SIZE]
+            slices.documents[place] = document[DOCUMENT]
+            slices.starts[place] = min(max(start, 1), size - 1) - 1
+            slices.stops[place] = min(stop, size - 1) - 1
+            slices.closed[place] = size <= stop
+            start, stop = 0, stop - size
     return slices
