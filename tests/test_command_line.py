@@ -150,6 +150,21 @@ def test_tables_leave_digits_and_headings_whole_in_a_narrow_terminal(monkeypatch
     assert all(word in printed for word in ("67,349", "1,227,271", "12,345", "evaluation", "trainings"))
 
 
+def test_tables_of_very_many_rows_are_plain_lines_that_are_never_folded(capsys):
+    from pipeline.commands.output import MOST_FRAMED, print_table
+
+    rows = [
+        (f"run{n}", n, None if n % 2 else 0.5, "/a/long/place/" + "x" * 200) for n in range(MOST_FRAMED + 1)
+    ]
+    print_table("many runs", ("run", "step", "loss", "directory"), rows)
+    title, heading, *lines = capsys.readouterr().out.splitlines()
+    assert (title, heading.split()) == ("many runs", ["run", "step", "loss", "directory"])
+    assert [line.split() for line in lines] == [
+        [name, f"{step:,}", "-" if loss is None else "0.5", place] for name, step, loss, place in rows
+    ]
+    assert {line.index("/a/long") for line in lines} == {heading.index("directory")}
+
+
 def test_every_command_has_a_help_text():
     def silent(command, name: str) -> list[str]:
         inner = getattr(command, "commands", {})

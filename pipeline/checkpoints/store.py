@@ -109,10 +109,9 @@ class CheckpointStore:
             self._evaluated[step] = evaluated(self.manifest(step).stats)
         return self._evaluated[step]
 
-    def damage(self, step: int, *, deep: bool) -> list[Damage]:
-        """Files that differ from the manifest in size, or when `deep` in their hash. `deep` reads everything of a
-        remote checkpoint through the network, and keeps nothing."""
-        manifest = self.manifest(step)
+    def damage(self, step: int, manifest: Manifest, *, deep: bool) -> list[Damage]:
+        """Files of a checkpoint that differ from its manifest in size, or when `deep` in their hash. `deep` reads
+        everything of a remote checkpoint through the network, and keeps nothing."""
         if self.remote is None:
             directory = self.local(step)
             return [*find_damage(directory, manifest, deep=deep), *unlisted(directory, manifest)]

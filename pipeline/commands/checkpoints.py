@@ -38,7 +38,7 @@ def checkpoints(
     reconcile(run)
     store = store_of(run)
     steps, best = store.steps(), best_step(store)
-    rows, damaged = [], []
+    rows, damaged, typed = [], [], run.typed
     if verify and (damage := damage_of_log(run)):
         damaged.append(f"  {run.log}: {damage}")
     for step in sorted({*steps, *store.lost()}):
@@ -46,7 +46,7 @@ def checkpoints(
         chosen = {"latest": max(steps, default=None), "best": best}
         rows.append(
             {
-                "reference": f"{run.typed}@{step}",
+                "reference": f"{typed}@{step}",
                 "alias": " ".join(alias for alias, it in chosen.items() if it == step),
             }
             | row
@@ -81,7 +81,7 @@ def _row(store: CheckpointStore, step: int, verify: bool) -> tuple[dict[str, Any
         unknown = dict.fromkeys(("metric", "held_out", "size_bytes"))
         return row | unknown | {"state": "damaged"}, [f"  {error.problem}"]
     metric, held_out = evaluated(manifest.stats)
-    damages = [f"  {place}/{damage}" for damage in store.damage(step, deep=verify)]
+    damages = [f"  {place}/{damage}" for damage in store.damage(step, manifest, deep=verify)]
     return row | {
         "metric": metric,
         "held_out": held_out.get(metric),

@@ -58,6 +58,8 @@ LogFormat = Annotated[
 """For verbs that take long; the value is used as soon as it is read."""
 SMALLEST_COLUMN = 8
 """Characters of a cell that a column without room for its words still gets."""
+MOST_FRAMED = 1000
+"""Rows of a table with a frame."""
 
 
 def print_json(value: Any) -> None:
@@ -81,6 +83,9 @@ def print_table(
     Args:
         copied: columns whose cells are not folded, so that they can be copied, as far as the terminal is wide enough.
     """
+    if columns and len(rows) > MOST_FRAMED:
+        _print_lines(title, columns, rows)
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -109,6 +114,22 @@ def print_table(
         # Brackets are part of texts, such as [MASK], and never markup.
         table.add_row(*(Text(shown(cell)) for cell in row))
     console.print(table)
+
+
+def _print_lines(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Every row as one line, however long: a frame around ten thousand rows takes ten seconds, and is searched with
+    other tools anyway."""
+    numeric = [_is_numeric(rows, number) for number in range(len(columns))]
+    lines = [list(columns), *([shown(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    out = sys.stdout
+    out.write(title + "\n")
+    for line in lines:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        out.write("  ".join(cells).rstrip() + "\n")
 
 
 def _is_numeric(rows: Sequence[Sequence[Any]], column: int) -> bool:

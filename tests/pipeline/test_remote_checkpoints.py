@@ -80,7 +80,7 @@ def test_a_published_checkpoint_is_fetched_with_the_same_bytes(store: Checkpoint
     names = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
     assert names == {"manifest.json", *(entry.path for entry in store.manifest(10).files)}
     assert store.steps() == [10]
-    assert store.damage(10, deep=True) == []
+    assert store.damage(10, store.manifest(10), deep=True) == []
 
 
 def test_killed_before_the_manifest_it_is_no_checkpoint(store: CheckpointStore, uri: str):
@@ -103,7 +103,7 @@ def test_a_step_that_is_saved_again_is_no_checkpoint_until_it_is_whole(store: Ch
     assert store.steps() == []
     write(store, 10)
     assert store.steps() == [10]
-    assert store.damage(10, deep=True) == []
+    assert store.damage(10, store.manifest(10), deep=True) == []
 
 
 def test_what_ranks_told_each_other_and_what_killed_saves_left_is_not_in_a_checkpoint(
@@ -264,7 +264,7 @@ def test_signed_checkpoint_is_read_and_forged_weights_are_not(
     write(store, 10)
     monkeypatch.setenv(TRUST_VARIABLE, str(private.parent))
     assert all(entry.sha256 for entry in store.manifest(10).files)
-    assert store.damage(10, deep=True) == []
+    assert store.damage(10, store.manifest(10), deep=True) == []
     assert (store.fetch(10) / MODEL_FILE).is_file()
     monkeypatch.delenv(KEY_VARIABLE)
     write(store, 20)
