@@ -10,9 +10,11 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenStore
+from pipeline.samples import mixture
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.formats import FORMATS
+from pipeline.samples.epochs import shuffle
+from pipeline.samples.formats import FORMATS, packing, pair_chunks
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import Packed
@@ -39,6 +41,25 @@ def make(path: Path, format: str = "contiguous", **options: Any) -> TokenDataset
 
 
 every_format = pytest.mark.parametrize("format", FORMATS)
+
+
+@every_format
+def test_stores_of_more_documents_than_32_bits_number_give_the_same_samples(
+    tokens: Path, format: str, monkeypatch: pytest.MonkeyPatch
+):
+    def read() -> Packed:
+        dataset = make(tokens, format)
+        return dataset.batch(np.arange(2 * dataset.samples_per_epoch[0]))
+
+    expected = read()
+    asked = []
+    for module in (mixture, packing, pair_chunks, shuffle):
+        monkeypatch.setattr(module, "index_type", lambda count: asked.append(count) or np.int64)
+    found = read()
+    assert asked
+    assert (found.input_ids == expected.input_ids).all()
+    assert (found.cu_seqlens == expected.cu_seqlens).all()
+    assert (found.sample_ids == expected.sample_ids).all()
 
 
 @every_format

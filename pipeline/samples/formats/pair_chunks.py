@@ -9,6 +9,7 @@ import numpy as np
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenArrays
 from pipeline.samples.noise.kernels import fold, integer, uniform
+from pipeline.samples.rows import index_type
 from pipeline.samples.text import sentences_of
 
 SHORT_SHARE = 0.1
@@ -22,16 +23,17 @@ class Chunks(NamedTuple):
     """Consecutive sentences of one document each."""
 
     documents: np.ndarray
-    """[chunks] int32 numbers."""
+    """[chunks] numbers, int32 or int64: see `index_type`."""
     first: np.ndarray
     """[chunks] int32 number, in the document, of the first sentence."""
     counts: np.ndarray
     """[chunks] int32 sentences."""
 
     @classmethod
-    def empty(cls, count: int) -> Chunks:
-        """Arrays to be filled."""
-        return cls(*(np.empty(count, dtype=np.int32) for _ in range(3)))
+    def empty(cls, count: int, num_documents: int) -> Chunks:
+        """Arrays to be filled, for a store of so many documents."""
+        documents = np.empty(count, dtype=index_type(num_documents))
+        return cls(documents, np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32))
 
     def take(self, chosen: np.ndarray) -> Chunks:
         """The chunks with the given numbers, or where a mask is true."""
@@ -45,7 +47,9 @@ def segment_chunks(text: TokenArrays, documents: np.ndarray, length: int, state:
     here each chunk has its own; and a chunk of one long sentence, which there can only become a random pair, takes the
     next sentence as well.
     """
-    chunks = Chunks.empty(_cut_segments(text, documents, length, state, Chunks.empty(0)))
+    num_documents = len(text.lengths)
+    count = _cut_segments(text, documents, length, state, Chunks.empty(0, num_documents))
+    chunks = Chunks.empty(count, num_documents)
     _cut_segments(text, documents, length, state, chunks)
     return chunks
 
@@ -57,7 +61,8 @@ def sentence_chunks(text: TokenArrays, documents: np.ndarray) -> Chunks:
     owner = np.repeat(documents, counts)
     first = 2 * (np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts))
     left = text.sentence_counts[owner] - first
-    return Chunks(owner.astype(np.int32), first.astype(np.int32), np.minimum(left, 2).astype(np.int32))
+    owner = owner.astype(index_type(len(text.lengths)))
+    return Chunks(owner, first.astype(np.int32), np.minimum(left, 2).astype(np.int32))
 
 
 @compiled_loop

@@ -54,7 +54,7 @@ class Segments(NamedTuple):
     """One slice of a document per pair."""
 
     documents: np.ndarray
-    """[pairs] int32 numbers."""
+    """[pairs] numbers, int32 or int64: see `index_type`."""
     starts: np.ndarray
     """[pairs] int32 first token."""
     stops: np.ndarray
