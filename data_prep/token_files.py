@@ -48,12 +48,13 @@ class TokenFile:
         self._base = buffer.address
         self.size_bytes = buffer.size
 
-    def expect_random_reads(self) -> None:
-        """Have the system read from disk only what is asked for, and not what lies around it."""
+    def expect_reads(self, *, in_order: bool) -> None:
+        """Have the system read ahead from disk, as it does at first; or only what is asked for."""
+        advice = mmap.MADV_NORMAL if in_order else mmap.MADV_RANDOM
         # Maps of Python's own could be told, but each of them keeps its file open.
         with suppress(OSError, AttributeError):
             address, size = ctypes.c_void_p(self._base), ctypes.c_size_t(self.size_bytes)
-            ctypes.CDLL(None).madvise(address, size, mmap.MADV_RANDOM)
+            ctypes.CDLL(None).madvise(address, size, advice)
 
     def count(self, column: str, lengths: np.ndarray) -> None:
         """Fill in, per document, how many elements its list has."""

@@ -7,6 +7,7 @@ takes no longer for more documents; `arrays` gives the places of all documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,50 +25,12 @@ from cluster.copies import beside, committed_at, local_copy, place_of
 from cluster.memory import memory
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TAKEDOWN, TOKENIZER_FILE, TOKENS
+from data_prep.token_arrays import NAMES, TokenArrays, TokenIndex
 from data_prep.token_files import TokenFile, categories, spanning
 from data_prep.token_writer import SIDECARS
 
 if TYPE_CHECKING:
     from data_prep.document import Document
-
-
-class TokenArrays(NamedTuple):
-    """The documents of a store for compiled loops, which are fastest with plain arrays."""
-
-    ids: np.ndarray
-    """uint16 or uint32, read-only: the memory from the first to the last of the mapped files. Only what the other
-    arrays point at may be read: between the files there may be nothing."""
-    words: np.ndarray
-    """int32, read-only: the same memory as positions of sentences."""
-    token_starts: np.ndarray
-    """[num_documents] int64: where the ids of each document begin in `ids`."""
-    lengths: np.ndarray
-    """[num_documents] int32: how many they are."""
-    sentence_starts: np.ndarray
-    """[num_documents] int64: where in `words` the positions of its sentences begin."""
-    sentence_counts: np.ndarray
-    """[num_documents] int32: how many they are."""
-
-    def of(self, documents: np.ndarray) -> TokenArrays:
-        """The arrays restricted to some documents: element `k` describes `documents[k]`."""
-        return TokenArrays(self.ids, self.words, *(values[documents] for values in self[2:]))
-
-
-FIRST, ID_OFFSETS, IDS, SENTENCE_OFFSETS, SENTENCES, SOURCES, NAMES = range(7)
-"""Columns of `TokenIndex.batches`: the batch's first document; where in `words` the offsets of its documents' ids
-begin, and where in `ids` offset 0 points; where in `words` the offsets of their sentences begin, and where offset 0
-points; where in `words` the numbers of their sources begin, and which of `source_dictionaries` has their names."""
-
-
-class TokenIndex(NamedTuple):
-    """Where Arrow's own offsets lie, by record batch: enough to look documents up, and soon made."""
-
-    ids: np.ndarray
-    """As in `TokenArrays`."""
-    words: np.ndarray
-    """As in `TokenArrays`; Arrow's offsets lie in the same memory."""
-    batches: np.ndarray
-    """[record batches, 7] int64, in the order of the documents; the columns are named above."""
 
 
 class _Memory(NamedTuple):
@@ -116,6 +79,7 @@ class TokenStore:
         self._first_of_file = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
         self.num_documents = int(self._first_of_file[-1])
         self.num_tokens = sum(file.num_tokens for file in self._files)
+        self._here_and_there = False
         self._held_out: dict[float, np.ndarray] = {}
         self._categories: dict[str, tuple[np.ndarray, list[str]]] = {}
 
@@ -206,9 +170,10 @@ class TokenStore:
         From now on a store that is larger than memory is read as what it is: documents here and there. What else the
         system read from disk around each, it would have evicted before it is asked for.
         """
-        if sum(file.size_bytes for file in self._files) > memory().total:
+        self._here_and_there = sum(file.size_bytes for file in self._files) > memory().total
+        if self._here_and_there:
             for file in self._files:
-                file.expect_random_reads()
+                file.expect_reads(in_order=False)
         mapped, names = self._memory, self.source_dictionaries
         rows, first = [], 0
         for file, ids_before, words_before in zip(
@@ -253,10 +218,25 @@ class TokenStore:
         """[num_documents] read-only numbers; `fill` writes the part of a file. Each is written once: memory costs more
         than the computation."""
         found = np.empty(self.num_documents, dtype=dtype)
-        for number in range(len(self._files)):
-            fill(number, found[self._first_of_file[number] : self._first_of_file[number + 1]])
+        with self._in_order():
+            for number in range(len(self._files)):
+                fill(number, found[self._first_of_file[number] : self._first_of_file[number + 1]])
         found.flags.writeable = False
         return found
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """For passes over all documents, which a resumed run makes when it has read samples already."""
+        if not self._here_and_there:
+            yield
+            return
+        for file in self._files:
+            file.expect_reads(in_order=True)
+        try:
+            yield
+        finally:
+            for file in self._files:
+                file.expect_reads(in_order=False)
 
     # -- documents ------------------------------------------------------------------------------------------
 
@@ -303,7 +283,8 @@ class TokenStore:
     def _category(self, column: str) -> tuple[np.ndarray, list[str]]:
         if column not in self._categories:
             batches = [values for file in self._files for values in file.columns(column)]
-            self._categories[column] = categories(batches, self.num_documents)
+            with self._in_order():
+                self._categories[column] = categories(batches, self.num_documents)
         numbers, names = self._categories[column]
         return numbers, list(names)
 
@@ -316,9 +297,10 @@ class TokenStore:
         if fraction not in self._held_out:
             chosen = np.empty(self.num_documents, dtype=bool)
             place = 0
-            for ids in (batch for file in self._files for batch in file.columns("doc_id")):
-                chosen[place : place + len(ids)] = as_fraction(hash_strings(ids)) < fraction
-                place += len(ids)
+            with self._in_order():
+                for ids in (batch for file in self._files for batch in file.columns("doc_id")):
+                    chosen[place : place + len(ids)] = as_fraction(hash_strings(ids)) < fraction
+                    place += len(ids)
             chosen.flags.writeable = False
             self._held_out[fraction] = chosen
         return self._held_out[fraction]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from data_prep.token_store import TokenArrays, TokenIndex
+from data_prep.token_arrays import TokenArrays, TokenIndex
 from pipeline.samples.cache_lines import CACHE_LINE_BYTES, prefetch
 from pipeline.samples.rows import Slices
 from pipeline.samples.text import count_up_to, find_tokens, sentences_of

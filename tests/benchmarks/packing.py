@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from data_prep.token_store import TokenArrays
+from data_prep.token_arrays import TokenArrays
 from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.formats import FORMATS
 from pipeline.samples.formats.base import FormatInput

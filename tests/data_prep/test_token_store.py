@@ -128,6 +128,10 @@ def test_a_store_that_is_larger_than_memory_is_read_without_what_lies_around(pat
     assert not any(is_told())
     assert len(store.index.batches)
     assert all(is_told()) == larger
+    with store._in_order():
+        assert not any(is_told())
+    assert store.held_out(0.5).any()
+    assert all(is_told()) == larger
     assert [store.tokens(document).tolist() for document in range(store.num_documents)] == expected
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.storage import commit, staging_directory
 from data_prep.ragged import Ragged
-from data_prep.token_store import TokenArrays
+from data_prep.token_arrays import TokenArrays
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
 from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.formats.base import FormatInput, RowFormat

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from data_prep.token_store import TokenArrays
+from data_prep.token_arrays import TokenArrays
 from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.reading import Relation
 from pipeline.samples.rows import EpochIndex

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from data_prep.token_store import TokenArrays
+from data_prep.token_arrays import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.stream import (
     DOCUMENT,

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from data_prep.token_store import TokenArrays
+from data_prep.token_arrays import TokenArrays
 from pipeline.samples.cache_lines import prefetch
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.noise.kernels import fold, integer

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from data_prep.token_store import TokenArrays
+from data_prep.token_arrays import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.packing import PackedFormat, add_slice, add_whole_or_cut
 from pipeline.samples.text import sentences_of, stop_at_sentence
