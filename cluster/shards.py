@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from cluster.artefacts.errors import TooManyRejectsError
+from cluster.artefacts.errors import ClozeError, TooManyRejectsError
 from cluster.artefacts.manifest import FileEntry, hash_file
 from cluster.artefacts.parts import ArtefactPart
 from cluster.artefacts.shard_log import Effort, ShardLog, measure_effort
@@ -59,7 +59,7 @@ class Shard:
     identity: str
     """Hash of everything that determines the output: input bytes, split, settings. No paths."""
     size_bytes: int = 0
-    """Bytes of input, for the estimate of the time left."""
+    """Bytes of input, for the estimate of the time left, and to tell tiny shards, which share tasks; 0 is unknown."""
 
     def with_split(self) -> Shard:
         """The shard with its split made, where it is deferred."""
@@ -191,7 +191,10 @@ def _run(
                 yield next(iter(running.values()))[0], None
                 continue
             task = running.pop(ready[0])
-            yield from zip(task, _result_of(ready[0], _work(task)), strict=True)
+            made, error = _result_of(ready[0], _work(task))
+            yield from zip(task, made, strict=False)
+            if error is not None:
+                raise error
     finally:
         for reference in running:
             ray.cancel(reference)
@@ -229,9 +232,17 @@ class _Made:
     effort: Effort
 
 
-def _make_shards(function: ShardFunction, shards: Sequence[Shard], directory: str) -> list[_Made]:
-    """Body of the Ray task. An error ends it, and keeps the shards before it."""
-    return [_make_shard(function, shard, directory) for shard in shards]
+def _make_shards(
+    function: ShardFunction, shards: Sequence[Shard], directory: str
+) -> tuple[list[_Made], ClozeError | None]:
+    """Body of the Ray task: the shards that were made, and the error that ended it."""
+    made: list[_Made] = []
+    for shard in shards:
+        try:
+            made.append(_make_shard(function, shard, directory))
+        except ClozeError as error:
+            return made, error
+    return made, None
 
 
 def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:

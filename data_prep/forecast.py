@@ -24,7 +24,8 @@ from data_prep.inputs import group_inputs, list_inputs, stored_bytes
 from data_prep.layout import DECONTAMINATION, DOCUMENTS, STAGES, TAKEDOWN, TOKENIZER, TOKENS, WORK
 
 DRIVER_S_PER_TASK = 1.2e-3
-"""Processor seconds that the driver spends on a task (`python -m tests.benchmarks control_plane`)."""
+"""Processor seconds that the driver spends on a shard that has a task of its own (`python -m tests.benchmarks
+control_plane`); on tiny ones, which share tasks, a third."""
 _ONCE = (TOKENIZER, EVALUATION)
 """What costs the same for any corpus: its input is bounded."""
 _WAITED = 0.5

@@ -18,11 +18,11 @@ class TokenArrays(NamedTuple):
     token_starts: np.ndarray
     """[num_documents] int64: where the ids of each document begin in `ids`."""
     lengths: np.ndarray
-    """[num_documents] int32 or int64: how many they are."""
+    """[num_documents] int32, or int64 from `find_documents`: how many they are."""
     sentence_starts: np.ndarray
     """[num_documents] int64: where in `words` the positions of its sentences begin."""
     sentence_counts: np.ndarray
-    """[num_documents] int32 or int64: how many they are."""
+    """[num_documents] int32, or int64 from `find_documents`: how many they are."""
 
     def of(self, documents: np.ndarray) -> TokenArrays:
         """The arrays restricted to some documents: element `k` describes `documents[k]`."""

@@ -48,19 +48,16 @@ class TokenFile:
         self._base = buffer.address
         self.size_bytes = buffer.size
 
-    def expect_reads(self, *, in_order: bool) -> None:
-        """Have the system read ahead from disk, as it does at first; or only what is asked for."""
-        advice = mmap.MADV_NORMAL if in_order else mmap.MADV_RANDOM
-        # Maps of Python's own could be told, but each of them keeps its file open.
-        with suppress(OSError, AttributeError):
-            address, size = ctypes.c_void_p(self._base), ctypes.c_size_t(self.size_bytes)
-            ctypes.CDLL(None).madvise(address, size, advice)
+    def expect_random_reads(self) -> None:
+        """Have the system read from disk only what is asked for, and not what lies around it."""
+        _advise(self._base, self.size_bytes, mmap.MADV_RANDOM)
 
     def count(self, column: str, lengths: np.ndarray) -> None:
         """Fill in, per document, how many elements its list has."""
         place = 0
         for batch in self._batches:
             offsets = _offsets(batch.column(column))
+            _will_read(batch.column(column).offsets)
             np.subtract(offsets[1:], offsets[:-1], out=lengths[place : place + batch.num_rows])
             place += batch.num_rows
 
@@ -70,6 +67,7 @@ class TokenFile:
         for batch in self._batches:
             array, own = batch.column(column), slice(place, place + batch.num_rows)
             first = before + self._place(array.values, item_bytes)
+            _will_read(array.offsets)
             np.add(_offsets(array)[:-1], first, out=starts[own], dtype=np.int64)
             place += batch.num_rows
 
@@ -105,13 +103,33 @@ class TokenFile:
         batch, own = self._find(row)
         return batch.column(column)[own].as_py()
 
-    def columns(self, name: str) -> list[Any]:
-        """The column of every batch."""
-        return [batch.column(name) for batch in self._batches]
+    def columns(self, name: str) -> Iterator[Any]:
+        """The column of every batch, to be read as a whole."""
+        for batch in self._batches:
+            column = batch.column(name)
+            _will_read(column)
+            yield column
 
     def _find(self, row: int) -> tuple[pa.RecordBatch, int]:
         number = int(np.searchsorted(self._first_of_batch, row, side="right")) - 1
         return self._batches[number], int(row - self._first_of_batch[number])
+
+
+def _will_read(array: pa.Array) -> None:
+    """Have the system read all of an array, which otherwise takes a wait for each page where reads at random are
+    expected."""
+    for buffer in array.buffers():
+        if buffer is not None:
+            _advise(buffer.address, buffer.size, mmap.MADV_WILLNEED)
+
+
+def _advise(address: int, size_bytes: int, advice: int) -> None:
+    """Tell the system how mapped memory will be read. Maps of Python's own have a method for it, but each of them keeps
+    its file open."""
+    begin = address // mmap.PAGESIZE * mmap.PAGESIZE
+    with suppress(OSError, AttributeError):
+        size = ctypes.c_size_t(address + size_bytes - begin)
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), size, advice)
 
 
 def _whole_file(buffer: pa.Buffer, dtype: np.dtype) -> np.ndarray:

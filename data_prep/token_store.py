@@ -7,7 +7,6 @@ takes no longer for more documents; `arrays` gives the places of all documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,6 @@ from cluster.artefacts.places import Place, is_uri
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of, open_artefact
 from cluster.copies import beside, committed_at, local_copy, place_of
-from cluster.memory import memory
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TAKEDOWN, TOKENIZER_FILE, TOKENS
 from data_prep.token_arrays import NAMES, TokenArrays, TokenIndex
@@ -79,7 +77,6 @@ class TokenStore:
         self._first_of_file = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
         self.num_documents = int(self._first_of_file[-1])
         self.num_tokens = sum(file.num_tokens for file in self._files)
-        self._here_and_there = False
         self._held_out: dict[float, np.ndarray] = {}
         self._categories: dict[str, tuple[np.ndarray, list[str]]] = {}
 
@@ -151,7 +148,7 @@ class TokenStore:
         )
 
     def arrays(self) -> TokenArrays:
-        """The offsets that `tokens` and `sentence_starts` slice by, without the values; made at the first use.
+        """The offsets that `tokens` and `sentence_starts` slice by, without the values. Each is made at its first use.
 
         With a billion documents they take 24 GB. `lengths` alone take 4, and `index` next to nothing."""
         return TokenArrays(
@@ -163,17 +160,20 @@ class TokenStore:
             self.sentence_counts,
         )
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the mapped files."""
+        return sum(file.size_bytes for file in self._files)
+
+    def expect_random_reads(self) -> None:
+        """Read documents from disk without what lies around them, which is of use only if it stays in memory until it
+        is asked for. Passes over all documents stay as fast as they are."""
+        for file in self._files:
+            file.expect_random_reads()
+
     @cached_property
     def index(self) -> TokenIndex:
-        """Where to look documents up, without a look at each of them.
-
-        From now on a store that is larger than memory is read as what it is: documents here and there. What else the
-        system read from disk around each, it would have evicted before it is asked for.
-        """
-        self._here_and_there = sum(file.size_bytes for file in self._files) > memory().total
-        if self._here_and_there:
-            for file in self._files:
-                file.expect_reads(in_order=False)
+        """Where to look documents up, without a look at each of them."""
         mapped, names = self._memory, self.source_dictionaries
         rows, first = [], 0
         for file, ids_before, words_before in zip(
@@ -218,25 +218,10 @@ class TokenStore:
         """[num_documents] read-only numbers; `fill` writes the part of a file. Each is written once: memory costs more
         than the computation."""
         found = np.empty(self.num_documents, dtype=dtype)
-        with self._in_order():
-            for number in range(len(self._files)):
-                fill(number, found[self._first_of_file[number] : self._first_of_file[number + 1]])
+        for number in range(len(self._files)):
+            fill(number, found[self._first_of_file[number] : self._first_of_file[number + 1]])
         found.flags.writeable = False
         return found
-
-    @contextmanager
-    def _in_order(self) -> Iterator[None]:
-        """For passes over all documents, which a resumed run makes when it has read samples already."""
-        if not self._here_and_there:
-            yield
-            return
-        for file in self._files:
-            file.expect_reads(in_order=True)
-        try:
-            yield
-        finally:
-            for file in self._files:
-                file.expect_reads(in_order=False)
 
     # -- documents ------------------------------------------------------------------------------------------
 
@@ -283,8 +268,7 @@ class TokenStore:
     def _category(self, column: str) -> tuple[np.ndarray, list[str]]:
         if column not in self._categories:
             batches = [values for file in self._files for values in file.columns(column)]
-            with self._in_order():
-                self._categories[column] = categories(batches, self.num_documents)
+            self._categories[column] = categories(batches, self.num_documents)
         numbers, names = self._categories[column]
         return numbers, list(names)
 
@@ -297,10 +281,9 @@ class TokenStore:
         if fraction not in self._held_out:
             chosen = np.empty(self.num_documents, dtype=bool)
             place = 0
-            with self._in_order():
-                for ids in (batch for file in self._files for batch in file.columns("doc_id")):
-                    chosen[place : place + len(ids)] = as_fraction(hash_strings(ids)) < fraction
-                    place += len(ids)
+            for ids in (batch for file in self._files for batch in file.columns("doc_id")):
+                chosen[place : place + len(ids)] = as_fraction(hash_strings(ids)) < fraction
+                place += len(ids)
             chosen.flags.writeable = False
             self._held_out[fraction] = chosen
         return self._held_out[fraction]

@@ -154,13 +154,14 @@ def test_tables_of_very_many_rows_are_plain_lines_that_are_never_folded(capsys):
     from pipeline.commands.output import MOST_FRAMED, print_table
 
     rows = [
-        (f"run{n}", n, None if n % 2 else 0.5, "/a/long/place/" + "x" * 200) for n in range(MOST_FRAMED + 1)
+        (f"run{n}", n, None if n % 2 else 0.5, "/a/long\nplace/" + "x" * 200) for n in range(MOST_FRAMED + 1)
     ]
     print_table("many runs", ("run", "step", "loss", "directory"), rows)
     title, heading, *lines = capsys.readouterr().out.splitlines()
     assert (title, heading.split()) == ("many runs", ["run", "step", "loss", "directory"])
     assert [line.split() for line in lines] == [
-        [name, f"{step:,}", "-" if loss is None else "0.5", place] for name, step, loss, place in rows
+        [name, f"{step:,}", "-" if loss is None else "0.5", *place.split()]
+        for name, step, loss, place in rows
     ]
     assert {line.index("/a/long") for line in lines} == {heading.index("directory")}
 

@@ -142,6 +142,7 @@ def _make_sample(job: Workspace, documents: Manifest, selection: Manifest) -> Ma
             file,
             Deferred(split, (shard,)),
             hash_json([VERSION, entry.xxh3_128, selection_hash]),
+            entry.size_bytes,
         )
         for shard, (file, (entry, selection_hash)) in enumerate(
             zip(sample_files(job.num_shards), hashes, strict=True)

@@ -120,7 +120,7 @@ def _print_lines(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any
     """Every row as one line, however long: a frame around ten thousand rows takes ten seconds, and is searched with
     other tools anyway."""
     numeric = [_is_numeric(rows, number) for number in range(len(columns))]
-    lines = [list(columns), *([shown(cell) for cell in row] for row in rows)]
+    lines = [list(columns), *([" ".join(shown(cell).splitlines()) for cell in row] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     out = sys.stdout
     out.write(title + "\n")

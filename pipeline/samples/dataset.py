@@ -11,6 +11,7 @@ import numpy as np
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import hash_json
+from cluster.memory import memory
 from data_prep.token_store import TokenStore
 from pipeline.samples.epochs.index_cache import IndexCache, Summary
 from pipeline.samples.epochs.prefetch import EpochPrefetch
@@ -128,6 +129,9 @@ class TokenDataset:
                 *([name, value] for name, value in chosen.items() if value is not None),
             ]
         )
+        if sum(store.size_bytes for store in self.stores) > memory().total:
+            for store in self.stores:
+                store.expect_random_reads()
         num_tokens = sum(store.num_tokens for store in self.stores)
         self._cache = None if cache is None else cache.of(self.fingerprint, num_tokens)
         summary = self._summary() if self._cache is None else self._cache.summary(self._summary)

@@ -34,7 +34,8 @@ def run() -> Iterator[Share]:
         arrays = _tokens(texts)
         if not len(arrays.lengths):
             continue
-        everything, padded = np.arange(len(arrays.lengths)), _padded(arrays.lengths, LENGTH)
+        everything = np.arange(len(arrays.lengths), dtype=np.int32)
+        padded = _padded(arrays.lengths, LENGTH)
         for format, cut in FORMATS.items():
             relation = "nsp" if format in PAIR_FORMATS else None
             order = StoreOrder("benchmark", 1)

@@ -6,9 +6,11 @@ import sqlite3
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
+import psutil
 import pytest
 from packaging.requirements import Requirement
 
+from cluster import memory
 from cluster.checks import hardware, services, software
 from cluster.local_cluster import STATE_VARIABLE
 from cluster.preflight import Places, run_checks
@@ -130,7 +132,15 @@ def test_ray_is_checked_if_there_is_an_address(http_server):
 
 def test_memory_counts_the_limit_of_the_container(monkeypatch):
     limits = {"memory.max": 2 * 1024**3, "memory.current": 1024**3}
-    monkeypatch.setattr(hardware, "_cgroup_bytes", limits.get)
+    monkeypatch.setattr(memory, "_bytes", limits.get)
     check = hardware.check_memory()
     assert check.status == "warn"
     assert check.found == "1.0 GiB available of 2.0 GiB"
+    limits["memory.current"] = 3 * 1024**3
+    assert memory.memory() == (2 * 1024**3, 0)
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 60])
+def test_memory_without_a_limit_below_it_is_the_machine_s(monkeypatch, limit):
+    monkeypatch.setattr(memory, "_bytes", {"memory.max": limit, "memory.current": 1}.get)
+    assert memory.memory().total == psutil.virtual_memory().total

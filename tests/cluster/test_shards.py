@@ -161,6 +161,17 @@ def test_a_task_of_tiny_shards_that_dies_keeps_those_before(tmp_path, monkeypatc
     assert (progress.done, progress.total, progress.text_bytes) == (8, 8, 7)
 
 
+def test_an_error_among_tiny_shards_keeps_and_logs_those_before(tmp_path):
+    (tmp_path / "broken").touch()
+    fail = {"fail_while": str(tmp_path / "broken")}
+    tiny = [replace(shard, size_bytes=1) for shard in make("abcdefgh", _1=fail)]
+    with pytest.raises(MissingInputError, match="b is missing"):
+        map_shards(write, tiny, tmp_path / "o", title="t", max_in_flight=1)
+    assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path / "o")] == ["shard-0"]
+    assert (progress := read_progress(tmp_path / "o")) is not None
+    assert (progress.done, progress.text_bytes) == (1, 1)
+
+
 @given(st.lists(st.sampled_from([0, 1, TINY_BYTES, TINY_BYTES + 1, 10**9]), max_size=300), st.integers(1, 20))
 def test_only_tiny_neighbours_share_tasks_and_only_where_there_are_many(sizes, window):
     shards = [Shard(str(number), number, str(number), size) for number, size in enumerate(sizes)]

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
 from cluster.artefacts.storage import commit
-from cluster.memory import Memory
-from data_prep import token_store
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter, document_files
 from data_prep.ragged import Ragged
@@ -110,39 +108,6 @@ def test_tokens_are_views_of_the_mapped_file_and_cannot_be_written(path):
     assert tokens.base is not None
     with pytest.raises(ValueError, match="read-only"):
         tokens[0] = 1
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells how a file is mapped")
-@pytest.mark.parametrize("larger", [False, True])
-def test_a_store_that_is_larger_than_memory_is_read_without_what_lies_around(path, monkeypatch, larger):
-    monkeypatch.setattr(token_store, "memory", lambda: Memory(total=1 if larger else 1 << 30, available=0))
-    store = TokenStore.open(path)
-    files = [str(file) for file in path.glob("*.arrow")]
-
-    def is_told() -> list[bool]:
-        mapped = [block for block in _mappings() if block[0].endswith(tuple(files))]
-        assert len(mapped) >= len(files)
-        return [" rr" in flags for _, flags in mapped]
-
-    expected = [store.tokens(document).tolist() for document in range(store.num_documents)]
-    assert not any(is_told())
-    assert len(store.index.batches)
-    assert all(is_told()) == larger
-    with store._in_order():
-        assert not any(is_told())
-    assert store.held_out(0.5).any()
-    assert all(is_told()) == larger
-    assert [store.tokens(document).tolist() for document in range(store.num_documents)] == expected
-
-
-def _mappings() -> list[tuple[str, str]]:
-    """The first and the last line about everything that this process has mapped."""
-    blocks: list[list[str]] = []
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if line[0] in "0123456789abcdef":
-            blocks.append([])
-        blocks[-1].append(line)
-    return [(block[0], block[-1]) for block in blocks]
 
 
 def test_ids_take_two_bytes_as_long_as_the_vocabulary_allows():

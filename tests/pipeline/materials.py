@@ -79,7 +79,7 @@ class Corpus:
     def material(self, length: int, *, seed: int = 0, relation: Relation | None = None) -> FormatInput:
         """All documents, to be cut into rows."""
         order = StoreOrder("fingerprint", seed)
-        documents = np.arange(len(self.sentences))
+        documents = np.arange(len(self.sentences), dtype=np.int32)
         name = "the test documents"
         return FormatInput(self.lengths, self.arrays, documents, length, order, name, relation)
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from cluster.artefacts.errors import ConfigError
+from cluster.memory import Memory
 from data_prep.token_store import TokenStore
+from pipeline.samples import dataset as dataset_module
 from pipeline.samples import mixture
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
@@ -117,6 +119,30 @@ def test_the_memory_of_all_files_holds_every_document(tokens: Path):
         first, size = arrays.sentence_starts[document], arrays.sentence_counts[document]
         assert (arrays.words[first : first + size] == store.sentence_starts(document)).all()
     assert not arrays.ids.flags.writeable
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells how a file is mapped")
+@pytest.mark.parametrize("larger", [False, True])
+def test_stores_that_are_larger_than_memory_are_read_without_what_lies_around(
+    tokens: Path, monkeypatch: pytest.MonkeyPatch, larger: bool
+):
+    stores = [TokenStore.open(tokens), TokenStore.open(tokens)]
+    total = 2 * stores[0].size_bytes - (1 if larger else 0)
+    monkeypatch.setattr(dataset_module, "memory", lambda: Memory(total=total, available=0))
+    addresses = [f"{file.ids.ctypes.data:x}-" for store in stores for file in store._files]
+
+    def told() -> list[bool]:
+        """Whether each file's memory has the flag for reads at random."""
+        flags, begin = {}, ""
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            begin = line.split("-")[0] + "-" if line[0] in "0123456789abcdef" else begin
+            if line.startswith("VmFlags:"):
+                flags[begin] = " rr" in line
+        return [flags[address] for address in addresses]
+
+    assert told() == [False] * len(addresses)
+    make(tokens, ingredients=[StoreShare(store) for store in stores])
+    assert told() == [larger] * len(addresses)
 
 
 @every_format

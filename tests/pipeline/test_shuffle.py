@@ -9,12 +9,18 @@ from pipeline.samples.epochs.shuffle import StoreOrder, sorted_by_draw
 from pipeline.samples.noise.noise import Noise
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 100, 128, 129, 5_000, 300_000])
-def test_numbers_come_in_the_order_of_a_stable_sort_of_their_draws(count: int):
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 100, 127, 128, 129, 5_000, 131_071, 131_072, 300_000])
+def test_numbers_come_in_the_order_of_a_stable_sort_of_their_draws(count: int, dtype: type[np.signedinteger]):
     for seed in range(3):
-        noise, numbers = Noise.of("test", seed), np.arange(count) * (seed + 1)
+        noise, numbers = Noise.of("test", seed), np.arange(count, dtype=dtype) * dtype(seed + 1)
         expected = numbers[np.argsort(noise.at(numbers).bits(), kind="stable")]
-        assert np.array_equal(sorted_by_draw(np.uint64(noise.state), numbers), expected)
+        found = sorted_by_draw(np.uint64(noise.state), numbers)
+        assert found.dtype == dtype
+        assert np.array_equal(found, expected)
+        memory = np.empty((2, count), dtype)
+        sorted_by_draw(np.uint64(noise.state), numbers, memory)
+        assert np.array_equal(memory[1], expected)
 
 
 def test_equal_draws_stay_as_they_stand():

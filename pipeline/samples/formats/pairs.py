@@ -240,7 +240,7 @@ def _token_of(text: TokenArrays, document: int, sentence: int) -> int:
 @compiled_loop
 def _whole(text: TokenArrays, chunks: Chunks) -> Segments:
     """Every chunk as one segment."""
-    starts, stops = np.empty_like(chunks.documents), np.empty_like(chunks.documents)
+    starts, stops = np.empty_like(chunks.first), np.empty_like(chunks.first)
     for i in range(len(starts)):
         starts[i] = _token_of(text, chunks.documents[i], chunks.first[i])
         stops[i] = _token_of(text, chunks.documents[i], chunks.first[i] + chunks.counts[i])

@@ -25,15 +25,15 @@ FIRST, SKIPPED, WIDTH = 0, 1, 2
 class StreamRows:
     """The rows of one epoch. A row of either table is in one cache line, because its columns are read together.
 
-    Nothing is counted from the beginning of the stream, so that 32 bits hold all numbers: a billion documents take 8 GB
-    in an epoch, and a billion rows 12.
+    Nothing is counted from the beginning of the stream, so that 32 bits hold all numbers but those of more than 2^31
+    documents: a billion documents take 8 GB in an epoch, and a billion rows 12.
     """
 
     documents: np.ndarray
-    """[documents, 2] integers, in the epoch's order: the document's number, and its positions in the stream."""
+    """[documents, 2] int32 or int64, in the epoch's order: the document's number, and its positions in the stream."""
     rows: np.ndarray
-    """[num_rows, 3] integers: the place among `documents` of the one that the row begins in, the positions of it that
-    precede the row, and the positions of the row."""
+    """[num_rows, 3] of the same type: the place among `documents` of the one that the row begins in, the positions of
+    it that precede the row, and the positions of the row."""
 
     def look_up(self, places: np.ndarray) -> Rows:
         """The rows with the given numbers."""
