@@ -49,7 +49,7 @@ class TokenFile:
         self.size_bytes = buffer.size
 
     def expect_random_reads(self) -> None:
-        """Have the system read from disk only what is asked for, and not what lies around it."""
+        """Have the system read single pages from disk, and not the pages around them."""
         _advise(self._base, self.size_bytes, mmap.MADV_RANDOM)
 
     def count(self, column: str, lengths: np.ndarray) -> None:
@@ -57,7 +57,6 @@ class TokenFile:
         place = 0
         for batch in self._batches:
             offsets = _offsets(batch.column(column))
-            _will_read(batch.column(column).offsets)
             np.subtract(offsets[1:], offsets[:-1], out=lengths[place : place + batch.num_rows])
             place += batch.num_rows
 
@@ -67,7 +66,6 @@ class TokenFile:
         for batch in self._batches:
             array, own = batch.column(column), slice(place, place + batch.num_rows)
             first = before + self._place(array.values, item_bytes)
-            _will_read(array.offsets)
             np.add(_offsets(array)[:-1], first, out=starts[own], dtype=np.int64)
             place += batch.num_rows
 
@@ -180,6 +178,8 @@ def categories(batches: list[Any], num_documents: int) -> tuple[np.ndarray, list
 
 
 def _offsets(lists: pa.ListArray) -> np.ndarray:
+    """Where the lists begin, and the end of the last, to be read as a whole."""
+    _will_read(lists.offsets)
     # `to_numpy` would import pandas, which takes longer than all that is done with them.
     return np.from_dlpack(lists.offsets)
 
