@@ -114,19 +114,19 @@ def find_words(text: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return find_words(points, folding.table, folding.offsets, folding.expansions)
 
 
-def split_joined(joined: str, offsets: np.ndarray, *, all_digits_alike: bool = False) -> Words:
+def split_joined(joined: str, offsets: np.ndarray, *, fold_digits: bool = False) -> Words:
     """Cut texts into words that lie end to end.
 
     Args:
         offsets: [texts + 1] int64: text `t` is `joined[offsets[t] : offsets[t + 1]]`.
-        all_digits_alike: fold every digit to 0.
+        fold_digits: fold every digit to 0.
     """
     from data_prep.word_kernel import count_folded, split_points
 
     points = code_points(joined)
     if "&" in joined:
         points = _without_entities(joined, points, offsets)
-    folding = _folding(all_digits_alike)
+    folding = _folding(fold_digits)
     # No character of ASCII is folded to several.
     most = 1 + (len(points) if joined.isascii() else count_folded(points, folding.table, folding.offsets))
     codes = np.empty(most, dtype=np.uint32)
@@ -187,7 +187,7 @@ class _Folding:
 
 
 @cache
-def _folding(all_digits_alike: bool) -> _Folding:
+def _folding(fold_digits: bool) -> _Folding:
     # Lone surrogates are no characters; U+FFFF keeps the numbering.
     every = "".join(chr(n) if not 0xD800 <= n < 0xE000 else "\uffff" for n in range(_LETTERS))
     # By kind: 1 joins others, 2 stands alone, 3 goes on with what stands alone, 4 makes a syllable with the one before.
@@ -201,7 +201,7 @@ def _folding(all_digits_alike: bool) -> _Folding:
     table = entries.copy()
     expansions: list[list[int]] = []
     for place in _MAY_FOLD:
-        folded = _fold(every[place], all_digits_alike)
+        folded = _fold(every[place], fold_digits)
         if folded == every[place]:
             continue
         own = [entry for each in folded if (entry := int(entries[ord(each)])) != _IGNORED_ENTRY]
@@ -216,7 +216,7 @@ def _folding(all_digits_alike: bool) -> _Folding:
     )
 
 
-def _fold(character: str, all_digits_alike: bool) -> str:
+def _fold(character: str, fold_digits: bool) -> str:
     """Its compatibility decomposition without case, with digits of all scripts as 0 to 9."""
     folded, before = character, ""
     while folded != before:
@@ -227,6 +227,6 @@ def _fold(character: str, all_digits_alike: bool) -> str:
         return character
     digits = (unicodedata.decimal(each, None) for each in folded)
     return "".join(
-        each if digit is None else "0" if all_digits_alike else str(digit)
+        each if digit is None else "0" if fold_digits else str(digit)
         for each, digit in zip(folded, digits, strict=True)
     )

@@ -24,6 +24,9 @@ class ParagraphDedup(BaseModel):
     """Keep the first of equal paragraphs of every document, or of the whole corpus."""
     min_length: int = Field(default=20, ge=1)
     """Paragraphs with fewer letters and digits than this are left alone: headings repeat by their nature."""
+    fold_digits: bool = False
+    """Read every digit as 0, as CCNet does: lines that differ in dates and counts are equal then, and so are
+    the rows of a table."""
     max_removed: float = Field(default=0.5, gt=0.0, le=1.0)
     """A document that loses more than this share of its characters is dropped as a whole."""
 
@@ -41,9 +44,13 @@ class NearDedup(BaseModel):
     are chosen by it."""
     ngram: int = Field(default=5, ge=1)
     """Words in an n-gram; a character is a word in scripts without spaces."""
-    verify: bool = False
+    fold_digits: bool = False
+    """Read every digit as 0 before n-grams are taken. Finds copies that differ in dates and counters, and takes tables,
+    reports and stubs that differ in nothing but numbers for copies of each other."""
+    verify: bool = True
     """Compare the n-grams of documents that share a band, and link those whose similarity is `threshold` or more. Costs
-    a second pass over the texts of these documents, and disk space of about the size of these texts."""
+    a second pass over the texts of these documents, and disk space of about the size of these texts. Without it, pairs
+    below `threshold` are linked too, and chains of them join documents that share a form only."""
     num_permutations: int = Field(default=256, ge=2)
     """Values of a signature that the bands may use; with more of them, fewer pairs below `threshold` are found."""
     bands: int | None = Field(default=None, ge=1)

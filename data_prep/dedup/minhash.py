@@ -39,7 +39,7 @@ def write_buckets(split: BucketsSplit, path: Path) -> ShardResult:
         for rows, texts in read_texts(own.documents, own.load()):
             documents = number_documents(own.shard, rows)
             for first, block in text_blocks(texts):
-                shingles = shingle(block, settings.ngram)
+                shingles = shingle(block, settings.ngram, fold_digits=settings.fold_digits)
                 keys = band_keys(sign(shingles, bands * rows_of_band, settings.seed), bands, rows_of_band)
                 # Texts without a word resemble nothing.
                 has_words = shingles.lengths > 0

@@ -1,7 +1,7 @@
 """Repeated paragraphs (Wenzek et al. 2020, section 3.1): found by hash, removed as spans of the text.
 
 A paragraph is a line. It is known by 64 bits of the hash of its letters and digits as `words.py` folds them, so neither
-case, accents, digits, punctuation nor spacing tell two of them apart.
+case, accents, punctuation nor spacing tell two of them apart, nor digits where they are folded.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class ParagraphsSplit:
     survivors: Survivors
     min_length: int
     """Letters and digits from which a paragraph counts."""
+    fold_digits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +111,20 @@ def _paragraphs(split: ParagraphsSplit) -> Iterator[Records]:
     for rows, texts in read_texts(own.documents, own.load()):
         documents = number_documents(own.shard, rows)
         for first, block in text_blocks(texts):
-            yield _hash_lines(block, documents[first : first + len(block)], split.min_length)
+            yield _hash_lines(block, documents[first : first + len(block)], split)
 
 
-def _hash_lines(texts: pa.StringArray, documents: np.ndarray, min_length: int) -> Records:
+def _hash_lines(texts: pa.StringArray, documents: np.ndarray, split: ParagraphsSplit) -> Records:
     joined, offsets = join_texts(texts)
     text_bytes = byte_offsets(texts)
     text_bytes = text_bytes - text_bytes[0]
     bounds = _line_bounds(np.frombuffer(joined.encode("utf-32-le"), dtype="<u4"), offsets)
     byte_bounds = _line_bounds(np.frombuffer(joined.encode(), dtype=np.uint8), text_bytes)
-    words = split_joined(joined, offsets, all_digits_alike=True)
+    words = split_joined(joined, offsets, fold_digits=split.fold_digits)
     places = words.places + np.repeat(offsets[:-1], words.counts)
     # Letters before each bound: a line break ends a word.
     before = words.starts[np.searchsorted(places, bounds)]
-    chosen = np.flatnonzero(np.diff(before) >= min_length)
+    chosen = np.flatnonzero(np.diff(before) >= split.min_length)
     data = memoryview((words.codes & ~FIRST).astype("<u4").tobytes())
     starts, ends = (4 * before[chosen]).tolist(), (4 * before[chosen + 1]).tolist()
     hashes = [xxhash.xxh3_64_intdigest(data[start:end]) for start, end in zip(starts, ends, strict=True)]

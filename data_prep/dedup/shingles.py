@@ -11,13 +11,16 @@ from data_prep.ragged import Ragged
 from data_prep.words import split_joined
 
 
-def shingle(texts: pa.StringArray, ngram: int) -> Ragged:
-    """The uint64 hashes of the n-grams of words of every text.
+def shingle(texts: pa.StringArray, ngram: int, *, fold_digits: bool = False) -> Ragged:
+    """Hash the n-grams of words of every text to uint64.
 
-    Words are as in `words.py`, with all digits alike. A text with fewer than `ngram` words has
-    one n-gram of all of them; one without words has none.
+    Words are as in `words.py`. A text with fewer than `ngram` words has one n-gram of all of them; one without words
+    has none.
+
+    Args:
+        fold_digits: read every digit as 0.
     """
-    words = hash_words(texts)
+    words = hash_words(texts, fold_digits=fold_digits)
     lengths = words.lengths
     total = len(words.values)
     # How many words each word has before and after it in its text.
@@ -35,11 +38,11 @@ def shingle(texts: pa.StringArray, ngram: int) -> Ragged:
     return Ragged(mix(sums[is_start]), offsets)
 
 
-def hash_words(texts: pa.StringArray) -> Ragged:
-    """The uint64 hashes of the words of every text, in order; numbers of as many digits are the same word."""
+def hash_words(texts: pa.StringArray, *, fold_digits: bool = False) -> Ragged:
+    """Hash the words of every text to uint64, in order."""
     from data_prep.word_kernel import hash_runs
 
-    words = split_joined(*join_texts(texts), all_digits_alike=True)
+    words = split_joined(*join_texts(texts), fold_digits=fold_digits)
     hashes = np.empty(words.num_words, dtype=np.uint64)
     hash_runs(words.codes, words.starts, hashes)
     return Ragged(mix(hashes), words.first_words)

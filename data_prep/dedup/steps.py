@@ -25,7 +25,7 @@ from data_prep.layout import WORK
 from data_prep.selection import selection_file, selection_files
 from data_prep.workspace import Workspace
 
-VERSION = 2
+VERSION = 3
 """Raised when the code changes what a step makes, so that older work is not taken for current."""
 ID_HASHES, ID_REPEATS = "id-hashes", "id-repeats"
 DOCUMENT_HASHES, DOCUMENT_REPEATS = "document-hashes", "document-repeats"
@@ -114,7 +114,8 @@ class Deduplication:
         def split(shard: int) -> minhash.BucketsSplit:
             return minhash.BucketsSplit(self.distinct(shard), method)
 
-        settings = {"ngram": method.ngram, "shape": list(method.shape), "seed": method.seed}
+        words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
+        settings = words | {"shape": list(method.shape), "seed": method.seed}
         buckets = self._make(self._by_shard(NEAR_BUCKETS, minhash.write_buckets, split, [before], settings))
         if method.verify:
             graph = self._verify(buckets, method)
@@ -139,30 +140,30 @@ class Deduplication:
             self._by_key(NEAR_PAIRS, candidates.pair_documents, buckets, minhash.KEYS, edges.COLUMNS)
         )
         directory, num_shards = self.directory(NEAR_PAIRS), self.job.num_shards
+        words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
 
         def shingled(shard: int) -> verification.ShinglesSplit:
-            return verification.ShinglesSplit(self.distinct(shard), directory, method.ngram)
+            return verification.ShinglesSplit(self.distinct(shard), directory, **words)
 
         def compared(shard: int) -> verification.PairsSplit:
             return verification.PairsSplit(
                 directory, self.directory(NEAR_SHINGLES), shard, num_shards, method.threshold
             )
 
-        settings = {"ngram": method.ngram}
         shingles = self._make(
-            self._by_shard(NEAR_SHINGLES, verification.write_shingles, shingled, [pairs], settings)
+            self._by_shard(NEAR_SHINGLES, verification.write_shingles, shingled, [pairs], words)
         )
         limits, inputs = {"threshold": method.threshold}, [pairs, shingles]
         return self._make(self._by_shard(NEAR_EDGES, verification.link_similar, compared, inputs, limits))
 
     def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> Manifest:
         def split(shard: int) -> paragraphs.ParagraphsSplit:
-            return paragraphs.ParagraphsSplit(self.unlike(shard), method.min_length)
+            return paragraphs.ParagraphsSplit(self.unlike(shard), **settings)
 
         def removal(shard: int) -> paragraphs.RemovalSplit:
             return paragraphs.RemovalSplit(self.unlike(shard), self.directory(PARAGRAPH_REPEATS), **limits)
 
-        settings = {"min_length": method.min_length}
+        settings = {"min_length": method.min_length, "fold_digits": method.fold_digits}
         limits = {"max_removed": method.max_removed, "min_characters": self.job.config.min_characters}
         if method.scope == "within":
             function = paragraphs.find_repeats_within

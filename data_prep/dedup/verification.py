@@ -39,6 +39,7 @@ class ShinglesSplit:
     pairs: Path
     """Directory of candidate pairs, each from both ends."""
     ngram: int
+    fold_digits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def write_shingles(split: ShinglesSplit, path: Path) -> ShardResult:
         for read, texts in read_texts(own.documents, Selection.whole(rows)):
             documents = number_documents(own.shard, read)
             for first, block in text_blocks(texts):
-                grams = shingle(block, split.ngram)
+                grams = shingle(block, split.ngram, fold_digits=split.fold_digits)
                 sets = [np.unique(grams[row]) for row in range(len(grams))]
                 offsets = np.concatenate(
                     [np.zeros(1, dtype=np.int64), np.cumsum([len(each) for each in sets])]

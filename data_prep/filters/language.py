@@ -18,7 +18,7 @@ from cluster.artefacts.errors import ConfigError
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
 from data_prep.filters.files import file_identity, require_file
-from data_prep.filters.language_scores import SERBIAN_IN_LATIN, load_py3langid
+from data_prep.filters.language_scores import SERBIAN_IN_LATIN, in_unknown_script, load_py3langid
 
 Classifier = Callable[[str], tuple[str, float]]
 """From a text to its likeliest allowed language, and that language's probability where only the likeliest other
@@ -70,7 +70,7 @@ class LanguageConfig(FilterConfig):
     kind: Literal["language"] = "language"
     allowed: tuple[str, ...] = Field(min_length=1)
     """ISO 639-1 codes (639-3 where there is none); of a fastText model, its labels without `__label__`."""
-    min_probability: float = Field(default=0.65, ge=0, le=1)
+    min_probability: float = Field(default=0.65, ge=0.5, le=1)
     """Documents whose language is less certain against the likeliest other language are dropped. FineWeb uses 0.65,
     CCNet 0.5, with fastText and against all others together."""
     fold_related: bool = True
@@ -163,11 +163,12 @@ def _load_py3langid(config: LanguageConfig) -> Classifier:
         considered.add(SERBIAN_IN_LATIN)
     asked = np.array([number for number, label in enumerate(labels) if label in language_of])
     rivals = np.array(
-        [n for n, label in enumerate(labels) if label in considered and label not in language_of]
+        [n for n, label in enumerate(labels) if label in considered and label not in language_of],
+        dtype=np.int64,
     )
 
     def classify(text: str) -> tuple[str, float]:
-        scores = score(text)
+        scores = None if in_unknown_script(text) else score(text)
         if scores is None:
             return "", 0.0
         best = asked[scores[asked].argmax()]
@@ -203,6 +204,6 @@ def _load_fasttext(config: LanguageConfig, path: Path) -> Classifier:
             ((label, p) for label, p in ranked if label in language_of), (config.allowed[0], 0.0)
         )
         rival = next((p for label, p in ranked if label not in language_of), 0.0)
-        return language_of[lang], best / (best + rival)
+        return (language_of[lang], best / (best + rival)) if best + rival else ("", 0.0)
 
     return classify

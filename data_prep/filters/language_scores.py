@@ -11,10 +11,44 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+import regex
 
 SERBIAN_IN_LATIN = "sr-Latn"
 """The name here of the model's second Serbian column."""
 _SERBIAN = "Сва људска бића рађају се слободна", "Sva ljudska bića rađaju se slobodna"
+
+SCRIPTS = (
+    *(
+        "Latin",
+        "Cyrillic",
+        "Greek",
+        "Armenian",
+        "Georgian",
+        "Hebrew",
+        "Arabic",
+        "Ethiopic",
+        "Devanagari",
+        "Bengali",
+    ),
+    *(
+        "Gurmukhi",
+        "Gujarati",
+        "Oriya",
+        "Tamil",
+        "Telugu",
+        "Kannada",
+        "Malayalam",
+        "Sinhala",
+        "Thai",
+        "Lao",
+        "Tibetan",
+    ),
+    *("Myanmar", "Khmer", "Hangul", "Hiragana", "Katakana", "Han"),
+)
+"""Scripts of the languages that the model knows."""
+_LETTER = regex.compile(r"\p{L}")
+_KNOWN = "".join(rf"\p{{{name}}}" for name in ("Common", "Inherited", *SCRIPTS))
+_FOREIGN = regex.compile(rf"[\p{{L}}--[{_KNOWN}]]", regex.V1)
 
 COUNTS = 1024
 """How often a feature may occur in a text for its factor to be looked up instead of computed."""
@@ -50,6 +84,16 @@ def load_py3langid() -> tuple[list[str], Scores]:
         return scores[:num_labels] / np.float32(np.sqrt(len(encoded)))
 
     return _with_scripts(list(model.nb_classes), score), score
+
+
+def in_unknown_script(text: str) -> bool:
+    """Return whether most letters of a text are of scripts that the model has never seen.
+
+    The model reads bytes, and would take Vai for Korean and Yi for Chinese.
+    """
+    if text.isascii() or not (foreign := _FOREIGN.findall(text)):
+        return False
+    return 2 * len(foreign) > len(_LETTER.findall(text))
 
 
 def _quantized(log_probabilities: np.ndarray, lanes: int) -> tuple[np.ndarray, np.float32]:

@@ -91,7 +91,7 @@ class Blocks:
     """[elements, 5] int32: hash of tag and classes, role, first block and the one behind the last, and the
     tag's bits."""
     left_out: int
-    """Bytes of text in elements that were left out for their names."""
+    """Characters of text in elements that were left out for their names."""
 
     def take(self, chosen: np.ndarray) -> list[Block]:
         """Blocks as objects.

@@ -134,7 +134,7 @@ def test_letters_digits_vowel_signs_and_the_limits_of_words_matter(first, second
 
 def test_digits_are_alike_where_that_is_asked_for():
     def words(text: str) -> str:
-        return spell(split_joined(text, np.array([0, len(text)]), all_digits_alike=True).codes)
+        return spell(split_joined(text, np.array([0, len(text)]), fold_digits=True).codes)
 
     assert words("in 1984, ٣ ½") == words("in 2084, 7 3⁄4") != words("in 20845, 7 3⁄4")
 

@@ -78,7 +78,7 @@ def check(directory, originals: Sequence[str], edits: Sequence[str]) -> None:
             for text in edited[first - len(originals) :]
         )
         similar = np.array([len(a & b) / len(a | b) for a, b in zip(sets, grams, strict=False)])
-        expected = meeting_probability(similar, *method.shape)
+        expected = np.where(similar < method.threshold, 0, meeting_probability(similar, *method.shape))
         sigma = np.sqrt((expected * (1 - expected)).sum())
         assert found >= expected.sum() - 4 * sigma - 0.5, (name, found, expected.sum(), similar.mean())
 

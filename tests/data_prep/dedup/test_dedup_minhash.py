@@ -139,12 +139,12 @@ def test_pairs_of_known_similarity_are_found_as_often_as_promised(similarity):
 
 
 def test_the_default_is_described_by_what_it_finds():
-    told = NearDedup().describe()
+    told = NearDedup(verify=False).describe()
     assert (told["bands"], told["rows"], told["verified"]) == (21, 9, False)
     assert told["found"]["0.8"] >= 0.95
     assert told["found"]["0.6"] < 0.2
     assert 0.3 < told["false_positives"] < 0.5
-    verified = NearDedup(verify=True).describe()
+    verified = NearDedup().describe()
     assert (verified["found"]["0.75"], verified["found"]["0.8"]) == (0.0, told["found"]["0.8"])
     assert verified["false_positives"] == 0.0
 

@@ -16,12 +16,11 @@ SHARDS = st.lists(st.lists(TEXTS, max_size=4), min_size=1, max_size=3)
 
 
 def normalise(line):
-    """The letters and digits of a line, in lower case, without accents, digits as 0."""
+    """The letters and digits of a line, in lower case, without accents."""
     kept = []
     for character in unicodedata.normalize("NFD", line).lower():
-        category = unicodedata.category(character)
-        if category[0] in "LN":
-            kept.append("0" if category == "Nd" else character)
+        if unicodedata.category(character)[0] in "LN":
+            kept.append(character)
     return "".join(kept)
 
 

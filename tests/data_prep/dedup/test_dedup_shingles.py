@@ -39,8 +39,7 @@ TEXTS = st.lists(WORDS, max_size=12).map(" ".join)
 def words_of(text):
     """Words in plain Python: folded, cut where something is neither letter nor digit, and around ideographs."""
     letters = [part for part in unicodedata.normalize("NFD", text) if unicodedata.category(part) != "Mn"]
-    folded = re.sub(r"\d", "0", "".join(letters).lower())
-    return re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff_]+", folded)
+    return re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff_]+", "".join(letters).lower())
 
 
 def ngrams_of(text, ngram):

@@ -31,15 +31,15 @@ from tests.data_prep.dedup.corpus import (
     write_documents,
 )
 
-NEAR = {"documents": False, "near": {"threshold": 0.6, "ngram": 2}}
+NEAR = {"documents": False, "near": {"threshold": 0.6, "ngram": 2, "verify": False}}
 VERIFIED = {
     "documents": False,
-    "near": {"threshold": 0.85, "ngram": 2, "bands": 38, "rows": 5, "verify": True},
+    "near": {"threshold": 0.85, "ngram": 2, "bands": 38, "rows": 5},
 }
 FULL = {
     "documents": True,
     "paragraphs": {"scope": "corpus", "min_length": 20},
-    "near": {"threshold": 0.6, "ngram": 2},
+    "near": {"threshold": 0.6, "ngram": 2, "verify": False},
 }
 
 

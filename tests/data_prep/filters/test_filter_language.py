@@ -53,6 +53,25 @@ def test_text_without_evidence_is_uncertain_when_nearly_everything_is_allowed(be
     assert most.reason(GERMAN) is None
 
 
+def test_every_label_may_be_allowed(bench):
+    every = bench("language", allowed=sorted({*load_py3langid()[0]} - {"sr-Latn"}))
+    assert every.reason(GERMAN) is None
+
+
+@pytest.mark.parametrize(
+    "first",
+    [0xA500, 0xA000, 0x13A0, 0x2D30, 0x10A00],
+    ids=["Vai", "Yi", "Cherokee", "Tifinagh", "Kharoshthi"],
+)
+def test_scripts_that_the_model_does_not_know_are_no_language(bench, first: int):
+    text = " ".join(
+        "".join(chr(first + (7 * word + 3 * letter) % 60) for letter in range(5)) for word in range(60)
+    )
+    every = bench("language", allowed=["ko", "zh", "en", "kab", "am"])
+    assert every.reason(text) == "uncertain_language"
+    assert every.outcome(f"{ENGLISH * 9} {text[:40]}").document.lang == "en"
+
+
 def test_lang_is_kept_where_wanted(bench):
     keep = bench("language", allowed=["en"], set_lang=False)
     assert keep.outcome(ENGLISH, lang="en-GB").document.lang == "en-GB"
