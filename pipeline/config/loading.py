@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ ConfigT = TypeVar("ConfigT")
 
 BASE_KEY = "base"
 """Names YAML files which are merged first: relative to the file that names them, or `configs/...` that cloze ships."""
+_INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
 class Config(BaseModel):
@@ -44,15 +46,19 @@ def load_config(kind: type[ConfigT], path: Path, overrides: Sequence[str] = ()) 
 
 def load_plain(kind: Any, path: Path, overrides: Sequence[str] = ()) -> Any:
     """Like `load_config`, without validation: the merged settings as plain data, `${...}` resolved."""
-    return with_overrides(kind, _load_merged(kind, path, ()), overrides, str(path))
+    given = OmegaConf.to_container(parse_overrides(overrides), resolve=False)
+    return _resolved(_merge(members_in(kind), _load_merged(kind, path, ()), given), str(path))
 
 
 def with_overrides(kind: Any, plain: Mapping[str, Any], overrides: Sequence[str], where: str) -> Any:
-    """Plain settings of a `kind` with `a.b=c` overrides merged into them and `${...}` resolved."""
-    given = OmegaConf.to_container(parse_overrides(overrides), resolve=False)
+    """Plain settings of a `kind` with `a.b=c` overrides merged into them. The settings are data, such as those that a
+    run stored: `${...}` is resolved in the overrides, and nowhere else."""
+    return _merge(members_in(kind), plain, _resolved(parse_overrides(overrides), where))
+
+
+def _resolved(settings: Any, where: str) -> Any:
     try:
-        merged = OmegaConf.create(_merge(members_in(kind), plain, given))
-        return OmegaConf.to_container(merged, resolve=True)
+        return OmegaConf.to_container(OmegaConf.create(settings), resolve=True)
     except OmegaConfBaseException as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{where}: {reason}", next_step=_interpolation_remedy(reason)) from None
@@ -115,8 +121,16 @@ def to_plain(config: BaseModel) -> dict[str, Any]:
 
 
 def to_yaml(config: BaseModel) -> str:
-    """The resolved configuration as YAML that `load_config` reads back."""
-    return OmegaConf.to_yaml(OmegaConf.create(to_plain(config)))
+    """The resolved configuration as YAML that `load_config` reads back: what looks like `${...}` in it is escaped."""
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(to_plain(config))))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _escaped(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_escaped(inner) for inner in value]
+    return _INTERPOLATION.sub(r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -49,7 +49,7 @@ from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundErro
 from cluster.artefacts.lease import LOCK_NAME, exclusive
 from cluster.artefacts.manifest import created_by, seal, unseal, write_durably
 from cluster.artefacts.storage import contents_of, storage_errors
-from pipeline.config.loading import Config, load_config, to_yaml
+from pipeline.config.loading import Config, to_plain, validate, with_overrides
 from pipeline.config.problems import nearest
 from pipeline.runs.events import Event
 
@@ -159,7 +159,11 @@ class RunDirectory:
         path = inside(self.path, name)
         _require_sealed(path, self.typed)
         with contents_of(path):
-            return dict(yaml.load(path.read_bytes(), _Loader))
+            data = path.read_bytes()
+            # Aliases of aliases make gigabytes of a kilobyte; cloze writes none.
+            if b"&" in data and any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(data, _Loader)):
+                raise ValueError("it has aliases")
+            return dict(yaml.load(data, _Loader))
 
     def config(self, overrides: Sequence[str] = (), name: str = CONFIG_FILE) -> PretrainConfig:
         """A stored configuration, with overrides for a resumption.
@@ -173,9 +177,10 @@ class RunDirectory:
         """
         from pipeline.runs.config import PretrainConfig
 
-        path = inside(self.path, name)
-        _require_sealed(path, self.typed)
-        return load_config(PretrainConfig, path, overrides)
+        where = str(self.path / name)
+        return validate(
+            PretrainConfig, with_overrides(PretrainConfig, self.settings(name), overrides, where), where
+        )
 
     def create(self, info: RunInfo, config: Config) -> None:
         """Write a new run's files; `run.json` last, because a run exists when that does.
@@ -186,7 +191,7 @@ class RunDirectory:
         contents = orjson.dumps(seal(info.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
         with storage_errors(self.path):
             self.checkpoints.mkdir(parents=True)
-            write_durably(self.config_file, _sealed(to_yaml(config)))
+            write_durably(self.config_file, _sealed(to_plain(config)))
             write_durably(self.info_file, contents)
 
     def reconfigure(self, config: Config) -> None:
@@ -195,7 +200,7 @@ class RunDirectory:
         Raises:
             StorageError: the file system refuses.
         """
-        current, contents = self.config_file, _sealed(to_yaml(config))
+        current, contents = self.config_file, _sealed(to_plain(config))
         if current.read_bytes() == contents:
             return
         before = f"{CONFIG_FILE}.{len(list(self.path.glob(f'{CONFIG_FILE}.*'))) + 1}"
@@ -268,8 +273,9 @@ class RunDirectory:
         return storage_errors(self.path, again=f"`cloze resume {self.typed}`")
 
 
-def _sealed(text: str) -> bytes:
-    """A YAML file's contents with their hash as the last line."""
+def _sealed(settings: dict[str, Any]) -> bytes:
+    """Settings as a YAML file's contents, with their hash as the last line."""
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     return f"{text}{_SEAL}{xxhash.xxh3_128_hexdigest(text.encode())}\n".encode()
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError
 from data_prep.config import PreparationConfig
-from pipeline.config.loading import load_config
+from pipeline.config.loading import load_config, to_yaml
 from pipeline.runs.config import PretrainConfig
+from pipeline.runs.directory import RunDirectory, RunInfo
 
 RUN = """
 name: run
@@ -98,3 +99,26 @@ def test_below_a_kind_that_is_like_none_the_keys_that_no_kind_knows_are_named(tm
             PreparationConfig, tmp_path / "data.yaml", ["tokenizer={kind: xyz, vocab_sise: 9, alpha: 1}"]
         )
     assert [problem.key for problem in caught.value.problems] == ["tokenizer.kind", "tokenizer.vocab_sise"]
+
+
+def test_settings_that_a_run_stored_are_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SECRET", "s3cret")
+    stored = RunDirectory(tmp_path)
+    stored.config_file.write_text(RUN.replace("path: a,", "path: 'http://h/${oc.env:SECRET}',"))
+    assert stored.config(["steps=${oc.decode:'12'}"]).data.stores[0].path == "http://h/${oc.env:SECRET}"
+    stored.config_file.write_text(f"base: {tmp_path / 'other.yaml'}\n{RUN}")
+    (tmp_path / "other.yaml").write_text("seed: 7\n")
+    with pytest.raises(ConfigError):
+        stored.config()
+    stored.config_file.write_text(f"{RUN}seed: &one 1\nother: *one\n")
+    with pytest.raises(CorruptArtefactError):
+        stored.config()
+
+
+@pytest.mark.parametrize("name", ["${oc.env:HOME}", r"\${a}", r"\\${b", "1e-4"])
+def test_resolved_settings_are_written_and_read_as_they_are(tmp_path: Path, name: str):
+    config = run(tmp_path).model_copy(update={"experiment": name})
+    RunDirectory(tmp_path / "run").create(RunInfo(name="run", run_id="1", tracking_uri=""), config)
+    assert RunDirectory(tmp_path / "run").config() == config
+    (tmp_path / "again.yaml").write_text(to_yaml(config))
+    assert load_config(PretrainConfig, tmp_path / "again.yaml") == config
