@@ -35,10 +35,12 @@ _LONGEST_BEGINNING = 32
 _WHOLE_FILE = frozenset({"bzip2", "xz"})
 """Formats in which an archive is compressed as a whole."""
 _PADDING = b"\r\n\0"
-_VERSION = rb"WARC/\d{1,3}\.\d{1,3}[ \t]{0,8}\r\n"
+_VERSION = rb"WARC/\d{1,3}\.\d{1,3}[ \t]{0,8}\r?\n"
 _BEGINNING = re.compile(_VERSION)
 _LINE_OF_BEGINNING = re.compile(rb"\n(?=" + _VERSION + rb")")
-_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
+_CONTENT_LENGTH = re.compile(rb"\ncontent-length[ \t]*:[ \t]*(\d{1,18})[ \t]*\r?\n", re.IGNORECASE)
+_EMPTY_LINE = re.compile(rb"\n\r?\n")
+_RECORD_END = b"\r\n\r\n"
 _NO_HEADER = "a record without a whole header"
 _TRUNCATED = "cut short by the end of the file"
 
@@ -179,7 +181,9 @@ class _Plain:
         rest = window.get(behind, _LONGEST_BEGINNING)
         # The end of the file may have come within the first line of the next record, or before it.
         is_torn = len(rest) < _LONGEST_BEGINNING and b"WARC/".startswith(rest[:5])
-        if not is_torn and not _BEGINNING.match(rest):
+        # A record that ends as it should is whole, whatever became of the one behind it.
+        is_ended = is_torn or _BEGINNING.match(rest) or window.get(end, 4) == _RECORD_END
+        if not is_ended:
             return _damaged(position, "Content-Length does not lead to the next record")
         return _Unit((_record(data, sizes[0], position, None),), end)
 
@@ -250,20 +254,22 @@ def _cut(data: bytes, stream_start: int) -> Iterator[RawRecord | Flaw]:
             return
         end = position + sum(sizes)
         rest = data[end:].lstrip(_PADDING)
-        if rest and not _BEGINNING.match(rest):
+        is_followed = not rest or _BEGINNING.match(rest)
+        if is_followed or data.startswith(_RECORD_END, end):
+            yield _record(data[position:end], sizes[0], position, stream_start)
+        if not is_followed:
             yield Flaw(
                 stream_start, f"bytes that belong to no record from byte {end} of the compressed stream on"
             )
             return
-        yield _record(data[position:end], sizes[0], position, stream_start)
         position = len(data) - len(rest)
 
 
 def _sizes(head: bytes) -> tuple[int, int] | None:
     """Bytes of a record's header, with the empty line, and of its content as the header says."""
-    end = head.find(b"\r\n\r\n", 0, HEADER_BYTES)
-    length = _CONTENT_LENGTH.search(head, 0, end + 2) if end >= 0 else None
-    return None if length is None else (end + 4, int(length.group(1)))
+    end = _EMPTY_LINE.search(head, 0, HEADER_BYTES)
+    length = _CONTENT_LENGTH.search(head, 0, end.start() + 1) if end else None
+    return None if end is None or length is None else (end.end(), int(length.group(1)))
 
 
 def _record(data: bytes, header_bytes: int, start: int, stream_start: int | None) -> RawRecord:

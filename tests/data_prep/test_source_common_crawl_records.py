@@ -202,6 +202,28 @@ def test_a_wrong_content_length_costs_one_record(tmp_path):
             assert len(rejects(results)) == 1
 
 
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_a_record_whose_lines_end_with_line_feeds_is_read_between_others(tmp_path, ending):
+    pages = [record(http(page(n)), n) for n in (1, 2, 3)]
+    header, content = pages[1].split(b"\r\n\r\n", 1)
+    header, content = header.replace(b"\r\n", b"\n"), content.removesuffix(b"\r\n\r\n")
+    pages[1] = header + b"\n\n" + content + b"\n\n"
+    results = read(write(tmp_path / f"a.{ending}", [warcinfo(), *pages]))
+    assert [document.title for document in documents(results)] == ["Page 1", "Page 2", "Page 3"]
+    assert not rejects(results)
+
+
+@pytest.mark.parametrize("ending", ["warc", "warc.gz"])
+def test_a_record_without_a_beginning_does_not_cost_the_one_before_it(tmp_path, ending):
+    pages = [record(http(page(n)), n) for n in (1, 2, 3)]
+    pages[1] = b"W?RC" + pages[1][4:]
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(COMPRESS[ending](b"".join([warcinfo(), *pages])))
+    results = read(path)
+    assert [document.title for document in documents(results)] == ["Page 1", "Page 3"]
+    assert len(rejects(results)) == 1
+
+
 def test_rubbish_between_records_is_one_reject(tmp_path):
     path = write(tmp_path / "a.warc.gz", [warcinfo(), record(http(page(1)))])
     offset = path.stat().st_size
