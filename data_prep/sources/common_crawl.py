@@ -20,10 +20,10 @@ from data_prep.sources.base import (
     even_parts,
     expand_patterns,
 )
-from data_prep.sources.html_text import Page, PageError, decode_html, read_page
+from data_prep.sources.html_text import Page, PageError, decode_declared, decode_html, read_page
 from data_prep.sources.text import clean_text
 from data_prep.sources.warc_records import RawRecord, is_record_by_record, read_records
-from data_prep.sources.web_response import BodyError, Response, parse_headers, parse_response
+from data_prep.sources.web_response import BodyError, Response, charset_of, parse_headers, parse_response
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _OTHER_TYPES = frozenset({"warcinfo", "request", "metadata", "revisit", "continuation"})
@@ -137,8 +137,9 @@ def _read_found(config: CommonCrawlConfig, found: _Found, record: RawRecord) -> 
     if found.response is None:
         if len(record.content) > config.max_page_bytes:
             raise BodyError(f"a text longer than the limit of {config.max_page_bytes} bytes")
-        return Page("", clean_text(record.content.decode("utf-8")))
-    html = decode_html(found.response.body(config.max_page_bytes), found.response.charset)
+        text = decode_declared(record.content, charset) if (charset := charset_of(found.headers)) else None
+        return Page("", clean_text(record.content.decode("utf-8") if text is None else text))
+    html = decode_html(found.response.body(config.max_page_bytes), found.response.charset, config.lang)
     return read_page(html, main_content=config.extraction == "main", max_depth=config.max_page_depth)
 
 

@@ -42,6 +42,7 @@ _HZ = re.compile(rb"~\{(?:[!-w][!-~])+~\}")
 _HZ_LEAST = 16
 """Bytes of them that are no accident."""
 _KOREAN_DESIGNATION = b"\x1b$)C"
+_ASCII = bytes(range(128))
 _SAMPLE_BYTES = 1 << 16
 _DETECTED_BYTES = 1 << 16
 _WHOLE_SHARE = 0.99
@@ -116,6 +117,24 @@ def _decode(data: bytes, encoding: str, lang: str) -> str:
     return _in_seven_bits(data) if data.isascii() else _mixed(data, lang)
 
 
+def decode_undeclared(data: bytes, lang: str) -> str:
+    """A page, mostly markup and no UTF-8, by the encodings of a language; bytes that are wrong in the likeliest become U+FFFD.
+
+    Raises:
+        DecodingError: in no encoding of the language it is probable.
+    """
+    if lang in _MULTI_BYTE:
+        return data.decode(_multi_byte_encoding(data, lang, _first_wide(data)), "replace")
+    reading = best_reading(data, lang)
+    if reading is None:
+        raise DecodingError(_first_wide(data), advice(data, lang))
+    return data.decode(reading.encoding, "replace")
+
+
+def _first_wide(data: bytes) -> int:
+    return len(data) - len(data.lstrip(_ASCII))
+
+
 def _in_seven_bits(data: bytes) -> str:
     """ASCII, or an encoding of East Asian text that looks like it.
 
@@ -171,7 +190,7 @@ def _mixed(data: bytes, lang: str) -> str:
     if lang in _MULTI_BYTE:
         is_other = num_invalid > max(num_wide, 0.01 * len(data))
         if is_other:
-            return _in_multi_byte(data, lang, first)
+            return _strict(data, _multi_byte_encoding(data, lang, first))
     elif num_invalid > num_wide:
         reading = best_reading(data, lang)
         if reading is None:
@@ -182,9 +201,11 @@ def _mixed(data: bytes, lang: str) -> str:
     return data.decode("utf-8", _errors_read_by(code_page))
 
 
-def _in_multi_byte(data: bytes, lang: str, first: int) -> str:
-    """Chinese, Japanese or Korean text in the encoding that makes it likeliest."""
-    sample, wanted = data[:_DETECTED_BYTES], _FREQUENT[lang]
+def _multi_byte_encoding(data: bytes, lang: str, first: int) -> str:
+    """The encoding that makes Chinese, Japanese or Korean text likeliest, by what follows its first byte that is no
+    UTF-8."""
+    start = first & ~1  # UTF-16 goes by pairs
+    sample, wanted = data[start : start + _DETECTED_BYTES], _FREQUENT[lang]
     shares = {}
     for encoding in (*_MULTI_BYTE[lang], *_WITHOUT_MARK):
         text = sample.decode(encoding, "replace")
@@ -193,7 +214,7 @@ def _in_multi_byte(data: bytes, lang: str, first: int) -> str:
     likeliest = max(shares, key=shares.__getitem__)
     if shares[likeliest] < _LEAST_FREQUENT[lang]:
         raise DecodingError(first, advice(data, lang))
-    return _strict(data, likeliest)
+    return likeliest
 
 
 def _errors_read_by(code_page: str) -> str:

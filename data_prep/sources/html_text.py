@@ -12,6 +12,7 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 from resiliparse.parse.html import HTMLTree
 
+from data_prep.sources.encodings import DecodingError, decode_undeclared
 from data_prep.sources.main_content import main_content as main_content_of
 from data_prep.sources.page_blocks import MAX_DEPTH, TooDeepError, read_blocks
 from data_prep.sources.page_scan_kernel import has_many_attributes
@@ -28,8 +29,9 @@ _MANY_ATTRIBUTES = 2000
 """The parsers compare each attribute of an element with all before it, so thousands of them take minutes."""
 _SAMPLE_CHARACTERS = 1 << 14
 _NO_TEXT = bytes([*range(9), *range(14, 27), *range(28, 32)])
-"""Control characters, which besides U+FFFD (bytes that no encoding explains) are no text."""
+"""Control characters, which are no text."""
 _MAX_NO_TEXT_SHARE = 0.05
+"""Most of them in text; also most characters that could not be decoded."""
 _SHORT_PAGE = 1 << 17
 """Characters; what fits into so few is parsed in a second at worst."""
 _SOFT_HYPHEN = "\u00ad"
@@ -39,7 +41,7 @@ _MAX_GROWTH = 4
 
 
 class PageError(ValueError):
-    """A page that is made to exhaust its reader."""
+    """A page in an unknown encoding, or one that is made to exhaust its reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,12 @@ class Page:
     text: str
 
 
-def decode_html(data: bytes, http_charset: str | None) -> str:
+def decode_html(data: bytes, http_charset: str | None, lang: str = "en") -> str:
     """The characters of a page in whatever encoding.
 
     A byte order mark decides; then bytes that are valid UTF-8, whatever is declared; then the HTTP header, then the
-    page's `<meta>`, each unless too many bytes contradict; then a guess. What cannot be decoded becomes U+FFFD.
+    page's `<meta>`, each unless too many bytes contradict; then a guess by the bytes; then what `lang` is written in.
+    What cannot be decoded becomes U+FFFD.
     """
     for mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
@@ -64,19 +67,32 @@ def decode_html(data: bytes, http_charset: str | None) -> str:
             return data.decode("utf-8")
     declared = [http_charset, detect_encoding(data, from_html_meta=True)]
     for name in filter(None, declared):
-        text = _decode(data, name)
-        if text is not None and text.count("\ufffd") <= max(1, _MAX_WRONG_SHARE * len(text)):
+        if (text := decode_declared(data, name)) is not None:
             return text
-    guessed = _decode(data, detect_encoding(data) or "utf-8")
-    return data.decode("utf-8", "replace") if guessed is None else guessed
+    guess = detect_encoding(data)
+    if guess and guess != "utf-8" and (text := decode_declared(data, guess)) is not None:
+        return text
+    text = data.decode("utf-8", "replace")
+    if _has_few_wrong(text):
+        return text
+    for each in dict.fromkeys((lang, "ko")):  # the guess knows no Korean encoding
+        with contextlib.suppress(DecodingError):
+            return decode_undeclared(data, each)
+    return text
 
 
-def _decode(data: bytes, name: str) -> str | None:
+def decode_declared(data: bytes, name: str) -> str | None:
+    """Text in an encoding as the web names them; None if it is unknown or too many bytes contradict."""
     encoding = map_encoding_to_html5(name, fallback_utf8=False)
     try:
-        return data.decode(encoding, "replace") if encoding else None
+        text = data.decode(encoding, "replace") if encoding else None
     except LookupError:
         return None
+    return text if text is not None and _has_few_wrong(text) else None
+
+
+def _has_few_wrong(text: str) -> bool:
+    return text.count("\ufffd") <= max(1, _MAX_WRONG_SHARE * len(text))
 
 
 def read_page(
@@ -91,20 +107,26 @@ def read_page(
         prepare: takes out of the page what its kind of pages has around its text, in place of the choice of an article.
 
     Raises:
-        PageError: the page is deeper, or has an element with thousands of attributes.
+        PageError: the page is deeper, has an element with thousands of attributes, or its text is not decoded.
     """
     sample = html[:_SAMPLE_CHARACTERS]
     data = sample.encode("utf-8", "replace")
-    no_text = len(data) - len(data.translate(None, _NO_TEXT)) + sample.count("\ufffd")
-    if no_text > _MAX_NO_TEXT_SHARE * len(sample):
+    if len(data) - len(data.translate(None, _NO_TEXT)) > _MAX_NO_TEXT_SHARE * len(sample):
         return Page("", "")  # a picture, an archive or the like that is called a page
+    _require_decoded(sample)
     if len(html) > _SHORT_PAGE and has_many_attributes(
         np.frombuffer(html.encode("utf-8", "replace"), dtype=np.uint8), _MANY_ATTRIBUTES
     ):
         raise PageError("the page has an element with thousands of attributes")
-    if main_content and prepare is None and (page := _read_article(html, max_depth)) is not None:
-        return page
-    return _read_text(html, main_content, max_depth, prepare)
+    page = _read_article(html, max_depth) if main_content and prepare is None else None
+    page = page or _read_text(html, main_content, max_depth, prepare)
+    _require_decoded(page.text)
+    return page
+
+
+def _require_decoded(text: str) -> None:
+    if text.count("\ufffd") > _MAX_NO_TEXT_SHARE * len(text):
+        raise PageError("the page is in an unknown encoding: neither declared, nor one of `lang`")
 
 
 def _read_article(html: str, max_depth: int) -> Page | None:

@@ -104,7 +104,7 @@ def parse_response(record: HeaderMap, content: bytes) -> Response:
     identified = record.get("WARC-Identified-Payload-Type") or ""
     if not content.startswith(b"HTTP/"):
         declared = record.get("Content-Type") or ""
-        return Response(200, _media_type(identified or declared, content), _charset(declared), (), content)
+        return Response(200, _media_type(identified or declared, content), charset_of(record), (), content)
     end = _EMPTY_LINE.search(content, 0, HEADER_BYTES)
     headers = parse_headers(content[: end.start()] if end else content[:HEADER_BYTES])
     payload = content[end.end() :] if end else b""
@@ -112,7 +112,7 @@ def parse_response(record: HeaderMap, content: bytes) -> Response:
     codings = [*headers.get_multiple("Content-Encoding"), *headers.get_multiple("Transfer-Encoding")]
     names = tuple(name.strip().lower() for names in codings for name in names.split(","))
     media_type = _media_type(identified or declared, payload)
-    return Response(headers.status_code or 0, media_type, _charset(declared), names, payload)
+    return Response(headers.status_code or 0, media_type, charset_of(headers), names, payload)
 
 
 def _media_type(header: str, payload: bytes) -> str:
@@ -121,8 +121,9 @@ def _media_type(header: str, payload: bytes) -> str:
     return named or ("text/html" if _LOOKS_LIKE_HTML.match(payload) else "")
 
 
-def _charset(content_type: str) -> str | None:
-    found = _CHARSET.search(content_type)
+def charset_of(headers: HeaderMap) -> str | None:
+    """The charset that a header declares."""
+    found = _CHARSET.search(headers.get("Content-Type") or "")
     return found.group(1) if found else None
 
 

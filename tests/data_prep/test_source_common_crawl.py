@@ -89,6 +89,12 @@ def test_a_wet_record_is_taken_as_it_is(tmp_path):
     assert (document.doc_id, document.title, document.lang) == ("cc:urn:uuid:00000005", "", "fr")
 
 
+def test_a_wet_record_is_read_by_the_charset_that_it_declares(tmp_path):
+    declared = "text/plain; charset=iso-8859-1"
+    wet = record("Une première ligne.".encode("latin-1"), kind="conversion", Content_Type=declared)
+    assert [document.text for document in documents(read_one(tmp_path, wet))] == ["Une première ligne."]
+
+
 def test_records_that_are_no_pages_are_counted_by_their_reason(tmp_path):
     records = [
         record(b"GET / HTTP/1.1\r\n\r\n", kind="request"),
@@ -224,6 +230,7 @@ def test_what_the_crawler_identified_counts_more_than_what_the_server_declared(t
 
 RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. " * 5
 JAPANESE = "いろはにほへと ちりぬるを わかよたれそ つねならむ。" * 5
+KOREAN = "대한민국의 수도는 서울이다. 오늘 아침 날씨가 매우 맑고 바람이 조금 불었다. " * 5
 GERMAN = "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. " * 5
 
 
@@ -243,12 +250,20 @@ GERMAN = "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. "
         (GERMAN, "cp1252", "iso-8859-1", ""),
         (GERMAN, "latin-1", "utf-8", ""),
         (GERMAN, "latin-1", "no-such-charset", ""),
+        (KOREAN, "euc-kr", None, ""),
+        (KOREAN, "euc-kr", "utf-8", ""),
     ],
 )
 def test_charsets_are_told_by_header_meta_and_bytes(text, encoding, http_charset, meta):
     tag = f'<meta charset="{meta}">' if meta else ""
     html = f"<html><head>{tag}</head><body><p>{text}</p></body></html>"
     assert text.strip() in decode_html(html.encode(encoding), http_charset)
+
+
+def test_a_page_in_no_known_encoding_is_a_reject_and_not_a_page_without_text(tmp_path):
+    body = b"<p>An English paragraph.</p><p>" + bytes([0xFF, 0xFE, 0xF8, 0x81, 0x20]) * 200
+    results = read_one(tmp_path, record(http(body, content_type="text/html")))
+    assert (reasons(results), len(rejects(results))) == (["warcinfo"], 1)
 
 
 def test_one_wrong_byte_does_not_change_the_encoding_of_a_page():
