@@ -118,7 +118,7 @@ def _decode(data: bytes, encoding: str, lang: str) -> str:
 
 
 def decode_undeclared(data: bytes, lang: str) -> str:
-    """A page, mostly markup and no UTF-8, by the encodings of a language; bytes that are wrong in the likeliest become U+FFFD.
+    """A page, mostly markup and no UTF-8, by the likeliest encoding of a language; wrong bytes become U+FFFD.
 
     Raises:
         DecodingError: in no encoding of the language it is probable.

@@ -62,7 +62,7 @@ def list_files(config: HfDatasetsConfig) -> list[SourceFile]:
 
     Raises:
         MissingInputError: there is no such data set, configuration or split, or the hub does not answer.
-        ConfigError: its files are of a format that is not read here.
+        ConfigError: its files are of a format that is not read here, or lack a column that a setting names.
     """
     path = os.path.expanduser(config.path)
     if os.path.isfile(path):
@@ -77,6 +77,8 @@ def list_files(config: HfDatasetsConfig) -> list[SourceFile]:
                 f"{config.path} holds {file.name}, which is of a format that this source does not read.",
                 next_step=f"convert it to Parquet; it reads {', '.join(sorted({*_JSON_LINES, *_PARQUET, *_LOADERS}))}",
             )
+    if any(_format(file) in _PARQUET for file in files):
+        parquet.require_columns(config, [file for file in files if _format(file) in _PARQUET])
     return sorted(files, key=lambda file: file.name)
 
 
@@ -171,10 +173,12 @@ def _read_with_datasets(
         )
         for table in rows.with_format("arrow").iter(batch_size=parquet.BATCH_ROWS):
             there = table.column_names
-            wanted = parquet.wanted_columns(config, table.schema)
-            columns = [name if name in there else name.partition(".")[0] for name in wanted]
+            present = parquet.present_columns(config, file, table.schema)
+            columns = [name if name in there else name.partition(".")[0] for name in present]
             selected = table.select(list(dict.fromkeys(columns)))
             yield from parquet.documents_of(config, file, selected.to_batches(), row, 0, size_bytes)
             row += table.num_rows
+    except ConfigError:
+        raise
     except damage as error:
         yield Reject(file.name, 0, f"cannot be read behind row {row}: {str(error).splitlines()[0][:200]}")

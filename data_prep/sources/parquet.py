@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceFile, list_paths
@@ -19,6 +21,8 @@ from data_prep.sources.streams import open_file
 BATCH_ROWS = 512
 """Rows held as Python objects at a time."""
 _BUFFER_BYTES = 1 << 20
+_LOOKED_AT_FILES = 64
+"""Most files whose columns are looked at before a preparation starts."""
 DAMAGE = (pa.ArrowException, OSError, ValueError, EOFError)
 """Errors of pyarrow on files that are damaged, or of a format it does not know."""
 
@@ -31,7 +35,36 @@ class ParquetConfig(RecordsConfig):
     """Parquet files: local glob patterns or fsspec URIs."""
 
 
-list_files = list_paths
+def list_files(config: ParquetConfig) -> Sequence[SourceFile]:
+    """All files, sorted by name.
+
+    Raises:
+        MissingInputError: a pattern matches nothing.
+        ConfigError: a setting names a column that no file has.
+    """
+    return require_columns(config, list_paths(config))
+
+
+def require_columns(config: RecordsConfig, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+    """The files, if every column that the settings name is in one of them, as far as their footers are looked at.
+
+    Raises:
+        ConfigError: a column is in none.
+    """
+    wanted, there = _named_columns(config), set[str]()
+    for file in itertools.islice(files, _LOOKED_AT_FILES):
+        with open_file(file.path) as stored:
+            try:
+                schema = _open(stored).schema_arrow
+            except DAMAGE:
+                continue
+        there.update(schema.names)
+        wanted = [field for field in wanted if _column_of(schema, field) is None]
+        if not wanted:
+            return files
+    if there and len(files) <= _LOOKED_AT_FILES:
+        raise _no_column(f"The files of the source {config.name} have", wanted[0], sorted(there))
+    return files
 
 
 def split(config: RecordsConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
@@ -53,15 +86,19 @@ def read(config: RecordsConfig, part: FilePart) -> Iterator[Document | Reject | 
 
     A damaged row group is one reject, at its first byte, after the rows that could be read of it; so is a damaged
     file. Rows are counted from the file's first, from 0. `byte_start` and `byte_end` of a document are its row group's.
+
+    Raises:
+        ConfigError: the file has no column `text_field`.
     """
     name = part.file.name
     with open_file(part.file.path) as stored:
         try:
             file = _open(stored)
-            columns = _columns(config, file)
+            schema = file.schema_arrow
         except DAMAGE as error:
             yield Reject(name, part.start, f"not a readable Parquet file: {_first_line(error)}")
             return
+        columns = present_columns(config, part.file, schema)
         first_row = 0
         for number, group in enumerate(_row_groups(file)):
             start, end = _bounds(group)
@@ -102,37 +139,46 @@ def documents_of(
             row += 1
 
 
-def wanted_columns(config: RecordsConfig, schema: pa.Schema) -> list[str]:
-    """The fields to read of those that a table has.
+def present_columns(config: RecordsConfig, file: SourceFile, schema: pa.Schema) -> list[str]:
+    """The columns to read of those that a table has; only the text has to be there.
 
     Raises:
-        ValueError: a field that the settings name is not among them.
+        ConfigError: it is not.
     """
+    found = [_column_of(schema, field) for field in _named_columns(config)]
+    if found[0] is None:
+        raise _no_column(f"{file.path} has", config.text_field, schema.names)
+    return [column for column in dict.fromkeys(found) if column is not None]
+
+
+def _named_columns(config: RecordsConfig) -> list[str]:
     named = (config.text_field, config.id_field, config.title_field, config.lang_field)
-    fields = [field for field in dict.fromkeys(named) if field]
-    for field in fields:
-        if not _has(schema, field):
-            raise ValueError(f"no column {field!r}; there are {', '.join(schema.names[:20])}")
-    return fields
+    return [field for field in dict.fromkeys(named) if field]
 
 
-def _has(fields: pa.Schema | pa.StructType, name: str) -> bool:
-    """Whether there is a column of this name, or a field in a column of records."""
+def _no_column(subject: str, field: str, there: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"{subject} no column {field!r}; there are {', '.join(there[:20])}.",
+        next_step="correct the fields that the source names, such as `text_field`, or let it name other files",
+    )
+
+
+def _column_of(fields: pa.Schema | pa.StructType, name: str) -> str | None:
+    """The column to read for a field: its dotted name, or that of a record around it which is always null."""
     if name in fields.names:
-        return True
+        return name
     first, dot, rest = name.partition(".")
     inner = fields.field(first).type if dot and first in fields.names else None
-    return inner is not None and pa.types.is_struct(inner) and _has(inner, rest)
+    if inner is None or pa.types.is_null(inner):
+        return first if inner is not None else None
+    found = _column_of(inner, rest) if pa.types.is_struct(inner) else None
+    return None if found is None else f"{first}.{found}"
 
 
 def _open(stored: Any) -> pq.ParquetFile:
     return pq.ParquetFile(
         stored, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
     )
-
-
-def _columns(config: RecordsConfig, file: pq.ParquetFile) -> list[str]:
-    return wanted_columns(config, file.schema_arrow)
 
 
 def _row_groups(file: pq.ParquetFile) -> list[Any]:

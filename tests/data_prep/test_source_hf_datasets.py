@@ -104,12 +104,16 @@ def test_a_damaged_file_is_one_reject(tmp_path):
     assert bad.uri == file.name
 
 
-def test_a_missing_column_is_named_with_those_there_are(tmp_path):
-    save("saved", tmp_path)
-    assert all(
-        "no column 'body'; there are text, key, more" in text
-        for text in texts(source(tmp_path, text_field="body"))
-    )
+@pytest.mark.parametrize("form", ["saved", "parquet"])
+def test_a_missing_column_of_texts_is_an_error_of_the_configuration(tmp_path, form):
+    save(form, tmp_path)
+    with pytest.raises(ConfigError, match="no column 'body'; there are"):
+        read(source(tmp_path, text_field="body"))
+
+
+def test_a_missing_optional_column_is_no_loss(tmp_path):
+    (tmp_path / "train.csv").write_text("text\nfirst\n")
+    assert texts(source(tmp_path)) == ["first"]
 
 
 def test_a_format_that_is_not_read_is_a_config_error(tmp_path):
