@@ -8,6 +8,7 @@ runs/NAME-1a2b3c4d/
     log.seals       hashes of the log's stretches
     log.sent        bytes of the log that MLflow has, in decimal; `.log.sent.lock` is held by the process that sends
     log.status      the status that the run is to have in MLflow; absent once MLflow has been told
+    log.settings    the settings changed since MLflow was told them; absent once it has been
     log.errors      output of the sending process; empty when all is well
     .log.sender     host and process id of the process that sends for the newest attempt
     wandb.sent      bytes of the log that the client of Weights & Biases has, where a run asks for a copy there
@@ -104,6 +105,7 @@ class RunDirectory:
     log_sent_lock = _Place(".log.sent.lock")
     log_sender = _Place(".log.sender")
     log_status = _Place("log.status")
+    log_settings = _Place("log.settings")
     log_errors = _Place("log.errors")
     wandb_sent = _Place("wandb.sent")
     wandb_errors = _Place("wandb.errors")
@@ -207,6 +209,7 @@ class RunDirectory:
         with self.refusals():
             write_durably(self.path / before, current.read_bytes())
             write_durably(current, contents)
+            write_durably(self.log_settings, before.encode())
         self.record_event(Event.RECONFIGURED, before=before)
 
     def retrack(self, run_id: str, tracking_uri: str) -> None:
@@ -287,7 +290,7 @@ def _require_sealed(path: Path, typed: str) -> None:
     if found and xxhash.xxh3_128_hexdigest(text).encode() != digest.strip():
         raise CorruptArtefactError(
             f"{path} is not what was written: it was edited by hand, or is damaged.",
-            kept="everything else of the run; the settings that it began with are in MLflow, too (config.json)",
+            kept="everything else of the run; the settings are in MLflow, too (config.json)",
             next_step=f"undo the change, and give new settings as arguments: cloze resume {typed} a.b=c; or, if the"
             " file is right as it is, delete its last line, which is the hash",
         )

@@ -44,6 +44,14 @@ MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 _SQLITE = "sqlite:///"
 _MAX_PARAMS_PER_BATCH = 100
 _MAX_PARAM_CHARACTERS = 6000
+_MAX_TAG_CHARACTERS = 5000
+SETTINGS_FILE = "config.json"
+"""Artefact of a run: the settings in force."""
+SETTING_TAG = "cloze.setting."
+"""Begins the tags of settings that are not what the run's parameters say."""
+_NOTE = "mlflow.note.content"
+_CHANGED = "**Settings that changed** (the parameters are those of the start)"
+"""Begins our part of a run's description."""
 
 # Read by MLflow on import. A dead server must be noticed within seconds, not after minutes of retries.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -168,9 +176,37 @@ def start_run(
             client.log_batch(run_id, params=params[first : first + _MAX_PARAMS_PER_BATCH])
         tags = {**source_tags(), **tags}
         client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
-        client.log_dict(run_id, dict(config), "config.json")
+        client.log_dict(run_id, dict(config), SETTINGS_FILE)
         client.log_dict(run_id, environment(), "environment.json")
     return TrackedRun(uri, run_id)
+
+
+def log_changed_settings(client: MlflowClient, run_id: str, config: Mapping[str, Any]) -> None:
+    """Show the settings in force where they are not those that the run began with: MLflow never changes parameters.
+
+    They become tags, a table in the run's description, and the artefact `config.json`. Repeating it changes nothing.
+    """
+    from mlflow.entities import RunTag
+
+    config, found = without_secrets(config), client.get_run(run_id).data
+    now = {key: str(value)[:_MAX_PARAM_CHARACTERS] for key, value in flatten(config).items()}
+    changed = {
+        key: (found.params.get(key, "-"), now.get(key, "-"))
+        for key in {**found.params, **now}
+        if found.params.get(key) != now.get(key)
+    }
+    for tag in found.tags:
+        if tag.startswith(SETTING_TAG) and tag.removeprefix(SETTING_TAG) not in changed:
+            client.delete_tag(run_id, tag)
+    told = "\n".join(f"| {key} | {before} | {after} |" for key, (before, after) in changed.items())
+    table = f"{_CHANGED}\n\n| setting | start | now |\n|---|---|---|\n{told}" if changed else ""
+    own = found.tags.get(_NOTE, "").partition(_CHANGED)[0].strip()
+    tags = {f"{SETTING_TAG}{key}": after for key, (_, after) in changed.items()}
+    tags[_NOTE] = f"{own}\n\n{table}".strip()
+    entries = [RunTag(key, value[:_MAX_TAG_CHARACTERS]) for key, value in tags.items()]
+    for first in range(0, len(entries), _MAX_PARAMS_PER_BATCH):
+        client.log_batch(run_id, tags=entries[first : first + _MAX_PARAMS_PER_BATCH])
+    client.log_dict(run_id, dict(config), SETTINGS_FILE)
 
 
 def knows_run(uri: str, run_id: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from pathlib import Path
@@ -27,7 +28,7 @@ from pipeline.runs.log.log import RunLog
 from pipeline.runs.log.reporter import Reporter
 from pipeline.runs.log.seals import damage_of_log
 from pipeline.runs.log.sender import Sender, send_log, want_status
-from pipeline.runs.tracking import TrackedRun, connect, start_run, tracking_uri
+from pipeline.runs.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run, tracking_uri
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 
@@ -412,3 +413,29 @@ def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(tmp_pat
     assert newest.close() == ""
     assert not (tmp_path / "log.status").exists()
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"
+
+
+def test_settings_that_a_resumption_changed_are_those_that_mlflow_shows(tmp_path: Path, store: Path):
+    run = make_run(tmp_path, store, "changed", "steps=30")
+    tracked = start_run("changed", "run", config=run.settings(), tags={}, runs_dir=tmp_path)
+    client = connect(tracked.uri)
+
+    def shown(*overrides: str) -> tuple[dict[str, str], str, int]:
+        run.reconfigure(run.config(overrides))
+        send_log(run, uri=tracked.uri, run_id=tracked.run_id, model_name="changed")
+        tags = client.get_run(tracked.run_id).data.tags
+        artefact = Path(client.download_artifacts(tracked.run_id, SETTINGS_FILE, str(tmp_path)))
+        settings = {
+            key.removeprefix(SETTING_TAG): tags[key] for key in tags if key.startswith(SETTING_TAG)
+        }
+        return settings, tags["mlflow.note.content"], json.loads(artefact.read_bytes())["steps"]
+
+    client.set_tag(tracked.run_id, "mlflow.note.content", "my words")
+    settings, note, steps = shown("steps=60", "optimizer.lr=0.5")
+    assert settings == {"steps": "60", "optimizer.lr": "0.5"}
+    assert note.startswith("my words\n\n")
+    assert "| steps | 30 | 60 |" in note
+    assert steps == 60
+    settings, note, steps = shown("steps=30")
+    assert (list(settings), steps) == (["optimizer.lr"], 30)
+    assert "| steps |" not in note

@@ -32,10 +32,11 @@ import orjson
 from cluster.artefacts.credentials import connection_uri
 from cluster.artefacts.manifest import write_durably
 from pipeline.runs.directory import RunDirectory
+from pipeline.runs.events import Event
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import entries_from, log_size
 from pipeline.runs.model_versions import forget_checkpoint, mark_best, register_checkpoint
-from pipeline.runs.tracking import connect, told_of
+from pipeline.runs.tracking import connect, log_changed_settings, told_of
 
 METRIC_PREFIXES = {
     LogKind.STEP: "",
@@ -141,6 +142,8 @@ def send_from_start(run: RunDirectory) -> None:
     """
     with _one_sender(run, 30.0):
         run.log_sent.unlink(missing_ok=True)
+        if reconfigured := run.events(Event.RECONFIGURED):
+            write_durably(run.log_settings, str(reconfigured[-1]["before"]).encode())
 
 
 def want_status(run: RunDirectory, status: str) -> None:
@@ -164,7 +167,7 @@ def send_log(
         TimeoutError: another process is still sending it.
     """
     with _one_sender(run, lock_timeout_s):
-        if unsent_bytes(run) > 0 or run.log_status.exists():
+        if unsent_bytes(run) > 0 or run.log_status.exists() or run.log_settings.exists():
             _Sending(connect(uri), run, run_id, model_name).send()
 
 
@@ -197,6 +200,17 @@ class _Sending:
         self._flush()
         if status in FINAL_STATUSES:
             self._set_status(status)
+        # Last: a store that takes metrics may have nowhere to put files.
+        self._send_settings()
+
+    def _send_settings(self) -> None:
+        """Log the settings in force, if they changed."""
+        path = self._run.log_settings
+        if path.exists():
+            change = path.read_bytes()
+            log_changed_settings(self._client, self._run_id, self._run.settings())
+            if path.read_bytes() == change:
+                path.unlink()
 
     def _flush(self) -> None:
         for first in range(0, len(self._pending), _MAX_METRICS_PER_BATCH):
