@@ -184,9 +184,17 @@ def replay(
 
 def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
     """The tables of a comparison: (title, rows of a label and a cell for each run)."""
+    from pipeline.inspection.comparison import LAST
+
     common, facts = comparison.common, [asdict(own) for own in comparison.facts]
     held_out = f"held-out {' | '.join(dict.fromkeys(own['metric'] for own in facts))}"
-    labels = {"steps": "of steps", "held_out": held_out, "best_held_out": f"best {held_out}"}
+    mean = f"loss, mean of the last {LAST} steps"
+    labels = {
+        "steps": "of steps",
+        "mean_loss": mean,
+        "held_out": held_out,
+        "best_held_out": f"best {held_out}",
+    }
     at = f"at the last {common.axis} of both, {common.place:,.0f}"
     told = {
         "settings that differ": [[key, *pair] for key, pair in comparison.settings.items()],
@@ -196,7 +204,7 @@ def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
             for key in facts[0]
             if key not in ("name", "metric") and any(own[key] not in ("", None, ()) for own in facts)
         ],
-        at: [["loss", *common.loss], [held_out, *common.held_out]],
+        at: [[mean, *common.mean_loss], [held_out, *common.held_out]],
     }
     return [
         (title, [[str(label), *(_cell(value) for value in values)] for label, *values in own])

@@ -94,6 +94,7 @@ def resume(
     from pipeline.runs.directory import find_run
     from pipeline.runs.environment import changed_packages
     from pipeline.runs.events import Event
+    from pipeline.runs.history import tokens_by_step
 
     name, _, chosen = reference.partition("@")
     run = find_run(name, runs_dir)
@@ -111,8 +112,15 @@ def resume(
                 "to step": settings.num_steps,
                 "packages that changed": "; ".join(packages) or "none",
                 **describe(settings),
+                "tokens": tokens_by_step(run)(step)
+                + settings.tokens_before(settings.num_steps)
+                - settings.tokens_before(step),
             }
-            _show("what would be resumed", plan, as_json)
+            left = settings.num_steps - step
+            nothing = (
+                f"finished at step {step}: nothing would be trained, unless `steps` or the budget is raised"
+            )
+            _show("what would be resumed" if left > 0 else nothing, {**plan, "updates left": left}, as_json)
             return
         if packages:
             typer.echo(f"Results may round otherwise from here on: {'; '.join(packages)}.", err=True)

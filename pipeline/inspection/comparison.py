@@ -14,10 +14,10 @@ from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.places import as_place
 from cluster.copies import manifest_at
 from pipeline.checkpoints.store import newest_state
-from pipeline.inspection.curves import Curve, read_curves, tokens_by_step
+from pipeline.inspection.curves import Curve, read_curves
 from pipeline.objectives.terms import higher_is_better
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.history import list_attempts
+from pipeline.runs.history import list_attempts, tokens_by_step
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.skipped_data import SkipLedger
 from pipeline.runs.state import state_of
@@ -47,6 +47,8 @@ class RunFacts:
     tokens: int
     """Read until `step`."""
     loss: float | None
+    """At the last step with a finite one."""
+    mean_loss: float | None
     """Mean of the last LAST steps."""
     metric: str
     """The metric that decides between its evaluations."""
@@ -67,7 +69,7 @@ class Common:
 
     axis: Axis
     place: int
-    loss: tuple[float | None, float | None]
+    mean_loss: tuple[float | None, float | None]
     """Means of the last LAST steps up to there."""
     held_out: tuple[float | None, float | None]
     """The metric of each at the last evaluation up to there."""
@@ -168,7 +170,8 @@ def _facts(run: RunDirectory, curves: Mapping[str, Curve], tokens: Callable[[int
         step=loss.last_step,
         steps=settings.num_steps,
         tokens=tokens(loss.last_step),
-        loss=loss.mean_of_last(LAST),
+        loss=loss.mean_of_last(1),
+        mean_loss=loss.mean_of_last(LAST),
         metric=settings.metric,
         held_out=held_out.mean_of_last(1),
         best_held_out=best(held_out.finite.tolist(), default=None),
@@ -193,4 +196,4 @@ def _common(
         left, right = (own[name].until(step) for own, step in zip(curves, steps, strict=True))
         return left.mean_of_last(count), right.mean_of_last(count)
 
-    return Common(axis=axis, place=place, loss=mean("loss", LAST), held_out=mean(LogKind.HELD_OUT, 1))
+    return Common(axis=axis, place=place, mean_loss=mean("loss", LAST), held_out=mean(LogKind.HELD_OUT, 1))

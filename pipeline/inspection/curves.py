@@ -1,21 +1,17 @@
-"""Curves of a run's log, one value per step; and the tokens that were read until a step."""
+"""Curves of a run's log, one value per step."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from pipeline.objectives.terms import TOTAL, logged
 from pipeline.runs.directory import RunDirectory
-from pipeline.runs.history import list_attempts
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import entries_that_count
-from pipeline.runs.stored_settings import StoredSettings
-from pipeline.runs.token_plan import TokenPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +65,3 @@ def read_curves(run: RunDirectory, names: Sequence[str], metric: str = TOTAL) ->
         label: Curve(np.asarray(steps, dtype=np.int64), np.asarray(values, dtype=np.float64))
         for label, (steps, values) in points.items()
     }
-
-
-def tokens_by_step(run: RunDirectory) -> Callable[[int], int]:
-    """A function from a step to the tokens of text that the run has read until then. An attempt with other settings
-    replaces everything behind its start."""
-    plan_of: Callable[[str], TokenPlan] = cache(lambda name: StoredSettings.of(run, name).token_plan)
-    stretches: list[tuple[int, TokenPlan]] = []
-    for attempt in list_attempts(run.events()):
-        # A run begins at 0, although the line of its history that says so may have been torn.
-        first = attempt.first_step if stretches else 0
-        stretches = [one for one in stretches if one[0] < first]
-        stretches.append((first, plan_of(attempt.config_file)))
-    stretches = stretches or [(0, StoredSettings.of(run).token_plan)]
-
-    def tokens(step: int) -> int:
-        ends = [min(step, first) for first, _ in stretches[1:]] + [step]
-        return sum(
-            plan.tokens_before(end) - plan.tokens_before(first)
-            for (first, plan), end in zip(stretches, ends, strict=True)
-            if end > first
-        )
-
-    return tokens

@@ -18,7 +18,7 @@ from cluster.artefacts.manifest import CreatedBy, Manifest
 from pipeline.checkpoints.checkpoint import EMA_FILE, TrainerState, read_trainer_state
 from pipeline.runs.directory import RunDirectory, find_run
 from pipeline.runs.events import Event
-from pipeline.runs.history import Attempt, last_logged, list_attempts
+from pipeline.runs.history import Attempt, last_logged, list_attempts, tokens_by_step
 from pipeline.runs.skipped_data import SkipLedger
 from pipeline.runs.state import state_of
 from pipeline.runs.stored_settings import StoredSettings
@@ -66,6 +66,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
     step = (last_logged(run) or (0, {}))[0]
     try:
         settings = StoredSettings.of(run)
+        tokens = tokens_by_step(run, settings)(step)
     except ClozeError as error:
         return facts | {"step": step, "problem": error.problem}
     state = state_of(run)
@@ -74,7 +75,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
         "state": state.name,
         "detail": state.detail,
         "step": step,
-        "tokens": settings.token_plan.tokens_before(step),
+        "tokens": tokens,
         **_learned_from(settings.plain),
         "left_out": [entry.model_dump(mode="json") for entry in SkipLedger(run).entries],
         **_history(run, None),

@@ -19,7 +19,7 @@ from pipeline.monitoring.log_tail import LogTail
 from pipeline.runs.directory import RunDirectory, RunInfo
 from pipeline.runs.events import Event
 from pipeline.runs.heartbeat import ENDED, read_heartbeats
-from pipeline.runs.history import Attempt, list_attempts
+from pipeline.runs.history import Attempt, list_attempts, tokens_by_step
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import log_size
 from pipeline.runs.state import RunState, state_of
@@ -136,7 +136,7 @@ class RunReader:
             config_hash=config_hash,
             step=step,
             num_steps=settings.num_steps,
-            tokens=settings.token_plan.tokens_before(step),
+            tokens=tokens_by_step(run, settings)(step),
             metrics=_numbers(newest.get(LogKind.STEP)),
             held_out=_numbers(newest.get(LogKind.HELD_OUT)),
             ranks=_numbers(newest.get(LogKind.RANKS)),

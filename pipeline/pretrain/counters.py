@@ -16,6 +16,9 @@ class Counters:
 
     step: int = 0
     """Updates made."""
+    samples: int = 0
+    tokens: int = 0
+    """Read so far, as `TrainerState` has it; a resumption may have changed the batch."""
     predicted_tokens: int = 0
     elapsed_s: float = 0.0
     """Seconds of training, without start-up; seconds that a failure undid and that were repeated count once."""
@@ -37,6 +40,8 @@ class Counters:
         same = state.metric == metric
         return cls(
             step=state.step,
+            samples=state.samples,
+            tokens=state.tokens,
             predicted_tokens=state.predicted_tokens,
             elapsed_s=state.elapsed_s,
             held_out=dict(state.held_out),

@@ -153,7 +153,7 @@ class RunCheckpoints:
         config, info = self._config, self._run.info
         return TrainerState(
             step=counters.step,
-            samples=config.batch_plan.samples_between(0, counters.step),
+            samples=counters.samples,
             predicted_tokens=counters.predicted_tokens,
             world_size=self._rank.world_size,
             zero_stage=config.zero.stage,
@@ -166,7 +166,7 @@ class RunCheckpoints:
             run_id=info.run_id,
             run_name=info.name,
             elapsed_s=counters.elapsed_s,
-            tokens=config.tokens_before(counters.step),
+            tokens=counters.tokens,
             best=counters.best,
             evaluations_since_best=counters.evaluations_since_best,
             skipped_updates=counters.skipped_updates,

@@ -235,6 +235,9 @@ class Trainer:
         with self.profiler.part("optimizer"):
             update = self.engine.update(rate, discard=not is_finite)
         self.counters.step = step.update + 1
+        samples = self.config.batch_plan.samples_at(step.update)
+        self.counters.samples += samples
+        self.counters.tokens += samples * self.config.sequence_length_at(step.update)
         if is_finite:
             self.spikes.add(loss)
         if update.applied:

@@ -23,6 +23,7 @@ from pipeline.finetune.summary import protocol, summarise
 from pipeline.objectives.terms import logged
 from pipeline.road.config import RoadConfig
 from pipeline.road.run import Travelled
+from pipeline.runs.history import tokens_by_step
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import read_metrics
 from pipeline.runs.stored_settings import StoredSettings
@@ -71,7 +72,7 @@ def read_results(found: Travelled) -> Results:
     return Results(
         stores=[{"documents": one["rows"], "tokens": one["tokens"]} for one in stats],
         steps=step,
-        tokens=settings.token_plan.tokens_before(step),
+        tokens=tokens_by_step(found.run, settings)(step),
         held_out=HeldOut(settings.metric, [step for step, _ in evaluated], [value for _, value in evaluated]),
         scores=[
             score.model_dump(mode="json", exclude={"reference"})

@@ -1,4 +1,4 @@
-"""The past of a run: its attempts, the configuration and the workers of each, what was logged.
+"""The past of a run: its attempts, the configuration and the workers of each, what it read and what was logged.
 
 An attempt begins with a `started` event, from the newest checkpoint, and ends with the process. Updates after the
 checkpoint that an earlier attempt had made are made again; the run consists of the latest ones.
@@ -6,7 +6,7 @@ checkpoint that an earlier attempt had made are made again; the run consists of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from pipeline.runs.directory import CONFIG_FILE, RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import entries_backwards
+from pipeline.runs.stored_settings import StoredSettings
+from pipeline.runs.token_plan import TokenPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,39 @@ def list_attempts(events: Sequence[Mapping[str, Any]]) -> list[Attempt]:
         Attempt(number, own.first_step, own.world_size, own.config_file, own.event)
         for number, own in enumerate(reversed(found), start=1)
     ]
+
+
+def tokens_by_step(run: RunDirectory, settings: StoredSettings | None = None) -> Callable[[int], int]:
+    """A function from a step to the tokens of text that the run has read until then. An attempt with other settings
+    replaces everything behind its start.
+
+    Args:
+        settings: those in force, where they were read already.
+    """
+    plans = {} if settings is None else {CONFIG_FILE: settings.token_plan}
+
+    def plan_of(name: str) -> TokenPlan:
+        if name not in plans:
+            plans[name] = StoredSettings.of(run, name).token_plan
+        return plans[name]
+
+    stretches: list[tuple[int, TokenPlan]] = []
+    for attempt in list_attempts(run.events()):
+        # A run begins at 0, although the line of its history that says so may have been torn.
+        first = attempt.first_step if stretches else 0
+        stretches = [one for one in stretches if one[0] < first]
+        stretches.append((first, plan_of(attempt.config_file)))
+    stretches = stretches or [(0, plan_of(CONFIG_FILE))]
+
+    def tokens(step: int) -> int:
+        ends = [min(step, first) for first, _ in stretches[1:]] + [step]
+        return sum(
+            plan.tokens_before(end) - plan.tokens_before(first)
+            for (first, plan), end in zip(stretches, ends, strict=True)
+            if end > first
+        )
+
+    return tokens
 
 
 def attempts_at(attempts: Sequence[Attempt], step: int) -> list[Attempt]:

@@ -217,3 +217,24 @@ def test_a_run_of_a_version_that_kept_no_packages_has_no_changed_ones(run: RunDi
     old = {name: value for name, value in started.items() if name not in ("event", "time", "environment")}
     run.record_event(Event.STARTED, **old)
     assert changed_packages(run) == []
+
+
+def test_tokens_are_what_was_read_and_will_be_read_after_the_batch_was_changed(run: RunDirectory):
+    before = run.config().batch
+
+    def planned(*overrides: str) -> dict[str, int]:
+        allowed = ("--allow-changed=batch", "--allow-changed=steps")
+        command = ["resume", str(run.path), *overrides, *allowed, "--dry-run", "--json"]
+        return orjson.loads(CliRunner().invoke(app, command, catch_exceptions=False).output)
+
+    assert planned()["updates left"] == 0
+    changes = ("steps=6", f"batch.samples={2 * before.samples}")
+    tokens = (4 + 2 * 2) * before.samples * before.sequence_length
+    assert planned(*changes)["tokens"] == tokens
+    config = run.config(changes)
+    check_resume(run, config, ["batch", "steps"])
+    run.reconfigure(config)
+    assert train_alone([run]) == ["ended"]
+    state = read_trainer_state(list_checkpoints(run.checkpoints)[-1])
+    assert (state.tokens, state.samples) == (tokens, 8 * before.samples)
+    assert planned()["tokens"] == tokens

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 from pipeline.commands.verbs import app
 from pipeline.inspection.comparison import compare, flat_settings
 from pipeline.inspection.comparison_page import curves_in_mlflow, page
-from pipeline.inspection.curves import tokens_by_step
 from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.history import list_attempts
+from pipeline.runs.history import list_attempts, tokens_by_step
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.skipped_data import SkipLedger, SkippedStep
 from tests.conftest import write_store
@@ -74,20 +73,24 @@ def test_where_they_end_is_told_of_runs_in_any_state(left: RunDirectory, right: 
     finished, failed = compare(left, right).facts
     assert (finished.state, finished.step, finished.tokens) == ("finished", 1000, 1000 * 16 * 32)
     assert (failed.state, failed.step, failed.tokens) == ("failed", 400, 400 * 32 * 32)
-    assert finished.loss == pytest.approx(6.0 - 0.004 * 950.5)
+    assert (finished.loss, finished.mean_loss) == (pytest.approx(2.0), pytest.approx(6.0 - 0.004 * 950.5))
     assert (finished.held_out, failed.held_out) == (pytest.approx(2.5), 5.5)
     assert finished.best_held_out == pytest.approx(2.5)
     assert (finished.tokens_per_s, failed.tokens_per_s) == (1000.0, 3000.0)
     assert (failed.workers, failed.skipped) == ((4,), (90,))
     empty = make_run(tmp_path, left.config().data.stores[0].path, "empty")
     fresh = compare(left, empty)
-    assert (fresh.facts[1].state, fresh.facts[1].loss, fresh.common.loss) == ("created", None, (None, None))
+    assert (fresh.facts[1].state, fresh.facts[1].loss, fresh.common.mean_loss) == (
+        "created",
+        None,
+        (None, None),
+    )
 
 
 def test_runs_are_compared_at_the_last_place_that_both_reached(left: RunDirectory, right: RunDirectory):
     by_step, by_tokens = compare(left, right).common, compare(left, right, "tokens").common
     assert by_step.place == 400
-    assert by_step.loss == (pytest.approx(6.0 - 0.004 * 350.5), 5.0)
+    assert by_step.mean_loss == (pytest.approx(6.0 - 0.004 * 350.5), 5.0)
     assert by_step.held_out == (pytest.approx(6.0 - 1.6 + 0.5), 5.5)
     # Where the one has read as many tokens as the other in 400 steps, it has made 800.
     assert by_tokens.place == 400 * 32 * 32

@@ -425,9 +425,7 @@ def test_settings_that_a_resumption_changed_are_those_that_mlflow_shows(tmp_path
         send_log(run, uri=tracked.uri, run_id=tracked.run_id, model_name="changed")
         tags = client.get_run(tracked.run_id).data.tags
         artefact = Path(client.download_artifacts(tracked.run_id, SETTINGS_FILE, str(tmp_path)))
-        settings = {
-            key.removeprefix(SETTING_TAG): tags[key] for key in tags if key.startswith(SETTING_TAG)
-        }
+        settings = {key.removeprefix(SETTING_TAG): tags[key] for key in tags if key.startswith(SETTING_TAG)}
         return settings, tags["mlflow.note.content"], json.loads(artefact.read_bytes())["steps"]
 
     client.set_tag(tracked.run_id, "mlflow.note.content", "my words")
