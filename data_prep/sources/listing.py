@@ -6,7 +6,9 @@ import glob
 import itertools
 import os
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,9 @@ from cluster.artefacts.packed_strings import Columns, PackedStrings
 
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)")
 """Matches relative paths that normalising changes."""
+_RECURSIVE = re.compile(r"(?:(?<=/)|^)\*\*/")
+_HIDDEN = re.compile(r"(?:^|/)\.[^/]")
+"""A hidden file or directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +67,10 @@ class SourceFiles(Columns[SourceFile]):
 
 
 def expand_patterns(patterns: Iterable[str]) -> SourceFiles:
-    """Files matching local glob patterns or fsspec URIs, sorted by name, each once.
+    """Files matching local glob patterns or fsspec URIs, sorted by name, each once, whatever links lead to it.
 
-    The name of a file is its path below the last directory of the pattern that has no wildcard.
+    The name of a file is its path below the last directory of the pattern that has no wildcard. Wildcards match no
+    hidden files and directories.
 
     Raises:
         MissingInputError: a pattern matches nothing, or the store that it names cannot be reached.
@@ -73,7 +79,7 @@ def expand_patterns(patterns: Iterable[str]) -> SourceFiles:
     found: list[str] = []
     names: list[str] = []
     for pattern in patterns:
-        pattern = os.path.expanduser(pattern)
+        pattern = os.path.expanduser(pattern.removeprefix("file://"))
         paths = _expand_uri(pattern) if "://" in pattern else _expand_local(pattern)
         if not paths:
             raise MissingInputError(
@@ -104,9 +110,11 @@ def _sorted(paths: list[str], names: list[str]) -> SourceFiles:
             rejects.
     """
     order = list(range(len(paths)))
+    directories: dict[str, str] = {}
+    real = [_real_path(path, directories) for path in paths]
     # Sorting is stable: the last one decides first. No keys are made of both.
-    order.sort(key=paths.__getitem__)
-    order = [next(same) for _, same in itertools.groupby(order, key=paths.__getitem__)]
+    order.sort(key=real.__getitem__)
+    order = [next(same) for _, same in itertools.groupby(order, key=real.__getitem__)]
     order.sort(key=names.__getitem__)
     files = SourceFiles()
     for number in order:
@@ -120,10 +128,48 @@ def _sorted(paths: list[str], names: list[str]) -> SourceFiles:
     return files
 
 
+def _real_path(path: str, directories: dict[str, str]) -> str:
+    """A local path without links; those of directories are remembered."""
+    if "://" in path:
+        return path
+    if os.path.islink(path):
+        return os.path.realpath(path)
+    directory, name = os.path.split(path)
+    if directory not in directories:
+        directories[directory] = os.path.realpath(directory)
+    return os.path.join(directories[directory], name)
+
+
 def _expand_local(pattern: str) -> list[str]:
+    """The files of a local pattern; those that are links come last."""
     if os.path.isfile(pattern):
         return [pattern]
-    return [path for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
+    if pattern.endswith("/**"):
+        pattern += "/*"
+    top, *behind = _RECURSIVE.split(pattern, maxsplit=1)
+    if behind:
+        tops = glob.glob(top or os.curdir)
+        places = (os.path.join(glob.escape(each), behind[0]) for each in _directories(tops))
+        found = [path for place in places for path in _expand_local(place)]
+        found = [path.removeprefix("./") for path in found] if not top else found
+    else:
+        found = list(filter(os.path.isfile, glob.glob(pattern)))
+    return sorted(found, key=lambda path: (os.path.islink(path), path))
+
+
+def _directories(tops: list[str]) -> Iterator[str]:
+    """Directories and all that are not hidden below them, each real one once; those behind links come last."""
+    pending, links, seen = sorted(tops, reverse=True), deque[str](), set[str]()
+    while pending or links:
+        directory = pending.pop() if pending else links.popleft()
+        if (real := os.path.realpath(directory)) in seen or not os.path.isdir(directory):
+            continue
+        seen.add(real)
+        yield directory
+        with suppress(PermissionError), os.scandir(directory) as entries:
+            inner = sorted(entries, key=lambda entry: entry.name, reverse=True)
+            pending += [each.path for each in inner if each.name[0] != "." and not each.is_symlink()]
+            links += [each.path for each in reversed(inner) if each.name[0] != "." and each.is_symlink()]
 
 
 def _expand_uri(pattern: str) -> list[str]:
@@ -138,7 +184,11 @@ def _expand_uri(pattern: str) -> list[str]:
             next_step="check the address and the credentials, and install what fsspec needs for this store, such as"
             " s3fs, gcsfs or adlfs",
         ) from error
-    return [file_system.unstrip_protocol(name) for name in sorted(found) if found[name]["type"] == "file"]
+    files = [name for name in sorted(found) if found[name]["type"] == "file"]
+    if not _HIDDEN.search(path):
+        fixed = len(_fixed_part(path))
+        files = [name for name in files if not _HIDDEN.search(name[fixed:])]
+    return [file_system.unstrip_protocol(name) for name in files]
 
 
 def _fixed_part(pattern: str) -> str:

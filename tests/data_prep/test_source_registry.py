@@ -30,6 +30,19 @@ def test_files_are_named_below_the_patterns_fixed_part(tmp_path):
     assert [file.name for file in files] == ["AA/wiki_00", "AB/wiki_00", "other"]
 
 
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_file_is_listed_once_whatever_links_lead_to_it_and_hidden_ones_are_not(tmp_path, scheme):
+    for name in ("in/a", "in/b/a", "in/.git/a", "in/.a", "in/.ipynb_checkpoints/a"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).touch()
+    for number in range(3):
+        (tmp_path / f"in/{number}").symlink_to(tmp_path / "in")
+    (tmp_path / "in/0link").symlink_to(tmp_path / "in/a")
+    for pattern in ("in/**/*", "in/**", "**/in/**/a"):
+        files = expand_patterns([f"{scheme}{tmp_path}/{pattern}"])
+        assert [file.name.removeprefix("in/") for file in files] == ["a", "b/a"]
+
+
 def test_a_file_name_with_brackets_is_taken_as_it_is(tmp_path):
     (tmp_path / "a [1].txt").touch()
     assert [file.name for file in expand_patterns([f"{tmp_path}/a [1].txt"])] == ["a [1].txt"]
@@ -51,7 +64,7 @@ def test_a_pattern_that_matches_nothing_is_a_missing_input(tmp_path):
 def test_uris_are_listed_through_fsspec():
     import fsspec
 
-    for name in ("a", "b/c"):
+    for name in ("a", "b/c", ".git/d", "b/.e"):
         with fsspec.open(f"memory://listed/{name}.txt", "wb") as file:
             file.write(b"x")
     assert [file.name for file in expand_patterns(["memory://listed/**/*.txt"])] == ["a.txt", "b/c.txt"]
