@@ -29,8 +29,13 @@ WITHHELD_BYTES = 16 << 20
 """Most decompressed bytes that wait for their block's checksum; past it they are passed on unchecked."""
 UNDECODED_BYTES = 2 << 20
 """Most compressed bytes that are looked at again after damage; a bzip2 block is smaller."""
-_XZ_MEMORY_BYTES = 192 << 20
-"""`xz -9` takes 65 MiB to decompress; a file that asks for more than this is refused as damage."""
+_XZ_MEMORY_BYTES = 1 << 31
+"""`xz -9` takes 65 MiB to decompress, the largest dictionary of the format 1.5 GiB. Memory is taken as it fills."""
+_ZSTD_WINDOW_BYTES = 1 << 31
+"""The largest window of the format's own program (`--long=31`). Memory is taken as it fills."""
+_ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5c\x5e\x5f]\x2a\x4d\x18")
+"""Begins a frame without data (RFC 8878, section 3.1.2), such as `pzstd` writes first. In one that begins with 5D,
+web archives have their dictionary, which is not read."""
 _ZSTD_FEED_BYTES = 1 << 7
 """zstd's decompressor has no bound on its output; 4 bytes of it can stand for 128 KiB (RFC 8878, section 3.1.1.2)."""
 
@@ -77,10 +82,10 @@ class _Gzip:
 
 
 class _Zstd:
-    """One zstd frame behind the interface of `bz2.BZ2Decompressor`. Windows over 128 MiB are refused as damage."""
+    """One zstd frame behind the interface of `bz2.BZ2Decompressor`."""
 
     def __init__(self) -> None:
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()
         self._input = b""
         self._output = b""
 
@@ -128,6 +133,7 @@ class Compression:
 
 
 _LONGEST_START = 10
+_ZSTD = Compression("zstd", b"\x28\xb5\x2f\xfd", re.compile(rb"\x28\xb5\x2f\xfd"), _Zstd)
 _COMPRESSIONS = (
     Compression("bzip2", b"BZh", re.compile(rb"BZh[1-9](?=1AY&SY)"), bz2.BZ2Decompressor),
     # RFC 1952, section 2.3: deflate, no reserved flag, a time, an effort, an operating system (zlib knows some more).
@@ -138,12 +144,14 @@ _COMPRESSIONS = (
         _Gzip,
     ),
     Compression("xz", b"\xfd7zXZ\0", re.compile(rb"\xfd7zXZ\x00"), _new_xz),
-    Compression("zstd", b"\x28\xb5\x2f\xfd", re.compile(rb"\x28\xb5\x2f\xfd"), _Zstd),
+    _ZSTD,
 )
 
 
 def compression_of(head: bytes) -> Compression | None:
     """The format of a file that begins with `head`; None when it is none of those known."""
+    if _ZSTD_SKIPPABLE.match(head):
+        return _ZSTD
     return next((each for each in _COMPRESSIONS if head.startswith(each.magic)), None)
 
 

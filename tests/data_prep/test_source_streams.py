@@ -132,6 +132,14 @@ def test_a_zstd_bomb_of_repeated_blocks_comes_in_bounded_chunks(tmp_path):
     assert peak < 80 << 20
 
 
+def test_zstd_with_a_skippable_frame_first_and_a_large_window_is_read(tmp_path):
+    skippable = b"\x50\x2a\x4d\x18\x04\0\0\0size"
+    window_of_2_gib = b"\x28\xb5\x2f\xfd\x00\xa8" + ((4 << 3) | 1).to_bytes(3, "little") + b"text"
+    path = tmp_path / "file.zst"
+    path.write_bytes(skippable + window_of_2_gib + skippable + zstandard.compress(b" more"))
+    assert b"".join(chunk for chunk in read_chunks(str(path)) if isinstance(chunk, bytes)) == b"text more"
+
+
 @pytest.mark.parametrize("compress", COMPRESSORS)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
