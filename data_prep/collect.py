@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,15 +97,25 @@ def _add(writer: DocumentWriter, document: Document, rejects: list[Reject]) -> N
         rejects.append(Reject(document.uri, offset, f"{document.doc_id} holds invalid Unicode: {error}"))
 
 
-def require_documents(num_documents: int, num_read: int, num_rejects: int, min_characters: int) -> None:
+def require_documents(totals: Mapping[str, int], num_rejects: int, min_characters: int) -> None:
     """Refuse to go on with nothing.
+
+    Args:
+        totals: statistics of all shards, added up.
 
     Raises:
         EmptyCorpusError: no document is left.
     """
-    if num_documents == 0:
-        raise EmptyCorpusError(
-            f"The sources hold no usable document: {num_read} were read, all of them dropped by filters or shorter"
-            f" than min_characters = {min_characters}, and {num_rejects} inputs were unreadable.",
-            next_step="check the paths and kinds of `sources`, or lower `min_characters` and what filters ask",
-        )
+    if totals["rows"]:
+        return
+    skipped = {
+        name.removeprefix("skipped."): count for name, count in totals.items() if name.startswith("skipped.")
+    }
+    reasons = ", ".join(f"{name} {count}" for name, count in sorted(skipped.items()))
+    num_read, num_short = totals.get("documents_read", 0), totals.get("documents_too_short", 0)
+    raise EmptyCorpusError(
+        f"The sources hold no usable document. {num_read} were read: filters dropped {num_read - num_short}, and"
+        f" {num_short} are shorter than min_characters = {min_characters}. {sum(skipped.values())} records were"
+        f" skipped{f' ({reasons})' if reasons else ''}, and {num_rejects} inputs were unreadable.",
+        next_step="check the paths, kinds and fields of `sources`, or lower `min_characters` and what filters ask",
+    )

@@ -32,14 +32,16 @@ POLICY_PHRASES = (
 )
 _BRACKETS = re.compile(r"([\[\]])")
 _CITATION = re.compile(r"\d*|edit|citation needed")
-_SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*(?=\s|$)|[。！？]")
+_CLOSING_QUOTES = '"”’»›“‘«‹」』'
+"""The end quotation marks of all languages; German closes with `“`, Danish with `«`."""
+_SENTENCE_END = re.compile(rf"[.!?][{_CLOSING_QUOTES}')\]]*(?=\s|$)|[。！？]")
 
 
 class C4Config(FilterConfig):
     """Which of C4's rules apply."""
 
     kind: Literal["c4"] = "c4"
-    end_marks: tuple[str, ...] = (".", "?", "!", '"')
+    end_marks: tuple[str, ...] = (".", "?", "!", *_CLOSING_QUOTES)
     """Lines that end otherwise, or with `...`, are removed; empty keeps them."""
     min_words_per_line: int = Field(default=5, ge=0)
     """Shorter lines are removed. Words stand between white space."""

@@ -12,11 +12,18 @@ from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, list_paths, plain_parts
+from data_prep.sources.base import FilePart, Skipped, SourceFile, list_paths, plain_parts
+from data_prep.sources.foreign import HEAD_BYTES
 from data_prep.sources.lines import BadLine, read_lines
 from data_prep.sources.records import RecordsConfig, document_of
+from data_prep.sources.streams import open_file
 
 MAX_LINE_BYTES = 64 << 20
+_BLANK = codecs.BOM_UTF8 + b" \t\r\n"
+_OVER_LINES = (
+    "a JSON list or object over several lines, not one record a line; `jq -c '.[]' FILE` writes a list as lines,"
+    " `jq -c . FILE` objects"
+)
 
 
 class JsonLinesConfig(RecordsConfig):
@@ -29,7 +36,14 @@ class JsonLinesConfig(RecordsConfig):
     """A longer line is rejected, and never held in memory."""
 
 
-list_files, split = list_paths, plain_parts
+list_files = list_paths
+
+
+def split(config: RecordsConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    """The file in even parts; one part where it is compressed, or begins with a list in place of a record."""
+    with open_file(file.path) as stored:
+        is_list = stored.read(HEAD_BYTES).lstrip(_BLANK).startswith(b"[")
+    return [FilePart(file)] if is_list else plain_parts(config, file, size_bytes, part_bytes)
 
 
 def read(config: JsonLinesConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
@@ -42,6 +56,7 @@ def read_records(
 ) -> Iterator[Document | Reject | Skipped]:
     """The documents of a part of a file of JSON lines. Offsets are of the decompressed file."""
     file = part.file
+    is_first = part.start == 0
     for item in read_lines(part, max_line_bytes):
         if isinstance(item, BadLine):
             yield Reject(file.name, item.start, item.reason)
@@ -50,9 +65,14 @@ def read_records(
         try:
             record = parse_json(line)
         except ValueError as error:
+            if is_first and (line.lstrip(_BLANK).startswith(b"[") or line.strip(_BLANK) == b"{"):
+                yield Reject(file.name, start, _OVER_LINES)
+                return
             if line.strip():
                 yield Reject(file.name, start, f"no JSON: {error}")
+                is_first = False
             continue
+        is_first = False
         meta = {"byte_start": start, "byte_end": start + len(line)}
         yield document_of(config, file, record, start, meta)
 

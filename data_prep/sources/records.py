@@ -93,6 +93,8 @@ def _name_in(value: Any) -> str:
 
 
 def _no_text(record: Any, field: str, value: Any) -> str:
+    if isinstance(record, list):
+        return "a list in place of a record; `jq -c '.[]' FILE` writes its records as lines"
     if not isinstance(record, Mapping):
         return f"a record must be an object with fields, not {type(record).__name__}"
     if isinstance(value, bytes):

@@ -38,7 +38,7 @@ def collect(job: Workspace) -> Manifest:
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
         totals = sum_stats(records)
         num_rejects = sum(len(record.rejects) for record in records)
-        require_documents(totals["rows"], totals.get("documents_read", 0), num_rejects, least)
+        require_documents(totals, num_rejects, least)
         return {"sources": job.by_source(records), **_summarize_notes(job, directory, records)}
 
     def split(shard: int) -> DocumentsSplit:

@@ -21,6 +21,7 @@ from cluster.artefacts.lease import exclusive
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.runtime import ray_runtime
+from data_prep.collect import require_documents
 from data_prep.input_hashes import CACHE_NAME
 from data_prep.job import prepare, prepare_tokenizer
 from data_prep.layout import DECONTAMINATION, STAGES, TAKEDOWN
@@ -329,6 +330,11 @@ def test_a_corpus_without_usable_documents_is_refused_and_commits_nothing(tmp_pa
     with pytest.raises(EmptyCorpusError, match="min_characters = 1000000"):
         prepare(configure(tmp_path / "out", min_characters=1_000_000))
     assert not any((tmp_path / "out" / stage).exists() for stage in STAGES)
+
+
+def test_records_without_text_are_counted_by_name_where_nothing_else_was_read():
+    with pytest.raises(EmptyCorpusError, match="no_text 3"):
+        require_documents({"rows": 0, "documents_read": 0, "skipped.no_text": 3}, 0, 10)
 
 
 def test_a_pattern_that_matches_nothing_is_named(tmp_path, configure):

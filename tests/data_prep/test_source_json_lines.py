@@ -47,6 +47,14 @@ def test_fields_are_found_by_dotted_names(tmp_path):
     ] == [(f"json:r{n}", f"T{n}", "de", f"Text {n} – é\nline") for n in range(20)]
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_list_in_place_of_lines_is_one_reject_and_one_part(tmp_path, indent):
+    data = json.dumps(RECORDS, indent=indent).encode()
+    assert [type(item) for item in read(tmp_path, data)] == [Reject]
+    file = SourceFile(str(tmp_path / "data.jsonl"), "data.jsonl")
+    assert source_of(config(tmp_path)).split(config(tmp_path), file, len(data), 10) == [FilePart(file)]
+
+
 def test_a_field_whose_name_has_a_dot_wins(tmp_path):
     (document,) = read(tmp_path, b'{"a.b": "dotted", "a": {"b": "nested"}}', text_field="a.b")
     assert isinstance(document, Document)
@@ -96,7 +104,7 @@ def test_big_plain_files_are_split_evenly(tmp_path):
         (b'{"text": "\xff"}', "no JSON"),
         (b"\0\0\0", "no JSON"),
         (b'{"a":' * 100_000, "no JSON"),
-        (b"[1]", "must be an object"),
+        (b"[1]", "a list"),
         (b'{"body": "x"}', "no field 'text'; there are body"),
         (b'{"text": ["a"]}', "no string but list"),
     ],

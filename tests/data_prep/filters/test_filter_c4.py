@@ -30,7 +30,11 @@ def test_line_that_is_no_prose_is_removed(bench, line: str):
 
 @pytest.mark.parametrize(
     "line",
-    ["exactly five words are here.", 'he said "this is quite enough"', "x" * 1000 + " is a long word."],
+    [
+        "exactly five words are here.",
+        *(f"he said quite enough of it{mark}" for mark in '"”’»“」'),
+        "x" * 1000 + " is a long word.",
+    ],
 )
 def test_line_at_the_limit_stays(bench, line: str):
     assert bench("c4").text(f"  {line} \n{GOOD}") == f"{line}\n{GOOD}"
