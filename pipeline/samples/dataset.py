@@ -15,7 +15,7 @@ from cluster.memory import memory
 from data_prep.token_store import TokenStore
 from pipeline.samples.epochs.index_cache import IndexCache, Summary
 from pipeline.samples.epochs.prefetch import EpochPrefetch
-from pipeline.samples.mixture import SCHEDULE_PERIOD, Mixture, Split, StoreShare
+from pipeline.samples.mixture import Mixture, Split, StoreShare
 from pipeline.samples.packed import Packed, Special
 from pipeline.samples.parts import Cutter, IndexMaker, Part
 from pipeline.samples.reader import read_rows, sentence_positions, span_of
@@ -26,6 +26,9 @@ from pipeline.samples.token_sources import TokenSources, find_sources, number_so
 
 _PART_SHIFT = 48
 """A sample's id holds its part of the mixture in the bits above and its row in the bits below."""
+
+_PREPARED_AHEAD = 1024
+"""Samples of a mixture whose epochs are prepared before the first one is read."""
 
 _LOOKED_THROUGH = 1 << 18
 """Rows of an index that are looked through at a time."""
@@ -120,6 +123,7 @@ class TokenDataset:
             "attention": attention if self._full_attention else None,
             "with_langs": with_langs or None,
             "language_temperature": language_temperature,
+            "mixture": "tree" if len(shares) > 1 or self._cutter.by_language else None,
             "pad": None if self.special.pad == ids["pad"] else self.special.pad,
         }
         self.fingerprint = hash_json(
@@ -207,7 +211,7 @@ class TokenDataset:
 
     def prepare(self, sample: int) -> None:
         """Begin to make, in threads, the indices of the epochs that `sample` and the next ones lie in."""
-        ahead = SCHEDULE_PERIOD if len(self._parts) > 1 else 1
+        ahead = _PREPARED_AHEAD if len(self._parts) > 1 else 1
         for part, epoch, _, _ in self._groups(np.arange(sample, sample + ahead)):
             self._epochs.begin(part, epoch)
 

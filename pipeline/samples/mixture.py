@@ -14,8 +14,9 @@ from pipeline.samples.noise.noise import Noise
 from pipeline.samples.rows import index_type
 
 Split = Literal["train", "held_out"]
-SCHEDULE_PERIOD = 1024
-"""Samples after which the schedule repeats; weights are honoured to 1 / SCHEDULE_PERIOD."""
+_HALF_BITS = 31
+_WHOLE = 1 << 2 * _HALF_BITS
+"""Shares are whole numbers of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,42 +112,59 @@ def select_by_language(
 
 
 class Mixture:
-    """A deterministic schedule: parts take turns in proportion to their weights."""
+    """A deterministic schedule: parts take turns, so that after any number of samples each has given its share of them.
+
+    The parts are the leaves of a binary tree. Of the first n samples of a node, its left child gives n times its share
+    of the node's weight, rounded to the nearest. A part is thus never further from its exact share than half a sample
+    for every level of the tree, and every sample is found without the ones before it.
+    """
 
     def __init__(self, weights: Sequence[float], seed: int) -> None:
-        shares = np.asarray(weights, dtype=np.float64)
-        self._period = SCHEDULE_PERIOD if len(shares) > 1 else 1
-        self._counts = _largest_remainder(shares / shares.sum(), self._period)
-        turns = np.repeat(np.arange(len(shares)), self._counts)
-        self._turns = turns[Noise.of("mixture", seed).permutation(self._period)]
-        before = np.cumsum(self._turns[:, None] == np.arange(len(shares)), axis=0)
-        self._earlier = before[np.arange(self._period), self._turns] - 1
+        """
+        Args:
+            weights: shares of the samples, relative to each other; at least one is above 0.
+            seed: which parts begin.
+        """
+        self._order = Noise.of("mixture", seed).permutation(len(weights))
+        self._levels = (len(weights) - 1).bit_length()
+        leaves = 1 << self._levels
+        # The children of node k are 2 k and 2 k + 1; the leaves, some of them without a part, are the last half.
+        totals = np.zeros(2 * leaves)
+        totals[leaves : leaves + len(weights)] = np.asarray(weights, dtype=np.float64)[self._order]
+        for node in reversed(range(1, leaves)):
+            totals[node] = totals[2 * node] + totals[2 * node + 1]
+        left = totals[2 : 2 * leaves : 2] / np.maximum(totals[1:leaves], np.finfo(np.float64).tiny)
+        self._left = np.array([0, *(int(share * _WHOLE) for share in left)], dtype=np.int64)
 
     def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The part that gives each of the samples, and the number (0, 1, 2, ...) among that part's own; all int64."""
-        if len(self._counts) == 1:
-            return np.zeros_like(samples), samples
-        cycles, turns = np.divmod(samples, self._period)
-        parts = self._turns[turns]
-        return parts, cycles * self._counts[parts] + self._earlier[turns]
+        nodes, own = np.ones_like(samples), samples
+        for _ in range(self._levels):
+            left = _multiplied(own, self._left[nodes])
+            is_right = _multiplied(own + 1, self._left[nodes]) == left
+            nodes, own = 2 * nodes + is_right, np.where(is_right, own - left, left)
+        return self._order[nodes - (1 << self._levels)], own
 
     def samples_of(self, part: int, own: np.ndarray) -> np.ndarray:
-        """int64: the samples that give a part's own numbers; the inverse of `locate`."""
-        if len(self._counts) == 1:
-            return own
-        cycles, turns = np.divmod(own, self._counts[part])
-        return cycles * self._period + np.flatnonzero(self._turns == part)[turns]
+        """int64: the samples that give a part's own numbers; the inverse of `locate`, and huge where none does."""
+        found = own.astype(object)  # Python's integers: the products need more than 64 bits.
+        node = (1 << self._levels) + int(np.flatnonzero(self._order == part)[0])
+        while node > 1:
+            left, halves = int(self._left[node // 2]), (2 * found + 1) * (_WHOLE // 2)
+            # A part without weight comes after all samples.
+            found = halves // max(_WHOLE - left, 1) if node % 2 else -(-halves // max(left, 1)) - 1
+            node //= 2
+        return np.minimum(found, np.iinfo(np.int64).max).astype(np.int64)
 
 
-def _largest_remainder(shares: np.ndarray, total: int) -> np.ndarray:
-    """Whole counts that add up to `total`, as near to `shares * total` as can be, and at least 1 each."""
-    exact = shares * total
-    counts = np.maximum(np.floor(exact).astype(np.int64), 1)
-    while (excess := counts.sum() - total) != 0:
-        error = exact - counts
-        chosen = np.argmax(error) if excess < 0 else np.argmin(np.where(counts > 1, error, np.inf))
-        counts[chosen] += -np.sign(excess)
-    return counts
+def _multiplied(counts: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """int64: `counts * shares / _WHOLE`, rounded half up, without overflow (uint64 holds every product of halves)."""
+    (high, low), (share_high, share_low) = (
+        np.divmod(each.astype(np.uint64), np.uint64(1 << _HALF_BITS)) for each in (counts, shares)
+    )
+    shift, half = np.uint64(_HALF_BITS), np.uint64(1 << (_HALF_BITS - 1))
+    middle = high * share_low + low * share_high + (low * share_low >> shift) + half
+    return (high * share_high + (middle >> shift)).astype(np.int64)
 
 
 def _by_language(store: TokenStore, documents: np.ndarray) -> list[tuple[str, np.ndarray]]:

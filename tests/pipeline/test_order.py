@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.samples.epochs.shuffle import StoreOrder
-from pipeline.samples.mixture import SCHEDULE_PERIOD, Mixture
+from pipeline.samples.mixture import Mixture
 
 
 def test_every_epoch_holds_each_row_once_in_a_new_order():
@@ -31,23 +31,40 @@ def test_leaving_documents_out_does_not_reorder_the_others():
     assert [d for d in everything if d % 2 == 0] == half.tolist()
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=6), st.integers(0, 100))
-def test_each_store_gives_its_samples_in_sequence_without_gap_or_repeat(weights: list[float], seed: int):
+def of_every_size(counts: st.SearchStrategy[int]) -> st.SearchStrategy[list[float]]:
+    """Weights of 1 to 3,000 parts, equal or of very different sizes, some of them 0."""
+
+    def weights(count: int, spread: float, seed: int) -> list[float]:
+        drawn = np.random.default_rng(seed).uniform(-spread, 0, count)
+        return [*np.where(drawn < -20, 0.0, np.exp(drawn)).tolist()[:-1], 1.0]
+
+    return st.builds(weights, counts, st.sampled_from([0.0, 1.0, 10.0, 30.0]), st.integers(0, 1000))
+
+
+@settings(deadline=None, max_examples=40)
+@given(of_every_size(st.integers(1, 3000)), st.integers(0, 100), st.integers(0, 2**40), st.integers(1, 3000))
+def test_parts_give_their_own_samples_without_gap_and_by_weight_from_any_sample_on(
+    weights: list[float], seed: int, first: int, count: int
+):
     mixture = Mixture(weights, seed)
-    given: dict[int, list[int]] = {}
-    stores, numbers = mixture.locate(np.arange(3 * SCHEDULE_PERIOD))
-    for store, own in zip(stores.tolist(), numbers.tolist(), strict=True):
-        given.setdefault(store, []).append(own)
-    for numbers in given.values():
-        assert numbers == list(range(len(numbers)))
+    samples = np.arange(first, first + count)
+    parts, numbers = mixture.locate(samples)
+    share = np.array(weights) / sum(weights)
+    for part in np.unique(parts).tolist():
+        own = numbers[parts == part]
+        assert (np.diff(own) == 1).all()
+        assert (mixture.samples_of(part, own) == samples[parts == part]).all()
+        # Half a sample for each level of the tree, and the rounding of a share to 52 bits.
+        assert np.abs(own - samples[parts == part] * share[part]).max() <= 1 + len(weights).bit_length() / 2
+    assert share[np.unique(parts)].all()
 
 
-def test_a_mixture_keeps_its_weights():
-    mixture = Mixture([0.7, 0.2, 0.1], seed=3)
-    stores, _ = mixture.locate(np.arange(10 * SCHEDULE_PERIOD))
-    shares = np.bincount(stores) / len(stores)
-    assert shares == pytest.approx([0.7, 0.2, 0.1], abs=1 / SCHEDULE_PERIOD)
+def test_many_small_parts_keep_their_weights():
+    """A hundred languages with a hundredth of the tokens, beside one with the rest; more parts than any period."""
+    parts, _ = Mixture([99.0, *[0.01] * 100], seed=3).locate(np.arange(100_000))
+    assert np.bincount(parts).tolist() == pytest.approx([99_000, *[10] * 100], abs=4)
+    parts, _ = Mixture([1.0] * 1100, seed=3).locate(np.arange(11_000))
+    assert np.bincount(parts).tolist() == pytest.approx([10] * 1100, abs=4)
 
 
 def test_a_single_store_is_taken_as_it_is():
