@@ -25,7 +25,7 @@ class CrossEntropy(NamedTuple):
     total: Tensor
     """float32 scalar: their sum, in nats."""
     correct: Tensor
-    """int64 scalar: how many have their highest score at the target."""
+    """int64 scalar: how many have their highest score at the target, the first of them if several are equal."""
     each: Tensor
     """[predictions] float32: the loss of each of them, without a gradient."""
 
@@ -108,8 +108,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for start in range(0, len(targets), rows):
             part, wanted = hidden[start : start + rows], targets[start : start + rows, None]
             scores = F.linear(part, weight, bias).float()
-            highest, own = scores.amax(-1, keepdim=True), scores.gather(-1, wanted)
-            correct += (own == highest).sum()
+            # The first of equal scores is the prediction: in half precision many tie.
+            (highest, best), own = scores.max(-1, keepdim=True), scores.gather(-1, wanted)
+            correct += (best == wanted).sum()
             probabilities = scores.softmax(-1)
             # The highest probability is 1 / sum(exp(scores - highest)), and never so small that it has no logarithm.
             own = own - highest + probabilities.amax(-1, keepdim=True).log()

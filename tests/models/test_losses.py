@@ -124,6 +124,11 @@ def test_chunks_do_not_wear_away_sums_in_half_precision():
     assert weight.grad.tolist() == [[-2048.0], [2048.0]]
 
 
+def test_of_equal_scores_one_is_the_prediction():
+    hidden, weight = torch.ones(4, 1, dtype=torch.bfloat16), torch.ones(4, 1, dtype=torch.bfloat16)
+    assert summed_cross_entropy(hidden, weight, None, torch.arange(4)).correct == 1
+
+
 def test_huge_logits_stay_finite():
     hidden = torch.full((3, 2), 1e4, requires_grad=True)
     weight = torch.tensor([[1e4, 0.0], [-1e4, 0.0], [0.0, 1.0]], requires_grad=True)
