@@ -17,7 +17,8 @@ def _linear(progress: float, schedule: ScheduleConfig) -> float:
 
 
 def _cosine(progress: float, schedule: ScheduleConfig) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * progress))
+    # (1 + cos(pi progress)) / 2, without its cancellation near the end.
+    return math.cos(math.pi / 2 * progress) ** 2
 
 
 def _polynomial(progress: float, schedule: ScheduleConfig) -> float:
@@ -40,7 +41,7 @@ SHAPES: Mapping[str, Shape] = {
     "wsd": _warmup_stable_decay,
 }
 """By `schedule.kind`: the learning rate as a share of its peak, from the progress of the decay (0 at the end of the
-warm-up, 1 at the last update)."""
+warm-up, 1 after the last update)."""
 
 
 class Schedule:
@@ -48,7 +49,6 @@ class Schedule:
 
     def __init__(self, config: PretrainConfig) -> None:
         self._config = config
-        self._last = max(1, config.num_steps - 1)
         self._tokens = config.schedule.warmup_tokens
         self._warmup = config.schedule.warmup_steps
         if self._tokens is not None:
@@ -58,7 +58,7 @@ class Schedule:
         """Learning rate of update number `step` (0 is the first).
 
         Warm-up reaches the peak at step `warmup_steps`; the first update already moves (1 / (warmup_steps + 1)). The
-        last update runs at `final_share` of the peak, unless the learning rate is constant.
+        rate would be `final_share` of the peak after the last update, so that the last update moves too.
 
         Args:
             elapsed_s: seconds that the run has trained for; matters for runs with a time budget.
@@ -71,16 +71,18 @@ class Schedule:
         if schedule.kind == "inverse_sqrt":
             first = max(1, self._warmup, schedule.constant_steps)
             return max(peak * schedule.final_share, peak * math.sqrt(first / max(first, step)))
-        progress = max(self._progress(step), self._progress(self._time_share(step, elapsed_s) * self._last))
+        progress = max(
+            self._progress(step), self._progress(self._time_share(step, elapsed_s) * self._config.num_steps)
+        )
         share = SHAPES[schedule.kind](min(1.0, max(0.0, progress)), schedule)
         return peak * (schedule.final_share + (1.0 - schedule.final_share) * share)
 
     def _progress(self, step: float) -> float:
-        """Progress of the decay at a step: 0 at the end of the warm-up, 1 at the last update."""
+        """Progress of the decay at a step: 0 at the end of the warm-up, 1 after the last update."""
         if (horizon := self._config.schedule.decay_tokens) is not None:
             passed, first = (self._config.tokens_before(round(place)) for place in (step, self._warmup))
             return (passed - first) / (horizon - first)
-        return (step - self._warmup) / max(1, self._last - self._warmup)
+        return (step - self._warmup) / (self._config.num_steps - self._warmup)
 
     def is_over(self, step: int, elapsed_s: float) -> bool:
         """Whether the run has ended before update number `step`, by its steps or by its time."""

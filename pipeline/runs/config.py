@@ -201,6 +201,12 @@ class PretrainConfig(Config):
         if horizon is not None and horizon <= (first := self.tokens_before(self.schedule.warmup_steps)):
             message = f"must be above the {first} tokens of the warm-up"
             yield ConfigProblem("schedule.decay_tokens", str(horizon), message)
+        last = self.tokens_before(self.num_steps - 1)
+        if horizon is not None and horizon <= last and not self.schedule.final_share:
+            message = (
+                "must be above 0 where schedule.decay_tokens end before the last step: it would learn nothing"
+            )
+            yield ConfigProblem("schedule.final_share", "0", message)
         if self.budget is not None and self.budget.min_steps > self.num_steps:
             message = f"must be at most steps {self.num_steps}"
             yield ConfigProblem("budget.min_steps", str(self.budget.min_steps), message)

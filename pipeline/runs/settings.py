@@ -142,7 +142,7 @@ class ScheduleConfig(Config):
     warmup_tokens: int | None = Field(default=None, gt=0)
     """The same in tokens of text, whatever the sizes of the batches; in place of `warmup_steps`."""
     final_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of the peak learning rate at the last step."""
+    """Share of the peak learning rate that it would have after the last step."""
     power: float = Field(default=1.0, gt=0)
     """Of `polynomial`: 1 falls linearly, 2 along a parabola."""
     decay_share: float = Field(default=0.1, gt=0, le=1)

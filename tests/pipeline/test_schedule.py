@@ -37,11 +37,36 @@ def test_warm_up_rises_linearly_to_the_peak(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "polynomial", "wsd"])
-def test_falling_shapes_end_at_their_final_share(kind: str):
-    values = rates(make(kind=kind, warmup_steps=10, final_share=0.1, power=2))
-    assert values[-1] == pytest.approx(0.1)
+def test_falling_shapes_reach_their_final_share_after_the_last_update(kind: str):
+    values = rates(make(kind=kind, warmup_steps=10, final_share=0.1, power=2), 101)
+    assert values[100] == pytest.approx(0.1)
     assert values[10] == pytest.approx(1.0)
     assert values[10:] == sorted(values[10:], reverse=True)
+
+
+@pytest.mark.parametrize("kind", [*SHAPES, "inverse_sqrt"])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"steps": 1},
+        {"steps": 3, "warmup_steps": 2},
+        {"steps": 100, "power": 2, "decay_share": 0.01},
+        {"steps": 10**9, "warmup_steps": 10},
+        {"steps": None, "budget": {"tokens": 1990}},
+        {"steps": None, "budget": {"tokens": 1990}, "warmup_tokens": 1989},
+    ],
+)
+def test_every_update_learns(kind: str, rest: dict):
+    schedule, last = make(kind=kind, **rest), (rest["steps"] or 50) - 1
+    assert schedule.is_over(last + 1, 0.0)
+    assert min(schedule.learning_rate(step) for step in (0, last // 2, last)) > 0
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine", "polynomial"])
+def test_updates_after_the_end_of_the_decay_learn(kind: str):
+    assert make(kind=kind, decay_tokens=3961).learning_rate(99) > 0
+    with pytest.raises(ConfigError):
+        make(kind=kind, decay_tokens=3960)
 
 
 def test_a_rate_falls_to_its_final_share_over_a_number_of_tokens_and_stays():
@@ -79,18 +104,18 @@ def test_settings_of_another_schedule_are_refused(wrong: dict):
 
 
 def test_linear_falls_by_the_same_amount_every_step():
-    assert rates(make(kind="linear"))[50] == pytest.approx(1 - 50 / 99)
+    assert rates(make(kind="linear"))[50] == pytest.approx(1 - 50 / 100)
 
 
 def test_polynomial_of_power_two_is_a_quarter_at_half_the_way():
-    assert make(101, kind="polynomial", power=2).learning_rate(50) == pytest.approx(0.25)
+    assert make(100, kind="polynomial", power=2).learning_rate(50) == pytest.approx(0.25)
 
 
 def test_warmup_stable_decay_stays_and_falls_in_its_last_share():
-    values = rates(make(101, kind="wsd", decay_share=0.2), 101)
+    values = rates(make(kind="wsd", decay_share=0.2))
     assert values[:81] == pytest.approx([1.0] * 81)
     assert values[90] == pytest.approx(0.5)
-    assert values[100] == 0.0
+    assert values[99] == pytest.approx(0.05)
 
 
 def test_constant_stays():
@@ -117,7 +142,7 @@ def test_a_token_budget_gives_the_steps():
     schedule = make(None, budget={"tokens": 1990}, kind="linear")
     assert not schedule.is_over(49, 0.0)
     assert schedule.is_over(50, 0.0)
-    assert schedule.learning_rate(49) == 0.0
+    assert schedule.learning_rate(49) == pytest.approx(1 / 50)
 
 
 def test_a_time_budget_lowers_the_rate_with_the_time_and_ends_the_run():
@@ -129,7 +154,7 @@ def test_a_time_budget_lowers_the_rate_with_the_time_and_ends_the_run():
 
 def test_the_steps_end_a_run_before_its_time():
     schedule = make(100, budget="1h", kind="linear")
-    assert schedule.learning_rate(98, 10.0) == pytest.approx(1 / 99)
+    assert schedule.learning_rate(98, 10.0) == pytest.approx(2 / 100)
     assert schedule.is_over(100, 10.0)
 
 
