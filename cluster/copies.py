@@ -238,7 +238,7 @@ def _origin(own: Path) -> dict[str, Any]:
 
 def _stale(copy: Path, manifest: Manifest, entries: Sequence[FileEntry], *, verify: bool) -> list[FileEntry]:
     """The files that are missing in a copy, or damaged."""
-    seen = SeenFiles.read(copy.parent / _SEEN)
+    seen = SeenFiles.read(copy.parent / _SEEN, is_private=True)
     wanted = manifest.model_copy(update={"files": tuple(entries)})
     bad = {damage.path for damage in find_damage(copy, wanted, deep=verify, seen=seen)}
     if verify and not bad:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, InputEntry, Man
 from cluster.artefacts.parts import TEMPORARY, PartedArtefact
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.shard_records import SHARD_RECORDS, ShardRecord, sum_stats
-from cluster.artefacts.storage import QUARANTINE_NAME, storage_errors
+from cluster.artefacts.storage import QUARANTINE_NAME, Damage, quarantine, storage_errors
 from cluster.shards import Shard, ShardFunction, map_shards
 
 Finish = Callable[[Path, Sequence[ShardRecord]], Mapping[str, Any]]
@@ -83,9 +83,25 @@ def build_sharded_artefact(
         before=before,
     )
     with storage_errors(workspace):
+        if not condition.same:
+            _remove_foreign(workspace, {shard.file for shard in shards})
         extra = finish(workspace, records)
     stats = {"rejects": sum(len(record.rejects) for record in records), **sum_stats(records), **extra}
     return artefact.conclude(condition, workspace, _entries(workspace, records), stats)
+
+
+def _remove_foreign(staging: Path, shards: Collection[str]) -> None:
+    """Leave nothing in a staging directory that this process has not made or verified: it would become a part of the
+    artefact. What a killed run left is made again, anything else goes to quarantine."""
+    for path in list(_files(staging)):
+        if (name := _relative(staging, path)) not in shards and not fnmatch(
+            os.path.basename(path), TEMPORARY
+        ):
+            quarantine(staging, Damage(name, "not made by this command"))
+
+
+def _relative(directory: Path, path: str) -> str:
+    return path.removeprefix(os.path.join(directory, "")).replace(os.sep, "/")
 
 
 def _entries(directory: Path, records: Sequence[ShardRecord]) -> list[FileEntry]:
@@ -93,7 +109,7 @@ def _entries(directory: Path, records: Sequence[ShardRecord]) -> list[FileEntry]
     known = {record.entry.path: record.entry for record in records}
     sidecars = []
     for path in _files(directory):
-        relative = path.removeprefix(os.path.join(directory, "")).replace(os.sep, "/")
+        relative = _relative(directory, path)
         # A task that Ray gave up, or of a driver that died, may still be writing a temporary file.
         if relative not in known and not fnmatch(os.path.basename(path), TEMPORARY):
             digest, size_bytes = hash_file(Path(path))

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from cluster.artefacts.errors import ClozeError, TooManyRejectsError
-from cluster.artefacts.manifest import FileEntry, hash_file
+from cluster.artefacts.manifest import FileEntry, hash_file, sha256_if_signing
 from cluster.artefacts.parts import ArtefactPart
 from cluster.artefacts.shard_log import Effort, ShardLog, measure_effort
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, sum_stats
@@ -254,6 +254,7 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
         try:
             result = function(shard.split, temporary)
             digest, size_bytes = hash_file(temporary)
+            sha256 = sha256_if_signing(temporary)
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
@@ -264,6 +265,7 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
                 path=shard.file,
                 size_bytes=size_bytes,
                 xxh3_128=digest,
+                sha256=sha256,
                 rows=result.rows,
                 tokens=result.tokens,
             ),

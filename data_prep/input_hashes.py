@@ -15,7 +15,7 @@ import xxhash
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ClozeError
-from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.manifest import has_seal, write_durably, write_seal
 from cluster.artefacts.packed_strings import PackedStrings
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
@@ -73,6 +73,8 @@ class _Cache:
             self._take(found)
 
     def _read(self) -> pa.Table:
+        if not has_seal(self._path):
+            return _SCHEMA.empty_table()
         try:
             found = pq.read_table(str(self._path), page_checksum_verification=True)
             return found.cast(_SCHEMA)
@@ -101,6 +103,7 @@ class _Cache:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", use_dictionary=False, write_page_checksum=True)
         write_durably(self._path, [sink.getvalue()])
+        write_seal(self._path)
 
 
 def _call(name: str, *columns: Any, **options: Any) -> Any:

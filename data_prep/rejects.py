@@ -27,6 +27,6 @@ def list_rejects(out: Path) -> list[Reject]:
     return [
         reject
         for directory in found
-        for record in SHARD_RECORDS.read_all(directory)
+        for record in SHARD_RECORDS.read_all(directory, anyone=True)
         for reject in record.rejects
     ]

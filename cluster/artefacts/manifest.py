@@ -42,6 +42,7 @@ from cluster.artefacts.signatures import Signature
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
 _CHECKSUM = "checksum"
+_SIGNATURE = "signature"
 _LONG_BYTES = 4 << 20
 """Manifests of this size may have inputs that would take much more memory as objects than as text."""
 _INPUTS = TypeAdapter(list[InputEntry])
@@ -143,6 +144,53 @@ def unseal(sealed: Any) -> dict[str, Any]:
     return contents
 
 
+def seal_signed(contents: Mapping[str, Any]) -> dict[str, Any]:
+    """As `seal`, with a signature where this process signs: for what another process continues from."""
+    if signatures.is_signing():
+        signature = signatures.sign(b"".join(canonical_pieces(contents)))
+        contents = {**contents, _SIGNATURE: signature.model_dump()}
+    return seal(contents)
+
+
+def unseal_signed(sealed: Any, *, anyone: bool = False) -> dict[str, Any]:
+    """Check and remove what `seal_signed` added.
+
+    Args:
+        anyone: whether it need not be signed where this process signs, or asks for signatures.
+
+    Raises:
+        ValueError: the checksum does not fit the contents, or it has no good signature.
+    """
+    contents = unseal(sealed)
+    signature = contents.pop(_SIGNATURE, None)
+    if anyone or not signatures.is_sealing():
+        return contents
+    if not signatures.is_vouched(b"".join(canonical_pieces(contents)), signature):
+        raise ValueError("it has no signature by a trusted key")
+    return contents
+
+
+def write_seal(path: Path) -> None:
+    """Where this process signs, sign a file of work in progress, in a file beside it."""
+    if signatures.is_signing():
+        write_durably(seal_of(path), orjson.dumps(seal_signed({"sha256": sha256_of(path)})))
+
+
+def has_seal(path: Path) -> bool:
+    """Whether a file of work in progress may be continued from: where signatures are asked for, it needs one."""
+    if not signatures.is_sealing():
+        return True
+    try:
+        return unseal_signed(orjson.loads(read_bytes(seal_of(path)))) == {"sha256": sha256_of(path)}
+    except (OSError, ValueError):
+        return False
+
+
+def seal_of(path: Path) -> Path:
+    """The file of `write_seal`."""
+    return path.with_name(f"{path.name}.seal")
+
+
 def fingerprint_of(
     kind: str, config: Mapping[str, Any], inputs: Sequence[InputEntry], files: Sequence[FileEntry]
 ) -> str:
@@ -209,6 +257,11 @@ def sha256_of(path: Path) -> str:
     """SHA-256 hex digest of a local file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_if_signing(path: Path) -> str | None:
+    """SHA-256 hex digest of a local file where this process signs."""
+    return sha256_of(path) if signatures.is_signing() else None
 
 
 def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:

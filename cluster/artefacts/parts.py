@@ -23,15 +23,16 @@ from cluster.artefacts.manifest import (
     FileEntry,
     InputEntry,
     Manifest,
-    hash_file,
     read_manifest,
-    seal,
-    unseal,
+    seal_signed,
+    unseal_signed,
     write_durably,
 )
+from cluster.artefacts.signatures import is_sealing, require_key
 from cluster.artefacts.storage import (
     Damage,
     commit,
+    difference,
     find_damage,
     for_files,
     is_committed,
@@ -97,22 +98,27 @@ class PartRecords(Generic[Record]):
         """Path of the record of a part."""
         return artefact / self.directory_name / f"{part_name}.json"
 
-    def read(self, artefact: Path, part_name: str) -> Record | None:
-        """The readable record of a part, of whatever identity."""
+    def read(self, artefact: Path, part_name: str, *, anyone: bool = False) -> Record | None:
+        """The readable record of a part, of whatever identity; `anyone` as for `read_all`."""
         # Paths would take as long to make as records to read.
-        record = self._read(f"{artefact}/{self.directory_name}/{part_name}.json")
+        record = self._read(f"{artefact}/{self.directory_name}/{part_name}.json", anyone=anyone)
         return record if record is not None and record.part_name == part_name else None
 
-    def read_all(self, artefact: Path) -> list[Record]:
-        """Every readable record of an artefact, sorted by file name."""
-        records = map(self._read, sorted((artefact / self.directory_name).glob("*.json")))
+    def read_all(self, artefact: Path, *, anyone: bool = False) -> list[Record]:
+        """Every readable record of an artefact, sorted by file name.
+
+        Args:
+            anyone: whether they need not be signed where signatures are asked for.
+        """
+        paths = sorted((artefact / self.directory_name).glob("*.json"))
+        records = [self._read(path, anyone=anyone) for path in paths]
         return [record for record in records if record is not None]
 
     def write(self, artefact: Path, record: Record) -> None:
         """Note durably that the files of a part lie finished in `artefact`."""
         path = self.path(artefact, record.part_name)
         path.parent.mkdir(exist_ok=True)
-        write_durably(path, orjson.dumps(seal(record.model_dump(mode="json"))))
+        write_durably(path, orjson.dumps(seal_signed(record.model_dump(mode="json"))))
 
     def finished(self, artefact: Path, parts: Iterable[ArtefactPart]) -> dict[str, Record]:
         """Slim records, by part name, of the parts whose files have the recorded hashes."""
@@ -133,7 +139,7 @@ class PartRecords(Generic[Record]):
         if not (artefact / self.directory_name).is_dir():
             return []
         names = list(part_names)
-        records = for_files(lambda name: self.read(artefact, name), names)
+        records = for_files(lambda name: self.read(artefact, name, anyone=True), names)
         lost = [
             self.path(artefact, name) for name, record in zip(names, records, strict=True) if record is None
         ]
@@ -172,10 +178,10 @@ class PartRecords(Generic[Record]):
                 num_adopted += 1
         return num_adopted
 
-    def _read(self, path: str | Path) -> Record | None:
+    def _read(self, path: str | Path, *, anyone: bool) -> Record | None:
         try:
             with open(path, "rb") as stream:
-                return self.model.model_validate(unseal(orjson.loads(stream.read())))
+                return self.model.model_validate(unseal_signed(orjson.loads(stream.read()), anyone=anyone))
         except (OSError, ValueError):
             return None
 
@@ -265,7 +271,11 @@ class PartedArtefact(Generic[Record]):
 
         A damaged artefact is repaired in place, after its damaged files were quarantined. Otherwise the directory is
         `staging`, with the parts of a killed run, of an artefact without its manifest, or of the replaced artefact.
+
+        Raises:
+            UntrustedArtefactError: as `require_key`.
         """
+        require_key()
         workspace = self.directory if condition.same else self.staging
         with storage_errors(workspace):
             if condition.lost_manifest:
@@ -313,7 +323,10 @@ class PartedArtefact(Generic[Record]):
 
 def _verifies(artefact: Path, record: PartRecord) -> bool:
     try:
-        return all(hash_file(entry.under(artefact))[0] == entry.xxh3_128 for entry in record.part_files)
+        return all(
+            not difference(entry.under(artefact), entry) and (entry.sha256 or not is_sealing())
+            for entry in record.part_files
+        )
     except (OSError, CorruptArtefactError):
         return False
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from cluster.artefacts.manifest import seal, unseal, write_durably
+from cluster.artefacts.manifest import seal_signed, unseal_signed, write_durably
 
 _SETTLED_NS = 2_000_000_000
 """Coarsest resolution of file times: a file that was changed just now may change again with the same times."""
@@ -26,17 +26,21 @@ class SeenFiles:
         self._known = known or {}
 
     @classmethod
-    def read(cls, path: Path) -> SeenFiles:
-        """Read a cache that `write` wrote; an empty one where the file is missing or damaged."""
+    def read(cls, path: Path, *, is_private: bool = False) -> SeenFiles:
+        """Read a cache that `write` wrote; an empty one where the file is missing or damaged.
+
+        Args:
+            is_private: whether it lies where only this user can write, and need not be signed.
+        """
         try:
-            return cls(unseal(orjson.loads(path.read_bytes()))["files"])
+            return cls(unseal_signed(orjson.loads(path.read_bytes()), anyone=is_private)["files"])
         except (OSError, ValueError, KeyError):
             return cls()
 
     def write(self, path: Path) -> None:
         """Write the cache to a file. Failing to write it only costs time at the next start."""
         with suppress(OSError):
-            write_durably(path, orjson.dumps(seal({"files": self._known})))
+            write_durably(path, orjson.dumps(seal_signed({"files": self._known})))
 
     def has(self, path: Path, digest: str) -> bool:
         """Whether the file had this hash and did not change since."""

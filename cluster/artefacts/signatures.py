@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cluster.artefacts.errors import ConfigError, MissingInputError, UntrustedArtefactError
 
@@ -65,6 +65,43 @@ def is_trusting() -> bool:
     return bool(os.environ.get(TRUST_VARIABLE))
 
 
+def is_sealing() -> bool:
+    """Whether work that is found, such as parts of an interrupted preparation, needs a signature to be continued."""
+    return is_signing() or is_trusting()
+
+
+def require_key() -> None:
+    """Refuse to make what nobody here would read.
+
+    Raises:
+        UntrustedArtefactError: this process reads signed artefacts only, and does not sign.
+    """
+    if is_trusting() and not is_signing():
+        raise UntrustedArtefactError(
+            f"{TRUST_VARIABLE} asks for signatures, and without {KEY_VARIABLE} what is made here would have none.",
+            kept="everything; nothing was made",
+            next_step=f"export {KEY_VARIABLE}=FILE.pem; `cloze keys NAME` makes a pair of keys",
+        )
+
+
+def is_vouched(contents: bytes, signature: Any) -> bool:
+    """Whether a trusted key signed some contents; where none are named, only this process's own key is trusted.
+
+    Args:
+        signature: as plain data.
+    """
+    try:
+        found = Signature.model_validate(signature)
+    except ValidationError:
+        return False
+    if is_trusting():
+        keys = _read_trusted(Path(os.environ[TRUST_VARIABLE])).keys
+    else:
+        own = _read_private(Path(os.environ[KEY_VARIABLE])).public_key()
+        keys = {key_name(own): own}
+    return found.key in keys and _fits(keys[found.key], contents, found)
+
+
 def sign(contents: bytes) -> Signature:
     """Sign with the key that `CLOZE_SIGNING_KEY` names.
 
@@ -90,15 +127,21 @@ def require_trusted(place: str, contents: bytes, signature: Signature | None) ->
         raise _untrusted(
             f"{place} was signed by the key {signature.key}, which is not in {trusted.directory} (there: {known})."
         )
+    if not _fits(key, contents, signature):
+        raise _untrusted(
+            f"{place} is not what {trusted.files[signature.key]} signed: it was altered afterwards."
+        )
+    return trusted.files[signature.key]
+
+
+def _fits(key: Ed25519PublicKey, contents: bytes, signature: Signature) -> bool:
     from cryptography.exceptions import InvalidSignature
 
     try:
         key.verify(base64.b64decode(signature.value, validate=True), contents)
     except (InvalidSignature, binascii.Error):
-        raise _untrusted(
-            f"{place} is not what {trusted.files[signature.key]} signed: it was altered afterwards."
-        ) from None
-    return trusted.files[signature.key]
+        return False
+    return True
 
 
 def refuse_unsigned(place: str, what: str) -> None:

@@ -29,6 +29,7 @@ from cluster.artefacts.manifest import (
     write_manifest,
 )
 from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.signatures import require_key
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -234,7 +235,9 @@ def commit(
 
     Raises:
         StorageError: the file system refused; `staging` is left as it is.
+        UntrustedArtefactError: it would not be signed, and nobody here would read it.
     """
+    require_key()
     entries = list(files) if files is not None else hash_tree(staging)
     manifest = make_manifest(kind, config=config, inputs=inputs, files=entries, stats=stats or {})
     with storage_errors(directory):

@@ -11,6 +11,8 @@ from typing import Literal
 
 from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
 from cluster.artefacts.places import Place, is_uri
+from cluster.artefacts.signatures import refuse_unsigned
+from cluster.artefacts.storage import is_committed, open_artefact
 from cluster.copies import committed_at, local_copy
 from cluster.shards import ShardResult
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE
@@ -85,11 +87,23 @@ def find_tokenizer(path: Place) -> Published:
 
     Raises:
         MissingInputError: there is none.
+        CorruptArtefactError: it is a file of an artefact, and was changed.
+        UntrustedArtefactError: signatures are asked for, and it is no file of a signed artefact.
     """
     if isinstance(path, str) and is_uri(path):
         copy = local_copy(committed_at(path, TOKENIZER), only=[TOKENIZER_FILE])
-        return replace(find_tokenizer(copy / TOKENIZER_FILE), uri=path)
-    path = Path(path)
+        return replace(_find(copy / TOKENIZER_FILE), uri=path)
+    found = _find(Path(path))
+    directory, names = found.files[0].parent, {file.name for file in found.files}
+    is_listed = is_committed(directory) and names <= {
+        entry.path for entry in open_artefact(directory, only=names).files
+    }
+    if not is_listed:
+        refuse_unsigned(str(found.files[0]), "no file of an artefact")
+    return found
+
+
+def _find(path: Path) -> Published:
     if path.is_dir():
         # A preparation has its tokenizer in a directory of that name.
         for directory, (name, files) in itertools.product((path, path / TOKENIZER), _LAYOUTS):

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from cluster.artefacts.manifest import FileEntry, hash_file, write_durably
+from cluster.artefacts.manifest import FileEntry, hash_file, sha256_if_signing, write_durably
 from cluster.artefacts.parts import PartRecord, PartRecords
 from pipeline.finetune.scores import SCORES_FILE, Initial, Score
 
@@ -104,5 +104,6 @@ def file_entries(directory: Path, names: Iterable[str], rows: int | None = None)
     entries = []
     for name in names:
         digest, size_bytes = hash_file(directory / name)
-        entries.append(FileEntry(path=name, size_bytes=size_bytes, xxh3_128=digest, rows=rows))
+        sha256 = sha256_if_signing(directory / name)
+        entries.append(FileEntry(name, size_bytes, digest, rows=rows, sha256=sha256))
     return tuple(entries)

@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cluster.artefacts.errors import PreemptedError
+from cluster.artefacts.manifest import has_seal, seal_of, write_seal
 from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile
 from models.weights import with_prefix
@@ -168,6 +169,7 @@ class StateFile:
         """Delete the file, where there is one."""
         if self._accelerator.is_main_process:
             self.path.unlink(missing_ok=True)
+            seal_of(self.path).unlink(missing_ok=True)
 
     def _wait(self, elapsed: float, cost: float, updates: int) -> int:
         """Updates until the next look at the clock."""
@@ -198,6 +200,7 @@ class StateFile:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, self.path)
+        write_seal(self.path)
 
     def _read(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """Facts and tensors of a file of this training. The first process says whether there is one."""
@@ -210,7 +213,10 @@ class StateFile:
     def _fits(self) -> bool:
         try:
             with safe_open(str(self.path), "pt") as file:
-                return orjson.loads(file.metadata()["state"])["identity"] == self._identity
+                return (
+                    has_seal(self.path)
+                    and orjson.loads(file.metadata()["state"])["identity"] == self._identity
+                )
         except (OSError, SafetensorError, KeyError, TypeError, ValueError):
             # A file that cannot be read costs the updates before it, and nothing else.
             return False

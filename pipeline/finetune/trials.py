@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import PreemptedError
-from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.manifest import seal_signed, unseal_signed, write_durably
 from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile, stop_on_sigterm
 from models.peft.apply import trained_share
@@ -369,7 +369,7 @@ class _Begun:
     def read(cls, workspace: Path, trial: Trial, identity: str) -> _Begun:
         """The note of an earlier attempt at the same training; a new one where there is none."""
         try:
-            note = cls(**orjson.loads(cls._path(workspace, trial).read_bytes()))
+            note = cls(**unseal_signed(orjson.loads(cls._path(workspace, trial).read_bytes())))
         except (OSError, ValueError, TypeError):
             return cls(identity)
         if note.identity != identity:
@@ -384,7 +384,7 @@ class _Begun:
         with storage_errors(path):
             path.parent.mkdir(exist_ok=True)
             note = dataclasses.replace(self, started_at=time.time())
-            write_durably(path, orjson.dumps(dataclasses.asdict(note)))
+            write_durably(path, orjson.dumps(seal_signed(dataclasses.asdict(note))))
 
     @staticmethod
     def _path(workspace: Path, trial: Trial) -> Path:

@@ -127,7 +127,7 @@ def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) ->
         model, tokenizer_path = pretrained.model, pretrained.tokenizer_path
     elif config.scratch:
         model, place = config.scratch.model, config.scratch.tokenizer
-        tokenizer_path = place if isinstance(place, Path) else find_tokenizer(place).files[0]
+        tokenizer_path = find_tokenizer(place).files[0]
     else:
         raise ConfigError(
             "There is no checkpoint to start from, and the configuration has no `scratch` network.",

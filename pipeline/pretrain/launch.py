@@ -15,6 +15,7 @@ from cluster.artefacts.credentials import tracking_environment
 from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
 from cluster.artefacts.places import absolute
 from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.signatures import require_key
 from cluster.elastic import MOVE, watching_cluster
 from cluster.failure_budget import FailureBudget
 from cluster.group_size import GroupSize
@@ -90,10 +91,12 @@ def create_run(
     Raises:
         CorruptArtefactError, MismatchError, ConfigError: the data is damaged or does not fit.
         TrackingUnreachableError: no tracking store answers.
+        UntrustedArtefactError: as `require_key`.
     """
     from pipeline.runs.inputs import open_inputs, remembered_sizes
     from pipeline.runs.tracking import start_run
 
+    require_key()
     require_client(config.wandb)
     seen = SeenFiles()
     inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen, cache=remembered_sizes())
@@ -163,6 +166,7 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
     with signals.goes_on_by(f"cloze resume {run.typed}", kept="the run and its committed checkpoints"):
         logs.bind(run=run.path.name)
         config = run.config()
+        require_key()
         require_client(config.wandb)
         cluster = config.cluster
         largest, *smaller = config.group_sizes

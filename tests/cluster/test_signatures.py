@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,29 @@ from cluster.artefacts.errors import (
     MissingInputError,
     UntrustedArtefactError,
 )
-from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest, seal, sha256_of, signed_bytes, unseal
+from cluster.artefacts.long_json import Rows
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    has_seal,
+    hash_file,
+    hash_json,
+    read_manifest,
+    seal,
+    sha256_if_signing,
+    sha256_of,
+    signed_bytes,
+    unseal,
+    write_seal,
+)
+from cluster.artefacts.parts import ArtefactPart
 from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.shard_records import SHARD_RECORDS, ShardRecord
 from cluster.artefacts.signatures import KEY_VARIABLE, PUBLIC_SUFFIX, TRUST_VARIABLE, make_keys, sign
-from cluster.artefacts.storage import commit, difference, open_artefact
+from cluster.artefacts.storage import commit, difference, open_artefact, staging_directory
+from cluster.sharded_artefact import build_sharded_artefact
+from cluster.shards import Shard
+from data_prep.tokenizers.pretrained import find_tokenizer
 from pipeline.commands.verbs import app
 
 
@@ -58,8 +78,10 @@ def test_signing_changes_no_fingerprint(team: Path, tmp_path: Path, monkeypatch:
 
 
 def test_unsigned_artefact_is_refused(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv(KEY_VARIABLE)
-    artefact = made(tmp_path / "artefact")
+    with monkeypatch.context() as patch:
+        patch.delenv(KEY_VARIABLE)
+        patch.delenv(TRUST_VARIABLE)
+        artefact = made(tmp_path / "artefact")
     with pytest.raises(UntrustedArtefactError, match="is not signed"):
         open_artefact(artefact)
 
@@ -158,7 +180,9 @@ def test_keys_of_openssl_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_artefact_is_signed_later_by_a_command(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     key = team / "team.pem"
     monkeypatch.delenv(KEY_VARIABLE)
-    artefact = made(tmp_path / "artefact")
+    with monkeypatch.context() as patch:
+        patch.delenv(TRUST_VARIABLE)
+        artefact = made(tmp_path / "artefact")
     before = read_manifest(artefact, anyone=True)
     unset = CliRunner().invoke(app, ["sign", str(artefact)])
     assert isinstance(unset.exception, ConfigError)
@@ -171,3 +195,85 @@ def test_damaged_artefact_is_not_signed(team: Path, tmp_path: Path, monkeypatch:
     artefact = made(tmp_path / "artefact")
     (artefact / "data").write_text("damage")
     assert isinstance(CliRunner().invoke(app, ["sign", str(artefact)]).exception, CorruptArtefactError)
+
+
+PART = ArtefactPart("part", "identity")
+
+
+def write_part(directory: Path) -> list[str]:
+    """Finish the part, as this process does; returns the names of the parts that may be continued from."""
+    SHARD_RECORDS.open(directory)
+    (directory / "part").write_text("text")
+    digest, size_bytes = hash_file(directory / "part")
+    entry = FileEntry("part", size_bytes, digest, sha256=sha256_if_signing(directory / "part"))
+    SHARD_RECORDS.write(directory, ShardRecord(identity=PART.identity, entry=entry, stats={}, rejects=()))
+    return [*SHARD_RECORDS.finished(directory, [PART])]
+
+
+@pytest.mark.parametrize("asked", [KEY_VARIABLE, TRUST_VARIABLE])
+def test_work_in_progress_of_others_is_made_anew(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+):
+    value = os.environ[asked]
+    for variable in (KEY_VARIABLE, TRUST_VARIABLE):
+        monkeypatch.delenv(variable)
+    assert write_part(tmp_path / "planted") == ["part"]
+    write_seal(tmp_path / "planted/part")
+    monkeypatch.setenv(asked, value)
+    assert not SHARD_RECORDS.finished(tmp_path / "planted", [PART])
+    assert not SHARD_RECORDS.adopt(tmp_path / "planted", tmp_path / "adopting", [PART])
+    assert not has_seal(tmp_path / "planted/part")
+    if asked == KEY_VARIABLE:
+        assert write_part(tmp_path / "own") == ["part"]
+        assert SHARD_RECORDS.adopt(tmp_path / "own", tmp_path / "adopting", [PART])
+        write_seal(tmp_path / "own/part")
+        assert has_seal(tmp_path / "own/part")
+        # A forger can make a file with the same xxh3_128.
+        monkeypatch.setattr("cluster.artefacts.storage.hash_file", lambda path: (read_digest(path), 4))
+        (tmp_path / "own/part").write_text("evil")
+        assert not SHARD_RECORDS.finished(tmp_path / "own", [PART])
+        assert not has_seal(tmp_path / "own/part")
+
+
+def read_digest(path: Path) -> str:
+    return xxhash.xxh3_128_hexdigest(b"text")
+
+
+def test_a_planted_file_does_not_become_part_of_an_artefact(tmp_path: Path):
+    shard = Shard("part", None, "identity")
+    key = hash_json(["kind", {}, Rows(list), Rows(lambda: ["identity"])])
+    staging = staging_directory(tmp_path / "made", key)
+    staging.mkdir()
+    write_part(staging)
+    (staging / "planted.json").touch()
+    manifest = build_sharded_artefact(
+        tmp_path / "made",
+        "kind",
+        function=lambda split, path: pytest.fail("the part is there"),
+        shards=[shard],
+        config={},
+        inputs=[],
+        finish=lambda directory, records: {},
+    )
+    assert [entry.path for entry in manifest.files] == ["part"]
+
+
+def test_who_reads_signed_artefacts_only_and_has_no_key_makes_nothing(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv(KEY_VARIABLE)
+    with pytest.raises(UntrustedArtefactError):
+        made(tmp_path / "artefact")
+
+
+def test_a_tokenizer_is_a_file_of_a_signed_artefact(team: Path, tmp_path: Path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UntrustedArtefactError):
+        find_tokenizer(tmp_path)
+    (tmp_path / ".t.partial").mkdir()
+    (tmp_path / ".t.partial/tokenizer.json").write_text("{}")
+    commit(tmp_path / ".t.partial", tmp_path / "t", "tokenizer", config={})
+    assert find_tokenizer(tmp_path / "t").files == (tmp_path / "t/tokenizer.json",)
+    (tmp_path / "t/tokenizer.json").write_text("[]")
+    with pytest.raises(CorruptArtefactError):
+        find_tokenizer(tmp_path / "t/tokenizer.json")

@@ -25,7 +25,7 @@ import numpy as np
 import orjson
 
 from cluster.artefacts.errors import ClozeError, ConfigError
-from cluster.artefacts.manifest import hash_json, seal, unseal, write_durably
+from cluster.artefacts.manifest import hash_json, seal_signed, unseal_signed, write_durably
 from cluster.artefacts.storage import is_committed, staging_directory
 from cluster.priority import step_back
 from pipeline.samples.epochs import index_blocks
@@ -221,7 +221,7 @@ class DatasetCache:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            contents = unseal(orjson.loads((self._path / _PARTS).read_bytes()))
+            contents = unseal_signed(orjson.loads((self._path / _PARTS).read_bytes()))
         except (OSError, ValueError):
             return None
         return contents if contents.get("index") == self._key else None
@@ -229,7 +229,7 @@ class DatasetCache:
     def _write(self, **contents: Any) -> None:
         def write() -> None:
             self._path.mkdir(parents=True, exist_ok=True)
-            write_durably(self._path / _PARTS, orjson.dumps(seal({"index": self._key, **contents})))
+            write_durably(self._path / _PARTS, orjson.dumps(seal_signed({"index": self._key, **contents})))
 
         self._owner.attempt(write)
 
