@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from cluster.artefacts.errors import ClozeError, CorruptArtefactError, StorageError
+from cluster.artefacts.errors import (
+    ClozeError,
+    CorruptArtefactError,
+    CorruptCheckpointError,
+    StorageError,
+)
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest, write_durably
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.remote import Remote
@@ -89,11 +94,16 @@ class CheckpointStore:
         """The manifest of a checkpoint.
 
         Raises:
-            CorruptArtefactError: it is missing or damaged.
+            CorruptArtefactError: it is missing or damaged, or of another step than its directory's name says.
         """
         if self.remote is None:
-            return read_manifest(self.local(step))
-        return parse_manifest(self._manifest_data(self.remote, step), f"{self.place(step)}/{MANIFEST_NAME}")
+            manifest = read_manifest(self.local(step))
+        else:
+            place = f"{self.place(step)}/{MANIFEST_NAME}"
+            manifest = parse_manifest(self._manifest_data(self.remote, step), place)
+        if problem := self._misnamed(step, manifest):
+            raise CorruptArtefactError(problem)
+        return manifest
 
     def evaluated(self, step: int, *, again: bool = False) -> tuple[str, dict[str, float]]:
         """The deciding metric of a checkpoint, and what was measured, by name. Read once: a save compares its
@@ -129,15 +139,19 @@ class CheckpointStore:
         Raises:
             CorruptArtefactError: names every file that is missing or damaged. Of the files that are not named, only
                 the sizes are compared.
+            CorruptCheckpointError: its directory is named for another step than its manifest.
             StorageError: there is no room for the copy.
         """
         if self.remote is None:
-            return open_checkpoint(self.local(step), files)
+            directory = open_checkpoint(self.local(step), files)
+            self._require_own_name(step, read_manifest(directory))
+            return directory
         remote, name, local = self.remote, checkpoint_name(step), self.local(step)
         data = self._manifest_data(remote, step)
         manifest = parse_manifest(data, f"{self.place(step)}/{MANIFEST_NAME}")
         if manifest.kind != KIND:
             raise CorruptArtefactError(f"{self.place(step)} holds {manifest.kind}, but {KIND} is needed.")
+        self._require_own_name(step, manifest)
         drop_copies(remote.uri, [remote.place(checkpoint_name(one)) for one in self.steps()])
         wanted = [entry for entry in manifest.files if files is None or entry.path in files]
         present = [entry for entry in manifest.files if (local / entry.path).is_file()]
@@ -151,6 +165,23 @@ class CheckpointStore:
                 (local / stale.path).unlink()
             write_durably(local / MANIFEST_NAME, data)
         return local
+
+    def _misnamed(self, step: int, manifest: Manifest) -> str:
+        """How a manifest contradicts the name of its directory; empty where it does not."""
+        own = manifest.config.get("step")
+        return (
+            ""
+            if own == step
+            else f"{self.place(step)} is a checkpoint of step {own}, whatever its name says."
+        )
+
+    def _require_own_name(self, step: int, manifest: Manifest) -> None:
+        if problem := self._misnamed(step, manifest):
+            raise CorruptCheckpointError(
+                problem,
+                kept="everything in it",
+                next_step="find out who put it there, and delete it, or give it the name of its step",
+            )
 
     def _require_whole(self, step: int, manifest: Manifest, found: Sequence[Damage | None]) -> None:
         damages = [damage for damage in found if damage is not None]

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.artefacts.errors import StorageError
+from cluster.artefacts.errors import CorruptCheckpointError, StorageError
 from cluster.train_group import Rank
 from pipeline.checkpoints.checkpoint import MODEL_FILE, checkpoint_name, list_lost
 from pipeline.checkpoints.rank_save import RankSave, copy_state, write_rank_files
-from pipeline.checkpoints.retention import Retention, apply_retention, newest_good
+from pipeline.checkpoints.references import CheckpointReference
+from pipeline.checkpoints.retention import Retention, apply_retention, best_step, newest_good
 from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
 from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
 from pipeline.checkpoints.store import CheckpointStore, open_store
@@ -166,3 +167,23 @@ def test_a_lost_manifest_is_damage_and_is_set_aside(tmp_path: Path) -> None:
     assert chosen == store.local(10)
     assert "no manifest.json" in messages[0]
     assert (tmp_path / "step-00000020.corrupt").is_dir()
+
+
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_the_step_in_a_manifest_outweighs_the_name_of_its_directory(tmp_path: Path, place: str) -> None:
+    store = (
+        CheckpointStore(tmp_path / "checkpoints")
+        if place == "disk"
+        else open_store(f"memory://{tmp_path.name}", "run")
+    )
+    write_files(store, state_at(10))
+    if store.remote is None:
+        shutil.copytree(store.local(10), store.local(20))
+    else:
+        store.remote.copy(checkpoint_name(10), checkpoint_name(20))
+    with pytest.raises(CorruptCheckpointError):
+        newest_good(store)
+    with pytest.raises(CorruptCheckpointError):
+        CheckpointReference(store, 20).fetch()
+    assert best_step(store) is None
+    assert store.steps() == [10, 20]
