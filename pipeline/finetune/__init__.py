@@ -17,7 +17,7 @@ distillation      a teacher's probabilities as a part of the loss
 batches           order, micro-batches and padding
 starting          the weights that a training starts from
 processes         one process, or several under a launcher
-updates           one update: learning rate, gradients of the global batch, AdamW
+updates           one update: learning rate, gradients of the global batch
 evaluation        the outputs of a network for all evaluation rows
 training_state    the place of a training on disk, so that a killed one goes on from there
 trainer           one training with Accelerate

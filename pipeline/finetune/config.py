@@ -102,9 +102,14 @@ class FinetuneConfig(Config):
             yield "zero.offload_optimizer needs zero.stage 1, 2 or 3, not 0"
         if self.precision == "fp16":
             yield "precision fp16 does not work with zero; take bf16, or leave zero out"
-        for name in self.tasks if stage == 3 else ():
+        for name in self.tasks:
             training = self.training_of(name)
-            for setting in ("peft", "features"):
+            if training.optimizer.NEEDS_WHOLE:
+                yield (
+                    f"training.optimizer.kind {training.optimizer.kind} of the task {name} does not work with zero:"
+                    f" {training.optimizer.NEEDS_WHOLE}; leave zero out, or take adamw"
+                )
+            for setting in ("peft", "features") if stage == 3 else ():
                 if getattr(training, setting) is not None:
                     yield (
                         f"training.{setting} of the task {name} does not work with zero.stage 3, which shards only"
@@ -116,7 +121,7 @@ class FinetuneConfig(Config):
     ) -> TrainingConfig:
         """The settings a task is trained with, `choice` among the searched ones."""
         own = self.tasks[task].training.applied_to(self.training)
-        return TrainingConfig.model_validate(own.model_dump() | dict(choice))
+        return TrainingConfig.model_validate(dict(own) | dict(choice))
 
 
 def with_tasks(tasks: Tasks) -> type[FinetuneConfig]:

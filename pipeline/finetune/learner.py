@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from models.weights import decay_groups, with_prefix
+from models.weights import with_prefix
 from pipeline.finetune.settings import TrainingConfig
-
-BETAS = (0.9, 0.98)
-"""Decay rates of AdamW (Liu et al. 2019, section 3.1)."""
-EPSILON = 1e-6
-MAX_GRADIENT_NORM = 1.0
+from pipeline.optimizers import Optimizer
 
 
 class Learner(Protocol):
@@ -67,12 +63,13 @@ class Learner(Protocol):
 
 
 class PlainLearner(Learner):
-    """Every process holds all weights and all of AdamW's state."""
+    """Every process holds all weights and all of the optimizer's state."""
 
     def __init__(self, accelerator: Accelerator, model: nn.Module, settings: TrainingConfig) -> None:
         self._accelerator = accelerator
         self._model = model
-        self._optimizer = make_optimizer(model, settings)
+        self._optimizer = make_optimizer(model, settings.optimizer_with_rates)
+        self._clip = settings.optimizer.clip or math.inf
         self._network, self._prepared = accelerator.prepare(model, self._optimizer)
 
     @property
@@ -93,7 +90,7 @@ class PlainLearner(Learner):
     def update(self, rate: float) -> float | None:
         for group in self._prepared.param_groups:
             group["lr"] = rate * group["lr_scale"]
-        found = self._accelerator.clip_grad_norm_(self._network.parameters(), MAX_GRADIENT_NORM)
+        found = self._accelerator.clip_grad_norm_(self._network.parameters(), self._clip)
         norm = None if found is None or self._accelerator.scaler is not None else float(found)
         if norm is None or math.isfinite(norm):
             self._prepared.step()
@@ -121,17 +118,17 @@ class PlainLearner(Learner):
         )
 
 
-def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019) with decay on matrices only, as BERT's released code has it; frozen
-    weights are left out."""
-    groups = decay_groups(model, settings.weight_decay, settings.layer_decay)
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPSILON, fused=True)
+def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
+    """The optimizer in torch, on every machine; frozen weights are left out. Rates are 0 until an update sets them."""
+    return settings.make(settings.implementation("plain"), model)
 
 
-def optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+def optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Any]]:
     """The optimizer's state by number of the parameter, from `tensors` of a learner."""
-    state: dict[int, dict[str, Tensor]] = {}
+    state: dict[int, dict[str, Any]] = {}
     for key, tensor in with_prefix(tensors, "optimizer.").items():
         number, _, name = key.partition(".")
-        state.setdefault(int(number), {})[name] = tensor
+        # A step that is counted as a Python number is one again: its powers are of double precision.
+        counted = tensor.dim() == 0 and not tensor.is_floating_point()
+        state.setdefault(int(number), {})[name] = tensor.item() if counted else tensor
     return state

@@ -1,4 +1,5 @@
-"""How one network is fine-tuned. Defaults follow RoBERTa (Liu et al. 2019, appendix C, table 10)."""
+"""How one network is fine-tuned. Defaults follow RoBERTa (Liu et al. 2019, appendix C, table 10), the optimizer's its
+authors."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from pydantic import Field, model_validator
 from models.feature_settings import FeatureSettings
 from models.peft.settings import PeftSettings
 from pipeline.config.loading import Config
+from pipeline.optimizers import Optimizer
+from pipeline.optimizers.finetuning import DEFAULT, FinetuningOptimizer, with_rates
 
 Scored = Literal["every_epoch", "last_epoch"]
 Kept = Literal["last", "best"]
@@ -44,7 +47,7 @@ class TrainingConfig(Config):
     """Examples in one forward pass; null takes the whole batch, which only a single process can do. Dropout
     is drawn per micro-batch, so the same value gives the same scores on any number of processes."""
     lr: float = Field(default=2e-5, gt=0)
-    """Peak learning rate of AdamW."""
+    """Peak learning rate."""
     warmup_fraction: float = Field(default=0.06, ge=0, lt=1)
     """Share of the updates in which the rate rises linearly; afterwards it falls linearly to zero."""
     weight_decay: float = Field(default=0.1, ge=0)
@@ -58,6 +61,9 @@ class TrainingConfig(Config):
     layer_decay: float | None = Field(default=None, gt=0, le=1)
     """Learning rate of each layer as a share of the layer's above it (Clark et al. 2020, table 7); null trains all
     layers at the same rate."""
+    optimizer: FinetuningOptimizer = DEFAULT
+    """What updates the weights: AdamW(0.9, 0.999, 1e-8) unless another is named. Its rates are `lr`, `weight_decay` and
+    `layer_decay` of the training."""
     keep: Kept = "last"
     """The epoch whose weights, predictions and score count: the last, or the one with the best main metric on the
     evaluation examples. The best is chosen on the examples that it is scored on, and tables say so."""
@@ -72,6 +78,13 @@ class TrainingConfig(Config):
     section 5.3; Peters et al. 2018); null trains the network."""
     distill: DistillSettings | None = None
     """Learn from a teacher, too; null learns from the right answers alone."""
+
+    @property
+    def optimizer_with_rates(self) -> Optimizer:
+        """The optimizer with this training's rates."""
+        return with_rates(
+            self.optimizer, lr=self.lr, weight_decay=self.weight_decay, layer_decay=self.layer_decay
+        )
 
     @model_validator(mode="after")
     def _fitting(self) -> TrainingConfig:
@@ -94,7 +107,7 @@ class TrainingOverrides(Config):
     micro_batch_size: int | None = Field(default=None, gt=0)
     """Examples in one forward pass."""
     lr: float | None = Field(default=None, gt=0)
-    """Peak learning rate of AdamW."""
+    """Peak learning rate."""
     warmup_fraction: float | None = Field(default=None, ge=0, lt=1)
     """Share of the updates in which the rate rises."""
     weight_decay: float | None = Field(default=None, ge=0)
@@ -107,6 +120,8 @@ class TrainingOverrides(Config):
     """After which epochs the evaluation examples are scored."""
     layer_decay: float | None = Field(default=None, gt=0, le=1)
     """Learning rate of each layer as a share of the layer's above it."""
+    optimizer: FinetuningOptimizer | None = None
+    """What updates the weights."""
     keep: Kept | None = None
     """The epoch that counts."""
     patience: int | None = Field(default=None, gt=0)
@@ -120,7 +135,8 @@ class TrainingOverrides(Config):
 
     def applied_to(self, shared: TrainingConfig) -> TrainingConfig:
         """`shared`, with the values that are set here."""
-        return TrainingConfig.model_validate(shared.model_dump() | self.model_dump(exclude_none=True))
+        own = {name: value for name, value in self if value is not None}
+        return TrainingConfig.model_validate(dict(shared) | own)
 
 
 ADDED_LATER = ("layer_decay", "keep", "patience", "peft", "features", "distill")

@@ -19,13 +19,9 @@ from cluster.train_group import Rank
 from models.weights import with_prefix
 from pipeline.engine.factory import open_engine
 from pipeline.engine.interface import WEIGHTS, TrainingEngine
-from pipeline.finetune.learner import (
-    MAX_GRADIENT_NORM,
-    Learner,
-    make_optimizer,
-    optimizer_state,
-)
+from pipeline.finetune.learner import Learner, make_optimizer, optimizer_state
 from pipeline.finetune.settings import TrainingConfig
+from pipeline.optimizers import Optimizer
 from pipeline.runs.settings import ZeroConfig
 
 
@@ -36,27 +32,26 @@ class _Batch:
 
 
 @dataclass(frozen=True)
-class _AdamW:
-    """Fine-tuning's optimizer, as an engine asks for it."""
+class _InTorch:
+    """Fine-tuning's optimizer, as an engine asks for it: the same class on every machine, sharded or not."""
 
-    settings: TrainingConfig
-    clip: float = MAX_GRADIENT_NORM
+    settings: Optimizer
+
+    @property
+    def clip(self) -> float | None:
+        return self.settings.clip
 
     def implementation(self, machine: Literal["cuda", "compiler", "plain"]) -> str:
-        return torch.optim.AdamW.__name__
+        return self.settings.implementation("plain")
 
     def make(self, name: str, model: nn.Module, kernels: Any) -> torch.optim.Optimizer:
-        optimizer = make_optimizer(model, self.settings)
-        names = {parameter: name for name, parameter in model.named_parameters()}
-        for group in optimizer.param_groups:
-            group["sizes"] = [(names[parameter], parameter.numel()) for parameter in group["params"]]
-        return optimizer
+        return make_optimizer(model, self.settings)
 
 
 @dataclass(frozen=True)
 class _EngineConfig:
     zero: ZeroConfig
-    optimizer: _AdamW
+    optimizer: _InTorch
     precision: str = "fp32"
     """Of weights and optimizer. The forward pass is autocast, as without ZeRO."""
     ema: None = None
@@ -86,8 +81,8 @@ class ShardedLearner(Learner):
             accelerator.local_process_index,
             torch.get_num_threads(),
         )
-        config = _EngineConfig(zero, _AdamW(settings))
-        self._names = _names_in_order(make_optimizer(model, settings), model)
+        config = _EngineConfig(zero, _InTorch(settings.optimizer_with_rates))
+        self._names = _names_in_order(make_optimizer(model, settings.optimizer_with_rates), model)
         with _local_rank(rank):
             self._engine: TrainingEngine = open_engine(model, config, rank)
         self._last = True

@@ -37,13 +37,16 @@ def _kind(value: Any) -> Any:
     )
 
 
+def union_of(choices: Mapping[str, type[Optimizer]]) -> Any:
+    """The type of settings of any of these optimizers."""
+    members = tuple(Annotated[one, Tag(kind)] for kind, one in choices.items())
+    return Annotated[Union[members], Discriminator(_kind)]  # noqa: UP007
+
+
 if TYPE_CHECKING:
     OptimizerChoice = Optimizer
 else:
-    OptimizerChoice = Annotated[
-        Union[tuple(Annotated[one, Tag(kind)] for kind, one in OPTIMIZERS.items())],  # noqa: UP007
-        Discriminator(_kind),
-    ]
+    OptimizerChoice = union_of(OPTIMIZERS)
     """Settings of any optimizer; `kind: adamw` unless another is named."""
 
 OFFLOADABLE = tuple(kind for kind, one in OPTIMIZERS.items() if one.OFFLOADABLE)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from cluster.artefacts.errors import ConfigError
-from pipeline.optimizers.base import WITH_COMPILER, Group, Implementations, Machine, Optimizer
+from pipeline.optimizers.base import Group, Implementations, Optimizer
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 
 class AdamW(Optimizer):
@@ -22,25 +22,13 @@ class AdamW(Optimizer):
 
     kind: Literal["adamw"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.98)
-    """Decay of the first and second moment; 0.98 as in Liu et al. 2019, table 9."""
+    """Decay of the first and second moment: 0.98 as in RoBERTa's pre-training (Liu et al. 2019, table 9), 0.999 as
+    AdamW's authors have it."""
     eps: float = Field(default=1e-6, gt=0)
     """Added to the denominator."""
     bias_correction: bool = True
     """Divide the moments by what they lack in the first steps (Kingma and Ba 2015, section 3). BERT's and ELECTRA's
-    released code does not; on CPUs, false needs a C++ compiler."""
-
-    def implementation(self, machine: Machine) -> str:
-        """Name of the class on a machine; torch's AdamW always corrects the bias.
-
-        Raises:
-            ConfigError: the bias is not to be corrected, and there is no compiler for DeepSpeed's AdamW.
-        """
-        if machine == "plain" and not self.bias_correction:
-            raise ConfigError(
-                "optimizer.bias_correction false needs a C++ compiler on a machine without CUDA.",
-                next_step=f"{WITH_COMPILER}, or set optimizer.bias_correction=true",
-            )
-        return super().implementation(machine)
+    released code does not."""
 
     def arguments(self) -> dict[str, Any]:
         # torch's AdamW has no argument of that name.
@@ -50,4 +38,26 @@ class AdamW(Optimizer):
     def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
         import torch
 
-        return torch.optim.AdamW(groups, lr=0.0, fused=True, **self.arguments())
+        from pipeline.optimizers.functional import FunctionalOptimizer, one_by_one
+
+        if self.bias_correction:
+            return torch.optim.AdamW(groups, lr=0.0, fused=True, **self.arguments())
+        return FunctionalOptimizer(groups, one_by_one(_uncorrected), lr=0.0, betas=self.betas, eps=self.eps)
+
+
+def _uncorrected(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+    """The update of BERT's released code; its state is that of torch's AdamW."""
+    import torch
+
+    if "step" not in state:
+        state.update(
+            step=torch.zeros(()),
+            exp_avg=torch.zeros_like(parameter),
+            exp_avg_sq=torch.zeros_like(parameter),
+        )
+    state["step"] += 1
+    (beta1, beta2), mean, square = group["betas"], state["exp_avg"], state["exp_avg_sq"]
+    mean.lerp_(gradient, 1 - beta1)
+    square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+    parameter.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-group["lr"])

@@ -7,13 +7,11 @@ functions that make or update tensors only, so that reading a configuration does
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
 from pydantic import Field, model_validator
 
-from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import Config
 from pipeline.optimizers.legacy import without_unused_keys
 
@@ -27,13 +25,12 @@ Group = dict[str, Any]
 """A parameter group of torch: `params` and their settings."""
 Update = Callable[[list["Tensor"], list["Tensor"], list[dict[str, Any]], Group], None]
 """Updates parameters in place: parameters, gradients and states of one group, and the group."""
-WITH_COMPILER = "install g++ (apt-get install g++ ninja-build)"
 FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Implementations:
-    """The class that updates weights on each kind of machine; None where the optimizer cannot run.
+    """The class that updates weights on each kind of machine.
 
     The class for `plain` is torch's or ours and may be named for other machines too; all other names are DeepSpeed's.
     Checkpoints hold the name: the state of one class fits no other.
@@ -41,7 +38,7 @@ class Implementations:
 
     cuda: str
     compiler: str
-    plain: str | None
+    plain: str
 
 
 class Kernels(Protocol):
@@ -81,26 +78,13 @@ class Optimizer(Config):
         return without_unused_keys(cls.model_fields, given)
 
     def implementation(self, machine: Machine) -> str:
-        """Name of the class that updates weights on a machine.
-
-        Raises:
-            ConfigError: there is none.
-        """
-        name = getattr(self.IMPLEMENTATIONS, machine)
-        if name is None:
-            raise ConfigError(
-                f"optimizer.kind {self.kind} needs a C++ compiler on a machine without CUDA.",
-                next_step=f"{WITH_COMPILER}, or set optimizer.kind=adamw",
-            )
-        return name
+        """Name of the class that updates weights on a machine."""
+        return getattr(self.IMPLEMENTATIONS, machine)
 
     def implementations(self, *, offloaded: bool) -> tuple[str, ...]:
         """The classes for all kinds of machines, without duplicates, GPUs first; with `offloaded`, for CPUs only."""
-        names = []
-        for machine in get_args(Machine)[1 if offloaded else 0 :]:
-            with suppress(ConfigError):
-                names.append(self.implementation(machine))
-        return tuple(dict.fromkeys(names))
+        machines = get_args(Machine)[1 if offloaded else 0 :]
+        return tuple(dict.fromkeys(map(self.implementation, machines)))
 
     def arguments(self) -> dict[str, Any]:
         """What the constructors of all implementations take besides the groups, the learning rate and weight decay."""
@@ -116,13 +100,16 @@ class Optimizer(Config):
 
         return decay_groups(model, self.weight_decay, self.layer_decay)
 
-    def make(self, name: str, model: nn.Module, kernels: Kernels) -> torch.optim.Optimizer:
+    def make(self, name: str, model: nn.Module, kernels: Kernels | None = None) -> torch.optim.Optimizer:
         """The optimizer of a network, in the implementation `name` that `implementation` chose.
 
         Its groups hold, besides the constructor's arguments, `lr_scale` (their share of the learning rate) and `sizes`
         (name and number of elements of each parameter, in order), which checkpoints then hold too. The learning rate is
         0 until the first update sets it: DeepSpeed makes an update of its own at the start of mixed precision without
         ZeRO.
+
+        Args:
+            kernels: needed for all names but that of `plain` machines.
         """
         groups = self.groups(model)
         names = {parameter: name for name, parameter in model.named_parameters()}
@@ -130,6 +117,7 @@ class Optimizer(Config):
             group["sizes"] = [(names[parameter], parameter.numel()) for parameter in group["params"]]
         if name == self.IMPLEMENTATIONS.plain:
             return self.in_torch(groups)
+        assert kernels is not None
         return kernels(name, groups, lr=0.0, **self.arguments())
 
     def state(self, *, on_cuda: bool) -> tuple[str, ...]:

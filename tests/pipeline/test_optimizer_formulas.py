@@ -74,8 +74,10 @@ def test_adagrad_is_torchs_bit_for_bit(initial: float) -> None:
         assert torch.equal(found, wanted)
 
 
-@pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
-def test_adam_without_bias_correction_is_berts_released_formula() -> None:
+@pytest.mark.parametrize("name", ["AdamW", "DeepSpeedCPUAdam"])
+def test_adam_without_bias_correction_is_berts_released_formula(name: str) -> None:
+    if name != "AdamW" and not has_compiler():
+        pytest.skip("needs a C++ compiler")
     weights, gradients = _problem()
     expected = [weight.detach().double() for weight in weights]
     means, squares = ([torch.zeros_like(weight) for weight in expected] for _ in range(2))
@@ -83,9 +85,12 @@ def test_adam_without_bias_correction_is_berts_released_formula() -> None:
         for i, gradient in enumerate(of_step):
             means[i] = 0.9 * means[i] + 0.1 * gradient.double()
             squares[i] = 0.999 * squares[i] + 0.001 * gradient.double() ** 2
-            expected[i] = expected[i] - 0.01 * means[i] / (squares[i].sqrt() + 1e-6)
-    settings = settings_of(bias_correction=False, betas=(0.9, 0.999), weight_decay=0.0)
-    optimizer = settings.make("DeepSpeedCPUAdam", nn.ParameterList(weights), make_kernel)
+            update = means[i] / (squares[i].sqrt() + 1e-6) + (
+                0.1 * expected[i] if expected[i].dim() > 1 else 0
+            )
+            expected[i] = expected[i] - 0.01 * update
+    settings = settings_of(bias_correction=False, betas=(0.9, 0.999), weight_decay=0.1)
+    optimizer = settings.make(name, nn.ParameterList(weights), make_kernel)
     for group in optimizer.param_groups:
         group["lr"] = 0.01
     for step in gradients:
@@ -95,6 +100,22 @@ def test_adam_without_bias_correction_is_berts_released_formula() -> None:
         optimizer.step()
     for found, wanted in zip(weights, expected, strict=True):
         torch.testing.assert_close(found.detach().double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_lion_is_algorithm_2_of_its_paper() -> None:
+    weights, gradients = _problem()
+    expected, means = (
+        [weight.detach().double() for weight in weights],
+        [torch.zeros(()).double()] * len(weights),
+    )
+    for of_step in gradients:
+        for i, gradient in enumerate(of_step):
+            direction = (0.9 * means[i] + 0.1 * gradient.double()).sign()
+            expected[i] = expected[i] - 0.01 * (direction + 0.1 * expected[i])
+            means[i] = 0.99 * means[i] + 0.01 * gradient.double()
+    optimizer = _in_torch(weights, kind="lion", lr=0.01, betas=(0.9, 0.99), weight_decay=0.1)
+    for found, wanted in zip(_trained(optimizer, weights, gradients), expected, strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
 
 
 def _in_torch(weights: Sequence[nn.Parameter], **given: Any) -> torch.optim.Optimizer:

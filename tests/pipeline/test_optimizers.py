@@ -50,9 +50,6 @@ def test_settings_of_another_optimizer_are_refused(tmp_path: Path, monkeypatch: 
         tmp_path, tmp_path, "optimizer.kind=adagrad", "optimizer.initial_accumulator=1", "zero.stage=0"
     )
     assert optimizer_name(begun) == "Adagrad"
-    monkeypatch.setattr(kernels, "has_compiler", lambda: False)
-    with pytest.raises(ConfigError, match="bias_correction"):
-        optimizer_name(make_config(tmp_path, tmp_path, "optimizer.bias_correction=false"))
 
 
 @pytest.mark.parametrize("name", IDENTITIES)
@@ -77,11 +74,10 @@ def test_every_parameter_is_in_one_group_and_only_matrices_decay() -> None:
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_state_is_as_large_as_plans_say_and_has_the_names_that_checkpoints_know(kind: str) -> None:
-    optimizer = OPTIMIZERS[kind]
-    if optimizer.IMPLEMENTATIONS.plain is None and not has_compiler():
+    if kind == "lion" and not has_compiler():
         pytest.skip("needs g++ (apt-get install g++ ninja-build)")
     settings, model = settings_of(kind=kind), MaskedLanguageModel(SHAPE)
-    name = settings.implementation("plain" if optimizer.IMPLEMENTATIONS.plain else "compiler")
+    name = settings.implementation("compiler" if kind == "lion" else "plain")
     made = settings.make(name, model, make_kernel)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -188,6 +184,7 @@ def test_groups_know_their_parameters_by_name_and_size() -> None:
         ("adamw", "DeepSpeedCPUAdam", "AdamW"),
         ("lamb", "Lamb", "Lamb"),
         ("adagrad", "DeepSpeedCPUAdagrad", "Adagrad"),
+        ("lion", "DeepSpeedCPULion", "Lion"),
     ],
 )
 def test_a_machine_without_a_compiler_gets_torchs_optimizers(
@@ -199,17 +196,6 @@ def test_a_machine_without_a_compiler_gets_torchs_optimizers(
     assert optimizer_name(config) == with_compiler
     monkeypatch.setattr(kernels, "has_compiler", lambda: False)
     assert optimizer_name(config) == without
-
-
-def test_lion_without_a_compiler_is_refused_with_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = make_config(tmp_path, tmp_path, "optimizer.kind=lion")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(kernels, "has_compiler", lambda: False)
-    with pytest.raises(ConfigError) as caught:
-        optimizer_name(config)
-    assert "g++" in caught.value.next_step
 
 
 def test_a_gpus_optimizer_is_fused_unless_it_is_offloaded(

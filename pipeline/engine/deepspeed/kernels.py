@@ -27,11 +27,7 @@ _KERNELS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
 
 
 def optimizer_name(config: EngineConfig) -> str:
-    """Class that updates the weights on this machine. A checkpoint of one class fits no other.
-
-    Raises:
-        ConfigError: this machine has no implementation of the optimizer.
-    """
+    """Class that updates the weights on this machine. A checkpoint of one class fits no other."""
     on_cuda = trains_on_cuda() and config.zero.offload_optimizer is None
     machine: Machine = "cuda" if on_cuda else "compiler" if has_compiler() else "plain"
     return config.optimizer.implementation(machine)

@@ -19,6 +19,7 @@ from pipeline.finetune.learner import PlainLearner
 from pipeline.finetune.results import IN_PROGRESS
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.training_state import EpochReport, Kept, StateFile, TrainingState
+from pipeline.optimizers import OPTIMIZERS
 from pipeline.runs.tracking import connect, tracking_uri
 from tests.pipeline.finetune import killed_run
 
@@ -81,6 +82,30 @@ def test_state_comes_back_as_it_was_saved(tmp_path, learner):
     torch.testing.assert_close(found.kept.weights, weights, rtol=0, atol=0)
     assert len(learner.tensors()) == 2 + 2 * 3
     torch.testing.assert_close(fresh.tensors(), learner.tensors(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_every_optimizer_goes_on_bit_for_bit_from_its_saved_state(tmp_path, kind):
+    settings = TrainingConfig.model_validate({"optimizer": {"kind": kind}, "layer_decay": 0.9})
+
+    def made() -> PlainLearner:
+        torch.manual_seed(0)
+        return PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), settings)
+
+    def train(learner: PlainLearner, *updates: int) -> PlainLearner:
+        for update in updates:
+            torch.manual_seed(update)
+            learner.network(torch.randn(4, 3)).square().sum().backward()
+            learner.update(1e-2)
+        return learner
+
+    file = StateFile(tmp_path / "a.safetensors", "me", Accelerator(cpu=True), 60)
+    file.save(TrainingState(updates=3), train(made(), 1, 2, 3))
+    resumed = made()
+    file.restore(resumed)
+    whole = train(made(), 1, 2, 3, 4, 5).tensors()
+    torch.testing.assert_close(train(resumed, 4, 5).tensors(), whole, rtol=0, atol=0)
+    assert not torch.equal(whole["model.weight"], made().tensors()["model.weight"])
 
 
 @pytest.mark.parametrize("damage", ["other training", "cut", "no state", "absent"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import ValidationError
+from torch import nn
 
 from cluster.artefacts.errors import ConfigError
 from models.initialization import init_weights
 from models.sequence_classifier import SequenceClassifier
 from pipeline.finetune.learner import make_optimizer
-from pipeline.finetune.settings import TrainingConfig
+from pipeline.finetune.settings import TrainingConfig, TrainingOverrides
 from pipeline.finetune.updates import learning_rate, plan_updates
 from tests.pipeline.finetune.conftest import MODEL
 
@@ -25,12 +27,24 @@ def test_single_update_runs_at_the_full_rate():
 
 
 def test_weight_decay_spares_biases_and_norms():
-    model = SequenceClassifier(MODEL, 2)
-    decayed, spared = make_optimizer(model, TrainingConfig(weight_decay=0.1)).param_groups
+    model, settings = SequenceClassifier(MODEL, 2), TrainingConfig(weight_decay=0.1)
+    decayed, spared = make_optimizer(model, settings.optimizer_with_rates).param_groups
     assert decayed["weight_decay"] == 0.1
     assert spared["weight_decay"] == 0.0
     assert {p.dim() for p in decayed["params"]} == {2}
     assert len(decayed["params"]) + len(spared["params"]) == len(list(model.parameters()))
+
+
+def test_optimizer_is_adamw_of_its_authors_unless_a_setting_says_otherwise():
+    (group,) = make_optimizer(nn.Linear(2, 2, bias=False), TrainingConfig().optimizer_with_rates).param_groups
+    assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
+    shared = TrainingConfig.model_validate({"optimizer": {"eps": 1e-6, "clip": None}, "lr": 1e-4})
+    used = shared.optimizer_with_rates
+    assert (used.lr, used.clip, *used.arguments().values()) == (1e-4, None, (0.9, 0.999), 1e-6)
+    own = TrainingOverrides.model_validate({"optimizer": {"kind": "muon", "clip": None}}).applied_to(shared)
+    assert (own.optimizer.kind, own.optimizer.clip, own.lr) == ("muon", None, 1e-4)
+    with pytest.raises(ValidationError, match=r"optimizer\.adamw\.lr"):
+        TrainingConfig.model_validate({"optimizer": {"lr": 1e-4}})
 
 
 def test_new_head_depends_on_the_seed_only():
