@@ -155,7 +155,7 @@ def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxy
     ]
     headings = ["task", "from", *(["settings"] if searched else []), "seeds", "mean ± standard deviation"]
     print_table("scores, shares in percent", headings, cells)
-    typer.echo(protocol(rows, keeps_best=any(score.kept_epoch for score in scores)))
+    typer.echo(protocol(scores))
     for start, average in glue_averages(rows, kinds).items():
         typer.echo(f"GLUE's average from {start}, on the development sets: {percent(average, None)}")
 

@@ -93,9 +93,8 @@ def write_scores(
 
 def stored_score(score: Score) -> dict[str, Any]:
     """A score as it is written: without its checkpoint, and without what older versions did not know, where unused."""
-    unused = {
-        name for name in ("choice", "kept_epoch", "trained_share", "distillation") if not getattr(score, name)
-    }
+    newer = ("choice", "kept_epoch", "trained_share", "distillation", "same_prediction")
+    unused = {name for name in newer if not getattr(score, name)}
     return score.model_dump(mode="json", exclude={"reference", *unused})
 
 

@@ -109,6 +109,8 @@ class Score(BaseModel):
     """The epoch that counts, from 1, where the best is kept; None for the last."""
     trained_share: float | None = None
     """Trained parameters as a share of the pre-trained ones, without the head, where not all are trained."""
+    same_prediction: str | None = None
+    """The beginning of the one prediction of all evaluation examples, quoted; None where predictions differ."""
     num_train_examples: int
     num_evaluation_examples: int
     epochs: tuple[EpochScore, ...]
@@ -121,6 +123,17 @@ class Score(BaseModel):
     def value(self) -> float:
         """The main metric."""
         return self.metrics[self.main_metric]
+
+
+def same_prediction(lines: bytes) -> str | None:
+    """The one prediction in all lines of `predictions.jsonl`, or for all words where they hold tags; None where two
+    differ, or there are none."""
+    found: set[str] = set()
+    for line in map(orjson.loads, lines.splitlines()):
+        found.update(map(str, line.get("predictions", [line["prediction"]] if "prediction" in line else [])))
+        if len(found) > 1:
+            return None
+    return repr(found.pop())[:40] if found else None
 
 
 def read_scores(directory: Path) -> list[Score]:

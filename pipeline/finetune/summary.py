@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -34,6 +34,11 @@ class SummaryRow:
     median: dict[str, float]
     best: dict[str, float]
     """The best of the seeds."""
+
+    def has(self, score: Score) -> bool:
+        """Whether a score is of one of the row's seeds."""
+        of_row = (self.task, self.initial, self.reference, self.choice)
+        return of_row == (score.task, score.initial, score.reference, score.choice)
 
 
 def summarise(scores: Iterable[Score], *, all_choices: bool = False) -> list[SummaryRow]:
@@ -77,9 +82,9 @@ def glue_averages(rows: Iterable[SummaryRow], kinds: Mapping[str, str]) -> dict[
     return found
 
 
-def protocol(rows: Iterable[SummaryRow], *, keeps_best: bool) -> str:
-    """One sentence that says how the numbers of a table came about."""
-    trained = [row for row in rows if row.initial is not None]
+def protocol(scores: Sequence[Score]) -> str:
+    """One sentence that says how the numbers of a table of scores came about, and which were learned by no network."""
+    trained = [row for row in summarise(scores) if row.initial is not None]
     seeds = max((row.num_seeds for row in trained), default=0)
     searched = max((row.num_choices for row in trained), default=0)
     parts = [f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "a single seed"]
@@ -88,7 +93,15 @@ def protocol(rows: Iterable[SummaryRow], *, keeps_best: bool) -> str:
             f"of {searched} choices of settings the one with the best median on the evaluation examples, on which it is"
             " scored too"
         )
+    keeps_best = any(score.kept_epoch for score in scores)
     parts.append("the best epoch on the evaluation examples" if keeps_best else "after the last epoch")
+    for row in trained:
+        same = [score.same_prediction for score in scores if row.has(score) and score.same_prediction]
+        if same:
+            parts.append(
+                f"{row.task} from {row.reference or 'random weights'}: in {len(same)} of {row.num_seeds} trainings all"
+                f" predictions are the same ({', '.join(sorted(set(same)))})"
+            )
     return "; ".join(parts)
 
 

@@ -36,7 +36,7 @@ from pipeline.finetune.results import (
     TrialRecord,
     file_entries,
 )
-from pipeline.finetune.scores import TEACHER, EpochScore, Score
+from pipeline.finetune.scores import TEACHER, EpochScore, Score, same_prediction
 from pipeline.finetune.settings import TrainingConfig
 from pipeline.finetune.starting import initial_network
 from pipeline.finetune.trainer import Callbacks, Outcome, train
@@ -200,6 +200,7 @@ class TrialRunner:
         task, data = self.task(trial.task), self._workload.tasks[trial.task]
         settings = self._settings(trial)
         distilled = self._distilled(trial, model)
+        contents = task.files(outcome.outputs) | {"losses.json": orjson.dumps(list(outcome.losses))}
         score = Score(
             task=trial.task,
             initial=trial.initial,
@@ -209,6 +210,7 @@ class TrialRunner:
             metrics=outcome.kept.metrics,
             trained_share=None if settings.peft is None else trained_share(model),
             kept_epoch=outcome.kept.epoch if settings.keep == "best" else None,
+            same_prediction=same_prediction(contents.get("predictions.jsonl", b"")),
             num_train_examples=len(sample_examples(len(data.train), settings.max_train_examples)),
             num_evaluation_examples=len(data.evaluation),
             epochs=tuple(EpochScore(update=e.update, loss=e.loss, metrics=e.metrics) for e in outcome.epochs),
@@ -217,7 +219,6 @@ class TrialRunner:
         )
         for name, measured in score.baselines.items():
             tracked.log_metrics({f"{trial.task}/{name}/{metric}": v for metric, v in measured.items()}, 0)
-        contents = task.files(outcome.outputs) | {"losses.json": orjson.dumps(list(outcome.losses))}
         if outcome.test_outputs is not None:
             contents |= task.submission(outcome.test_outputs)
         with storage_errors(self._workspace):

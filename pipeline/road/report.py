@@ -166,7 +166,7 @@ def _page(road: RoadConfig, found: Travelled, results: Results, pages: Sequence[
         name=road.name,
         facts=facts(found, results),
         rows=rows,
-        protocol=protocol(rows, keeps_best=any(score.kept_epoch for score in all_scores(found))),
+        protocol=protocol(all_scores(found)),
         curve=plot([curve], title=held_out.metric, y_format=lambda y: f"{y:g}"),
         metric=held_out.metric,
         pages=pages,

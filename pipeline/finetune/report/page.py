@@ -90,7 +90,7 @@ def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -
         name=f"{directory.resolve().parent.name}/{directory.resolve().name}",
         manifest=opened.manifest,
         results=results,
-        protocol=protocol(rows, keeps_best=any(score.kept_epoch for score in opened.scores)),
+        protocol=protocol(opened.scores),
         confidence=CONFIDENCE,
         num_resamples=NUM_RESAMPLES,
         tasks=[_task(opened, name, results, num_errors) for name in dict.fromkeys(row.task for row in rows)],

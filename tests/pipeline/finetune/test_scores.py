@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.finetune.files.lines import json_lines
 from pipeline.finetune.metrics.glue import LEADERBOARD
-from pipeline.finetune.scores import EpochScore, Initial, Score
+from pipeline.finetune.scores import EpochScore, Initial, Score, same_prediction
 from pipeline.finetune.summary import glue_averages, protocol, summarise
 
 
@@ -52,6 +53,28 @@ def test_baselines_stand_once_behind_their_task():
     assert (rows[1].mean, rows[1].std, rows[1].num_seeds) == ({"accuracy": 0.3}, {"accuracy": None}, 0)
 
 
+@pytest.mark.parametrize(
+    ("lines", "same"),
+    [
+        (({"prediction": "1"}, {"prediction": "1"}), "'1'"),
+        (({"prediction": "1"}, {"prediction": "0"}), None),
+        (({"predictions": ["O", "O"]}, {"predictions": ["O"]}), "'O'"),
+        (({"predictions": ["O", "B"]},), None),
+        (({"prediction": ""},), "''"),
+        (({"loss": 1.0},), None),
+    ],
+)
+def test_predictions_that_are_all_the_same_are_named(lines: tuple, same: str | None):
+    assert same_prediction(json_lines(lines)) == same
+    scores = [score("a", "random", seed, 0.5) for seed in (1, 2)]
+    scores[0] = scores[0].model_copy(update={"same_prediction": same})
+    assert protocol(scores).endswith(
+        f"a from random weights: in 1 of 2 trainings all predictions are the same ({same})"
+        if same
+        else "after the last epoch"
+    )
+
+
 def test_search_reports_the_choice_with_the_best_median_and_says_so():
     found = {1e-5: (0.1, 0.8, 0.9), 2e-5: (0.81, 0.82, 0.83)}
     scores = [
@@ -62,7 +85,7 @@ def test_search_reports_the_choice_with_the_best_median_and_says_so():
     (row,) = summarise(scores)
     assert (row.choice, row.num_choices, row.num_seeds, row.median["accuracy"]) == ({"lr": 2e-5}, 2, 3, 0.82)
     assert [row.choice["lr"] for row in summarise(scores, all_choices=True)] == [1e-5, 2e-5]
-    told = protocol([row], keeps_best=False)
+    told = protocol(scores)
     assert "of 2 choices" in told
     assert "on which it is scored too" in told
     assert "after the last epoch" in told
