@@ -41,26 +41,17 @@ def type_of(tag: str) -> str:
     return tag.partition("-")[2]
 
 
-def check_scheme(
-    path: Path, sentence: Sequence[LabelledWord], scheme: Scheme, types: frozenset[str] | None = None
-) -> None:
+def check_scheme(path: Path, sentence: Sequence[LabelledWord], scheme: Scheme) -> None:
     """Check the tags of a sentence.
-
-    Args:
-        types: the types of entities that may occur; None allows all.
 
     Raises:
         ConfigError: a tag is no tag of the scheme, or may not follow the one before; file and line are named.
     """
     before = OUTSIDE
     for name, word, tag in sentence:
-        kind = type_of(tag)
-        if tag != OUTSIDE and (prefix_of(tag) not in PREFIXES[scheme] or not kind):
+        if tag != OUTSIDE and (prefix_of(tag) not in PREFIXES[scheme] or not type_of(tag)):
             known = ", ".join((OUTSIDE, *(f"{prefix}-TYPE" for prefix in PREFIXES[scheme])))
             raise wrong_line(path, name, f"the tag of {word!r} is {tag!r}, not one of {known}")
-        if types is not None and kind and kind not in types:
-            known = ", ".join(sorted(types))
-            raise wrong_line(path, name, f"the type of {tag!r} does not occur in training; there are {known}")
         if not _MAY_FOLLOW[scheme](before, tag):
             problem = f"the tag {tag!r} of {word!r} may not follow {before!r} in the scheme {scheme}"
             others = [other for other in PREFIXES if _fits(sentence, other)]

@@ -48,12 +48,12 @@ class ConllNerConfig(TwoFilesTaskConfig, TagsTaskConfig):
         return OUTSIDE
 
     def load(self) -> TaskData[TaggedSentence]:
-        """Read both files; a type of entity that training does not have is refused."""
+        """Read both files. Entities of a type that training does not have are never predicted, and count as missed."""
         train = [*self._sentences(self.train)]
         types = sorted({type_of(tag) for each in train for tag in each.tags} - {""})
         prefixes = PREFIXES["bio" if self.scheme == "iob1" else self.scheme]
         labels = (OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in prefixes))
-        evaluation = [*self._sentences(self.evaluation, frozenset(types))]
+        evaluation = [*self._sentences(self.evaluation)]
         return TaskData.of_files(train, evaluation, [self.train, self.evaluation], labels)
 
     def measure(
@@ -64,8 +64,8 @@ class ConllNerConfig(TwoFilesTaskConfig, TagsTaskConfig):
 
         return entity_metrics([sentence.tags for sentence in sentences], predictions)
 
-    def _sentences(self, path: Path, types: frozenset[str] | None = None) -> Iterator[TaggedSentence]:
+    def _sentences(self, path: Path) -> Iterator[TaggedSentence]:
         for found in read_tagged(self.required(path), self.word_column, self.tag_column):
-            check_scheme(path, found, self.scheme, types)
+            check_scheme(path, found, self.scheme)
             names, words, tags = zip(*found, strict=True)
             yield TaggedSentence(names[0], words, as_bio(tags) if self.scheme == "iob1" else tags)

@@ -27,7 +27,7 @@ SCHOOLS = ("middle", "high")
 
 
 def read_examples(path: Path) -> Iterator[Choices]:
-    """Stream the questions of one passage: the passage, and the question with each answer, or its blank filled.
+    """Stream the questions of one passage: the passage, and the question with each answer, or its blanks filled.
 
     Raises:
         ConfigError: the file is not as the release has it.
@@ -97,4 +97,5 @@ class RaceConfig(ChoicesTaskConfig):
 
 
 def _filled(question: str, option: str) -> str:
-    return question.replace(BLANK, option, 1) if BLANK in question else f"{question} {option}"
+    # All blanks, as in the released preprocessing (fairseq, examples/roberta/preprocess_RACE.py).
+    return question.replace(BLANK, option) if BLANK in question else f"{question} {option}"

@@ -83,7 +83,7 @@ def write_race(folder: Path) -> Path:
     passage = {
         "answers": ["B", "A"],
         "options": [["red", "green", "blue", "grey"], ["Yes", "No", "Maybe", "Never"]],
-        "questions": ["The hill was _ .", "Did it rain?"],
+        "questions": ["The _ hill was _ .", "Did it rain?"],
         "article": "The hill\nwas green.  It rained.",
         "id": "high1.txt",
     }
@@ -98,7 +98,7 @@ def test_race_fills_blanks_and_scores_schools_by_themselves(tmp_path):
     config = RaceConfig(path=write_race(tmp_path))
     data = config.load()
     assert len(data.train) == 4
-    assert data.train[0].pairs[1] == ("The hill was green. It rained.", "The hill was green .")
+    assert data.train[0].pairs[1] == ("The hill was green. It rained.", "The green hill was green .")
     assert data.train[1].pairs[0] == ("The hill was green. It rained.", "Did it rain? Yes")
     assert [(each.label, each.group) for each in data.evaluation] == [
         (1, "high"),

@@ -132,13 +132,16 @@ def test_a_file_of_another_scheme_is_told_which_one_to_set(tmp_path):
     assert raised.value.next_step == "set `scheme: iob1`, which this sentence fits"
 
 
-def test_type_that_training_does_not_have_is_refused(tmp_path):
+def test_entities_of_a_type_that_training_does_not_have_count_as_missed(tmp_path, tokenizer_path):
     train = write(tmp_path / "train.conll", columns("EU/B-ORG a/O"))
-    dev = write(tmp_path / "dev.conll", columns("a/O Rome/B-LOC"))
-    with pytest.raises(
-        ConfigError, match=r"dev\.conll, line 2: the type of 'B-LOC' does not occur in training"
-    ):
-        ConllNerConfig(train=train, evaluation=dev).load()
+    dev = write(tmp_path / "dev.conll", columns("EU/B-ORG a/O Rome/B-LOC"))
+    config = ConllNerConfig(train=train, evaluation=dev)
+    context = TaskContext(config, config.load(), TrainingConfig(), MODEL, TextTokenizer(tokenizer_path))
+    task = TagsTask.prepare(context)
+    assert task.labels == ("O", "B-ORG", "I-ORG")
+    assert "B-LOC" in task.notes[0]
+    measured = task.measure(np.array([[1, 0, 0]]))
+    assert (measured["recall"], measured["precision"]) == (0.5, 1.0)
 
 
 def test_conllu_leaves_out_multiword_tokens_and_empty_nodes(tmp_path):

@@ -49,7 +49,7 @@ class EncodedSentences:
     positions: Ragged
     """Per sentence and word the position of its token in the sequence, int64; ABSENT where there is none."""
     labels: Ragged
-    """Per sentence and word the number of its label, int64."""
+    """Per sentence and word the number of its label, int64; -100 for a tag that is no label."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -170,7 +170,6 @@ class TagsTask:
 
     evaluation_batch_size = EVALUATION_BATCH_SIZE
     test = None
-    notes = ()
 
     @classmethod
     def prepare(cls, context: TaskContext) -> TagsTask:
@@ -190,6 +189,15 @@ class TagsTask:
             labels=data.labels,
             read=tagger.reader(context.network, context.tokenizer),
             scorer=scorer_of(tagger.scorer, FeatureTagger, context.network, context.settings.features),
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Tags that nothing can predict."""
+        unknown = {tag for each in self.sentences for tag in each.tags}.difference(self.labels)
+        named = ", ".join(sorted(unknown))
+        return (
+            (f"no training example has {named} of the evaluation, which count as missed",) if unknown else ()
         )
 
     @property
@@ -306,6 +314,10 @@ def _encoded(
         words=tuple(sentence.words for sentence in sentences),
         positions=Ragged.of(positions),
         labels=Ragged.of(
-            [np.array([numbers[tag] for tag in each.tags], dtype=np.int64) for each in sentences]
+            [
+                # Tags that only the evaluation has are no labels: whatever is predicted for them is wrong.
+                np.array([numbers.get(tag, _IGNORED) for tag in each.tags], dtype=np.int64)
+                for each in sentences
+            ]
         ),
     )
