@@ -68,6 +68,19 @@ def ladder(
     result = collect(found)
     directory = None if so_far else commit_result(found, result)
     spent = spent_on(found)
+    if as_json:
+        from dataclasses import asdict
+
+        place = None if directory is None else str(directory)
+        print_json({"directory": place, **result.model_dump(mode="json"), "spent": asdict(spent)})
+    else:
+        _show_result(result)
+        typer.echo(
+            f"{spent.finished} of {spent.stages} stages are finished; {spent.cpu_s / 3600:.1f} h of processor cores"
+        )
+        if directory is not None:
+            typer.echo(f"result: {directory}\nNext: cloze lineage {directory}")
+    # The result is finished and shown: a page that cannot be written costs nothing but itself.
     if markdown is not None:
         from pipeline.ladder.markdown import render_markdown
 
@@ -76,18 +89,6 @@ def ladder(
         from pipeline.ladder.page import render_page
 
         write_page(html, render_page(result, spent))
-    if as_json:
-        from dataclasses import asdict
-
-        place = None if directory is None else str(directory)
-        print_json({"directory": place, **result.model_dump(mode="json"), "spent": asdict(spent)})
-        return
-    _show_result(result)
-    typer.echo(
-        f"{spent.finished} of {spent.stages} stages are finished; {spent.cpu_s / 3600:.1f} h of processor cores"
-    )
-    if directory is not None:
-        typer.echo(f"result: {directory}\nNext: cloze lineage {directory}")
 
 
 def _show_plan(found: Ladder, as_json: bool) -> None:

@@ -91,10 +91,11 @@ def probe(
     require_place(html)
     network = load_features(reference, runs_dir or settings.runs_dir, "ema" if ema else "model")
     directory, found = probe_layers(settings, network, replace=replace)
-    if html is not None:
-        write_page(html, page(network.reference, found))
     if as_json:
         print_json({"directory": str(directory), "from": network.reference, **found.model_dump(mode="json")})
-        return
-    print_table(f"{found.task} in {network.reference}, in percent", COLUMNS, rows(found))
-    typer.echo(f"{facts(found)}\nresult: {directory}\nNext: cloze lineage {directory}")
+    else:
+        print_table(f"{found.task} in {network.reference}, in percent", COLUMNS, rows(found))
+        typer.echo(f"{facts(found)}\nresult: {directory}\nNext: cloze lineage {directory}")
+    # The result is finished and shown: a page that cannot be written costs nothing but itself.
+    if html is not None:
+        write_page(html, page(network.reference, found))

@@ -28,7 +28,7 @@ def publish_page(
         on_page: takes the HTML.
     """
     try:
-        page = render_page(directory, runs_dir)
+        page, scores = render_page(directory, runs_dir), read_scores(directory)
         if on_page is not None:
             on_page(page)
     # The scores are committed: no error of whatever kind in their presentation may take them for failed.
@@ -40,7 +40,7 @@ def publish_page(
         )
         return
     if tracked_runs:
-        log_page(tracked_runs, page, runs_dir, read_scores(directory))
+        log_page(tracked_runs, page, runs_dir, scores)
 
 
 def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Sequence[Score] = ()) -> None:
@@ -52,8 +52,8 @@ def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Seq
         runs_dir: holds the tracking store, unless `MLFLOW_TRACKING_URI` names another.
         scores: of all trainings; without them, the page alone is logged.
     """
-    table = _table(scores)
     try:
+        table = _table(scores)
         client = connect(tracking_uri(runs_dir))
         for run_id in dict.fromkeys(tracked_runs):
             client.log_text(run_id, page, PAGE_FILE)

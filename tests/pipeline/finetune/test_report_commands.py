@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -89,8 +90,10 @@ def test_page_and_table_are_logged_to_the_runs_of_the_trainings(tmp_path: Path, 
 def test_a_page_that_cannot_be_logged_is_told_of(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     start_run("test", "a", config={}, tags={}, runs_dir=tmp_path)
-    log_page(["0" * 32], "<p></p>", tmp_path)
-    assert "was not logged to MLflow" in capsys.readouterr().err
+    unreadable: Any = [None]
+    for scores in ((), unreadable):
+        log_page(["0" * 32], "<p></p>", tmp_path, scores)
+        assert "was not logged to MLflow" in capsys.readouterr().err
 
 
 def test_page_that_cannot_be_made_or_written_is_told_and_the_scores_stay(
