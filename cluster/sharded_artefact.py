@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace as replace_fields
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def build_sharded_artefact(
     num_cpus: float | None = 1.0,
     replace: bool = False,
     before: Callable[[], object] | None = None,
+    made_with: Sequence[str] = (),
 ) -> Manifest:
     """Make, continue, repair or only verify a sharded artefact, whichever is needed.
 
@@ -48,22 +50,21 @@ def build_sharded_artefact(
             are adopted.
         before: called once if any shard has to be made, to make the inputs of `function`, which need not exist any
             more while the artefact is intact.
+        made_with: versions of the libraries that decide bytes. Shards that others made are neither continued nor
+            adopted, so that no artefact mixes them; a finished artefact stays what it is.
 
     Raises:
         ConfigError: a committed artefact of other inputs or settings is in the way and `replace` is False.
         CorruptArtefactError: a repaired file differs from the first one, or a manifest cannot be read.
     """
+    contents = Rows(lambda: (shard.identity for shard in shards))
+    key = hash_json([kind, config, Rows(InputEntries.of(inputs).contents), contents])
+    if made_with:
+        shards = [replace_fields(each, identity=hash_json([each.identity, *made_with])) for each in shards]
     artefact = PartedArtefact(
         directory,
         kind,
-        hash_json(
-            [
-                kind,
-                config,
-                Rows(InputEntries.of(inputs).contents),
-                Rows(lambda: (shard.identity for shard in shards)),
-            ]
-        ),
+        key,
         config,
         inputs,
         [shard.part for shard in shards],
@@ -73,6 +74,9 @@ def build_sharded_artefact(
     if condition.committed and condition.is_intact:
         return condition.committed
     workspace = artefact.prepare(condition)
+    if condition.same:
+        # What is repaired has to come out as it was; `conclude` checks that.
+        shards = [_as_recorded(workspace, shard) for shard in shards]
     records = map_shards(
         function,
         shards,
@@ -102,6 +106,11 @@ def _remove_foreign(staging: Path, shards: Collection[str]) -> None:
 
 def _relative(directory: Path, path: str) -> str:
     return path.removeprefix(os.path.join(directory, "")).replace(os.sep, "/")
+
+
+def _as_recorded(directory: Path, shard: Shard) -> Shard:
+    record = SHARD_RECORDS.read(directory, shard.file)
+    return shard if record is None else replace_fields(shard, identity=record.identity)
 
 
 def _entries(directory: Path, records: Sequence[ShardRecord]) -> list[FileEntry]:

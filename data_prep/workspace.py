@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cluster.artefacts.manifest import InputEntry, Manifest
@@ -14,6 +18,23 @@ from data_prep.inputs import Groups
 from data_prep.layout import DOCUMENTS
 from data_prep.selection import selection_file, selection_files
 from data_prep.sources.base import SourceConfig
+
+_DECIDING = (
+    *("blingfire", "datasets", "fastokens", "fasttext", "fastwarc", "ftfy", "gigatoken", "lxml"),
+    *("mwparserfromhell", "mwxml", "numpy", "phonenumbers", "py3langid", "pyarrow", "python-stdnum"),
+    *("regex", "rensa", "resiliparse", "sentencex", "tokenizers"),
+)
+"""Libraries whose versions may change what a preparation writes."""
+
+
+@cache
+def library_versions() -> tuple[str, ...]:
+    """The libraries that decide bytes, and Python with its tables of Unicode, as `name version`."""
+    found = [f"python {platform.python_version()}"]
+    for name in _DECIDING:
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from data_prep.dedup.repeats import RepeatsSplit, find_repeats
 from data_prep.dedup.survivors import Survivors
 from data_prep.layout import WORK
 from data_prep.selection import selection_file, selection_files
-from data_prep.workspace import Workspace
+from data_prep.workspace import Workspace, library_versions
 
 VERSION = 3
 """Raised when the code changes what a step makes, so that older work is not taken for current."""
@@ -244,6 +244,7 @@ class Deduplication:
             inputs=[self._entry(each) for each in step.inputs],
             finish=lambda directory, records: {},
             replace=True,
+            made_with=library_versions(),
         )
 
     def _entry(self, manifest: Manifest) -> InputEntry:

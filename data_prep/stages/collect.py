@@ -16,7 +16,7 @@ from data_prep.collect import DocumentsSplit, collect_documents, require_documen
 from data_prep.documents import document_files
 from data_prep.layout import DOCUMENTS
 from data_prep.sources.base import SourceConfig
-from data_prep.workspace import Workspace
+from data_prep.workspace import Workspace, library_versions
 
 VERSION = 4
 """Raised when the code changes what it makes, so that older artefacts are not taken for current."""
@@ -61,6 +61,7 @@ def collect(job: Workspace) -> Manifest:
         finish=finish,
         max_rejects=job.config.max_rejects,
         replace=job.replace,
+        made_with=library_versions(),
     )
 
 

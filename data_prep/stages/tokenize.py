@@ -14,7 +14,7 @@ from data_prep.layout import TOKENIZER, TOKENIZER_FILE, TOKENS
 from data_prep.token_writer import token_dtype, token_files, write_sidecars
 from data_prep.tokenize_shard import TokensSplit, tokenize_documents
 from data_prep.tokenizers.special import tokenizer_facts
-from data_prep.workspace import Workspace
+from data_prep.workspace import Workspace, library_versions
 
 VERSION = 3
 """Raised when the code changes what it makes, so that older artefacts are not taken for current."""
@@ -56,4 +56,5 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
         inputs=[job.entry(documents), job.entry(selection), job.entry(tokenizer)],
         finish=finish,
         replace=job.replace,
+        made_with=library_versions(),
     )

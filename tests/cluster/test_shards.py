@@ -277,6 +277,21 @@ def test_a_repair_that_comes_out_differently_is_an_error(tmp_path):
         build(tmp_path / "a", changed)
 
 
+def test_shards_that_other_libraries_made_are_not_continued_and_finished_artefacts_stay(tmp_path):
+    (tmp_path / "broken").touch()
+    shards = make(["x", "yy"], _1={"fail_while": str(tmp_path / "broken")})
+    with pytest.raises(MissingInputError):
+        build(tmp_path / "a", shards, made_with=["lib 1"])
+    (tmp_path / "broken").unlink()
+    shards[0].split["text"] = "made by another"
+    first = build(tmp_path / "a", shards, made_with=["lib 2"])
+    assert (tmp_path / "a" / "shard-0").read_text() == "made by another"
+    (tmp_path / "a" / "shard-1").unlink()
+    before = inodes(tmp_path / "a")
+    assert build(tmp_path / "a", shards, made_with=["lib 3"]) == first
+    assert inodes(tmp_path / "a")["shard-0"] == before["shard-0"]
+
+
 def test_an_artefact_of_other_settings_is_replaced_only_on_demand(tmp_path):
     first = build(tmp_path / "a", make(["x"]), {"rate": 1})
     with pytest.raises(ConfigError, match="rate was 1, is 2"):
