@@ -20,6 +20,7 @@ from data_prep.sources import (
     json_lines,
     parquet,
     python_docs,
+    text_files,
     wikipedia_dump,
     wikipedia_extracted,
     wikipedia_html,
@@ -33,6 +34,7 @@ from data_prep.sources.hf_datasets import HfDatasetsConfig
 from data_prep.sources.json_lines import JsonLinesConfig
 from data_prep.sources.parquet import ParquetConfig
 from data_prep.sources.python_docs import PythonDocsConfig
+from data_prep.sources.text_files import TextFilesConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 from data_prep.sources.wikipedia_html import WikipediaHtmlConfig
@@ -47,6 +49,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
         "json_lines": json_lines,
         "parquet": parquet,
         "python_docs": python_docs,
+        "text_files": text_files,
         "wikipedia_dump": wikipedia_dump,
         "wikipedia_extracted": wikipedia_extracted,
         "wikipedia_html": wikipedia_html,
@@ -63,6 +66,7 @@ AnySource = Annotated[
     | JsonLinesConfig
     | ParquetConfig
     | PythonDocsConfig
+    | TextFilesConfig
     | WikipediaDumpConfig
     | WikipediaExtractedConfig
     | WikipediaHtmlConfig,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
@@ -87,6 +87,14 @@ class SourceConfig(BaseModel):
     """ISO 639-1 code of the text."""
     filters: tuple[AnyFilter, ...] | None = None
     """Filters of this source's documents, in order; None takes the `filters` of the preparation."""
+
+    places: ClassVar[frozenset[str]] = frozenset({"paths"})
+    """The settings that name where its files lie."""
+
+    def identity(self) -> dict[str, Any]:
+        """The settings as they enter fingerprints: no places, which do not change contents, and no filters, which
+        have identities of their own."""
+        return self.model_dump(mode="json", exclude={*self.places, "filters"})
 
 
 class Source(Protocol):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field
@@ -55,6 +55,8 @@ class HfDatasetsConfig(RecordsConfig):
     """Which of its splits."""
     revision: str | None = None
     """Branch, tag or commit on the hub; None is `main` as it is when the preparation starts."""
+
+    places: ClassVar[frozenset[str]] = frozenset({"path"})
 
 
 def list_files(config: HfDatasetsConfig) -> list[SourceFile]:

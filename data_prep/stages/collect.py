@@ -91,6 +91,4 @@ def _filters(source: SourceConfig, job: Workspace) -> tuple[Any, ...]:
 
 
 def _settings(source: SourceConfig, job: Workspace) -> dict[str, Any]:
-    """A source's settings and filters, without the paths of its files, which do not change their contents."""
-    settings = source.model_dump(mode="json", exclude={"paths", "path", "filters"})
-    return settings | {"filters": [each.identity() for each in _filters(source, job)]}
+    return source.identity() | {"filters": [each.identity() for each in _filters(source, job)]}

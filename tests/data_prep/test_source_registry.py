@@ -1,11 +1,13 @@
 """The sources as a set: named explicitly, chosen by `kind`, files named the same on every machine."""
 
+from typing import ClassVar
+
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.sources import SOURCES, AnySource, source_of
-from data_prep.sources.base import expand_patterns
+from data_prep.sources.base import SourceConfig, expand_patterns
 from data_prep.sources.text import clean_text
 
 
@@ -14,6 +16,18 @@ def test_kind_chooses_the_config_and_the_module():
         settings = {"python_docs": {}, "hf_datasets": {"path": "x"}}.get(kind, {"paths": ["x"]})
         config = TypeAdapter(AnySource).validate_python({"kind": kind, "name": "x", **settings})
         assert source_of(config) is module
+
+
+def test_the_place_of_the_files_enters_no_identity():
+    class Elsewhere(SourceConfig):
+        uri: str
+        places: ClassVar[frozenset[str]] = frozenset({"uri"})
+
+    assert "uri" not in Elsewhere(kind="x", name="x", uri="s3://bucket").identity()
+    for kind in ("books_text", "hf_datasets"):
+        settings = {"hf_datasets": {"path": "place"}}.get(kind, {"paths": ["place"]})
+        config = TypeAdapter(AnySource).validate_python({"kind": kind, "name": "x", **settings})
+        assert "place" not in str(config.identity())
 
 
 def test_unknown_kinds_and_settings_are_refused():
