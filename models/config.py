@@ -145,6 +145,13 @@ class TransformerConfig:
         return self.head_size * self.key_value_heads
 
     @property
+    def least_parameters(self) -> int:
+        """A lower bound of the network's parameters: embeddings, and the matrices that every layer has."""
+        layers = self.num_layers + (self.decoder_layers if self.network == "encoder_decoder" else 0)
+        layer = 2 * self.hidden_size * (self.attention_size + self.intermediate_size)
+        return (self.vocab_size or 0) * self.embedding_width + layers * layer
+
+    @property
     def embedding_width(self) -> int:
         """Width of the embeddings."""
         return self.embedding_size or self.hidden_size

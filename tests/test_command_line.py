@@ -55,6 +55,16 @@ def test_unknown_key_ends_with_10_and_the_nearest_key(tmp_path: Path, store: Pat
     assert "did you mean optimizer?" in done.stderr
 
 
+def test_what_cannot_be_started_is_no_plan(tmp_path: Path, store: Path):
+    config = write_config(tmp_path, tmp_path / "nowhere")
+    assert cloze(tmp_path, "pretrain", config, "--dry-run").returncode == 11
+    config = write_config(tmp_path, store)
+    giant = ("model.hidden_size=1048576", "model.intermediate_size=4194304", "model.num_heads=1024")
+    for dry in ((), ("--dry-run",)):
+        assert cloze(tmp_path, "pretrain", config, *giant, *dry).returncode == 37
+    assert not (tmp_path / "runs").exists()
+
+
 def test_missing_configuration_ends_with_11_and_the_nearest_file(tmp_path: Path, store: Path):
     write_config(tmp_path, store)
     done = cloze(tmp_path, "pretrain", "tinny.yaml")

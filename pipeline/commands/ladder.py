@@ -52,14 +52,14 @@ def ladder(
 
     The same command goes on after an interruption.
     """
-    from pipeline.config.shipped import find_shipped
+    from pipeline.config.shipped import find_beside
     from pipeline.ladder.arms import load_ladder
     from pipeline.ladder.results import collect, commit_result, spent_on
     from pipeline.ladder.running import run_stages
 
     require_place(html)
     require_place(markdown)
-    found = load_ladder(config if config.is_file() else find_shipped(config) or config, list(overrides or ()))
+    found = load_ladder(find_beside(Path(), config), list(overrides or ()))
     if dry_run:
         _show_plan(found, as_json)
         return
@@ -137,5 +137,5 @@ def _show_result(result: Any) -> None:
 
     print_table("tasks, in percent", FLOOR_COLUMNS, floor_rows(result))
     for comparison in result.comparisons:
-        title = f"{comparison.title}. {comparison.source}: {comparison.finding}"
+        title = f"{comparison.title}. {comparison.source}: {comparison.finding}; so {comparison.order}"
         print_table(title, COMPARISON_COLUMNS, comparison_rows(comparison) or [["not finished"] + [""] * 5])

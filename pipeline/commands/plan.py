@@ -67,6 +67,7 @@ def plan(
         from pipeline.engine.gpus import require_gpu
         from pipeline.engine.uncompiled import without_compiler
         from pipeline.plan.plan import make_plan, to_json
+        from pipeline.preparation.makers import missing_stores
         from pipeline.runs.config import PretrainConfig
 
     of_runs = {"--gpu": gpu, "--gpus-per-node": gpus_per_node, "--memory-gib": memory_gib, "--mfu": mfu}
@@ -80,9 +81,13 @@ def plan(
     card = require_gpu(gpu or "h100")
     # The plan is for the machines of the command line; one worker shares out any batch.
     settings = load_config(PretrainConfig, config, (*(overrides or ()), "cluster.workers=1"))
+    made = missing_stores(settings, config).values()
+    vocab_size = next((maker.vocab_size for maker in made if maker is not None), None)
     memory = None if memory_gib is None else round(memory_gib * _GIB)
     with without_compiler():
-        found = make_plan(settings, card, nodes, gpus_per_node or 1, memory_bytes=memory, mfu=mfu)
+        found = make_plan(
+            settings, card, nodes, gpus_per_node or 1, memory_bytes=memory, mfu=mfu, vocab_size=vocab_size
+        )
     if as_json:
         print_json(to_json(found))
     else:

@@ -135,7 +135,9 @@ def generate(
 def prompt(
     task: Annotated[
         str,
-        typer.Option(help="YAML file such as those in configs/prompt/, or a kind of task such as sst2."),
+        typer.Option(
+            help="YAML file or a name of `cloze configs list`, such as prompt/sst2; or a kind of task, such as sst2."
+        ),
     ],
     reference: Reference,
     overrides: Overrides = None,
@@ -210,9 +212,10 @@ def _verbalizers(text: str) -> dict[str, str]:
 def _prompt_config(task: str, overrides: list[str], given: dict[str, Any]) -> PromptConfig:
     """The settings of a file, or of a kind of task, and those of the command line, which win."""
     from pipeline.config.loading import load_plain, validate, with_overrides
-    from pipeline.prompting.config import PromptConfig
+    from pipeline.config.shipped import find_shipped
+    from pipeline.prompting.config import PROMPTED, PromptConfig
 
-    if task.endswith((".yaml", ".yml")):
+    if task not in PROMPTED and (task.endswith((".yaml", ".yml")) or find_shipped(task)):
         plain = load_plain(PromptConfig, Path(task), overrides)
     else:
         plain = with_overrides(PromptConfig, {"task": {"kind": task}}, overrides, f"--task {task}")

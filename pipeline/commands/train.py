@@ -45,7 +45,7 @@ def pretrain(
 
     settings = load_config(PretrainConfig, config, overrides or ())
     if dry_run:
-        _show("what would be trained", describe(settings), as_json)
+        _show("what would be trained", describe(settings, config), as_json)
         return
     from pipeline.pretrain.launch import begin
     from pipeline.runs.directory import find_run_of_job
@@ -131,17 +131,29 @@ def resume(
     _show_end(run, as_json)
 
 
-def describe(config: PretrainConfig) -> dict[str, Any]:
-    """The dry run of a configuration: its figures, computed without starting anything."""
+def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]:
+    """The dry run of a configuration: its figures, computed without starting anything.
+
+    Args:
+        file: the configuration's; a store that is not there must then be made by a configuration that is found.
+
+    Raises:
+        MissingInputError: no configuration makes such a store.
+        OutOfMemoryError: the network is far larger than what this machine could train.
+    """
     from dataclasses import replace
 
-    from cluster.copies import is_on_this_machine, is_there
+    from cluster.copies import is_on_this_machine
     from pipeline.checkpoints.references import resolve_model
     from pipeline.objectives.outside import resolve_references
+    from pipeline.preparation.makers import missing_stores, require_makers
+    from pipeline.pretrain.guards.room import least_bytes, require_room
     from pipeline.pretrain.network_facts import network_facts
 
     places = [store.path for store in config.data.stores]
-    missing = [place for place in places if not is_there(place)]
+    missing = missing_stores(config, file)
+    if file is not None:
+        require_makers(missing)
     # Only a start fetches tokens.
     elsewhere = [place for place in places if place not in missing and not is_on_this_machine(place)]
     offloaded = config.zero.offload_optimizer is not None
@@ -157,10 +169,15 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         "ZeRO stage": config.zero.stage,
         "precision": config.precision,
         "optimizer": " or ".join(config.optimizer.implementations(offloaded=offloaded)),
-        "stores to prepare first": ", ".join(map(str, missing)) or "none",
+        "stores to prepare first": ", ".join(
+            f"{place} (cloze data prepare {maker.typed})" if maker else str(place)
+            for place, maker in missing.items()
+        )
+        or "none",
         **({"stores to fetch": ", ".join(map(str, elsewhere))} if elsewhere else {}),
     }
-    vocab_size = config.model.vocab_size
+    made = (maker.vocab_size for maker in missing.values() if maker is not None)
+    vocab_size = config.model.vocab_size or next(made, None)
     if not missing and not elsewhere:
         from pipeline.runs.inputs import open_inputs, remembered_sizes
 
@@ -171,7 +188,10 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         plan["held-out documents"] = inputs.held_out.num_documents
     if vocab_size is not None:
         outside = resolve_references(config.objective, resolve_model)
-        plan |= network_facts(config, replace(config.model, vocab_size=vocab_size), outside)
+        shape = replace(config.model, vocab_size=vocab_size)
+        require_room(config, shape)
+        plan |= network_facts(config, shape, outside)
+        plan["memory at least"] = f"{least_bytes(plan['parameters'], config) / (1 << 30):,.2f} GiB"
     return plan
 
 

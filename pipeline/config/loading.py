@@ -16,7 +16,7 @@ from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputErr
 from cluster.artefacts.places import folded_uri
 from pipeline.config.members import TAG_FIELDS, fields_of, members_in, tags_of
 from pipeline.config.problems import nearest, problems_of
-from pipeline.config.shipped import find_shipped, names_of_shipped
+from pipeline.config.shipped import find_beside, find_shipped, names_of_shipped
 
 ConfigT = TypeVar("ConfigT")
 
@@ -47,7 +47,7 @@ def load_config(kind: type[ConfigT], path: Path, overrides: Sequence[str] = ()) 
 def load_plain(kind: Any, path: Path, overrides: Sequence[str] = ()) -> Any:
     """Like `load_config`, without validation: the merged settings as plain data, `${...}` resolved."""
     given = OmegaConf.to_container(parse_overrides(overrides), resolve=False)
-    return _resolved(_merge(members_in(kind), _load_merged(kind, path, ()), given), str(path))
+    return _resolved(_merge(members_in(kind), load_merged(kind, path), given), str(path))
 
 
 def with_overrides(kind: Any, plain: Mapping[str, Any], overrides: Sequence[str], where: str) -> Any:
@@ -144,13 +144,18 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _load_merged(kind: Any, path: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
+def load_merged(kind: Any, path: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Like `load_plain`, with `${...}` as they are written.
+
+    Args:
+        chain: the files that led here by `base`.
+    """
     resolved = path.resolve()
     if resolved in chain:
         raise ConfigError(f"{path}: `base` leads back to itself: {' -> '.join(map(str, (*chain, resolved)))}")
     if not path.is_file():
         if (shipped := find_shipped(path)) is not None:
-            return _load_merged(kind, shipped, chain)
+            return load_merged(kind, shipped, chain)
         near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")])
         near = str(path.parent / near) if near else nearest(str(path), names_of_shipped())
         listed = "`cloze configs list` names those that come with cloze"
@@ -167,9 +172,8 @@ def _load_merged(kind: Any, path: Path, chain: tuple[Path, ...]) -> dict[str, An
     names = [bases] if isinstance(bases, str) else list(bases)
     merged: Any = {}
     for name in names:
-        beside = path.parent / name
-        base = beside if beside.is_file() else find_shipped(name) or beside
-        merged = _merge(members_in(kind), merged, _load_merged(kind, base, (*chain, resolved)))
+        base = find_beside(path.parent, name)
+        merged = _merge(members_in(kind), merged, load_merged(kind, base, (*chain, resolved)))
     return _merge(members_in(kind), merged, OmegaConf.to_container(loaded, resolve=False))
 
 

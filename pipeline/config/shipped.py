@@ -21,7 +21,7 @@ PARTS = frozenset({"models", "cluster", "filters", "demo", "road", "ladder"})
 """Folders of configurations that other ones name as `base`, or that one command has for itself: `demo/pretrain` is not
 meant by `pretrain`."""
 _COMMENT = re.compile(r"#\s?(.*)")
-_BASE = re.compile(r"^base:.*(?:\n[ \t]*-.*)*", re.MULTILINE)
+_FILE = re.compile(rf"(?<![\w./-])[\w./-]+{re.escape(SUFFIX)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,12 @@ def find_shipped(given: Path | str) -> Path | None:
     return None
 
 
+def find_beside(folder: Path, name: Path | str) -> Path:
+    """The file that a configuration in a folder names: beside itself, or one that comes with cloze."""
+    beside = folder / name
+    return beside if beside.is_file() else find_shipped(name) or beside
+
+
 def require_shipped(name: str) -> Path:
     """The file of a name.
 
@@ -96,20 +102,14 @@ def copy_shipped(name: str, directory: Path, *, replace: bool = False) -> Path:
     copy = directory / source.name
     if copy.exists() and not replace:
         raise ConfigError(f"{copy} exists already.", next_step="name another directory, or add --replace")
-    text = _BASE.sub(
-        lambda found: _bases_by_name(found[0], source.parent), source.read_text(encoding="utf-8")
-    )
+
+    def by_name(found: re.Match[str]) -> str:
+        """The name of a file beside the original, which is found from any place."""
+        place = (source.parent / found[0]).resolve()
+        return f"{FOLDER}/{place.relative_to(SHIPPED.resolve()).as_posix()}" if place.is_file() else found[0]
+
+    text = _FILE.sub(by_name, source.read_text(encoding="utf-8"))
     with storage_errors(copy):
         directory.mkdir(parents=True, exist_ok=True)
         copy.write_text(text, encoding="utf-8")
     return copy
-
-
-def _bases_by_name(text: str, folder: Path) -> str:
-    """The lines of `base` with names that are found from any place."""
-
-    def by_name(found: re.Match[str]) -> str:
-        place = (folder / found[0]).resolve()
-        return f"{FOLDER}/{place.relative_to(SHIPPED.resolve()).as_posix()}" if place.is_file() else found[0]
-
-    return re.sub(rf"[\w./-]+{re.escape(SUFFIX)}", by_name, text)

@@ -11,15 +11,17 @@ from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, Mis
 from cluster.artefacts.places import Place, absolute, inner
 from cluster.copies import is_there
 from data_prep.config import PreparationConfig
-from data_prep.layout import TOKENIZER_FILE
+from data_prep.layout import TOKENIZER_FILE, TOKENS
 from pipeline.config.loading import load_config, load_plain, validate
 from pipeline.config.problems import nearest
+from pipeline.config.shipped import find_beside
 from pipeline.finetune.config import FinetuneConfig, ScratchConfig
 from pipeline.finetune.evaluation_sets import expand
 from pipeline.finetune.fit import check_network
 from pipeline.finetune.task import TaskConfig
 from pipeline.ladder.config import ArmConfig, LadderConfig
 from pipeline.preparation.config import load_preparation
+from pipeline.preparation.makers import vocab_size_of
 from pipeline.runs.config import PretrainConfig
 
 
@@ -73,7 +75,7 @@ class Ladder:
     def flops_per_token(self, arm: str) -> float:
         """Model FLOPs of pre-training, forward and backward; 0 without pre-training.
 
-        Until the data of the arm is prepared, its vocabulary has a usual size, and the figure is an estimate.
+        Until the data of the arm is prepared, its vocabulary has the size that its configuration asks for.
         """
         chosen = self.arms[arm]
         if chosen.is_random:
@@ -81,8 +83,15 @@ class Ladder:
         is_prepared = all(is_there(store.path) for store in chosen.pretrain.data.stores)
         key = chosen.settings.pretrain, is_prepared
         if key not in self._flops:
-            self._flops[key] = _flops_per_token(with_tokens(chosen.pretrain, self.config.tokens))
+            run = with_tokens(chosen.pretrain, self.config.tokens)
+            self._flops[key] = _flops_per_token(run, self._vocab_size(run))
         return self._flops[key]
+
+    def _vocab_size(self, run: PretrainConfig) -> int | None:
+        """Entries of the vocabulary of a run's tokens, as their configuration has them."""
+        stores = {absolute(store.path) for store in run.data.stores}
+        made = [each for each in self.data.values() if (each.out / TOKENS).resolve() in stores]
+        return next((vocab_size_of(each.tokenizer) for each in made), None)
 
     def tokens(self, arm: str) -> int:
         """Tokens of text that the pre-training of an arm reads; 0 without one."""
@@ -113,11 +122,11 @@ class Ladder:
         )
 
 
-def _flops_per_token(run: PretrainConfig) -> float:
+def _flops_per_token(run: PretrainConfig, vocab_size: int | None) -> float:
     from pipeline.plan.duration import operations
     from pipeline.plan.network import make_network
 
-    flops = operations(run, make_network(run, "cpu"), run.num_steps)
+    flops = operations(run, make_network(run, "cpu", vocab_size), run.num_steps)
     return flops / run.tokens_before(run.num_steps)
 
 
@@ -164,7 +173,7 @@ class _Reading:
     def read(self, key: str, load: Any, file: Path, *args: Any) -> Any:
         """What `load` makes of a file; None where that has problems."""
         try:
-            return load(*args, self.directory / file)
+            return load(*args, find_beside(self.directory, file))
         except ClozeError as error:
             self.problems.append(ConfigProblem(key, str(file), str(error)))
             return None

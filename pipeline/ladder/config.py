@@ -34,8 +34,8 @@ class ComparisonConfig(Config):
 
     title: str
     """The comparison in a few words, for tables."""
-    arms: tuple[str, ...] = Field(min_length=2)
-    """Names of arms in the order that the paper found, the lowest scores first."""
+    order: str = Field(pattern=r"^[^<>]+(<[^<>]+)+$")
+    """Names of arms in the order that the paper found: `none < masked` where `masked` scored higher."""
     tasks: tuple[str, ...] = Field(min_length=1)
     """Tasks on which they are compared."""
     source: str
@@ -44,6 +44,11 @@ class ComparisonConfig(Config):
     """What the paper found, with its figures."""
     note: str = ""
     """What differs here."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms, the paper's lowest scores first."""
+        return tuple(name.strip() for name in self.order.split("<"))
 
 
 class CeilingConfig(Config):
@@ -121,9 +126,8 @@ class LadderConfig(Config):
         for name, comparison in self.comparisons.items():
             for arm in comparison.arms:
                 if arm not in self.arms:
-                    yield _unknown(f"comparisons.{name}.arms", arm, "arm", self.arms)
-            for field in ("arms", "tasks"):
-                named = getattr(comparison, field)
+                    yield _unknown(f"comparisons.{name}.order", arm, "arm", self.arms)
+            for field, named in (("order", comparison.arms), ("tasks", comparison.tasks)):
                 if len(set(named)) != len(named):
                     yield ConfigProblem(
                         f"comparisons.{name}.{field}", str(list(named)), "must name each once"

@@ -30,7 +30,10 @@ def render_markdown(result: LadderResult, spent: Spent) -> str:
     ]
     for comparison in result.comparisons:
         rows = comparison_rows(comparison)
-        parts += [f"## {comparison.title}", f"{comparison.source}: {comparison.finding}."]
+        parts += [
+            f"## {comparison.title}",
+            f"{comparison.source}: {comparison.finding}; so {comparison.order}.",
+        ]
         parts += [comparison.note] if comparison.note else []
         parts.append(table(COMPARISON_COLUMNS, rows) if rows else "Not finished.")
     parts += ["## Tasks", table(FLOOR_COLUMNS, floor_rows(result))]

@@ -74,6 +74,8 @@ class ComparisonResult(_Frozen):
     title: str
     source: str
     finding: str
+    order: str
+    """Of the arms by the paper, such as `none < masked`."""
     note: str
     tasks: tuple[TaskResult, ...]
     """Empty while no task is finished with at least two seeds."""
@@ -249,6 +251,7 @@ def _comparison(
         title=config.title,
         source=config.source,
         finding=config.finding,
+        order=" < ".join(config.arms),
         note=config.note,
         tasks=tuple(task for task in tasks if task is not None),
     )

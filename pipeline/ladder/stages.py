@@ -19,6 +19,7 @@ from cluster.artefacts.storage import is_committed, storage_errors
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoints.store import store_of
 from pipeline.config.loading import to_yaml
+from pipeline.config.shipped import find_beside
 from pipeline.finetune.scores import START
 from pipeline.finetune.settings import training_identity
 from pipeline.ladder.arms import Ladder
@@ -93,7 +94,7 @@ class Preparation:
         return tokens if is_committed(tokens) else None
 
     def command(self) -> list[str]:
-        return [*_cloze(), "data", "prepare", str(self.ladder.path.parent / self.file)]
+        return [*_cloze(), "data", "prepare", str(find_beside(self.ladder.path.parent, self.file))]
 
 
 @dataclass(frozen=True)

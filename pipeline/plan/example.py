@@ -43,8 +43,12 @@ class Reader:
     """Empty if the size comes from the prepared tokens."""
 
 
-def reader_of(config: PretrainConfig) -> Reader:
-    """The vocabulary of the run's tokens; where they are not prepared yet, one of the configured or of a usual size."""
+def reader_of(config: PretrainConfig, vocab_size: int | None = None) -> Reader:
+    """The vocabulary of the run's tokens; where they are not prepared yet, one of the configured or of a usual size.
+
+    Args:
+        vocab_size: entries that the configuration of the tokens asks for, where it is known.
+    """
     try:
         from data_prep.token_store import TokenStore
         from pipeline.runs.inputs import open_vocabulary
@@ -54,9 +58,14 @@ def reader_of(config: PretrainConfig) -> Reader:
         stores = [TokenStore.open(store.path, verify=False) for store in config.data.stores]
         return Reader(open_vocabulary(config, stores), "")
     except (ClozeError, OSError):
-        size = config.model.vocab_size
-        note = "" if size else "the tokens are not there: a usual size of the vocabulary is taken"
-        return Reader(_invented(config, size or _ASSUMED_VOCABULARY[config.model.network]), note)
+        size, note = config.model.vocab_size, ""
+        if size is None:
+            source = (
+                "a usual size of the vocabulary" if vocab_size is None else "the size that they will have"
+            )
+            note = f"the tokens are not there: {source} is taken"
+            size = vocab_size or _ASSUMED_VOCABULARY[config.model.network]
+        return Reader(_invented(config, size), note)
 
 
 def _size_elsewhere(config: PretrainConfig) -> int | None:

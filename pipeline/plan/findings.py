@@ -132,7 +132,8 @@ def memory_findings(
             ways.append(f"batch.micro_batch_size={chosen.micro_batch_size}")
         if best is not None:
             ways.append(" ".join(best.settings))
-        if not config.compute.gradient_checkpointing:
+        state = chosen.memory.total - chosen.memory.activations
+        if not config.compute.gradient_checkpointing and state < (machines.device_bytes or 0):
             ways.append("compute.gradient_checkpointing=true")
         yield (
             f"{text}; {'; or '.join(ways)} would help"
@@ -168,7 +169,7 @@ def _disk(disk: Disk) -> Iterator[str]:
 def _data(stores: Sequence[StoreUse]) -> Iterator[str]:
     for store in stores:
         if store.tokens is None:
-            yield f"{store.path} is not there yet: epochs are not known, and the vocabulary is assumed"
+            yield f"{store.path} is not there yet: epochs are not known"
         elif store.epochs is not None and store.epochs > _USELESS_EPOCHS:
             yield (
                 f"{store.path} is read {store.epochs:.0f} times: beyond {_USELESS_EPOCHS} nothing more is learned"

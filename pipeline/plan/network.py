@@ -89,14 +89,17 @@ class Network:
         return trace(self.model, batch.inputs, self.device, self.place)
 
 
-def make_network(config: PretrainConfig, device: Device) -> Network:
+def make_network(config: PretrainConfig, device: Device, vocab_size: int | None = None) -> Network:
     """Build the network of a run without storage, as it is computed on a device.
+
+    Args:
+        vocab_size: as `reader_of` takes it.
 
     Raises:
         ConfigError: objective, network or attention kernel do not fit.
         ReferenceNotFoundError: there is no such teacher.
     """
-    reader = reader_of(config)
+    reader = reader_of(config, vocab_size)
     shape = replace(config.model, vocab_size=reader.vocabulary.size)
     outside = resolve_references(config.objective, resolve_model)
     # ELMo's own code for accelerators is that for CPUs, and it asks about autocast, which `meta` knows nothing of.

@@ -48,6 +48,7 @@ def make_plan(
     *,
     memory_bytes: int | None = None,
     mfu: float | None = None,
+    vocab_size: int | None = None,
 ) -> Plan:
     """Plan a run on machines that need not be there.
 
@@ -55,6 +56,7 @@ def make_plan(
         config: its `cluster.workers` is not looked at.
         memory_bytes: of one device, in place of the card's own.
         mfu: share of the peak to be expected; None takes the MFU of earlier runs, or a usual one.
+        vocab_size: entries that the configuration of tokens asks for which are not there yet.
 
     Raises:
         ConfigError, MismatchError, ReferenceNotFoundError: objective, network and tokens do not fit.
@@ -65,7 +67,7 @@ def make_plan(
         update={"workers": machines.world_size, "gpus_per_worker": int(on_cuda)}
     )
     config = config.model_copy(update={"cluster": cluster})
-    network = make_network(config, "cuda" if on_cuda else "cpu")
+    network = make_network(config, "cuda" if on_cuda else "cpu", vocab_size)
     chosen = chosen_option(config, network, machines)
     others = options(config, network, machines)
     duration = duration_of(config, network, gpu, machines.world_size, mfu)

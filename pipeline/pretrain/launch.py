@@ -38,6 +38,7 @@ from pipeline.pretrain.guards.out_of_memory import (
     memory_explained,
     what_fits,
 )
+from pipeline.pretrain.guards.room import require_room
 from pipeline.pretrain.guards.stall_watch import StallWatch, watching
 from pipeline.pretrain.told_events import ToldEvents
 from pipeline.runs.config import PretrainConfig
@@ -90,6 +91,7 @@ def create_run(
 
     Raises:
         CorruptArtefactError, MismatchError, ConfigError: the data is damaged or does not fit.
+        OutOfMemoryError: the network is far larger than what this machine could train.
         TrackingUnreachableError: no tracking store answers.
         UntrustedArtefactError: as `require_key`.
     """
@@ -101,6 +103,7 @@ def create_run(
     seen = SeenFiles()
     inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen, cache=remembered_sizes())
     inputs.require_samples()
+    require_room(config, inputs.model)
     config = settled(config)
     if checked is not None:
         checked()

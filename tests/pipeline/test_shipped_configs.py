@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from pipeline.commands.prompt import _prompt_config
 from pipeline.config.loading import load_config, load_plain
-from pipeline.config.shipped import PARTS, SHIPPED, copy_shipped, find_shipped, list_shipped
+from pipeline.config.shipped import PARTS, SHIPPED, copy_shipped, find_beside, find_shipped, list_shipped
+from pipeline.ladder.config import LadderConfig
+from pipeline.prompting.config import PromptConfig
 from pipeline.runs.config import PretrainConfig
 
 NAMES = [one.name for one in list_shipped()]
@@ -62,6 +65,23 @@ def test_a_copy_loads_as_the_original(name: str, tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     copied = copy_shipped(name, tmp_path / "own")
     assert load_plain(PretrainConfig, copied) == load_plain(PretrainConfig, SHIPPED / f"{name}.yaml")
+
+
+def test_a_copy_of_a_ladder_finds_all_that_the_original_names(tmp_path: Path):
+    original = load_config(LadderConfig, SHIPPED / "ladder" / "small.yaml")
+    copied = load_config(LadderConfig, copy_shipped("ladder/small", tmp_path))
+    for file, own in [
+        (original.finetune, copied.finetune),
+        *zip(original.data, copied.data, strict=True),
+        *((original.arms[name].pretrain, copied.arms[name].pretrain) for name in original.arms),
+    ]:
+        assert find_beside(tmp_path, own) == SHIPPED / "ladder" / file
+
+
+def test_prompts_are_named_like_all_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CLOZE_DATA", "/corpora")
+    expected = load_config(PromptConfig, SHIPPED / "prompt" / "sst2.yaml")
+    assert _prompt_config("prompt/sst2", [], {}) == expected
 
 
 def test_a_copy_replaces_no_file_unless_told(tmp_path: Path):

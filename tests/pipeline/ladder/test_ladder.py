@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -71,7 +72,7 @@ def write_ladder(directory: Path) -> Path:
     training = {"epochs": 2, "lr": 1e-3, "batch_size": 8, "max_length": 32}
     comparison = {
         "title": "None and masked",
-        "arms": ["none", "masked"],
+        "order": "none < masked",
         "tasks": ["colours"],
         "source": "A paper, table 1",
         "finding": "more with masks | than without",
@@ -269,7 +270,7 @@ def test_all_problems_of_all_files_are_told_at_once(
         load_ladder(
             Path("ladder.yaml"),
             [
-                "comparisons.masked.arms=[none, maskd]",
+                "comparisons.masked.order=none < maskd",
                 "seeds=[1, 1]",
                 "ceilings.colors={score: 1, source: x}",
             ],
@@ -291,3 +292,17 @@ def test_data_that_may_hold_evaluation_texts_is_refused(ladder: Ladder):
     Path("sst2.yaml").write_text(yaml.safe_dump({"tasks": tasks}))
     with pytest.raises(ConfigError, match="must name sst2: arm none is scored on colours"):
         load_ladder(Path("ladder.yaml"), ["finetune=sst2.yaml"])
+
+
+def test_sizes_before_data_is_prepared_are_those_of_the_vocabulary_that_it_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    file = write_ladder(tmp_path)
+    shutil.rmtree("data")
+    plain = yaml.safe_load(Path("data.yaml").read_text()) | {"tokenizer": {"vocab_size": 700}}
+    Path("data.yaml").write_text(yaml.safe_dump(plain))
+    expected = PRETRAIN | {"model": PRETRAIN["model"] | {"vocab_size": 700}}
+    found = load_ladder(file, []).flops_per_token("masked")
+    Path("masked.yaml").write_text(yaml.safe_dump(expected))
+    assert found == load_ladder(file, []).flops_per_token("masked")

@@ -50,7 +50,7 @@ class Noted:
 
 @pytest.fixture
 def ladder(tmp_path: Path) -> Ladder:
-    comparison = {"title": "t", "arms": ["a", "b"], "tasks": ["x"], "source": "s", "finding": "f"}
+    comparison = {"title": "t", "order": "a < b", "tasks": ["x"], "source": "s", "finding": "f"}
     plain = {
         "name": "noted",
         "out": str(tmp_path),
