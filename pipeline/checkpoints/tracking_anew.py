@@ -66,7 +66,7 @@ def _begin(run: RunDirectory, uri: str) -> None:
         runs_dir=run.path.parent,
         resume=info.run_id or None,
     )
-    run.retrack(tracked.run_id, uri)
+    run.retrack(tracked.run_id, uri, tracked.experiment_id)
     send_from_start(run)
 
 

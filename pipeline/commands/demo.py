@@ -54,10 +54,10 @@ def render(report: Report) -> None:
     print_mapping("from text to scores", rows)
     show_scores(report.scores)
     print("\nWhat to type next (in the environment: source .venv/bin/activate):")
-    print(f"  mlflow ui --backend-store-uri {report.tracking_uri}")
     print(
         f"  cloze resume {report.run} --runs-dir {report.runs_dir} --allow-changed steps steps={report.steps + 600}"
     )
     print(f"  cloze lineage {report.scores_directory} --runs-dir {report.runs_dir}")
+    print(f"\nThe curves: {report.curves}")
     if report.page:
         print(f"\nThe scores as a page, with their errors and where they come from: open\n  {report.page}")

@@ -112,7 +112,6 @@ def _refuse(options: Mapping[str, object], kind: str, others: str) -> None:
 def _show(plan: Plan) -> None:
     machines = plan.machines
     workers = f"{machines.nodes} x {machines.devices_per_node} {plan.gpu}"
-    room = "unknown" if machines.device_bytes is None else _gib(machines.device_bytes)
     print_mapping(
         f"{plan.name} on {workers}",
         {
@@ -121,7 +120,7 @@ def _show(plan: Plan) -> None:
             "vocabulary": f"{plan.vocabulary:,}"
             + (f" ({plan.vocabulary_note})" if plan.vocabulary_note else ""),
             "attention": f"{plan.attention} ({plan.attention_reason})",
-            "memory of a device": room,
+            "memory of a device": _gib(machines.device_bytes),
         },
     )
     _show_memory(plan.chosen)
@@ -147,11 +146,10 @@ def _print_sizes(title: str, parts: Mapping[str, int]) -> None:
 
 
 def _row(option: Option) -> Sequence[Any]:
-    fits = {True: "yes", False: "no", None: "-"}[option.fits]
     return (
         option.name,
         round(option.memory.total / _GIB, 2),
-        fits,
+        "yes" if option.fits else "no",
         option.micro_batch_size,
         f"{option.traffic:g} x",
         round(option.host.total / _GIB, 1),

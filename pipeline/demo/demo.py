@@ -24,6 +24,7 @@ from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import read_metrics
+from pipeline.runs.tracking import runs_page
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "demo"
 PAGE_FILE = "scores.html"
@@ -58,6 +59,8 @@ class Report:
     """Wall time of each part."""
     runs_dir: str
     tracking_uri: str
+    curves: str
+    """Where to look at them in MLflow."""
     tokens_directory: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -123,6 +126,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
         seconds=seconds,
         runs_dir=str(settings.runs_dir),
         tracking_uri=run.info.tracking_uri,
+        curves=runs_page(run.info.tracking_uri, [run.info.experiment_id]),
         tokens_directory=str(prepared.token_store),
     )
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import quote
-
-import orjson
 
 from pipeline.runs.directory import RunInfo
+from pipeline.runs.tracking import runs_page
 
-_SERVED_AT = "http://127.0.0.1:5000"
-"""Default address of `mlflow ui`."""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>{{ names | join(" and ") }}</title>
@@ -48,13 +44,10 @@ def page(names: Sequence[str], tables: Sequence[tuple[str, Sequence[Sequence[str
 
 
 def curves_in_mlflow(left: RunInfo, right: RunInfo) -> str:
-    """The command to type and the address to open for the curves of two runs in MLflow's own comparison."""
+    """The command to type and the address to open for the curves of two runs in MLflow's own charts."""
     stores = {left.tracking_uri, right.tracking_uri}
     if len(stores) > 1 or "" in stores:
         return "The runs are not in one MLflow tracking store, which could draw their curves together."
     (uri,) = stores
-    ids = quote(orjson.dumps([left.run_id, right.run_id]).decode())
-    view = f"#/compare-runs?runs={ids}&experiments=[]"
-    if uri.startswith(("http://", "https://")):
-        return f"Open {uri.rstrip('/')}/{view}"
-    return f"Type `mlflow ui --backend-store-uri {uri}`, then open {_SERVED_AT}/{view}"
+    ids = sorted({left.experiment_id, right.experiment_id})
+    return runs_page(uri, ids, (left.run_id, right.run_id))

@@ -19,17 +19,17 @@ class Machines:
     nodes: int
     devices_per_node: int
     """GPUs, or workers on a CPU."""
-    device_bytes: int | None
-    """Memory of one device; None where workers share the memory of their machine, and it is not known."""
+    device_bytes: int
+    """Memory of one device, or of its machine for each worker on a CPU."""
     on_cuda: bool
 
     @property
     def world_size(self) -> int:
         return self.nodes * self.devices_per_node
 
-    def fits(self, memory: DeviceMemory) -> bool | None:
-        """Whether a rank's device has room; None where that is not known."""
-        return None if self.device_bytes is None else memory.total <= self.device_bytes
+    def fits(self, memory: DeviceMemory) -> bool:
+        """Whether a rank's device has room."""
+        return memory.total <= self.device_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Option:
     zero: ZeroConfig
     memory: DeviceMemory
     host: HostMemory
-    fits: bool | None
+    fits: bool
     traffic: float
     """Network bytes per rank, step and byte of weights, beside the bytes of plain data parallelism (Rajbhandari
     et al. 2020, section 7)."""
     micro_batch_size: int | None
-    """Largest that fits and divides a rank's samples; None where none fits, or where memory is not known."""
+    """Largest that fits and divides a rank's samples; None where none fits."""
 
 
 def sharding_of(config: PretrainConfig, network: Network, machines: Machines) -> Sharding:
@@ -141,8 +141,6 @@ def largest_micro_batch(config: PretrainConfig, network: Network, machines: Mach
     Memory grows with a straight line in the samples, but for the chunks of the loss; the line is drawn through two
     traces, and where it ends is traced too.
     """
-    if machines.device_bytes is None:
-        return None
     able = _divisors(config, machines.world_size)
     if not able:
         return None

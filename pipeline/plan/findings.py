@@ -124,8 +124,8 @@ def memory_findings(
     """The sentences about memory."""
     best = cheapest(others)
     size = config.batch.micro_batch_size
-    if chosen.fits is False:
-        needed, there = chosen.memory.total / _GIB, (machines.device_bytes or 0) / _GIB
+    if not chosen.fits:
+        needed, there = chosen.memory.total / _GIB, machines.device_bytes / _GIB
         text = f"{needed:.1f} GiB do not fit into the {there:.1f} GiB of a device"
         ways = []
         if chosen.micro_batch_size is not None:
@@ -133,7 +133,7 @@ def memory_findings(
         if best is not None:
             ways.append(" ".join(best.settings))
         state = chosen.memory.total - chosen.memory.activations
-        if not config.compute.gradient_checkpointing and state < (machines.device_bytes or 0):
+        if not config.compute.gradient_checkpointing and state < machines.device_bytes:
             ways.append("compute.gradient_checkpointing=true")
         yield (
             f"{text}; {'; or '.join(ways)} would help"

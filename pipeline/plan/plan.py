@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cluster.memory import memory
 from pipeline.engine.gpus import CPU, Gpu
 from pipeline.plan.choices import Machines, Option, cheapest, chosen_option, options, sharding_of
 from pipeline.plan.disk import Disk, disk_of
@@ -62,7 +63,9 @@ def make_plan(
         ConfigError, MismatchError, ReferenceNotFoundError: objective, network and tokens do not fit.
     """
     on_cuda = gpu is not CPU
-    machines = Machines(nodes, devices_per_node, memory_bytes or gpu.memory_bytes or None, on_cuda)
+    # Workers on a CPU are taken to share a machine like this one.
+    usual = gpu.memory_bytes if on_cuda else memory().total // devices_per_node
+    machines = Machines(nodes, devices_per_node, memory_bytes or usual, on_cuda)
     cluster = config.cluster.model_copy(
         update={"workers": machines.world_size, "gpus_per_worker": int(on_cuda)}
     )

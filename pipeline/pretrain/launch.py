@@ -122,7 +122,13 @@ def create_run(
     run = RunDirectory(config.runs_dir / name)
     try:
         run.create(
-            RunInfo(name=name, run_id=tracked.run_id, tracking_uri=tracked.uri, submission_id=submission_id),
+            RunInfo(
+                name=name,
+                run_id=tracked.run_id,
+                tracking_uri=tracked.uri,
+                experiment_id=tracked.experiment_id,
+                submission_id=submission_id,
+            ),
             config,
         )
         record_launch(run)

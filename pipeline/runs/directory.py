@@ -76,6 +76,8 @@ class RunInfo(BaseModel):
     """MLflow run id; the same for all resumptions."""
     tracking_uri: Annotated[str, AfterValidator(without_credentials)]
     """MLflow's tracking store, without credentials; empty for a run that is in none."""
+    experiment_id: str = ""
+    """MLflow's experiment."""
     submission_id: str | None = None
     """The Ray job that started it, if one did."""
 
@@ -212,14 +214,15 @@ class RunDirectory:
             write_durably(self.log_settings, before.encode())
         self.record_event(Event.RECONFIGURED, before=before)
 
-    def retrack(self, run_id: str, tracking_uri: str) -> None:
+    def retrack(self, run_id: str, tracking_uri: str, experiment_id: str) -> None:
         """Tie the run to another MLflow run; its name, which has a part of the first one's id, stays.
 
         Raises:
             StorageError: the file system refuses.
         """
         before = self.info
-        after = before.model_copy(update={"run_id": run_id, "tracking_uri": tracking_uri})
+        update = {"run_id": run_id, "tracking_uri": tracking_uri, "experiment_id": experiment_id}
+        after = before.model_copy(update=update)
         contents = orjson.dumps(seal(after.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
         self.record_event(
             Event.RETRACKED, run_id=run_id, tracking_uri=tracking_uri, before=before.model_dump(mode="json")

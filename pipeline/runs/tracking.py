@@ -10,11 +10,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, urlencode
 
 import orjson
 
@@ -42,6 +43,8 @@ CREDENTIALS_HINT = (
 MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 """Makes MLflow open an experiment on its runs instead of on its traces."""
 _SQLITE = "sqlite:///"
+_SERVED_AT = "http://127.0.0.1:5000"
+"""Default address of `mlflow ui`."""
 _MAX_PARAMS_PER_BATCH = 100
 _MAX_PARAM_CHARACTERS = 6000
 _MAX_TAG_CHARACTERS = 5000
@@ -101,6 +104,7 @@ class TrackedRun:
     run_id: str
     copy: RunCopy | None = None
     """Gets the same metrics."""
+    experiment_id: str = ""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int, model_id: str | None = None) -> None:
         """Log values of one step; `model_id` ties them to the logged model they were measured on."""
@@ -166,7 +170,7 @@ def start_run(
         from mlflow.entities import Param, RunTag
 
         if resume and _reopened(client, resume):
-            return TrackedRun(uri, resume)
+            return TrackedRun(uri, resume, experiment_id=client.get_run(resume).info.experiment_id)
         runs_dir.mkdir(parents=True, exist_ok=True)
         run = client.create_run(_experiment_id(client, uri, experiment, runs_dir), run_name=name)
         run_id = run.info.run_id
@@ -178,7 +182,7 @@ def start_run(
         client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
         client.log_dict(run_id, dict(config), SETTINGS_FILE)
         client.log_dict(run_id, environment(), "environment.json")
-    return TrackedRun(uri, run_id)
+    return TrackedRun(uri, run_id, experiment_id=run.info.experiment_id)
 
 
 def log_changed_settings(client: MlflowClient, run_id: str, config: Mapping[str, Any]) -> None:
@@ -207,6 +211,23 @@ def log_changed_settings(client: MlflowClient, run_id: str, config: Mapping[str,
     for first in range(0, len(entries), _MAX_PARAMS_PER_BATCH):
         client.log_batch(run_id, tags=entries[first : first + _MAX_PARAMS_PER_BATCH])
     client.log_dict(run_id, dict(config), SETTINGS_FILE)
+
+
+def runs_page(uri: str, experiment_ids: Sequence[str], run_ids: Sequence[str] = ()) -> str:
+    """Where to open the curves of runs, or all runs of experiments, in MLflow's pages: an address, and for a store
+    without a server the command that serves it."""
+    query = {"workflowType": "machine_learning"}  # MLflow opens pages of runs under its GenAI view otherwise.
+    if run_ids:
+        listed = ", ".join(f"'{run_id}'" for run_id in run_ids)
+        query |= {"compareRunsMode": "CHART", "searchFilter": f"attributes.run_id IN ({listed})"}
+    path = f"experiments/{experiment_ids[0]}/runs"
+    if len(experiment_ids) > 1:
+        path = "compare-experiments/s"
+        query["experiments"] = orjson.dumps(sorted(experiment_ids)).decode()
+    view = f"#/{path}?{urlencode(query, quote_via=quote)}"
+    if uri.startswith(("http://", "https://")):
+        return f"Open {uri.rstrip('/')}/{view}"
+    return f"Type `mlflow ui --backend-store-uri {uri}`, then open {_SERVED_AT}/{view}"
 
 
 def knows_run(uri: str, run_id: str) -> bool:

@@ -187,10 +187,12 @@ def test_epochs_are_counted_from_the_stores_tokens_and_too_many_are_told(tmp_pat
     assert plan.vocabulary == 200
 
 
-def test_a_cpu_can_be_planned_for_without_its_memory() -> None:
+def test_a_plan_for_cpus_compares_with_the_memory_of_this_machine() -> None:
     plan = planned(gpu="cpu", gpus=2)
     assert plan.gpu == CPU.name
-    assert plan.chosen.fits is None
+    assert plan.chosen.fits
+    giant = ("model.hidden_size=1048576", "model.intermediate_size=4194304", "model.num_heads=1024")
+    assert "do not fit" in planned(*giant, gpu="cpu", gpus=2).warnings[0]
     assert plan.duration.hours is None
     assert plan.chosen.memory.total > plan.chosen.memory.allocated > 0
 

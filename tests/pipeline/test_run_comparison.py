@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
+import mlflow
 import pytest
 from typer.testing import CliRunner
 
@@ -16,7 +20,9 @@ from pipeline.runs.directory import RunDirectory, RunInfo
 from pipeline.runs.history import list_attempts, tokens_by_step
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.skipped_data import SkipLedger, SkippedStep
+from pipeline.runs.tracking import start_run
 from tests.conftest import write_store
+from tests.pipeline.mlflow_server import Server
 from tests.pipeline.ranks import make_config, make_run
 
 SPIKE = 700
@@ -29,6 +35,13 @@ def log_steps(run: RunDirectory, losses: list[float], *, speed: float = 1000.0) 
         if step % 100 == 0:
             log.write("held_out", step, {"loss": loss + 0.5})
     log.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.kill()
 
 
 @pytest.fixture
@@ -125,16 +138,57 @@ def test_page_needs_nothing_but_itself():
 def test_curves_are_drawn_by_the_tracking_store_of_both_runs():
     def told(*uris: str) -> str:
         return curves_in_mlflow(
-            *(RunInfo(name="r", run_id=f"id{n}", tracking_uri=u) for n, u in enumerate(uris))
+            *(
+                RunInfo(name="r", run_id=f"id{n}", tracking_uri=u, experiment_id="1")
+                for n, u in enumerate(uris)
+            )
         )
 
-    view = "/#/compare-runs?runs=%5B%22id0%22%2C%22id1%22%5D&experiments=[]"
-    assert told("sqlite:////runs/mlflow.db", "sqlite:////runs/mlflow.db") == (
-        f"Type `mlflow ui --backend-store-uri sqlite:////runs/mlflow.db`, then open http://127.0.0.1:5000{view}"
+    view = "/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART&searchFilter="
+    served = told("sqlite:////runs/mlflow.db", "sqlite:////runs/mlflow.db")
+    assert served.startswith(
+        "Type `mlflow ui --backend-store-uri sqlite:////runs/mlflow.db`, then open http://127"
     )
-    assert told("http://tracking:5000/", "http://tracking:5000/") == f"Open http://tracking:5000{view}"
+    assert told("http://tracking:5000/", "http://tracking:5000/").startswith(
+        f"Open http://tracking:5000{view}"
+    )
     for uris in (("http://one", "http://two"), ("", "")):
         assert "not in one MLflow tracking store" in told(*uris)
+
+
+@pytest.mark.parametrize("experiments", [("one", "one"), ("one", "other")])
+def test_printed_address_opens_both_runs_in_the_server(
+    experiments: tuple[str, str], server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    tracked = [start_run(name, "run", config={}, tags={}) for name in experiments]
+    infos = [
+        RunInfo(name="r", run_id=run.run_id, tracking_uri=run.uri, experiment_id=run.experiment_id)
+        for run in tracked
+    ]
+    address = urlsplit(curves_in_mlflow(*infos).removeprefix("Open "))
+    path, _, query = address.fragment.partition("?")
+    asked = {key: value for key, (value,) in parse_qs(query).items()}
+    ids = json.loads(asked["experiments"]) if "experiments" in asked else [path.split("/")[2]]
+    body = json.dumps({"experiment_ids": ids, "filter": asked["searchFilter"]}).encode()
+    request = urllib.request.Request(
+        f"{server.uri}/ajax-api/2.0/mlflow/runs/search", body, {"Content-Type": "application/json"}
+    )
+    found = json.loads(urllib.request.urlopen(request).read())["runs"]
+    assert {one["info"]["run_id"] for one in found} == {run.run_id for run in tracked}
+    # The page is a program that reads the rest of the address: it must know these words.
+    with urllib.request.urlopen(f"{server.uri}/") as answer:
+        assert answer.status == 200
+    scripts = Path(mlflow.__file__).parent / "server" / "js" / "build" / "static" / "js"
+    known = "".join(file.read_text() for file in scripts.glob("*.js"))
+    route = (
+        "compare-experiments/:searchString"
+        if "experiments" in asked
+        else "experiments/:experimentId/:tabName"
+    )
+    assert all(
+        word in known for word in (*asked, *asked.values(), route) if not word.startswith(("attr", "["))
+    )
 
 
 def test_settings_in_lists_have_numbers_and_plain_lists_stay_whole():

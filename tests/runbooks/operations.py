@@ -98,7 +98,7 @@ def upgrade_during_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Pat
 def mlflow_lost(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run of which a model was published, and a tracking store that is empty."""
     run = copy_run(killed_run, tmp_path / "runs")
-    run.retrack("0" * 32, f"sqlite:///{run.path.parent.resolve()}/mlflow.db")
+    run.retrack("0" * 32, f"sqlite:///{run.path.parent.resolve()}/mlflow.db", "0")
     published = {
         "model": "tagger",
         "version": 7,
@@ -188,7 +188,7 @@ def move_a_run(
     shutil.copytree(prepared / "tokens", old / "data" / "tokens")
     settings = {"RUN": run.path.name, "OLD": old, "NEW": new, "TOKENS": "data/tokens"}
     yield Situation(tmp_path, settings, corpus.environment, ('"event":"finished"', f"{new}/data/tokens"))
-    assert RunDirectory(new / "runs" / run.path.name).info.tracking_uri.endswith(f"{new}/runs/mlflow.db")
+    assert RunDirectory(new / "runs" / run.path.name).info.tracking_uri.endswith(f"{new}/runs/mlflow.db", "0")
 
 
 @pytest.fixture
