@@ -61,7 +61,6 @@ def walk(
         features[place] = feature_of[state]
 
 
-# Holding the interpreter's lock makes `counts`, which is zero between calls, safe to share.
 @compiled_loop
 def add_up(
     text: np.ndarray,
@@ -82,7 +81,7 @@ def add_up(
         text, next_state, first_of_row, feature_of: as `walk` has them.
         weights: [features, languages] uint8: log probabilities, negated, in steps of `weight_step`.
         factors: float32 that `count_factors` gives.
-        counts: [features] int32 zeros, and zeros again afterwards.
+        counts: [features] int32 zeros, and zeros again afterwards; no other thread may use them meanwhile.
         scores: [languages] float32.
     """
     features = np.empty(len(text), np.int32)

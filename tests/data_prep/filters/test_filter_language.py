@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -255,3 +256,12 @@ def test_a_text_read_by_quarters_has_the_features_of_a_text_read_in_one_go(autom
         state = int(next_state[first_of_row[state] + byte])
         straight.append(int(feature_of[state]))
     assert features.tolist() == straight
+
+
+def test_threads_that_score_at_the_same_time_do_not_disturb_each_other():
+    _, score = load_py3langid()
+    texts = [f"{word} " * 4000 for word in ("the", "der", "les", "una")]
+    alone = [score(text) for text in texts]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(score, texts * 20))
+    assert all((together[n] == alone[n % 4]).all() for n in range(80))  # type: ignore[index]
