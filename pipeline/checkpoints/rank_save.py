@@ -119,6 +119,8 @@ def files_of_all(save: RankSave, world_size: int, place: str) -> list[FileEntry]
     missing = set(range(1, world_size))
     entries, problems, deadline = list(save.entries), [], None
     while missing:
+        # Asked before the look at the markers: a rank that failed has written down why before all have settled.
+        settled = save.settled.is_set()
         markers = save.staging.marks()
         for rank in sorted(missing):
             if data := markers.get(_done(rank)):
@@ -129,7 +131,7 @@ def files_of_all(save: RankSave, world_size: int, place: str) -> list[FileEntry]
                 missing.discard(rank)
         if not missing:
             break
-        if save.settled.is_set():
+        if settled:
             if save.any_failed:
                 break
             deadline = deadline or time.monotonic() + _MARKERS_TIMEOUT_S

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cluster.artefacts.errors import ReferenceNotFoundError
+from cluster.artefacts.errors import ReferenceNotFoundError, StorageError
 from pipeline.checkpoints.checkpoint import MODEL_FILE, step_of
-from pipeline.checkpoints.rank_save import PARTS_DIRECTORY, assemble
+from pipeline.checkpoints.rank_save import PARTS_DIRECTORY, RankSave, assemble, files_of_all
 from pipeline.checkpoints.references import resolve_model
 from pipeline.checkpoints.store import CheckpointStore
 
@@ -24,6 +24,22 @@ def test_a_share_that_cannot_be_opened_leaves_none_of_the_others_open(tmp_path: 
         assemble(SimpleNamespace(staging=staging, weights={MODEL_FILE: []}, shapes={}), MODEL_FILE, 3)  # type: ignore[arg-type]
     assert caught.value.filename.endswith(".00002")
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_cause_counts_of_a_rank_that_fails_while_its_marker_is_looked_for(tmp_path: Path):
+    save = RankSave(SimpleNamespace(step=1), SimpleNamespace(poll_s=0.0), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
+
+    def marks():
+        if save.settled.is_set():
+            return {"rank-00001.failed": b'["the disk is full", "make room"]'}
+        save.any_failed = True
+        save.settled.set()
+        return {}
+
+    save.staging.marks = marks  # type: ignore[misc]
+    with pytest.raises(StorageError) as caught:
+        files_of_all(save, 2, "runs/one")
+    assert caught.value.problem == "the disk is full"
 
 
 def test_a_name_that_is_no_checkpoints_is_a_users_mistake(tmp_path: Path):
