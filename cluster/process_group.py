@@ -22,6 +22,8 @@ import ray.train
 from ray.exceptions import GetTimeoutError
 from ray.train.backend import Backend, BackendConfig
 
+from cluster.collectives import GROUP_TIMEOUT_S
+
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
@@ -36,7 +38,7 @@ class OwnAddressConfig(BackendConfig):
 
     backend: str = "gloo"
     """Name of torch's backend."""
-    timeout_s: int = 1800
+    timeout_s: int = GROUP_TIMEOUT_S
     """Seconds after which a collective operation fails."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of every worker, set before it imports torch."""

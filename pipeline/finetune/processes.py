@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 
 from cluster.artefacts.errors import ConfigError
+from cluster.collectives import GROUP_TIMEOUT_S
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.settings import Precision
 
@@ -92,7 +94,11 @@ def make_accelerator(config: FinetuneConfig) -> Accelerator:
             "precision: fp16 needs a GPU, and this machine has none.",
             next_step="set precision=fp32, or precision=bf16 on processors that compute in it",
         )
-    return Accelerator(cpu=cpu, mixed_precision=MIXED_PRECISION[config.precision])
+    return Accelerator(
+        cpu=cpu,
+        mixed_precision=MIXED_PRECISION[config.precision],
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=GROUP_TIMEOUT_S))],
+    )
 
 
 def on_first(accelerator: Accelerator, action: Callable[[], Result]) -> Result:

@@ -69,12 +69,14 @@ def _main(directory: str) -> None:
 
 def _train(run: RunDirectory, rank: Rank) -> None:
     from contextlib import nullcontext
+    from datetime import timedelta
 
     import torch
     import torch.distributed as dist
     from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
     from cluster.artefacts.errors import ClozeError
+    from cluster.collectives import GROUP_TIMEOUT_S
     from cluster.stopping import stop_on_sigterm
     from pipeline.engine.device import trains_on_cuda
     from pipeline.pretrain.guards.out_of_memory import memory_explained
@@ -89,7 +91,11 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     # A process alone opens no port.
     store = None if "MASTER_ADDR" in os.environ else HashStore()
     dist.init_process_group(
-        "nccl" if trains_on_cuda() else "gloo", store=store, rank=rank.rank, world_size=rank.world_size
+        "nccl" if trains_on_cuda() else "gloo",
+        store=store,
+        rank=rank.rank,
+        world_size=rank.world_size,
+        timeout=timedelta(seconds=GROUP_TIMEOUT_S),
     )
     grace_s = from_rank_zero(run.config().guards.grace_s if first else None)
     next_step = f"cloze resume {run.typed}"

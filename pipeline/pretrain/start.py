@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch.distributed as dist
-
 from cluster.artefacts.errors import StorageError
+from cluster.collectives import while_others_wait
 from cluster.train_group import Rank
 from pipeline.checkpoints.checkpoint import TrainerState, read_trainer_state, step_of
 from pipeline.checkpoints.retention import newest_good
@@ -34,13 +33,13 @@ def find_start(run: RunDirectory, store: CheckpointStore, rank: Rank) -> Start |
         CorruptCheckpointError: there are checkpoints and none verifies.
         StorageError: the store cannot be read.
     """
-    step = from_rank_zero(_newest_step(run, store) if rank.rank == 0 else None)
+    found = while_others_wait((lambda: _newest_step(run, store)) if rank.rank == 0 else None)
+    step = from_rank_zero(found)
     if step is None:
         return None
     directory = store.local(step)
-    if store.copies and rank.local_rank == 0 and rank.rank != 0:
-        store.fetch(step)
-    dist.barrier()
+    copies = store.copies and rank.local_rank == 0 and rank.rank != 0
+    while_others_wait((lambda: store.fetch(step)) if copies else None)
     return Start(directory, read_trainer_state(directory))
 
 

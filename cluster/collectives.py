@@ -1,0 +1,42 @@
+"""How long the processes of a group wait for each other. torch is imported when it is needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, TimeoutError
+from contextlib import suppress
+from contextvars import copy_context
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+GROUP_TIMEOUT_S = 1800
+"""Seconds after which a collective operation fails, however the group was started. NCCL's own default is 600."""
+_SIGN_S = 1.0
+"""Seconds between two signs of life."""
+
+
+def while_others_wait(work: Callable[[], Result] | None) -> Result | None:
+    """Run work that only some ranks have, such as the verification of a large checkpoint, and return its result.
+
+    All ranks must call it. The work is done in a thread, and meanwhile all ranks exchange signs of life: no collective
+    operation waits for it, so that it may take longer than the group's timeout.
+    """
+    import torch.distributed as dist
+
+    outcome: Future[Result | None] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work() if work else None)
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
+    signs: list[bool] = [True] * dist.get_world_size()
+    while any(signs):
+        with suppress(TimeoutError):
+            outcome.exception(timeout=_SIGN_S if work else None)
+        dist.all_gather_object(signs, not outcome.done())
+    return outcome.result()
