@@ -12,7 +12,6 @@ The kernel releases the locks of a process however it ends, and the files that a
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -37,7 +36,7 @@ from cluster.artefacts.manifest import (
     write_durably,
 )
 from cluster.artefacts.places import Place, as_place, inner, outer
-from cluster.artefacts.private import cache_directory
+from cluster.artefacts.private import cache_directory, lock
 from cluster.artefacts.remote import Remote, remove_leftovers, require_whole
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.sizes import parse_size, shown_size
@@ -48,7 +47,6 @@ SIZE_VARIABLE = "CLOZE_CACHE_BYTES"
 """Environment variable with the most bytes that copies of artefacts may take, such as 500GB or 2TiB. Where it is not
 set, they may take half of the file system; and never more than is free."""
 _ORIGIN, _WORK, _USERS, _SEEN = "origin.json", "work", "users", "seen.json"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _held: dict[Path, int] = {}
 """Descriptors of this process's locks on the copies that it reads."""
 _opened: dict[Path, str] = {}
@@ -364,14 +362,10 @@ def _locked(path: Path, what: str) -> Iterator[None]:
 
 def _lock(descriptor: int, mode: int, why: str) -> None:
     try:
-        try:
-            fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logs.say(f"waiting: {why}")
-            fcntl.flock(descriptor, mode)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+        lock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        logs.say(f"waiting: {why}")
+        lock(descriptor, mode)
 
 
 def _hold(path: Path) -> None:

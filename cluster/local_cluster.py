@@ -6,7 +6,6 @@ any other Ray on the machine (`ray stop` would end them all), and it accepts onl
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import platform
@@ -28,6 +27,7 @@ from cluster.artefacts.errors import ClozeError, ClusterUnreachableError
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.private import (
     RAY_NAME,
+    lock,
     make_private_directory,
     private_root,
     require_private,
@@ -263,6 +263,6 @@ def _read_state() -> LocalCluster | None:
 def _one_at_a_time() -> Iterator[None]:
     path = state_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with path.with_suffix(".lock").open("w") as held:
+        lock(held.fileno())
         yield

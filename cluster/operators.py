@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sys
@@ -12,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cluster.artefacts.manifest import hash_json
-from cluster.artefacts.private import private_cache
+from cluster.artefacts.private import lock, private_cache
 from cluster.artefacts.storage import storage_errors
 
 DIRECTORY_VARIABLE = "TORCH_EXTENSIONS_DIR"
@@ -53,10 +52,10 @@ def compile_lock() -> Iterator[None]:
         root.mkdir(parents=True, exist_ok=True)
     os.environ[DIRECTORY_VARIABLE] = str(root)
     _prefer_own_ninja()
-    with (root / _LOCK_NAME).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for stale in root.glob("*/lock"):
-            stale.unlink(missing_ok=True)
+    with (root / _LOCK_NAME).open("w") as held:
+        if lock(held.fileno()):
+            for stale in root.glob("*/lock"):
+                stale.unlink(missing_ok=True)
         yield
 
 

@@ -27,6 +27,7 @@ import orjson
 import psutil
 
 from cluster.artefacts.errors import InUseError
+from cluster.artefacts.private import NO_LOCKS
 from cluster.artefacts.processes import born_s, find_process, this_machine
 from cluster.artefacts.storage import storage_errors
 
@@ -39,7 +40,6 @@ _WATCHING_S = 0.5
 _LEASE_BYTES = 1024
 _LOOKS_S = (0.01, 0.03, 0.1)
 """Seconds to wait for processes that only look whether a directory is in use, which takes them microseconds."""
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def exclusive(
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise _in_use(directory, _told_by(descriptor), in_use) from None
-            if error.errno not in _NO_LOCKS:
+            if error.errno not in NO_LOCKS:
                 raise
         lease = _Lease(directory, what)
         with storage_errors(directory):

@@ -8,6 +8,7 @@ Ray makes its directories writable for all users, and paths of Unix sockets must
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -28,6 +29,8 @@ RAY_NAME = "r"
 _BELOW = len(f"/{RAY_NAME}/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 """Length of the path that Ray adds to its directory."""
 _LOCK_NAME = "in-use"
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+"""Errors of `flock` on a file system without locks."""
 _FALLBACK = Path("/tmp")
 
 
@@ -117,6 +120,22 @@ def require_private(path: Path) -> None:
     )
 
 
+def lock(descriptor: int, mode: int = fcntl.LOCK_EX) -> bool:
+    """Take a lock with `flock`; returns False on a file system without locks (Lustre without `-o flock`, some of NFS),
+    where nobody else can have it either.
+
+    Raises:
+        BlockingIOError: as `flock` with LOCK_NB.
+    """
+    try:
+        fcntl.flock(descriptor, mode)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return False
+    return True
+
+
 def make_private_directory(prefix: str) -> Path:
     """A new directory that only this user may enter; raises StorageError as `private_root` does."""
     return Path(tempfile.mkdtemp(prefix=prefix, dir=private_root()))
@@ -134,12 +153,12 @@ def private_directory(prefix: str) -> Iterator[Path]:
     """
     root = private_root()
     with (root / _LOCK_NAME).open("w") as one_at_a_time:
-        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        lock(one_at_a_time.fileno())
         for old in sorted(root.glob(f"{prefix}*"), key=_age)[1:]:
             _remove_unless_in_use(old)
         directory = make_private_directory(prefix)
-        lock = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        in_use = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        lock(in_use)
     try:
         yield directory
         shutil.rmtree(directory, ignore_errors=True)
@@ -147,7 +166,7 @@ def private_directory(prefix: str) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     finally:
-        os.close(lock)
+        os.close(in_use)
 
 
 def _age(directory: Path) -> float:
@@ -160,16 +179,16 @@ def _age(directory: Path) -> float:
 
 def _remove_unless_in_use(directory: Path) -> None:
     try:
-        lock = os.open(directory / _LOCK_NAME, os.O_RDWR)
+        in_use = os.open(directory / _LOCK_NAME, os.O_RDWR)
     except OSError:
         return
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(directory, ignore_errors=True)
     except OSError:
         return
     finally:
-        os.close(lock)
+        os.close(in_use)
 
 
 def _room(path: Path) -> int:

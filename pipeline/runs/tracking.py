@@ -5,7 +5,6 @@ SQLite under the runs directory unless `MLFLOW_TRACKING_URI` says otherwise.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sys
@@ -28,6 +27,7 @@ from cluster.artefacts.credentials import (
     without_credentials,
 )
 from cluster.artefacts.errors import TrackingUnreachableError
+from cluster.artefacts.private import lock
 from cluster.imports import hidden, uncollected
 from pipeline.config.loading import flatten
 from pipeline.runs.environment import environment, source_tags
@@ -251,8 +251,8 @@ def _make_tables(uri: str) -> None:
     """Let MLflow make or upgrade the tables of an embedded store, one process at a time: two at once fail."""
     database = Path(uri.removeprefix(_SQLITE))
     database.parent.mkdir(parents=True, exist_ok=True)
-    with database.with_name(f".{database.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with database.with_name(f".{database.name}.lock").open("w") as held:
+        lock(held.fileno())
         connect(uri).search_experiments(max_results=1)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from cluster.artefacts.private import private_directory
 from cluster.operators import DIRECTORY_VARIABLE, compile_lock, operator_directory
 
 
@@ -35,3 +38,16 @@ def test_operators_are_not_compiled_where_another_user_put_a_link(tmp_path: Path
     (tmp_path / "theirs").mkdir()
     (Path(tempfile.gettempdir()) / f"cloze-{os.getuid()}").symlink_to(tmp_path / "theirs")
     assert not operator_directory().resolve().is_relative_to(tmp_path / "theirs")
+
+
+def test_a_file_system_without_locks_is_used_without_them(monkeypatch: pytest.MonkeyPatch):
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    under_way = operator_directory() / "fused_adam" / "lock"
+    under_way.parent.mkdir(parents=True)
+    under_way.touch()
+    with private_directory("ray-"), compile_lock():
+        # It may be of a process that compiles at this moment.
+        assert under_way.exists()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -58,6 +60,34 @@ def test_machines_are_told_apart_by_their_names():
 def test_a_rank_says_where_it_runs():
     found = describe(CPU)
     assert (found["pid"], found["torch"], found["device"]) == (os.getpid(), torch.__version__, "cpu")
+
+
+def test_every_gpu_is_watched_and_what_one_does_not_know_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def ecc(handle: int, error_type: int, counter: int) -> int:
+        if handle == 1:
+            raise RuntimeError("Not Supported")
+        return 3
+
+    nvml = SimpleNamespace(
+        NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
+        NVML_VOLATILE_ECC=0,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=2_000_000, total=8_000_000),
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=40 + handle),
+        nvmlDeviceGetPowerUsage=lambda handle: 350_000,
+        nvmlDeviceGetTotalEccErrors=ecc,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    found = MachineMetrics(tmp_path, CPU).sample()
+    assert found["gpu_0_uncorrected_ecc_errors"] == 3
+    assert "gpu_1_uncorrected_ecc_errors" not in found
+    assert found["gpu_1_utilization_percentage"] == 41
+    assert found["gpu_1_power_usage_watts"] == 350
+    assert found["gpu_1_memory_usage_percentage"] == 25
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -26,7 +26,7 @@ class MachineMetrics:
         """
         Args:
             run_directory: the disk that it lies on is watched.
-            device: of this rank; the only GPU that can be asked where NVML's Python bindings are not installed.
+            device: of this rank; the only GPU that can be asked where NVML does not answer.
         """
         self.host = platform.node()
         self._directory, self._device = run_directory, device
@@ -38,7 +38,8 @@ class MachineMetrics:
             psutil.cpu_percent()
 
     def sample(self) -> dict[str, float]:
-        """The figures by name: percentages, megabytes (10^6 bytes), watts; rates over the time since the last call."""
+        """The figures by name: percentages, megabytes (10^6 bytes), watts, errors of memory since the driver was
+        loaded; rates over the time since the last call."""
         found: dict[str, float] = {}
         for part in (self._processor, self._memory, self._disk, self._rates, self._gpus):
             with _missing():
@@ -86,6 +87,10 @@ class MachineMetrics:
                 found[f"gpu_{number}_utilization_percentage"] = rates.gpu
             with _missing():
                 found[f"gpu_{number}_power_usage_watts"] = self._nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+            with _missing():
+                kinds = self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._nvml.NVML_VOLATILE_ECC
+                errors = self._nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds)
+                found[f"gpu_{number}_uncorrected_ecc_errors"] = errors
         return found
 
     def _own_gpu(self) -> dict[str, float]:
@@ -152,7 +157,7 @@ def _counters() -> dict[str, int]:
 
 
 def _nvml() -> Any:
-    """NVIDIA's management library, where its bindings (nvidia-ml-py) and a driver are installed; else None."""
+    """NVIDIA's management library, where there is a driver; else None."""
     with suppress(Exception):
         nvml = import_module("pynvml")
         nvml.nvmlInit()

@@ -31,6 +31,7 @@ import orjson
 
 from cluster.artefacts.credentials import connection_uri
 from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.private import lock
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.log.kinds import LogKind
@@ -308,14 +309,12 @@ def _one_sender(run: RunDirectory, timeout_s: float) -> Iterator[None]:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"another process is still sending the log of {run.path}") from None
                 time.sleep(0.1)
-            except OSError:
-                break  # A file system that knows no locks is trusted.
         yield
     finally:
         os.close(descriptor)
