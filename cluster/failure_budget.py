@@ -3,6 +3,7 @@
 Preempted     a node was taken away as announced: any number of times
 Lost          processes, machines, networks or file systems failed: `max_failures` times
 Raised        the program raised an exception that a new start raises again, most likely: `max_errors` times
+Final         a module is missing, or the program cannot do what it was asked for: never
 
 Errors that cloze explains (`ClozeError`: settings, damage, storage, numbers that are not finite) end a group at once.
 """
@@ -18,6 +19,8 @@ _OF_THE_PROGRAM = (
     *(NotImplementedError, TypeError, ValueError),
 )
 """Exceptions of code. A lost peer, a device or a file system raises RuntimeError, OSError or an error of Ray."""
+_FINAL = (ImportError, NotImplementedError)
+"""Exceptions that every start raises again."""
 
 
 class Failure(StrEnum):
@@ -41,6 +44,8 @@ class FailureBudget:
 
     def spend(self, failure: Exception) -> bool:
         """Whether the group may start again after Ray Train's error; counts the restart."""
+        if any(isinstance(error, _FINAL) for error in errors_by_rank(failure).values()):
+            return False
         kind, limit = class_of(failure), self.limit(failure)
         spent = self.spent.get(kind, 0)
         if limit is not None and (spent >= limit or not _may_pass(failure)):

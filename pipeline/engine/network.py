@@ -6,9 +6,11 @@ import torch
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
+from cluster.operators import has_compiler
 from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
+from pipeline.optimizers.base import WITH_COMPILER
 from pipeline.runs.config import PretrainConfig
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -20,9 +22,14 @@ def prepare_network(
     """Set the attention kernel, recomputation and compilation of a network. Returns the kernel chosen, and why.
 
     Raises:
-        ConfigError: the configured kernel cannot work on this device.
+        ConfigError: the configured kernel cannot work on this device, or there is no compiler to compile with.
     """
     compute = config.compute
+    if compute.compile and not has_compiler():
+        raise ConfigError(
+            "compute.compile needs a C++ compiler, and this machine has none.",
+            next_step=f"{WITH_COMPILER}, or set compute.compile=false",
+        )
     try:
         choice = choose_backend(
             shape, compute.attention_backend, device=device, dtype=_DTYPES[config.precision]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import torch
 
+from cluster.artefacts.errors import ConfigError
 from cluster.operators import compile_lock, has_compiler, operator_directory
 from pipeline.engine.deepspeed.process_effects import remembered_processor
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.interface import EngineConfig
-from pipeline.optimizers.base import Group, Machine
+from pipeline.optimizers.base import WITH_COMPILER, Group, Machine
 
 _UNREACHED_STEP = 2**31
 _KERNELS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
@@ -34,10 +36,27 @@ def optimizer_name(config: EngineConfig) -> str:
 
 
 def make_kernel(name: str, groups: list[Group], **arguments: Any) -> torch.optim.Optimizer:
-    """One of DeepSpeed's optimizers. Its operator is compiled, if need be, by one process of a machine at a time."""
+    """One of DeepSpeed's optimizers. Its operator is compiled, if need be, by one process of a machine at a time.
+
+    Raises:
+        ConfigError: the operator cannot be compiled or loaded here, which no new start changes.
+    """
     package, more = _KERNELS[name]
     with compile_lock(), remembered_processor(operator_directory()):
-        return getattr(import_module(f"deepspeed.ops.{package}"), name)(groups, **arguments, **more)
+        try:
+            return getattr(import_module(f"deepspeed.ops.{package}"), name)(groups, **arguments, **more)
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
+        except Exception as error:
+            # Of a missing toolkit torch says OSError too, without a number.
+            if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+                raise
+            toolkit = f", and the CUDA toolkit {torch.version.cuda} in CUDA_HOME" if trains_on_cuda() else ""
+            raise ConfigError(
+                f"DeepSpeed's {name} cannot be compiled or loaded on this machine: {type(error).__name__}:"
+                f" {str(error)[-2000:]}",
+                next_step=f"{WITH_COMPILER}{toolkit}; `cloze doctor` tells what is there",
+            ) from error
 
 
 def forget_beta_powers(optimizer: torch.optim.Optimizer) -> None:
