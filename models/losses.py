@@ -127,11 +127,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 torch.mm(errors, weight.to(part.dtype), out=grad_hidden[start : start + rows])
             if grad_weight is not None:
                 _add_product(grad_weight, errors, part)
-        ctx.save_for_backward(
-            grad_hidden,
-            None if grad_weight is None else grad_weight.to(weight.dtype),
-            None if grad_bias is None or bias is None else grad_bias.to(bias.dtype),
-        )
+        # In fp16 the sums may be beyond its range until they are scaled; autograd casts what leaves `backward`.
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.mark_non_differentiable(correct, each)
         # Without this, the backward pass would be handed zeros as long as `each`.
         ctx.set_materialize_grads(False)
@@ -140,13 +137,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         scale = grad_outputs[0]
-        grads = (None if grad is None else grad * scale.to(grad.dtype) for grad in ctx.saved_tensors)
-        return (*grads, None, None, None)
+        grad_hidden, *grads = ctx.saved_tensors
+        if grad_hidden is not None:
+            grad_hidden = (grad_hidden.to(scale.dtype) * scale).to(grad_hidden.dtype)
+        return (grad_hidden, *(None if grad is None else grad * scale for grad in grads), None, None, None)
 
 
 def _add_product(total: Tensor, errors: Tensor, part: Tensor) -> None:
     """total += errors.T @ part, in float32."""
     if part.dtype == total.dtype:
         total.addmm_(errors.t(), part)
+    elif part.device.type == "cuda":
+        total += torch.mm(errors.t(), part, out_dtype=total.dtype)
     else:
-        total += errors.t() @ part
+        total += errors.t().to(total.dtype) @ part.to(total.dtype)

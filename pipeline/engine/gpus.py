@@ -31,6 +31,11 @@ class Gpu:
     pattern: str
     """Regular expression that matches the name reported by the driver, in lower case."""
 
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Least compute capability of cards with its number formats: bf16 came with 8.0."""
+        return (8, 0) if "bf16" in self.flops else (7, 0)
+
 
 _HOPPER = "NVIDIA H100 Tensor Core GPU data sheet (dense: half of the figures with sparsity)"
 _AMPERE = "NVIDIA A100 Tensor Core GPU data sheet"

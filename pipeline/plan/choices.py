@@ -108,14 +108,16 @@ def _ways(
     alone = machines.world_size == 1
     stages = (0,) if optimizer.NEEDS_WHOLE else (0, 1, 2, 3) if alone else (1, 0, 2, 3)
     for stage in stages:
-        zero = ZeroConfig(stage=stage, reduce_bucket_elements=before.reduce_bucket_elements)
+        zero = before.model_copy(
+            update={"stage": stage, "offload_optimizer": None, "offload_parameters": None}
+        )
         settings = (f"zero.stage={stage}", *_without_offload(before))
         yield f"stage {stage}", settings, zero, 1.5 if stage == 3 else 1.0
     if not optimizer.OFFLOADABLE or not machines.on_cuda:
         return
     for stage in (1, 2, 3):
-        zero = ZeroConfig(
-            stage=stage, offload_optimizer=on_host, reduce_bucket_elements=before.reduce_bucket_elements
+        zero = before.model_copy(
+            update={"stage": stage, "offload_optimizer": on_host, "offload_parameters": None}
         )
         settings = (f"zero.stage={stage}", "zero.offload_optimizer.device=cpu")
         yield f"stage {stage}, optimizer on the host", settings, zero, 1.5 if stage == 3 else 1.0

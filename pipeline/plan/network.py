@@ -89,11 +89,18 @@ class Network:
         return trace(self.model, batch.inputs, self.device, self.place)
 
 
-def make_network(config: PretrainConfig, device: Device, vocab_size: int | None = None) -> Network:
+def make_network(
+    config: PretrainConfig,
+    device: Device,
+    vocab_size: int | None = None,
+    *,
+    capability: tuple[int, int] | None = None,
+) -> Network:
     """Build the network of a run without storage, as it is computed on a device.
 
     Args:
         vocab_size: as `reader_of` takes it.
+        capability: compute capability of a GPU; None asks that of this machine, if there is one.
 
     Raises:
         ConfigError: objective, network or attention kernel do not fit.
@@ -109,7 +116,7 @@ def make_network(config: PretrainConfig, device: Device, vocab_size: int | None 
         model = build_model(config.objective, shape, outside)
     if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
         teacher.to(device=place, dtype=DTYPES[config.precision])
-    attention = attention_kernel(config, shape, device)
+    attention = attention_kernel(config, shape, device, capability)
     use_backend(model, attention)
     return Network(config, device, reader, model.train(), attention, place)
 
@@ -124,7 +131,9 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def attention_kernel(config: PretrainConfig, shape: NetworkConfig, device: Device) -> Choice:
+def attention_kernel(
+    config: PretrainConfig, shape: NetworkConfig, device: Device, capability: tuple[int, int] | None
+) -> Choice:
     """The kernel of the attention on a device, and why.
 
     Raises:
@@ -136,6 +145,7 @@ def attention_kernel(config: PretrainConfig, shape: NetworkConfig, device: Devic
             config.compute.attention_backend,
             device=torch.device(device),
             dtype=DTYPES[config.precision],
+            capability=capability,
         )
     except ValueError as error:
         raise ConfigError(str(error), next_step="set compute.attention_backend=auto") from None

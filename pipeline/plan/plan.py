@@ -70,7 +70,8 @@ def make_plan(
         update={"workers": machines.world_size, "gpus_per_worker": int(on_cuda)}
     )
     config = config.model_copy(update={"cluster": cluster})
-    network = make_network(config, "cuda" if on_cuda else "cpu", vocab_size)
+    device = "cuda" if on_cuda else "cpu"
+    network = make_network(config, device, vocab_size, capability=gpu.capability)
     chosen = chosen_option(config, network, machines)
     others = options(config, network, machines)
     duration = duration_of(config, network, gpu, machines.world_size, mfu)

@@ -1,13 +1,16 @@
 """What DeepSpeed allocates on every rank, read off its optimizers (`runtime/zero/stage_1_and_2.py`, `stage3.py`,
 `runtime/fp16/fused_optimizer.py` of 0.19.8) and checked against measurements (tests/benchmarks/plan_memory.py).
 
-Weights have the run's precision; master weights, moments and the average are float32. What is read off:
+Weights have the run's precision; master weights, moments, the average and the sums of gradients are float32. Gradients
+are sent as `reduce_dtype`, from a copy where that is another. What is read off:
 
-- Stage 0 in float32 has no copies. In half precision flat master weights lie beside the weights, and an update
-  flattens all gradients into float32.
+- Stage 0 in float32 has no copies. In half precision flat master weights lie beside the weights, and an update with a
+  fused kernel flattens all gradients.
 - Stages 1 and 2 keep flat weights and a float32 shard, also of float32 weights. Gradients go through a bucket that
   exists from a step's first gradient to its last. Stage 1 keeps whole gradients until then; stage 2 keeps whole
-  gradients of the parameters that its shard touches. An update flattens them, and copies them into float32.
+  gradients of the parameters that its shard touches, and an update flattens them. In half precision the sums are one
+  flat shard, on the device also where the optimizer is offloaded; the bucket of stage 2 has the weights' precision.
+- Stage 1 in bf16 is another optimizer, unless offloaded: whole gradients, all the time, no bucket, no other copy.
 - Stage 3 keeps shards of weights, of master weights and of gradients, and its bucket, all the time. Once it knows the
   order of the layers, weights that were gathered stay until the backward pass has used them for the last time, up to
   10^9 elements (`stage3_max_live_parameters`); on one rank they are no copies. They arrive in flat buffers for several
@@ -24,6 +27,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from pipeline.engine.interface import SUB_GROUP_ELEMENTS
+from pipeline.optimizers.base import FLOAT_BYTES
 from pipeline.runs.config import PretrainConfig
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -72,6 +76,20 @@ class Sharding:
     def item(self) -> int:
         """Bytes of a weight."""
         return ITEM_BYTES[self.config.precision]
+
+    @property
+    def _half(self) -> bool:
+        return self.item < FLOAT_BYTES
+
+    @property
+    def _sent(self) -> int:
+        """Bytes of a gradient that is sent."""
+        return ITEM_BYTES[self.config.zero.reduce_dtype]
+
+    @property
+    def _has_whole_gradients(self) -> bool:
+        """Whether whole float32 gradients exist all the time; see `pipeline.engine.deepspeed.masters`."""
+        return self.config.precision == "bf16" and self.config.zero.stage == 1 and not self.offloads_optimizer
 
     @property
     def num_parameters(self) -> int:
@@ -125,24 +143,25 @@ class Sharding:
     @property
     def average(self) -> int:
         """Bytes of a rank's share of the average of the weights."""
-        return 4 * self.shard if self.config.ema else 0
+        return FLOAT_BYTES * self.shard if self.config.ema else 0
 
     def shards(self) -> Shards:
         """What is held all the time, once the first update is made."""
         zero, shard, item = self.config.zero, self.shard, self.item
         moments, average = self.moments, self.average
         # Without ZeRO, float32 weights are their own masters.
-        master = 0 if zero.stage == 0 and item == 4 else 4 * shard
+        master = 0 if zero.stage == 0 and item == FLOAT_BYTES else FLOAT_BYTES * shard
         weights = item * (shard if zero.stage == 3 else self.num_parameters)
-        gradients = item * shard if zero.stage == 3 else 0
-        buffers = item * self.bucket if zero.stage == 3 else 0
+        whole = self.num_parameters if self._has_whole_gradients else 0
+        gradients = FLOAT_BYTES * (shard if zero.stage == 3 else whole)
+        buffers = self._sent * self.bucket if zero.stage == 3 else 0
         host = 0
         if zero.offload_optimizer is not None:
-            host += sum(map(self._in_host, (gradients, master, moments, average, 4 * shard)))
+            host += sum(map(self._in_host, (gradients, master, moments, average, FLOAT_BYTES * shard)))
             gradients = master = moments = average = 0
             if zero.stage in (1, 2):
                 host += self._in_host(item * shard) + self._in_host(item * self.largest)
-                host += item * self.touched
+                host += 0 if self._half else item * self.touched
                 buffers += item * self.largest
         if zero.offload_parameters is not None:
             host += self._in_host(weights)
@@ -162,14 +181,17 @@ class Sharding:
             finished: gradient elements finished before each stretch, ascending; the first is 0.
             accumulates: there are gradients of an earlier micro-batch.
         """
-        stage, item = self.config.zero.stage, self.item
+        stage = self.config.zero.stage
+        if self._has_whole_gradients:
+            # Each is added as soon as it is there, through a float32 copy.
+            return [(self.item + FLOAT_BYTES) * size for size in np.diff([0, *finished]).tolist()]
         if stage == 0:
-            return [item * (self.num_parameters if accumulates else done) for done in finished]
+            return [FLOAT_BYTES * (self.num_parameters if accumulates else done) for done in finished]
         if stage == 1:
-            bucket = item * self.bucket
+            bucket = FLOAT_BYTES * self.bucket
             if accumulates:
-                return [bucket + item * self.num_parameters] * len(finished)
-            return [item * done + (bucket if done else 0) for done in finished]
+                return [bucket + FLOAT_BYTES * self.num_parameters] * len(finished)
+            return [FLOAT_BYTES * done + (bucket if done else 0) for done in finished]
         return self._through_bucket(finished, accumulates)
 
     def gathered(self, finished: Sequence[int]) -> list[int]:
@@ -188,7 +210,7 @@ class Sharding:
     def _through_bucket(self, finished: Sequence[int], accumulates: bool) -> list[int]:
         """Stages 2 and 3: gradients wait in the bucket, and leave it when the next has no room in it."""
         item, partitions = self.item, self.config.zero.stage == 2
-        kept = item * self.touched if partitions and not self.offloads_optimizer else 0
+        kept = self._kept if partitions else 0
         bucket = item * self.bucket if partitions else 0
         before = kept if accumulates else 0
         waiting = outside = 0
@@ -201,40 +223,55 @@ class Sharding:
                 flushed, waiting, outside = True, 0, 0
             # What is larger than the bucket stays where it is until the next gradient comes.
             waiting, outside = (waiting, size) if size > self.bucket else (waiting + size, outside)
-            found.append(before + bucket + item * (copied + outside) + (kept if flushed else 0))
+            found.append(before + bucket + copied + item * outside + (kept if flushed else 0))
         last = self._copied(waiting, outside)
-        found[-1] = max(found[-1], before + bucket + item * (last + outside) + kept)
+        found[-1] = max(found[-1], before + bucket + last + item * outside + kept)
         return found
 
+    @property
+    def _kept(self) -> int:
+        """Bytes of reduced gradients that stages 1 and 2 keep on the device until the update."""
+        if self._half:
+            return FLOAT_BYTES * self.shard
+        return 0 if self.offloads_optimizer else FLOAT_BYTES * self.touched
+
     def _copied(self, waiting: int, outside: int) -> int:
-        """Elements of the copies from which stages 2 and 3 reduce what waits in the bucket, or one gradient outside."""
+        """Bytes of the copies from which stages 2 and 3 reduce what waits in the bucket, or one gradient outside."""
+        converted = self._sent if self._sent != self.item else 0
         if self.config.zero.stage == 2:
-            return waiting + outside if self.world_size > 1 else 0
+            # Shards of whole gradients are reduced one by one, also on one rank.
+            flat = self.item if self.world_size > 1 or self._half else 0
+            return (flat + converted) * (waiting + outside)
         # Sorted by ranks, which one gradient is as it lies; gloo adds up in a copy of its own.
-        return waiting + (0 if self.on_cuda else waiting + outside)
+        gloo = 0 if self.on_cuda else self._sent * (waiting + outside)
+        return self._sent * waiting + converted * outside + gloo
 
     def reduction(self) -> int:
         """Most bytes of gradients and buckets while stage 1, or none, adds up gradients after the backward pass."""
-        stage, item, whole = self.config.zero.stage, self.item, self.num_parameters
-        if stage == 0:
-            return item * (whole + (min(whole, _STAGE_0_BUCKET) if self.world_size > 1 else 0))
+        stage, whole = self.config.zero.stage, self.num_parameters
+        copies = FLOAT_BYTES + (self._sent if self._sent < FLOAT_BYTES else 0)
+        if stage == 0 or self._has_whole_gradients:
+            held = FLOAT_BYTES * whole if stage == 0 else 0
+            return held + (copies * min(whole, _STAGE_0_BUCKET) if self.world_size > 1 else 0)
         if stage == 1:
-            kept = 0 if self.offloads_optimizer else self.touched
-            copied = min(self.bucket, whole) if self.world_size > 1 else 0
-            return item * (max(whole, self.bucket) + kept + copied)
+            copied = min(self.bucket, whole) if self.world_size > 1 or self._half else 0
+            return FLOAT_BYTES * max(whole, self.bucket) + self._kept + copies * copied
         return 0
 
     def update(self) -> int:
         """Bytes that an update takes besides what is held all the time."""
-        stage, item, shard = self.config.zero.stage, self.item, self.shard
+        stage, shard = self.config.zero.stage, self.shard
         if self.offloads_optimizer:
-            return 0
+            return self._kept if self._half and stage < 3 else 0
         scratch = self.config.optimizer.update_bytes(shard, self.largest, on_cuda=self.on_cuda)
-        half = item < 4
         if stage == 0:
-            return item * shard + (4 * shard if half else 0) + scratch
-        flat = (item + (4 if half else 0)) * self._updated_together
-        return flat + scratch + (item * self.touched if stage < 3 else 0)
+            # A fused kernel flattens gradients; DeepSpeed rounds them for their norm elsewhere.
+            copied = FLOAT_BYTES if self.on_cuda else self.item
+            return (FLOAT_BYTES + (copied if self._half else 0)) * shard + scratch
+        if self._has_whole_gradients:
+            return scratch
+        flat = FLOAT_BYTES * self._updated_together
+        return flat + scratch + (FLOAT_BYTES * self.touched if stage < 3 and not self._half else 0)
 
     def start(self) -> int:
         """Most bytes on the device while DeepSpeed takes the network over."""

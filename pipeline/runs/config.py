@@ -76,8 +76,8 @@ class PretrainConfig(Config):
     compute: ComputeConfig = ComputeConfig()
     """How a step is computed."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Number format of weights and activations in the network, and in which a worker adds up the gradients of its
-    micro-batches; the optimizer works in fp32. `fp16` scales the loss dynamically and needs CUDA."""
+    """Number format of weights and activations in the network; gradients add up in fp32, and the optimizer works in
+    fp32. `fp16` scales the loss dynamically and needs CUDA."""
     ema: EmaConfig | None = None
     """An average of the weights over the run, which checkpoints hold beside them."""
     seed: int = Field(default=1, ge=0)
@@ -232,6 +232,9 @@ class PretrainConfig(Config):
             if not optimizer.OFFLOADABLE:
                 message = f"cannot be offloaded; allowed are {' and '.join(OFFLOADABLE)}"
                 yield ConfigProblem("optimizer.kind", optimizer.kind, message)
+        if zero.reduce_dtype not in ("fp32", self.precision):
+            message = f"must be fp32, or the run's precision ({self.precision})"
+            yield ConfigProblem("zero.reduce_dtype", zero.reduce_dtype, message)
         if self.compute.compile and zero.stage == 3:
             message = "does not work with zero.stage 3, which keeps weights elsewhere; take zero.stage 2"
             yield ConfigProblem("compute.compile", "true", message)

@@ -347,3 +347,6 @@ class ZeroConfig(Config):
     """Where parameters live between their uses; stage 3."""
     reduce_bucket_elements: int = Field(default=500_000_000, gt=0)
     """Gradient elements that are reduced at a time: larger ones are faster and take more memory."""
+    reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Number format in which gradients travel between workers. They add up in fp32 on each worker in any case; bf16 or
+    fp16, for a run of that precision, halves the traffic and rounds what is sent."""

@@ -129,6 +129,18 @@ def test_of_equal_scores_one_is_the_prediction():
     assert summed_cross_entropy(hidden, weight, None, torch.arange(4)).correct == 1
 
 
+def test_sums_beyond_fp16_are_scaled_before_they_are_rounded():
+    """87,400 before the loss is divided; then a factor that is beyond fp16 itself."""
+    hidden = torch.full((6000, 1), 30.0, dtype=torch.float16, requires_grad=True)
+    weight = torch.tensor([[0.0], [2**-9]], dtype=torch.float16, requires_grad=True)
+    targets = torch.ones(6000, dtype=torch.int64)
+    loss = summed_cross_entropy(hidden, weight, None, targets).total
+    (loss / 4).backward()
+    assert weight.grad.flatten().tolist() == pytest.approx([21_840.0, -21_840.0], rel=1e-2)
+    (grad,) = torch.autograd.grad(summed_cross_entropy(hidden, weight, None, targets).total * 2.0**17, hidden)
+    assert grad.flatten().tolist() == pytest.approx([-124.0] * 6000, rel=1e-2)
+
+
 def test_huge_logits_stay_finite():
     hidden = torch.full((3, 2), 1e4, requires_grad=True)
     weight = torch.tensor([[1e4, 0.0], [-1e4, 0.0], [0.0, 1.0]], requires_grad=True)

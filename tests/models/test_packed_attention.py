@@ -7,6 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.backends import choose_backend
+from models.config import TransformerConfig
 from models.encoder import Encoder
 from models.initialization import init_weights
 from models.segments import same_piece_mask, segments_from_cu_seqlens
@@ -108,3 +110,26 @@ def test_two_kinds_of_mask_are_refused(encoder):
         encoder(input_ids, attention_mask=torch.ones(1, 5))
     with pytest.raises(ValueError, match=r"\[batch, length\]"):
         encoder(input_ids[0])
+
+
+@pytest.mark.parametrize(
+    ("capability", "head_size", "backend"),
+    [
+        ((8, 0), 64, "varlen"),
+        ((9, 0), 192, "varlen"),
+        ((7, 5), 64, "sdpa"),
+        ((8, 6), 256, "sdpa"),
+        ((8, 0), 20, "sdpa"),
+    ],
+)
+def test_flash_attention_is_taken_only_on_gpus_and_heads_that_it_has_kernels_for(
+    capability, head_size, backend
+):
+    config = TransformerConfig(
+        vocab_size=9, num_layers=1, hidden_size=2 * head_size, num_heads=2, attention_dropout=0.0
+    )
+    given = {"device": torch.device("cuda"), "dtype": torch.float16, "capability": capability}
+    assert choose_backend(config, "auto", **given).backend == backend
+    if backend == "sdpa":
+        with pytest.raises(ValueError, match="attention_backend: auto"):
+            choose_backend(config, "varlen", **given)

@@ -12,6 +12,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     # capture.py, masters.py, engine.py, restoring.py
     "deepspeed.runtime.engine:DeepSpeedEngine": (
         "checkpoint_engine",
+        "allreduce_gradients",
         "dp_world_size",
         "enable_backward_allreduce",
         "global_rank",
@@ -36,6 +37,8 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
         "update_lp_params",
         "_offload_accumulated_param_ids",
     ),
+    # Stage 1 in bf16.
+    "deepspeed.runtime.bf16_optimizer:BF16_Optimizer": ("fp32_groups_flat_partition", "update_lp_params"),
     # Stage 3.
     "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3": (
         "checkpoint_event_epilogue",

@@ -34,7 +34,11 @@ WHOLE = ("lamb", "adafactor", "stable_adamw", "muon")
 """Optimizers that need whole matrices."""
 CASES: dict[str, tuple[str, ...]] = {
     **{name: (f"zero.stage={name[0]}", f"precision={name[2:]}") for name in PRECISIONS},
-    **{f"{stage}-fp16": (f"zero.stage={stage}", "precision=fp16") for stage in (0, 2, 3)},
+    **{f"{stage}-fp16": (f"zero.stage={stage}", "precision=fp16") for stage in range(4)},
+    **{
+        f"{stage}-sent-bf16": (f"zero.stage={stage}", "precision=bf16", "zero.reduce_dtype=bf16")
+        for stage in range(4)
+    },
     **{f"{stage}-lion": (f"zero.stage={stage}", "optimizer.kind=lion") for stage in (1, 3)},
     **{f"{stage}-adagrad": (f"zero.stage={stage}", "optimizer.kind=adagrad") for stage in (2, 3)},
     **{f"0-{kind}": ("zero.stage=0", f"optimizer.kind={kind}") for kind in WHOLE},
@@ -42,6 +46,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "2-plain": ("zero.stage=2",),
     "3-layers": ("zero.stage=3", "optimizer.layer_decay=0.5"),
     "1-offload": ("zero.stage=1", f"zero.offload_optimizer={CPU}"),
+    "1-offload-bf16": ("zero.stage=1", "precision=bf16", f"zero.offload_optimizer={CPU}"),
+    "2-offload-bf16": ("zero.stage=2", "precision=bf16", f"zero.offload_optimizer={CPU}"),
     "2-offload": ("zero.stage=2", f"zero.offload_optimizer={CPU}"),
     "3-offload": ("zero.stage=3", f"zero.offload_optimizer={CPU}", f"zero.offload_parameters={CPU}"),
 }
@@ -77,13 +83,13 @@ class Network(nn.Module):
         return nn.functional.cross_entropy(self.output(hidden).float(), targets, reduction="sum"), None
 
 
-def make_engine(directory: Path, rank: Rank, case: str) -> ZeroEngine:
+def make_engine(directory: Path, rank: Rank, case: str, seed: int = 1) -> ZeroEngine:
     """The engine of a case, with an average of the weights."""
     own = directory / f"config-{rank.rank}"
     own.mkdir(exist_ok=True)
     config = make_config(own, directory / "none", *CASES[case], "ema={decay: 0.8}")
     kernels.has_compiler = lambda: not case.endswith("plain")
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     return ZeroEngine(Network(), config, rank)
 
 
@@ -193,7 +199,29 @@ def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     fresh.restore(directory / case)
     run(fresh, SAVED, LAST)
     found["same after a start"] = same(last, gather(fresh))
+    if "fp16" in case or "bf16" in case:
+        found["added"], found["sent"] = _rounding_of_sums(fresh, rank)
     return found
+
+
+def _rounding_of_sums(engine: ZeroEngine, rank: Rank) -> tuple[float, float]:
+    """How much of small gradients, which the precision does not see beside a large one, is in the gradient's norm: when
+    they are of further micro-batches, and when they are another rank's. 1 where nothing is lost."""
+    small = 2.0 ** (-9 if engine.deepspeed.bfloat16_enabled() else -12)
+    norms = []
+    for own in ((1.0,), (1.0, *(small,) * 32), (1.0 if rank.rank == 0 else small,)):
+        for number, factor in enumerate(own):
+            loss, _ = engine(ids=torch.arange(6), targets=torch.zeros(6, dtype=torch.long))
+            engine.backward(loss * factor / 24, last=number == len(own) - 1)
+        if engine.deepspeed.zero_optimization_stage():
+            norms.append(engine.update(0.0).grad_norm)
+        else:
+            # There DeepSpeed rounds gradients for their norm.
+            gradients = [one.grad for one in engine.deepspeed.module.parameters()]
+            norms.append(float(nn.utils.get_total_norm(gradients)))
+            engine.update(0.0, discard=True)
+    alone, added, sent = norms
+    return (added / alone - 1) / (32 * small), (2 * sent / alone - 1) / small
 
 
 def reshard(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
@@ -220,10 +248,71 @@ def return_to_two(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     return {"taken over": taken_over, "distance": max(distances)}
 
 
+def pairs(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
+    """An optimizer in every stage that it has, saved and restored into every other: state that differs, by both stages.
+    Steps are counted as DeepSpeed's fused kernels do, in the last parameter of a group."""
+    engines: dict[str, ZeroEngine] = {}
+    for stage in "0" if case in WHOLE else "0123":
+        CASES[f"{stage}-{case}"] = (f"zero.stage={stage}", f"optimizer.kind={case.removesuffix('-plain')}")
+        engine = engines[stage] = make_engine(directory, rank, f"{stage}-{case}")
+        engine._optimizer.register_step_post_hook(_count_in_last)
+        run(engine, 0, 2)
+        save(engine, directory / f"{stage}-{case}")
+    wrong = []
+    fresh = {stage: make_engine(directory, rank, f"{stage}-{case}") for stage in engines}
+    for stage, saved in engines.items():
+        expected = gather(saved)
+        for other in engines:
+            fresh[other].restore(directory / f"{stage}-{case}")
+            found = gather(fresh[other])
+            for name, value in expected.items():
+                counted = stage == other or not name.startswith("step")
+                if not torch.equal(found[name], value if counted else torch.full((1,), 2.0)):
+                    wrong.append(f"{stage} to {other}: {name}")
+        if case in WHOLE:
+            continue
+        fresh["0"].fill(saved.gather(to_all=True, with_state=True))
+        wrong += [
+            f"{stage} as whole tensors: {name}"
+            for name, value in gather(fresh["0"]).items()
+            if not torch.equal(value, torch.full((1,), 2.0) if name.startswith("step") else expected[name])
+        ]
+    return {"wrong": wrong}
+
+
+def _count_in_last(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"][:-1]:
+            if "step" in optimizer.state[parameter]:
+                optimizer.state[parameter]["step"] *= 0
+
+
+def train(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
+    """300 updates of 4 micro-batches on rows whose classes are mostly told by their words; the mean loss of the last
+    50, for each of some seeds."""
+    ends = []
+    for seed in range(4):
+        engine, losses = make_engine(directory, rank, case, seed), []
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(300):
+            for micro_batch in range(4):
+                ids = torch.randint(11, (6,), generator=generator)
+                noise = torch.randint(3, (6,), generator=generator)
+                targets = torch.where(torch.rand(6, generator=generator) < 0.8, ids % 3, noise)
+                loss, _ = engine(ids=ids, targets=targets)
+                engine.backward(loss / 24, last=micro_batch == 3)
+                losses.append(float(loss.detach()) / 6)
+            engine.update(3e-3)
+        ends.append(sum(losses[-200:]) / 200)
+    return {"ends": ends}
+
+
 PARTS: dict[str, Callable[[Path, Rank, str], dict[str, Any]]] = {
     "explore": explore,
     "reshard": reshard,
     "return": return_to_two,
+    "train": train,
+    "pairs": pairs,
 }
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import torch
+from torch import nn
 
+from pipeline.engine.deepspeed.masters import placed
+from pipeline.optimizers import OPTIMIZERS
 from tests.pipeline.engine_ranks import CASES, MOVES
 from tests.pipeline.process_group import run_group
 
@@ -88,7 +93,7 @@ def test_every_stage_finds_the_same_norm(explored: dict[str, Any], case: str) ->
     assert all(math.isfinite(norm) for norm in explored[case]["norms"])
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("stage", range(4))
 def test_only_fp16_scales_losses_and_does_so_dynamically(explored: dict[str, Any], stage: int) -> None:
     scales = explored[f"{stage}-fp16"]["loss_scales"]
     assert scales[0] == 2**16
@@ -97,10 +102,39 @@ def test_only_fp16_scales_losses_and_does_so_dynamically(explored: dict[str, Any
     assert explored[f"{stage}-fp32"]["loss_scales"] == [None] * 5
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if "fp16" in case or "bf16" in case])
+def test_gradients_add_up_in_float32_and_are_sent_so_unless_set_otherwise(
+    explored: dict[str, Any], case: str
+) -> None:
+    assert explored[case]["added"] == pytest.approx(1, abs=0.1)
+    assert explored[case]["sent"] == pytest.approx(0 if "sent" in case else 1, abs=0.1)
+
+
+def test_300_updates_in_bf16_end_where_those_in_fp32_do(directory: Path) -> None:
+    found = _start(directory, "train", 1, "2-fp32", "0-bf16", "2-bf16")
+    exact = found["2-fp32"]["ends"]
+    for case in ("0-bf16", "2-bf16"):
+        apart = [one - other for one, other in zip(found[case]["ends"], exact, strict=True)]
+        assert abs(statistics.fmean(apart)) < statistics.stdev(exact)
+
+
+def test_every_optimizer_moves_between_any_two_stages_with_its_step(directory: Path) -> None:
+    kinds = (*OPTIMIZERS, "adamw-plain", "adagrad-plain")
+    found = _start(directory, "pairs", 1, *kinds)
+    assert [f"{kind}: {one}" for kind in kinds for one in found[kind]["wrong"]] == []
+
+
+def test_single_numbers_of_a_state_lie_where_the_optimizer_reads_them() -> None:
+    weights, step = nn.Parameter(torch.empty(3, device="meta")), torch.tensor(2.0)
+    fused, plain = (torch.optim.AdamW([nn.Parameter(torch.ones(1))], fused=each) for each in (True, False))
+    assert placed(fused, step, weights).is_meta
+    assert placed(plain, step, weights).device.type == "cpu"
+
+
 def test_without_a_compiler_torch_updates_the_weights(explored: dict[str, Any]) -> None:
     assert explored["2-plain"]["optimizer"] == "AdamW"
 
 
-def _start(directory: Path, part: str, ranks: int) -> dict[str, Any]:
-    run_group("tests.pipeline.engine_ranks", [directory, part], ranks)
+def _start(directory: Path, part: str, ranks: int, *cases: str) -> dict[str, Any]:
+    run_group("tests.pipeline.engine_ranks", [directory, part, *cases], ranks)
     return orjson.loads((directory / f"{part}.json").read_bytes())

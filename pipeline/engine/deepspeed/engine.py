@@ -15,7 +15,7 @@ from cluster.train_group import Rank
 from pipeline.engine.averaging import AVERAGE, Averaging
 from pipeline.engine.deepspeed.capture import capture
 from pipeline.engine.deepspeed.kernels import forget_beta_powers, make_kernel, optimizer_name
-from pipeline.engine.deepspeed.masters import clear_padding, own_masters
+from pipeline.engine.deepspeed.masters import clear_padding, has_whole_gradients, own_masters
 from pipeline.engine.deepspeed.process_effects import prepare_process
 from pipeline.engine.deepspeed.restoring import restore
 from pipeline.engine.deepspeed.saved_state import SavedState
@@ -63,8 +63,12 @@ class ZeroEngine(TrainingEngine):
         if without_zero and config.precision != "fp32":
             # DeepSpeed made an update with zero gradients, at a learning rate of 0.
             self._optimizer.state.clear()
-        if without_zero and rank.world_size == 1:
-            # It would flatten all gradients, reduce them over one rank, and copy them back.
+            # Here it keeps gradients where torch adds them up, and refuses a `grad_accum_dtype`.
+            for parameter in trained_parameters(self.deepspeed):
+                parameter.grad, parameter.grad_dtype = None, torch.float32
+        self._reduces = without_zero and rank.world_size > 1
+        if without_zero or (rank.world_size == 1 and has_whole_gradients(self.deepspeed.optimizer)):
+            # One rank alone would only copy its gradients to and fro; several reduce them in `backward`.
             self.deepspeed.enable_backward_allreduce = False
         self._averages = config.ema is not None
         if config.ema is not None:
@@ -78,6 +82,12 @@ class ZeroEngine(TrainingEngine):
         if self._scales:
             loss = loss * self.deepspeed.optimizer.loss_scale
         self.deepspeed.backward(loss, scale_wrt_gas=False)
+        if last and self._reduces:
+            # All ranks reduce the same, and DeepSpeed would make what is missing in the precision of the weights.
+            for parameter in trained_parameters(self.deepspeed):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter, dtype=torch.float32)
+            self.deepspeed.allreduce_gradients()
 
     def update(self, rate: float, *, discard: bool = False) -> Update:
         for group in self.deepspeed.optimizer.param_groups:
@@ -90,10 +100,14 @@ class ZeroEngine(TrainingEngine):
             return self._clipped_update()
         scale = self._loss_scale()
         self.deepspeed.step()
+        applied = self.deepspeed.was_step_applied()
+        if not applied and self.deepspeed.zero_optimization_stage() < 3:
+            # With an offloaded optimizer, DeepSpeed would add the next gradients to those that it skipped.
+            clear_gradients(self.deepspeed)
         norm = float(self.deepspeed.get_global_grad_norm())
         if hasattr(self.deepspeed.optimizer, "fp32_groups") and scale is not None:
             norm /= scale
-        return Update(norm, self.deepspeed.was_step_applied(), self._loss_scale())
+        return Update(norm, applied, self._loss_scale())
 
     @property
     def network(self) -> nn.Module:
@@ -165,7 +179,9 @@ def clear_gradients(engine: Any) -> None:
     """
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     engine.zero_grad()
-    if stage in (1, 2):
+    if stage == 1 and has_whole_gradients(optimizer):
+        optimizer.zero_grad()
+    elif stage in (1, 2):
         optimizer.zero_grad(set_to_none=True)
         # The next backward pass must not add to what lies in the buffers.
         optimizer.micro_step_id = -1
@@ -179,6 +195,11 @@ def clear_gradients(engine: Any) -> None:
         optimizer._pre_step()
         optimizer._partition_all_parameters()
         optimizer._overflow_clean_up(optimizer.loss_scale)
+
+
+def trained_parameters(engine: Any) -> list[nn.Parameter]:
+    """The parameters of a DeepSpeedEngine's network that have gradients."""
+    return [parameter for parameter in engine.module.parameters() if parameter.requires_grad]
 
 
 def require_hardware(config: EngineConfig) -> None:
@@ -211,6 +232,9 @@ def deepspeed_config(config: EngineConfig, world_size: int) -> dict[str, Any]:
         "gradient_clipping": 0.0
         if zero.stage == 0 and config.precision == "fp32"
         else config.optimizer.clip or 0.0,
+        # A bf16 sum stays as it is when less than 1/512 of it is added.
+        "data_types": {"grad_accum_dtype": "fp32"} if zero.stage and config.precision != "fp32" else {},
+        "communication_data_type": zero.reduce_dtype,
         "bf16": {"enabled": config.precision == "bf16"},
         "fp16": {"enabled": config.precision == "fp16", "loss_scale": 0, "initial_scale_power": 16},
         "zero_optimization": {
@@ -236,13 +260,23 @@ def deepspeed_config(config: EngineConfig, world_size: int) -> dict[str, Any]:
 def initialize(
     model: nn.Module, config: EngineConfig, world_size: int, optimizer: torch.optim.Optimizer
 ) -> Any:
-    """Call `deepspeed.initialize` for this rank; returns the DeepSpeedEngine."""
+    """Call `deepspeed.initialize` for this rank; returns the DeepSpeedEngine.
+
+    Raises:
+        ConfigError: DeepSpeed refuses the settings.
+    """
     import deepspeed
 
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        optimizer=optimizer,
-        config=deepspeed_config(config, world_size),
-        dist_init_required=False,
-    )
+    try:
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            optimizer=optimizer,
+            config=deepspeed_config(config, world_size),
+            dist_init_required=False,
+        )
+    except (AssertionError, NotImplementedError, ValueError) as error:
+        raise ConfigError(
+            f"DeepSpeed refuses the settings: {type(error).__name__}: {error}",
+            next_step="change `zero`, `precision` or `optimizer`",
+        ) from error
     return engine

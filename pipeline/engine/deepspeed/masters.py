@@ -6,7 +6,7 @@ a list of parameters, one after the other (stages 1 to 3). A master's state (mom
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,9 +70,12 @@ def own_masters(engine: Any) -> list[Master]:
     optimizer, stage = engine.optimizer, engine.zero_optimization_stage()
     if stage == 0:
         return list(_whole_masters(optimizer))
-    tensors = (
-        optimizer.single_partition_of_fp32_groups if stage < 3 else optimizer.fp32_partitioned_groups_flat
-    )
+    if stage == 3:
+        tensors = optimizer.fp32_partitioned_groups_flat
+    elif has_whole_gradients(optimizer):
+        tensors = optimizer.fp32_groups_flat_partition
+    else:
+        tensors = optimizer.single_partition_of_fp32_groups
     return [
         Master(
             weights,
@@ -86,6 +89,11 @@ def own_masters(engine: Any) -> list[Master]:
         )
         for weights, shapes in zip(tensors, engine._get_zero_param_shapes(), strict=True)
     ]
+
+
+def has_whole_gradients(optimizer: Any) -> bool:
+    """Whether it is DeepSpeed's BF16_Optimizer, its stage 1 for bf16: it holds whole float32 gradients all the time."""
+    return hasattr(optimizer, "fp32_groups_flat_partition")
 
 
 def clear_padding(engine: Any) -> None:
@@ -135,6 +143,27 @@ def _cut_each(sizes: Sizes, world_size: int, rank: int) -> Iterator[Extent]:
         if start < stop:
             yield Extent(name, start, offset, stop - start)
         offset += part
+
+
+def shared_numbers(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Numbers that all masters share, such as the step, by key: of each the largest.
+
+    DeepSpeed's fused kernels count the steps of a group in its last parameter alone, and parameters that no loss
+    depends on have no state without ZeRO.
+    """
+    found: dict[str, Any] = {}
+    for state in states:
+        for key, value in state.items():
+            if not torch.is_tensor(value) or value.dim() == 0:
+                found[key] = max(found.get(key, value), value)
+    return found
+
+
+def placed(optimizer: Any, value: Tensor, weights: Tensor) -> Tensor:
+    """A copy of a tensor of an optimizer's state, where the optimizer wants it: single numbers lie in host memory, as
+    torch and DeepSpeed keep them, but for torch's fused kernels."""
+    fused = any(group.get("fused") for group in optimizer.param_groups)
+    return value.to(weights.device if fused or value.dim() else "cpu", copy=True)
 
 
 def is_sharded(key: str, value: Any) -> bool:

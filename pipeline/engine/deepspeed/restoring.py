@@ -6,7 +6,7 @@ overwritten, not replaced, so that references to them, inside DeepSpeed or outsi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import ResumeRefusedError
-from pipeline.engine.deepspeed.masters import Extent, Master, is_sharded, own_masters
+from pipeline.engine.deepspeed.masters import (
+    Extent,
+    Master,
+    is_sharded,
+    own_masters,
+    placed,
+    shared_numbers,
+)
 from pipeline.engine.deepspeed.saved_state import SavedMaster, SavedState
 
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
@@ -53,8 +60,11 @@ def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) 
     masters = own_masters(engine)
     with saved.errors():
         _require_all(engine.module, masters, saved)
+        # Where each parameter has a master of its own again, it also counts by itself.
+        resharded = engine.zero_optimization_stage() and not saved.stage
+        numbers = shared_numbers(one.state for one in saved.masters(0)) if resharded else {}
         for master in masters:
-            _restore_master(master, engine.optimizer.state, saved, leave_out)
+            _restore_master(master, engine.optimizer, saved, leave_out, numbers)
         _restore_loss_scale(engine.optimizer, saved)
         for counter in _COUNTERS:
             setattr(engine, counter, saved.model[counter])
@@ -98,26 +108,41 @@ def _require_all(network: nn.Module, masters: list[Master], saved: SavedState) -
         )
 
 
-def _restore_master(master: Master, states: Any, saved: SavedState, leave_out: Collection[str]) -> None:
-    """Fill a master and its optimizer state; state that the checkpoint lacks is removed."""
+def _restore_master(
+    master: Master,
+    optimizer: Any,
+    saved: SavedState,
+    leave_out: Collection[str],
+    numbers: Mapping[str, Any],
+) -> None:
+    """Fill a master and its optimizer state; state that the checkpoint lacks is removed.
+
+    Args:
+        numbers: single numbers of the state, in place of those beside the master's first elements.
+    """
     transfers = [transfer for extent in master.extents for transfer in _transfers(extent, saved)]
     # A share that is all padding has no transfers, but numbers such as the step: they are the same everywhere.
-    some = transfers[0].source if transfers else saved.masters(0)[0]
-    keys = [key for key in some.state if key not in leave_out]
-    state = states[master.weights]
+    sources = [transfer.source for transfer in transfers] or saved.masters(0)[:1]
+    some = {**max(sources, key=lambda source: len(source.state)).state, **numbers}
+    keys = [key for key in some if key not in leave_out]
+    state = optimizer.state[master.weights]
     for key in [key for key in state if key not in keys]:
         del state[key]
     for key in keys:
-        value = some.state[key]
+        value = some[key]
         if not is_sharded(key, value):
-            state[key] = _copied(value, master.weights.device) if torch.is_tensor(value) else value
+            state[key] = placed(optimizer, value, master.weights) if torch.is_tensor(value) else value
         elif not (torch.is_tensor(own := state.get(key)) and own.numel() == master.weights.numel()):
             state[key] = torch.zeros_like(master.weights, requires_grad=False)
     for transfer in transfers:
         transfer.copy(transfer.source.weights, master.weights)
         for key in keys:
-            if is_sharded(key, value := transfer.source.state[key]):
-                transfer.copy(value, state[key])
+            if is_sharded(key, some[key]):
+                # A parameter that no loss depended on has no state without ZeRO.
+                value = transfer.source.state.get(key)
+                transfer.copy(
+                    torch.zeros_like(transfer.source.weights) if value is None else value, state[key]
+                )
 
 
 def _transfers(extent: Extent, saved: SavedState) -> Iterator[_Transfer]:
@@ -129,11 +154,6 @@ def _transfers(extent: Extent, saved: SavedState) -> Iterator[_Transfer]:
         yield _Transfer(
             source, found.offset + start - found.start, extent.offset + start - extent.start, size
         )
-
-
-def _copied(value: Tensor, device: torch.device) -> Tensor:
-    # torch's optimizers want single numbers, such as the step, where they were saved from: on the CPU.
-    return value.to(device if value.dim() else value.device, copy=True)
 
 
 def _restore_loss_scale(optimizer: Any, saved: SavedState) -> None:

@@ -123,7 +123,8 @@ class SavedState:
     def loss_scaling(self) -> dict[str, float]:
         """The fields of DeepSpeed's loss scaler (ZeRO) or of the optimizer (stage 0); empty without loss scaling."""
         if self.stage:
-            fields = vars(self._optimizer(0)["loss_scaler"])
+            scaler = self._optimizer(0).get("loss_scaler")
+            fields = {} if scaler is None else vars(scaler)
         else:
             fields = {name: value for name, value in self.model["optimizer"].items() if name in _SCALING}
         return {name: value for name, value in fields.items() if isinstance(value, int | float)}

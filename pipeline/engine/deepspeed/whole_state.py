@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.engine.deepspeed.masters import Master, is_sharded, own_masters
+from pipeline.engine.deepspeed.masters import Master, is_sharded, own_masters, placed, shared_numbers
 from pipeline.engine.deepspeed.restoring import publish_masters
 from pipeline.engine.interface import WEIGHTS, WholeState
 
@@ -23,6 +23,7 @@ def gather(engine: Any, *, to_all: bool, with_state: bool) -> WholeState:
     """
     masters = own_masters(engine)
     keys = [WEIGHTS, *(_keys(masters) if with_state else ())]
+    numbers = shared_numbers(master.state for master in masters) if with_state else {}
     found: WholeState = {}
     for name, parameter in engine.module.named_parameters():
         if not parameter.requires_grad:
@@ -33,8 +34,7 @@ def gather(engine: Any, *, to_all: bool, with_state: bool) -> WholeState:
             whole = _gathered(engine, masters, name, key, shape.numel(), to_all=to_all)
             if whole is not None:
                 found[name][key] = whole.view(shape)
-        numbers = _numbers(masters) if with_state else {}
-        found[name] |= {key: value.clone() for key, value in numbers.items()}
+        found[name] |= {key: torch.as_tensor(value).clone() for key, value in numbers.items()}
     return found
 
 
@@ -54,7 +54,7 @@ def fill(engine: Any, whole: Mapping[str, Mapping[str, Tensor]]) -> None:
             if is_sharded(key, value) and key != WEIGHTS:
                 state[key] = torch.zeros_like(master.weights, requires_grad=False)
             elif key != WEIGHTS:
-                state[key] = value.clone()
+                state[key] = placed(engine.optimizer, value, master.weights)
         for extent in master.extents:
             for key, value in whole[extent.name].items():
                 if is_sharded(key, value) or key == WEIGHTS:
@@ -83,16 +83,10 @@ def _gathered(
 def _shares(masters: list[Master], name: str, key: str) -> Iterator[tuple[Any, Tensor]]:
     for master in masters:
         for extent in master.extents:
-            if extent.name == name:
+            if extent.name == name and (key == WEIGHTS or key in master.state):
                 yield extent, master.weights if key == WEIGHTS else master.state[key]
 
 
 def _keys(masters: list[Master]) -> list[str]:
     """Names of the state tensors with one element per weight; the same on all ranks."""
-    return sorted(key for key, value in masters[0].state.items() if is_sharded(key, value))
-
-
-def _numbers(masters: list[Master]) -> dict[str, Tensor]:
-    """State that all weights share, such as the step."""
-    state = masters[0].state.items()
-    return {key: torch.as_tensor(value) for key, value in state if not is_sharded(key, value)}
+    return sorted({key for one in masters for key, value in one.state.items() if is_sharded(key, value)})
