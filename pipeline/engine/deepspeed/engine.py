@@ -221,6 +221,12 @@ def deepspeed_config(config: EngineConfig, world_size: int) -> dict[str, Any]:
     ):
         if place is not None:
             offload[key] = {"device": place.device, "pin_memory": trains_on_cuda()}
+    gradients: dict[str, Any] = {}
+    if config.precision != "fp32" or zero.reduce_dtype != "fp32":
+        gradients["communication_data_type"] = zero.reduce_dtype
+    if config.precision != "fp32" and zero.stage:
+        # A bf16 sum stays as it is when less than 1/512 of it is added.
+        gradients["data_types"] = {"grad_accum_dtype": "fp32"}
     if "offload_optimizer" in offload:
         # Not used in host memory; checkpoints have always named it, and their fingerprints stay what they were.
         offload["offload_optimizer"]["buffer_count"] = 5
@@ -232,9 +238,7 @@ def deepspeed_config(config: EngineConfig, world_size: int) -> dict[str, Any]:
         "gradient_clipping": 0.0
         if zero.stage == 0 and config.precision == "fp32"
         else config.optimizer.clip or 0.0,
-        # A bf16 sum stays as it is when less than 1/512 of it is added.
-        "data_types": {"grad_accum_dtype": "fp32"} if zero.stage and config.precision != "fp32" else {},
-        "communication_data_type": zero.reduce_dtype,
+        **gradients,
         "bf16": {"enabled": config.precision == "bf16"},
         "fp16": {"enabled": config.precision == "fp16", "loss_scale": 0, "initial_scale_power": 16},
         "zero_optimization": {
