@@ -122,7 +122,7 @@ def require_private(path: Path) -> None:
 
 def lock(descriptor: int, mode: int = fcntl.LOCK_EX) -> bool:
     """Take a lock with `flock`; returns False on a file system without locks (Lustre without `-o flock`, some of NFS),
-    where nobody else can have it either.
+    where no other process can have it either.
 
     Raises:
         BlockingIOError: as `flock` with LOCK_NB.

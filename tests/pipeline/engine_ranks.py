@@ -251,6 +251,8 @@ def return_to_two(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
 def pairs(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     """An optimizer in every stage that it has, saved and restored into every other: state that differs, by both stages.
     Steps are counted as DeepSpeed's fused kernels do, in the last parameter of a group."""
+    directory = directory / "pairs"
+    directory.mkdir(exist_ok=True)
     engines: dict[str, ZeroEngine] = {}
     for stage in "0" if case in WHOLE else "0123":
         CASES[f"{stage}-{case}"] = (f"zero.stage={stage}", f"optimizer.kind={case.removesuffix('-plain')}")
