@@ -16,6 +16,8 @@ from cluster.artefacts.storage import storage_errors
 
 DIRECTORY_VARIABLE = "TORCH_EXTENSIONS_DIR"
 """torch compiles under this directory."""
+WITH_COMPILER = "install g++ (apt-get install g++ ninja-build)"
+"""What to do where there is no compiler."""
 _LOCK_NAME = "cloze.lock"
 
 

@@ -6,11 +6,10 @@ import torch
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
-from cluster.operators import has_compiler
+from cluster.operators import WITH_COMPILER, has_compiler
 from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
-from pipeline.optimizers.base import WITH_COMPILER
 from pipeline.runs.config import PretrainConfig
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from cluster.artefacts.errors import ConfigError
-from cluster.operators import compile_lock, has_compiler, operator_directory
+from cluster.operators import WITH_COMPILER, compile_lock, has_compiler, operator_directory
 from pipeline.engine.deepspeed.process_effects import remembered_processor
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.interface import EngineConfig
-from pipeline.optimizers.base import WITH_COMPILER, Group, Machine
+from pipeline.optimizers.base import Group, Machine
 
 _UNREACHED_STEP = 2**31
 _KERNELS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
