@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -21,7 +22,6 @@ from pipeline.pretrain.evaluation import Evaluation
 from pipeline.pretrain.step.device_batches import HostBatch, host_batch
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.inputs import Inputs, open_inputs
-from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.epochs.index_cache import IndexCache
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise.noise import Noise
@@ -57,20 +57,18 @@ def assemble(config: PretrainConfig, rank: Rank, cache: IndexCache, *, first_dat
     objective = OBJECTIVES[config.objective.kind]
     device = device_of(rank)
 
-    def make_loader(phases: list[tuple[int, TokenDataset]], noise: Noise) -> StepLoader[HostBatch]:
-        def prepare(packed: Packed) -> HostBatch:
-            return host_batch(packed, inputs.corrupt(packed, noise), device)
+    def prepare(packed: Packed, noise: Noise) -> HostBatch:
+        return host_batch(packed, inputs.corrupt(packed, noise), device)
 
-        return StepLoader(
-            phases,
-            config.batch_plan,
-            prepare,
-            rank=rank.rank,
-            world_size=rank.world_size,
-            lengths=inputs.lengths(noise),
-        )
-
-    loader = make_loader(inputs.phases, Noise.of("train", config.seed))
+    noise = Noise.of("train", config.seed)
+    loader = StepLoader(
+        inputs.phases,
+        config.batch_plan,
+        partial(prepare, noise=noise),
+        rank=rank.rank,
+        world_size=rank.world_size,
+        lengths=inputs.lengths(noise),
+    )
     loader.prepare(first_data_step)
     model = inputs.build_model()
     init_weights(model, config.seed)
@@ -83,10 +81,13 @@ def assemble(config: PretrainConfig, rank: Rank, cache: IndexCache, *, first_dat
     cache.evict_unused()
     noise = Noise.of("evaluation", config.seed)
     evaluation = Evaluation(
-        {source: make_loader([(0, dataset)], noise) for source, dataset in held_out.items()},
+        held_out,
+        partial(prepare, noise=noise),
         terms,
         inputs.source_names,
-        micro_batches=-(-config.evaluation.samples // config.batch.micro_batch_size),
+        samples=config.evaluation.samples,
+        micro_batch_size=config.batch.micro_batch_size,
+        lengths=inputs.lengths(noise),
         before_batch=lambda number: seed_dropout(config.seed, 0, number),
     )
     weights = {name: term.weight for name, term in terms.items()}

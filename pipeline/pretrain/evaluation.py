@@ -1,4 +1,4 @@
-"""Loss on held-out samples: a fixed list of them, shared out over ranks, every one counted once."""
+"""Loss on held-out samples: a fixed list of them, cut into micro-batches, shared out over ranks, each counted once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from pipeline.objectives.terms import Term, with_perplexities
 from pipeline.pretrain.step.collectives import summed
 from pipeline.pretrain.step.device_batches import HostBatch
 from pipeline.pretrain.step.totals import Totals
-from pipeline.samples.loader import StepLoader
+from pipeline.samples.dataset import TokenDataset
+from pipeline.samples.loader import Lengths, sorted_by_length
+from pipeline.samples.packed import Packed
 
 
 class Evaluation:
@@ -23,26 +25,35 @@ class Evaluation:
 
     def __init__(
         self,
-        loaders: Mapping[str, StepLoader[HostBatch]],
+        held_out: Mapping[str, TokenDataset],
+        prepare: Callable[[Packed], HostBatch],
         terms: Mapping[str, Term],
         sources: Sequence[str],
         *,
-        micro_batches: int,
+        samples: int,
+        micro_batch_size: int,
+        lengths: Lengths | None,
         before_batch: Callable[[int], None],
     ) -> None:
         """
         Args:
-            loaders: the samples of everything under the name "", and of each source under its own.
+            held_out: the samples of everything under the name "", and of each source under its own.
+            prepare: makes a micro-batch of samples.
             terms: of the loss, by name.
             sources: names of the sources that are told apart among the samples of everything.
-            micro_batches: read from each loader, over all ranks.
+            samples: read from each dataset, over all ranks: its first ones.
+            micro_batch_size: samples in a forward pass; the last one of a dataset may have fewer.
+            lengths: the samples are sorted by them; None leaves them in their order.
             before_batch: called with the number of every micro-batch.
         """
-        self._loaders = loaders
+        self._held_out = held_out
+        self._prepare = prepare
         self._terms = terms
         self._weights = {name: term.weight for name, term in terms.items()}
         self._sources = sources
-        self._micro_batches = micro_batches
+        self._samples = np.arange(samples)
+        self._cuts = range(micro_batch_size, samples, micro_batch_size)
+        self._lengths = lengths
         self._before_batch = before_batch
 
     @torch.no_grad()
@@ -57,10 +68,10 @@ class Evaluation:
         """
         engine.eval()
         found = {}
-        for source, loader in self._loaders.items():
+        for source, dataset in self._held_out.items():
             names = () if source else self._sources
             totals = Totals(self._weights, names, engine.device)
-            metrics = self._mean(engine, loader, totals, rank, beat)
+            metrics = self._mean(engine, dataset, totals, rank, beat)
             metrics = with_perplexities(metrics, self._terms)
             found |= {f"{name}/{source}": value for name, value in metrics.items()} if source else metrics
         engine.train()
@@ -69,35 +80,38 @@ class Evaluation:
     def _mean(
         self,
         engine: TrainingEngine,
-        loader: StepLoader[HostBatch],
+        dataset: TokenDataset,
         totals: Totals,
         rank: Rank,
         beat: Callable[[], None],
     ) -> dict[str, float]:
+        samples = self._samples
+        if self._lengths is not None:
+            samples = sorted_by_length(dataset, samples, self._lengths)
+        batches = np.split(samples, self._cuts)
         counts = dict.fromkeys(self._weights, 0.0)
         squares = torch.zeros((len(self._weights), 3), dtype=torch.float64, device=engine.device)
-        for turn in range(-(-self._micro_batches // rank.world_size)):
+        for turn in range(-(-len(batches) // rank.world_size)):
             beat()
             number = turn * rank.world_size + rank.rank
             # All ranks run equally many passes (ZeRO-3 gathers weights in each); surplus ones are not counted.
-            batch = loader.micro_batch(0, min(number, self._micro_batches - 1))
-            self._before_batch(batch.number)
-            losses, correct = engine(**batch.data.on(engine.device))
-            if number < self._micro_batches:
-                totals.add(losses, correct, batch.data.sources_on(engine.device))
-                squares += _squares(losses, batch.data.counts, self._weights)
-                counts = {term: counts[term] + batch.data.counts[term] for term in counts}
+            read = min(number, len(batches) - 1)
+            batch = self._prepare(dataset.batch(batches[read]))
+            self._before_batch(read)
+            losses, correct = engine(**batch.on(engine.device))
+            if number == read:
+                totals.add(losses, correct, batch.sources_on(engine.device))
+                squares += _squares(losses, batch.counts, self._weights)
+                counts = {term: counts[term] + batch.counts[term] for term in counts}
         own = torch.cat([totals.sums, squares.flatten()])
         sums, all_counts = summed(own, list(counts.values()))
         counts = dict(zip(counts, all_counts, strict=True))
         products = np.reshape(sums[len(totals.sums) :], squares.shape)
         means = totals.means(sums[: len(totals.sums)], counts)
-        if self._micro_batches < 2:
+        if len(batches) < 2:
             return means
         return means | {
-            f"{term}/loss_standard_error": standard_error(
-                means[f"{term}/loss"], count, self._micro_batches, row
-            )
+            f"{term}/loss_standard_error": standard_error(means[f"{term}/loss"], count, len(batches), row)
             for (term, count), row in zip(counts.items(), products, strict=True)
         }
 

@@ -207,7 +207,7 @@ class EvaluationConfig(Config):
     every_steps: int = Field(default=1000, gt=0)
     """Steps between evaluations; the first is before training, the last after it."""
     samples: int = Field(default=512, gt=0)
-    """Held-out samples; rounded up to whole micro-batches for every worker."""
+    """Held-out samples: the same ones whatever the sizes of batches and the number of workers."""
     per_source: bool = False
     """Measure each source of the stores alone too, with as many samples."""
     metric: str | None = None

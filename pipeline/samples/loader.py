@@ -48,6 +48,11 @@ class Step(Generic[BatchT]):
     micro_batches: list[MicroBatch[BatchT]]
 
 
+def sorted_by_length(dataset: TokenDataset, samples: np.ndarray, lengths: Lengths) -> np.ndarray:
+    """The numbers of samples in the order of their lengths."""
+    return samples[np.argsort(lengths(*dataset.identify(samples), dataset.sequence_length), kind="stable")]
+
+
 class StepLoader(Generic[BatchT]):
     """Yields this rank's micro-batches step after step; a thread stays `prefetch` steps ahead."""
 
@@ -73,7 +78,7 @@ class StepLoader(Generic[BatchT]):
         self._rank, self._world_size = rank, world_size
         self._prefetch = prefetch
         self._lengths = lengths
-        self._sorted: tuple[tuple[int, int] | None, np.ndarray] = (None, np.empty(0, dtype=np.int64))
+        self._sorted: tuple[int | None, np.ndarray] = (None, np.empty(0, dtype=np.int64))
 
     def prepare(self, data_step: int) -> None:
         """Begin, in the background, to make the index of the epoch that a step reads."""
@@ -91,22 +96,15 @@ class StepLoader(Generic[BatchT]):
         return MicroBatch(number, self._corrupt(dataset.batch(self.samples(data_step, number))))
 
     def samples(self, data_step: int, number: int) -> np.ndarray:
-        """int64 [micro_batch_size]: the sample numbers of a micro-batch, counted from the start of the phase.
-
-        Numbers beyond the last micro-batch of the step, which evaluations read, continue with the samples of the next
-        step, sorted as well.
-        """
+        """int64 [micro_batch_size]: the sample numbers of a micro-batch, counted from the start of the phase."""
         first, dataset = self.phase(data_step)
         if self._lengths is None:
             return self._plan.samples(data_step, number, since=first)
-        count = self._plan.num_micro_batches(data_step)
-        turn, own = divmod(number, count)
-        begin = int(self._plan.samples(data_step, turn * count, since=first)[0])
-        if self._sorted[0] != (first, begin):
+        if self._sorted[0] != data_step:
+            begin = self._plan.samples_between(first, data_step)
             numbers = np.arange(begin, begin + self._plan.samples_at(data_step))
-            lengths = self._lengths(*dataset.identify(numbers), dataset.sequence_length)
-            self._sorted = (first, begin), numbers[np.argsort(lengths, kind="stable")]
-        return np.split(self._sorted[1], count)[own]
+            self._sorted = data_step, sorted_by_length(dataset, numbers, self._lengths)
+        return np.split(self._sorted[1], self._plan.num_micro_batches(data_step))[number]
 
     def phase(self, data_step: int) -> tuple[int, TokenDataset]:
         """First step and samples of the phase of a data step."""
