@@ -120,6 +120,7 @@ class TokenDataset:
             "format": format if format != "contiguous" else None,
             "relation": relation,
             "random_pairs": "half of every length" if relation == "nsp" else None,
+            "chunks": "from either end" if relation == "sop" and format == "segment_pair" else None,
             "attention": attention if self._full_attention else None,
             "with_langs": with_langs or None,
             "language_temperature": language_temperature,

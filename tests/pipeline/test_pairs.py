@@ -89,6 +89,17 @@ def test_half_of_the_pairs_are_wrong(name: str, relation):
         assert sum(labels) == len(labels) // 2
 
 
+def test_lengths_of_segments_do_not_tell_the_order_of_sentences():
+    """Pairs of about 20 sentences, some of which are four times as long as the others."""
+    draws = np.random.default_rng(3)
+    corpus = Corpus([draws.choice([4, 16], int(draws.integers(30, 90))).tolist() for _ in range(3000)])
+    rows = segment_pair(corpus.material(200, relation="sop")).epoch(0)
+    longer = rows.b.stops - rows.b.starts - (rows.a.stops - rows.a.starts)
+    in_order, swapped = np.sort(longer[rows.pair_labels == 0]), longer[rows.pair_labels == 1]
+    below, up_to = (np.searchsorted(in_order, swapped, side).mean() for side in ("left", "right"))
+    assert (below + up_to) / 2 / len(in_order) == pytest.approx(0.5, abs=0.015)
+
+
 def test_the_same_chunk_is_right_in_one_epoch_and_wrong_in_another():
     labels: dict[tuple[int, int], set[int]] = {}
     for epoch in range(8):
@@ -120,6 +131,11 @@ def test_with_sentence_order_only_chunks_of_one_sentence_are_left_out(name: str,
         if len(own) % 2 == 1 or name == "segment_pair"
         for token in MANY.ids(document, int(MANY.starts[document][-1]))
     }
+    if name == "segment_pair":
+        # Half of the documents are cut from their end on, and begin with what is left.
+        alone |= {
+            token for document, own in enumerate(MANY.sentences) for token in MANY.ids(document, 0, own[0])
+        }
     everything = {token for document in range(len(MANY.sentences)) for token in MANY.ids(document)}
     assert everything - seen <= alone
 
@@ -235,13 +251,13 @@ def test_chunks_are_those_of_the_released_loop(documents, length: int, seed: int
                 expected.append((document, first, i + 1 - first))
                 first, total = i + 1, 0
     text = Corpus(documents).arrays()
-    chunks = segment_chunks(text, np.arange(len(documents)), length, np.uint64(noise.state))
+    chunks = segment_chunks(text, np.arange(len(documents)), length, np.uint64(noise.state), either_way=False)
     assert list(zip(*(each.tolist() for each in chunks), strict=True)) == expected
 
 
 def test_a_tenth_of_the_chunks_aims_at_a_random_shorter_length():
     corpus = Corpus([[1] * 4_000] * 30)
-    chunks = segment_chunks(corpus.arrays(), np.arange(30), 67, np.uint64(7))
+    chunks = segment_chunks(corpus.arrays(), np.arange(30), 67, np.uint64(7), either_way=False)
     inside = chunks.counts[chunks.first + chunks.counts < 4_000]
     short = inside[inside < 64]
     assert len(short) / len(inside) == pytest.approx(0.1 * 62 / 63, abs=0.02)

@@ -17,6 +17,8 @@ SHORT_SHARE = 0.1
 SPECIAL_TOKENS = 3
 """`<s> A </s> B </s>`."""
 _SHORT, _TARGET = np.uint64(0), np.uint64(1)
+_BACKWARD = np.uint64(1 << 63)
+"""Not the number of a sentence, by which the targets of chunks are drawn."""
 
 
 class Chunks(NamedTuple):
@@ -40,17 +42,22 @@ class Chunks(NamedTuple):
         return Chunks(self.documents[chosen], self.first[chosen], self.counts[chosen])
 
 
-def segment_chunks(text: TokenArrays, documents: np.ndarray, length: int, state: np.uint64) -> Chunks:
+def segment_chunks(
+    text: TokenArrays, documents: np.ndarray, length: int, state: np.uint64, *, either_way: bool
+) -> Chunks:
     """As many sentences as it takes to reach a target length, mostly the length of a row.
+
+    The sentence that reaches the target tends to be a long one. With `either_way`, half of the documents are cut from
+    their end on, so that it is as often the first of its chunk as the last, and says nothing about the order.
 
     As BERT's released code makes them, with two differences: there a document has one target in each copy of the data,
     here each chunk has its own; and a chunk of one long sentence, which there can only become a random pair, takes the
     next sentence as well.
     """
     num_documents = len(text.lengths)
-    count = _cut_segments(text, documents, length, state, Chunks.empty(0, num_documents))
+    count = _cut_segments(text, documents, length, state, either_way, Chunks.empty(0, num_documents))
     chunks = Chunks.empty(count, num_documents)
-    _cut_segments(text, documents, length, state, chunks)
+    _cut_segments(text, documents, length, state, either_way, chunks)
     return chunks
 
 
@@ -67,24 +74,32 @@ def sentence_chunks(text: TokenArrays, documents: np.ndarray) -> Chunks:
 
 @compiled_loop
 def _cut_segments(
-    text: TokenArrays, documents: np.ndarray, length: int, state: np.uint64, chunks: Chunks
+    text: TokenArrays,
+    documents: np.ndarray,
+    length: int,
+    state: np.uint64,
+    either_way: bool,
+    chunks: Chunks,
 ) -> int:
     """Write the chunks, or only count them if `chunks` is empty."""
     count = 0
     for document in documents:
         starts = sentences_of(text, document)
         own = fold(state, np.uint64(document))
-        first = 0
+        backward = either_way and integer(fold(own, _BACKWARD), 2) == 1
+        first, tokens = 0, 0
         target = _target_length(fold(own, np.uint64(0)), length - SPECIAL_TOKENS)
         for i in range(len(starts)):
-            stop = starts[i + 1] if i + 1 < len(starts) else text.lengths[document]
-            if i + 1 < len(starts) and (i == first or stop - starts[first] < target):
+            sentence = len(starts) - 1 - i if backward else i
+            stop = starts[sentence + 1] if sentence + 1 < len(starts) else text.lengths[document]
+            tokens += stop - starts[sentence]
+            if i + 1 < len(starts) and (i == first or tokens < target):
                 continue
             if len(chunks.documents):
                 chunks.documents[count] = document
-                chunks.first[count] = first
+                chunks.first[count] = sentence if backward else first
                 chunks.counts[count] = i + 1 - first
-            first = i + 1
+            first, tokens = i + 1, 0
             target = _target_length(fold(own, np.uint64(first)), length - SPECIAL_TOKENS)
             count += 1
     return count

@@ -4,7 +4,8 @@ Liu et al. 2019, section 4.2, after Devlin et al. 2019, section 3.1 and appendix
 are split in two at a random sentence (`segment_pair`), or are two sentences (`sentence_pair`). Relations:
 
 - `nsp`: in half of the pairs B follows A (label 0), in half it comes from another document (label 1).
-- `sop` (Lan et al. 2020, section 3.1): both come from one chunk, in half of the pairs in the wrong order (label 1).
+- `sop` (Lan et al. 2020, section 3.1): both come from one chunk, in half of the pairs in the wrong order (label 1);
+  half of the documents are cut into chunks from their end on, so that lengths do not tell the order.
 
 BERT's released code draws a random B anywhere, long enough to fill the row, and continues after A with the text that it
 did not use. Here the chunks of a document are fixed, and those that an epoch chooses for label 1 exchange their second
@@ -162,7 +163,9 @@ class PairFormat:
 def segment_pair(given: FormatInput) -> PairFormat:
     """Pairs that fill a row between them, of some sentences each."""
     state = np.uint64(given.order.noise("chunks", 0).state)
-    return PairFormat(given, segment_chunks(given.text, given.documents, given.length, state))
+    either_way = given.relation == "sop"
+    chunks = segment_chunks(given.text, given.documents, given.length, state, either_way=either_way)
+    return PairFormat(given, chunks)
 
 
 def sentence_pair(given: FormatInput) -> PairFormat:
