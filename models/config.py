@@ -107,6 +107,9 @@ class TransformerConfig:
     stream divided by sqrt(2 x layers) (GPT-2); `fan_in`: by the width of each layer's input (T5)."""
     initializer_std: float = 0.02
     """Standard deviation of the initial weights; > 0."""
+    initializer_cut: float | None = None
+    """Deviations beyond which initial weights are drawn anew, so that they deviate less than they are told to (BERT,
+    ModernBERT: 2, by which 0.02 becomes 0.0176); None draws normal weights."""
     position_std: float | None = None
     """Standard deviation of learned positions at the start (GPT-2: 0.01); None takes `initializer_std`."""
     tie_embeddings: bool = True
@@ -204,7 +207,11 @@ class TransformerConfig:
             if not isinstance(value, int | float) or not 0 <= value < 1:
                 problems.append(f"{name} must be a probability in [0, 1), not {value!r}")
         names = ["norm_eps", "initializer_std", "rotary_base"]
-        names += [name for name in ("local_rotary_base", "position_std") if getattr(self, name) is not None]
+        names += [
+            name
+            for name in ("local_rotary_base", "position_std", "initializer_cut")
+            if getattr(self, name) is not None
+        ]
         for name in names:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value < float("inf"):
@@ -270,7 +277,7 @@ NetworkConfig: TypeAlias = TransformerConfig | ElmoConfig
 """The shape of any network."""
 
 
-LATER_FIELDS: Mapping[str, Any] = {"num_key_value_heads": None}
+LATER_FIELDS: Mapping[str, Any] = {"num_key_value_heads": None, "initializer_cut": None}
 """Fields that did not exist when the first checkpoints were written, with the values that leave a network as it was."""
 
 

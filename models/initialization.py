@@ -76,7 +76,11 @@ def init_weights(model: nn.Module, seed: int) -> None:
                 parameter.fill_(1.0)
             else:
                 drawn = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
-                drawn.normal_(0.0, 1.0, generator=generator)
+                cut = getattr(model.config, "initializer_cut", None)
+                if cut is None:
+                    drawn.normal_(0.0, 1.0, generator=generator)
+                else:
+                    nn.init.trunc_normal_(drawn, a=-cut, b=cut, generator=generator)
                 parameter.copy_(drawn * _deviation(model, modules, path))
 
 
@@ -92,7 +96,7 @@ def _deviation(model: nn.Module, modules: Mapping[str, nn.Module], path: str) ->
 
 
 def _normal(config: TransformerConfig, parent: Any, own: str) -> float:
-    """BERT (Devlin et al. 2019, released code), not truncated."""
+    """BERT (Devlin et al. 2019, released modeling.py, which cuts it off at two deviations)."""
     return config.initializer_std
 
 

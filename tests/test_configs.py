@@ -159,7 +159,9 @@ PUBLISHED = [path for path in FILES if path.parent.name == "models" and path.ste
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_shipped_network_is_the_published_one(path: Path):
     plain = OmegaConf.to_container(OmegaConf.load(path).model)
-    assert validate(NetworkChoice, plain, path.name) == replace(PRESETS[path.stem], vocab_size=None)
+    # What weights are before training is no part of a published network; `published_values.yaml` has it.
+    found = replace(validate(NetworkChoice, plain, path.name), initializer_cut=None)
+    assert found == replace(PRESETS[path.stem], vocab_size=None)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(CONFIGS).as_posix())

@@ -136,6 +136,7 @@ def _without_effect(config: TransformerConfig, head: Head, always: TransformerCo
         "intermediate_size": False,
         "initializer": False,
         "initializer_std": False,
+        "initializer_cut": False,
         "position_std": False,
         "dropout": False,
         "attention_output_dropout": False,

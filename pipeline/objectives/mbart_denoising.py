@@ -43,6 +43,9 @@ class MBartDenoising(Config):
     """Share of the words that are covered by spans, each replaced by one mask."""
     infilling_mean: float = Field(default=3.5, ge=0.1, le=100)
     """Mean of the Poisson distribution of span lengths, in words; spans of length 0 are masks put between words."""
+    overlapping_spans: bool = False
+    """Whether spans may lie over each other, as in the released code (fairseq's denoising_dataset.py), which so covers
+    31% of the words in place of 35%."""
     whole_words: bool = True
     """Whether spans are measured in words; False measures them in tokens."""
 

@@ -55,7 +55,7 @@ class SpanMasking(Config):
     """Words of the longest span."""
     max_span_tokens: int = Field(default=30, ge=1)
     """Tokens of the longest span: the number of places that the boundary head knows. A span that would have more
-    tokens at a place is put elsewhere. (The released code has 20 places, and predicts nothing beyond.)"""
+    tokens at a place is put elsewhere. (The released command has 15 places, and predicts nothing beyond.)"""
     whole_words: bool = True
     """Whether spans are measured in words; False measures them in tokens."""
     mask_share: float = Field(default=0.8, ge=0, le=1)

@@ -88,6 +88,7 @@ SILENT = {
         "output_dropout",
         "initializer",
         "initializer_std",
+        "initializer_cut",
         "position_std",
         "attention_output_dropout",
     ),

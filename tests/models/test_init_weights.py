@@ -81,3 +81,12 @@ def test_different_tensors_of_one_shape_differ(small_config):
     init_weights(model, seed=0)
     first, second = (layer.attention.qkv.weight for layer in model.transformer.layers)
     assert not torch.equal(first, second)
+
+
+def test_initial_weights_are_cut_off_as_in_berts_released_code(small_config):
+    """Two deviations of 0.02 at most, which leave one of 0.0176."""
+    model = Encoder(small_config(vocab_size=5000, initializer_cut=2.0, initializer_std=0.02))
+    init_weights(model, seed=1)
+    weights = model.embeddings.tokens.weight
+    assert weights.abs().max() <= 0.04
+    assert weights.std().item() == pytest.approx(0.0176, abs=2e-4)

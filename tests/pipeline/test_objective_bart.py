@@ -39,12 +39,13 @@ VOCABULARY = vocabulary_for(bart_denoising, BartDenoising())
 MASK = VOCABULARY["mask"]
 
 INFILLING = BartDenoising(permute_sentences=0)
+OVERLAPPING = BartDenoising(permute_sentences=0, overlapping_spans=True)
 MASKING = BartDenoising(permute_sentences=0, infilling_rate=0, masking_rate=0.15)
 DELETION = BartDenoising(permute_sentences=0, infilling_rate=0, deletion_rate=0.15)
 PERMUTATION = BartDenoising(infilling_rate=0)
 ROTATION = BartDenoising(permute_sentences=0, infilling_rate=0, rotation_probability=1)
 EVERYTHING = BartDenoising(masking_rate=0.1, deletion_rate=0.1, rotation_probability=0.5)
-ALL_SETTINGS = (BartDenoising(), INFILLING, MASKING, DELETION, PERMUTATION, ROTATION, EVERYTHING)
+ALL_SETTINGS = (BartDenoising(), INFILLING, OVERLAPPING, MASKING, DELETION, PERMUTATION, ROTATION, EVERYTHING)
 
 
 def corrupted(packed: Packed, config: BartDenoising, vocabulary=VOCABULARY) -> list[Pair]:
@@ -71,6 +72,28 @@ def test_infilling_covers_30_percent_of_the_text():
     for pair in corrupted(packed, INFILLING):
         kept = sum(token != MASK for token in pair.source) - 2
         assert kept == 400 - 120
+
+
+def test_overlapping_spans_cover_and_leave_as_much_as_in_the_released_code():
+    """Against the steps of fairseq's denoising_dataset.py, one word a token: what remains, and the masks."""
+    draws = np.random.default_rng(5)
+
+    def released() -> tuple[int, int]:
+        lengths = draws.poisson(3.0, 400)
+        spans = int(np.argmax(lengths.cumsum() >= 120)) + 1
+        lengths = lengths[:spans]
+        lengths[-1] -= lengths.sum() - 120
+        covers, inside = np.zeros(400, dtype=bool), np.zeros(400, dtype=bool)
+        starts = draws.permutation(400)[: (lengths > 0).sum()]
+        for start, length in zip(starts, lengths[lengths > 0], strict=True):
+            covers[start : start + length] = inside[start + 1 : start + length] = True
+        return int((~covers).sum()), int((lengths == 0).sum() + (~inside[starts]).sum())
+
+    expected = np.mean([released() for _ in range(2000)], axis=0)
+    masks = [pair.source.count(MASK) for pair in corrupted(one_text_per_row(500, 402), OVERLAPPING)]
+    kept = [len(pair.source) - 2 for pair in corrupted(one_text_per_row(500, 402), OVERLAPPING)]
+    assert np.mean(kept) - np.mean(masks) == pytest.approx(expected[0], abs=1.5)
+    assert np.mean(masks) == pytest.approx(expected[1], abs=1.0)
 
 
 def test_infilled_spans_have_poisson_lengths_and_a_mask_each():
@@ -212,7 +235,7 @@ def test_whatever_the_noise_the_decoder_writes_the_original(
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(0, 10**6), st.integers(4, 90), st.sampled_from((INFILLING, MASKING)))
+@given(st.integers(0, 10**6), st.integers(4, 90), st.sampled_from((INFILLING, OVERLAPPING, MASKING)))
 def test_putting_the_hidden_spans_back_for_their_masks_gives_the_text(
     seed: int, length: int, config: BartDenoising
 ):

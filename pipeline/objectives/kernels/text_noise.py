@@ -32,6 +32,8 @@ class TextNoise(NamedTuple):
     rotation_probability: float
     span_lengths: np.ndarray
     """`poisson_table` of the lengths of infilled spans."""
+    overlapping_spans: bool
+    """Whether infilled spans may lie over each other."""
     mask: int
     kinds: np.ndarray
     """[vocabulary] uint8: `SPECIAL`, `INSIDE_WORD` or `STARTS_WORD` for every token."""
@@ -124,12 +126,14 @@ def _infill_stretch(
     """Infill text without special tokens; returns how many ids were written to `out`.
 
     As in BART's released code, lengths are drawn until they cover the budget of words, and the last is cut to fit.
-    The spans then lie anywhere with equal chances, but never over each other, so that the rate and the lengths
-    are those that were asked for.
+    The spans then lie anywhere with equal chances, but never over each other unless `noise.overlapping_spans` says so,
+    so that the rate and the lengths are those that were asked for.
     """
     num_words = len(words) - 1
     budget = _round_up(noise.infilling_rate * num_words)
     lengths, num_inserted = _span_lengths(budget, noise.span_lengths, fold(state, _FIRST))
+    if noise.overlapping_spans:
+        return _infill_overlapping(text, words, lengths, num_inserted, noise.mask, state, out)
     num_masks = len(lengths) + num_inserted
     is_mask = choose(num_masks, num_words - budget + num_masks, fold(state, _SECOND))
     is_inserted = choose(num_inserted, num_masks, fold(state, _THIRD))
@@ -152,6 +156,45 @@ def _infill_stretch(
         start = words[word]
     out[filled : filled + len(text) - start] = text[start:]
     return filled + len(text) - start
+
+
+@compiled_loop
+def _infill_overlapping(
+    text: np.ndarray,
+    words: np.ndarray,
+    lengths: np.ndarray,
+    num_inserted: int,
+    mask: int,
+    state: np.uint64,
+    out: np.ndarray,
+) -> int:
+    """Infill as BART's released code does (fairseq's denoising_dataset.py): spans begin at different words and end with
+    the text, and one that begins inside another leaves no mask. Masks are inserted between any tokens that remain, no
+    more than keep the text from becoming longer."""
+    num_words = len(words) - 1
+    begins = choose(len(lengths), num_words, fold(state, _SECOND))
+    # The length that was cut to fit is the last one drawn; turning the list spreads it over the text.
+    span = integer(fold(state, _FOURTH), max(len(lengths), 1))
+    kept = np.empty_like(text)
+    filled, covered = 0, 0
+    for word in range(num_words):
+        if word >= covered and begins[word]:
+            kept[filled] = mask
+            filled += 1
+        elif word >= covered:
+            for position in range(words[word], words[word + 1]):
+                kept[filled] = text[position]
+                filled += 1
+        if begins[word]:
+            covered = max(covered, word + lengths[span])
+            span = span + 1 if span + 1 < len(lengths) else 0
+    num_inserted = min(num_inserted, len(text) - filled)
+    is_inserted = choose(num_inserted, filled + num_inserted, fold(state, _THIRD))
+    token = 0
+    for item in range(len(is_inserted)):
+        out[item] = mask if is_inserted[item] else kept[token]
+        token += not is_inserted[item]
+    return len(is_inserted)
 
 
 @compiled_loop
