@@ -206,6 +206,12 @@ def other_readings(data: bytes, lang: str) -> list[Reading]:
     )
 
 
+def probable_readings(data: bytes) -> list[Reading]:
+    """The likeliest reading of every group of languages, probable ones only, best first."""
+    best = [max(_readings(data, group, group.alphabets), key=_likelihood) for group in _GROUPS]
+    return sorted((reading for reading in best if reading.is_probable), key=_likelihood, reverse=True)
+
+
 def advice(data: bytes, lang: str) -> str:
     """The next step in the message when no reading is probable."""
     names = [f"{reading.encoding} (`lang: {reading.lang}`)" for reading in other_readings(data, lang)[:3]]

@@ -6,7 +6,7 @@ import codecs
 import re
 from contextlib import suppress
 
-from data_prep.sources.code_pages import advice, best_reading, group_of
+from data_prep.sources.code_pages import advice, best_reading, group_of, probable_readings
 from data_prep.sources.text import clean_text
 
 AUTO = "auto"
@@ -80,7 +80,7 @@ def known_encoding(encoding: str) -> str:
         b"\0\0\0\0".decode(encoding, "ignore")
         return codecs.lookup(encoding).name
     except LookupError:
-        message = f"unknown encoding {encoding!r}; name one that Python knows, such as latin-1, or auto"
+        message = f"unknown encoding {encoding!r}; name one that Python knows, such as cp1250, or auto"
         raise ValueError(message) from None
 
 
@@ -129,6 +129,17 @@ def decode_undeclared(data: bytes, lang: str) -> str:
     if reading is None:
         raise DecodingError(_first_wide(data), advice(data, lang))
     return data.decode(reading.encoding, "replace")
+
+
+def probable_encodings(data: bytes) -> list[str]:
+    """Encodings in which bytes that are no UTF-8 are text of some language, the likeliest first."""
+    found = []
+    for lang in _MULTI_BYTE:
+        with suppress(DecodingError):
+            encoding = _multi_byte_encoding(data, lang, _first_wide(data))
+            _strict(data, encoding)
+            found.append(encoding)
+    return list(dict.fromkeys([*found, *(reading.encoding for reading in probable_readings(data))]))
 
 
 def _first_wide(data: bytes) -> int:

@@ -8,12 +8,17 @@ import zlib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import orjson
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from data_prep.sources.encodings import probable_encodings
+
+_SAMPLE_LINES = 1000
+"""Lines beyond ASCII by which an encoding is told."""
 
 
 @contextmanager
@@ -96,10 +101,19 @@ def wrong_line(path: Path, line: int | str, problem: str, next_step: str = "") -
 
 
 def wrong_encoding(path: Path, line: int | str, error: UnicodeDecodeError) -> ConfigError:
-    """The error for a line that is not valid UTF-8."""
+    """The error for a line that is not valid UTF-8, with the encodings that make the file's lines probable."""
     with opened(path) as stream:
-        encoding = "utf-16" if stream.read(2) in (BOM_UTF16_LE, BOM_UTF16_BE) else "latin1"
-    remedy = f"convert the file, such as with: iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > NEW"
+        sample = b"".join(islice((each for each in stream if not each.isascii()), _SAMPLE_LINES))
+    is_utf16 = sample.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
+    names = ["utf-16"] if is_utf16 else probable_encodings(sample)[:3] or ["ENCODING"]
+    first, *others = [
+        name.replace("_", "-").replace("utf-16-", "utf-16") for name in names
+    ]  # as iconv has them
+    remedy = f"convert the file, such as with: iconv -f {first} -t utf-8 {shlex.quote(str(path))} > NEW"
+    if others:
+        remedy += f" (it may also be {' or '.join(others)})"
+    elif first == "ENCODING":
+        remedy += ", where ENCODING is what the program that wrote it calls its own"
     return wrong_line(path, line, f"byte {error.start} is not valid UTF-8", remedy)
 
 

@@ -244,18 +244,23 @@ def test_file_that_is_missing_or_has_one_label_is_refused(tmp_path):
 
 
 def test_text_that_is_no_utf_8_is_named_by_line_with_the_command_that_converts_it(tmp_path):
-    lines = [b"text,label", *[b"x,a"] * 9000, b"y\xff,b"]
+    wrong = "Żółta róża pachnie, a świt jest bliski.".encode("cp1250")
+    lines = [b"text,label", *[b"x,a"] * 9000, wrong + b",b"]
     for suffix, content in (("csv", b"\n".join(lines)), ("tsv", b"\n".join(lines).replace(b",", b"\t"))):
         path = tmp_path / f"train.{suffix}"
         path.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"line 9002: byte 1 is not valid UTF-8") as raised:
+        with pytest.raises(ConfigError, match=r"line 9002: byte 0 is not valid UTF-8") as raised:
             task("classification", path).load()
-        assert raised.value.next_step.endswith(f"iconv -f latin1 -t utf-8 {path} > NEW")
+        assert raised.value.next_step.endswith(f"iconv -f cp1250 -t utf-8 {path} > NEW")
     path = tmp_path / "train.csv"
     path.write_text("text,label\nx,a\n", encoding="utf-16")
     with pytest.raises(ConfigError, match=r"line 1: byte 0 is not valid UTF-8") as raised:
         task("classification", path).load()
     assert "iconv -f utf-16 " in raised.value.next_step
+    path.write_text("text,label\n대한민국의 수도는 서울이다,a\n", encoding="euc-kr")
+    with pytest.raises(ConfigError) as raised:
+        task("classification", path).load()
+    assert "iconv -f cp949 " in raised.value.next_step
 
 
 def test_semicolons_of_a_spreadsheet_separate_where_the_first_line_has_most_of_them(tmp_path):
