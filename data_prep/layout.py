@@ -12,6 +12,7 @@ read; repairing a later artefact makes it again."""
 REPAIR = "run `cloze data prepare` with the configuration that made it; only the damaged files are redone"
 """The next step in every message about a damaged artefact."""
 TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
 
 def shard_file(before: str, number: int, count: int, suffix: str) -> str:

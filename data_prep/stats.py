@@ -27,7 +27,9 @@ def describe_store(store: TokenStore) -> dict[str, Any]:
 
     Keys: `path`, `fingerprint`, `vocab_size`, `dtype`, `size_bytes`, and `total`, `sources` and `languages` (by
     name) with `documents`, `tokens`, `sentences`, `kept_bytes` (UTF-8 text), `bytes_per_token` and
-    `tokens_per_document` (quantiles); total and sources also with what earlier stages read, dropped and rejected
+    `tokens_per_document` (quantiles); total and sources also with `unknown_rate` (share of the tokens that are the
+    unknown token), `exact_lines` (share of a sample of lines that decoding gives back but for white space), and what
+    earlier stages read, dropped and rejected
     (where those artefacts are still there). `filters`: by source and filter the documents kept, changed and
     dropped. `left_out`: by source, what it left out of its texts, such as `templates`, by name. `stages`: what the
     log of each says of speed and memory. `near_duplicates`: which share of them was to be found (see
@@ -46,14 +48,14 @@ def describe_store(store: TokenStore) -> dict[str, Any]:
         "vocab_size": store.vocab_size,
         "dtype": store.dtype.name,
         "size_bytes": sum(entry.size_bytes for entry in store.manifest.files),
-        "total": _describe(store, everything, recorded.get("kept_bytes", 0)) | _counts(earlier.get("", {})),
+        "total": _describe(store, everything, recorded) | _counts(earlier.get("", {})),
         "sources": {
-            name: _describe(store, source_numbers == number, by_source.get(name, {}).get("kept_bytes", 0))
+            name: _describe(store, source_numbers == number, by_source.get(name, {}))
             | _counts(earlier.get(name, {}))
             for number, name in enumerate(sources)
         },
         "languages": {
-            name: _describe(store, lang_numbers == number, by_lang.get(name, 0))
+            name: _describe(store, lang_numbers == number, {"kept_bytes": by_lang.get(name, 0)})
             for number, name in enumerate(langs)
             if (lang_numbers == number).any()
         },
@@ -71,16 +73,27 @@ def _speeds(out: Place) -> dict[str, Any]:
     return {stage: summary for stage in STAGES if (summary := summarize_log(out / stage))}
 
 
-def _describe(store: TokenStore, chosen: np.ndarray, kept_bytes: int) -> dict[str, Any]:
+def _describe(store: TokenStore, chosen: np.ndarray, recorded: Mapping[str, Any]) -> dict[str, Any]:
     lengths = store.lengths[chosen]
-    num_tokens = int(lengths.sum())
+    num_tokens, kept_bytes = int(lengths.sum()), int(recorded.get("kept_bytes", 0))
     return {
         "documents": len(lengths),
         "tokens": num_tokens,
         "sentences": int(store.sentence_counts[chosen].sum()),
-        "kept_bytes": int(kept_bytes),
+        "kept_bytes": kept_bytes,
         "bytes_per_token": round(kept_bytes / num_tokens, 3) if num_tokens else 0.0,
         "tokens_per_document": _quantiles(lengths),
+        **_fit(recorded, num_tokens),
+    }
+
+
+def _fit(recorded: Mapping[str, Any], num_tokens: int) -> dict[str, float]:
+    """How well the tokenizer fits the text, from the counts of the token stage; nothing where it counted nothing."""
+    if not recorded.get("lines_tried"):
+        return {}
+    return {
+        "unknown_rate": round(recorded["unknown_tokens"] / max(1, num_tokens), 6),
+        "exact_lines": round(recorded["exact_lines"] / recorded["lines_tried"], 4),
     }
 
 

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cluster.artefacts.manifest import write_durably
-from data_prep.layout import TOKENIZER_FILE, shard_file
+from data_prep.layout import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, shard_file
 from data_prep.ragged import Ragged
+from data_prep.tokenizers.special import transformers_config
 
 SIDECARS = ("dataset_info.json", "state.json")
 """Files that `datasets.load_from_disk` expects beside the shards."""
@@ -131,7 +132,16 @@ def write_sidecars(directory: Path, files: Sequence[str], dtype: np.dtype, token
     }
     write_if_changed(directory / SIDECARS[0], orjson.dumps({"features": features}))
     write_if_changed(directory / SIDECARS[1], orjson.dumps(state))
+    write_tokenizer(directory, tokenizer_json)
+
+
+def write_tokenizer(directory: Path, tokenizer_json: bytes) -> None:
+    """Write a tokenizer and what `transformers` needs beside it."""
+    from tokenizers import Tokenizer
+
     write_if_changed(directory / TOKENIZER_FILE, tokenizer_json)
+    config = transformers_config(Tokenizer.from_buffer(tokenizer_json))
+    write_if_changed(directory / TOKENIZER_CONFIG_FILE, config)
 
 
 def write_if_changed(path: Path, data: bytes) -> None:

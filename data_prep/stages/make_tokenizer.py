@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_file, hash_json
+from cluster.artefacts.shard_records import ShardRecord
 from cluster.copies import place_of_file
 from cluster.runtime import node_cpus
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Deferred, Shard, ShardResult
 from data_prep.layout import DOCUMENTS, TOKENIZER, TOKENIZER_FILE, WORK
 from data_prep.selection import selection_file
+from data_prep.token_writer import write_tokenizer
 from data_prep.tokenizers.config import PretrainedTokenizer, TrainedTokenizer
 from data_prep.tokenizers.pretrained import ConversionSplit, convert_tokenizer, find_tokenizer
 from data_prep.tokenizers.sampling import (
@@ -28,7 +30,7 @@ from data_prep.tokenizers.special import tokenizer_facts
 from data_prep.tokenizers.training import TrainingShard, TrainingSplit, train_tokenizer
 from data_prep.workspace import Workspace
 
-VERSION = 3
+VERSION = 4
 """Raised when the code changes what it makes, so that older artefacts are not taken for current."""
 SAMPLE = "tokenizer-sample"
 """The work artefact that training documents are drawn with, and its directory."""
@@ -67,12 +69,18 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         shards=[Shard(TOKENIZER_FILE, split, identity)],
         config=settings,
         inputs=inputs,
-        finish=lambda directory, records: tokenizer_facts(directory / TOKENIZER_FILE),
+        finish=_finish,
         # Training has threads.
         num_cpus=None if function is draw_and_train else 1.0,
         replace=job.replace,
         before=make_sample,
     )
+
+
+def _finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
+    path = directory / TOKENIZER_FILE
+    write_tokenizer(directory, path.read_bytes())
+    return tokenizer_facts(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from data_prep.tokenize_shard import TokensSplit, tokenize_documents
 from data_prep.tokenizers.special import tokenizer_facts
 from data_prep.workspace import Workspace, library_versions
 
-VERSION = 3
+VERSION = 4
 """Raised when the code changes what it makes, so that older artefacts are not taken for current."""
 
 

@@ -5,12 +5,11 @@ Trained ids: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4, then the 256 b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep.tokenizers.config import ByteLevelBPE
-from data_prep.tokenizers.fast_merges import learn_merges
 from data_prep.tokenizers.special import SPECIAL_TOKENS, find_special_tokens, known_names
 
 if TYPE_CHECKING:
@@ -18,13 +17,8 @@ if TYPE_CHECKING:
 
 
 def train(texts: Iterable[str], config: ByteLevelBPE) -> str:
-    """Train on texts; returns the `tokenizer.json`. Merges come from the fastest library that learns the same."""
-    kept = list(texts)
-    num_entries = config.vocab_size - len(SPECIAL_TOKENS)
-    merges = learn_merges(kept, num_entries, config.min_frequency, reference_merges, with_merges)
-    if merges is None:
-        return train_bpe(kept, config.vocab_size, config.min_frequency)
-    return with_merges(merges)
+    """Train on texts; returns the `tokenizer.json`."""
+    return train_bpe(texts, config.vocab_size, config.min_frequency)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int) -> str:
@@ -43,23 +37,6 @@ def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int) -> str:
     return _finish(tokenizer)
 
 
-def reference_merges(texts: Iterable[str], vocab_size: int, min_frequency: int) -> list[tuple[str, str]]:
-    """The merges that Hugging Face tokenizers learns, in its alphabet; `vocab_size` without special tokens."""
-    import orjson
-
-    trained = orjson.loads(train_bpe(texts, vocab_size + len(SPECIAL_TOKENS), min_frequency))
-    return [tuple(pair) for pair in trained["model"]["merges"]]
-
-
-def with_merges(merges: Sequence[tuple[str, str]]) -> str:
-    """The `tokenizer.json` that training gives when it learns these merges."""
-    from tokenizers import pre_tokenizers
-
-    entries = [*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
-    vocabulary = {entry: number for number, entry in enumerate(entries)}
-    return _finish(_assemble(vocabulary, list(merges)))
-
-
 def from_files(vocabulary: Path, merges: Path) -> str:
     """The `tokenizer.json` of GPT-2's two files: entries with ids as JSON, and merges, one a line.
 
@@ -69,6 +46,14 @@ def from_files(vocabulary: Path, merges: Path) -> str:
     from tokenizers import models
 
     return _finish(_assemble(*models.BPE.read_file(str(vocabulary), str(merges))))
+
+
+def byte_alphabet() -> list[str]:
+    """[256] the character that GPT-2 writes for each byte: printable bytes are themselves, the others follow on
+    from U+0100 (Radford et al. 2019, `bytes_to_unicode` of the published encoder)."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def _assemble(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:

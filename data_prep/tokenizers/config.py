@@ -57,14 +57,16 @@ class WordPiece(TrainedTokenizer):
     kind: Literal["wordpiece"] = "wordpiece"
     vocab_size: int = Field(default=30_522, ge=512, le=1 << 20)
     """Entries of the vocabulary, special tokens included."""
-    lowercase: bool = True
-    """Lower the case of all text and strip its accents, as BERT uncased does."""
+    lowercase: bool | Literal["auto"] = "auto"
+    """Lower the case of all text and take its accents off, as BERT uncased does; that also takes Hangul apart, and the
+    text cannot be written again. `auto` does so where all documents are English, by their `lang`."""
     min_frequency: int = Field(default=2, ge=1)
     """A pair of symbols seen fewer times is never merged."""
     max_word_characters: int = Field(default=100, ge=16)
     """Characters from which on a word is cut for training; encoding makes `[UNK]` of words longer than 100."""
-    limit_alphabet: int = Field(default=1000, ge=1)
-    """Characters that words may begin with or go on with; rarer ones become `[UNK]`."""
+    limit_alphabet: int | None = Field(default=None, ge=1)
+    """Characters that words may begin with or go on with; rarer ones become `[UNK]`. None takes 1,000, or as many as
+    leave 1 in 10,000 characters of the text unknown, up to a quarter of `vocab_size`."""
 
 
 class SentencePiece(TrainedTokenizer):

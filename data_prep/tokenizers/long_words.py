@@ -13,24 +13,29 @@ LETTERS_OR_DIGITS = (r"\p{L}", r"\p{N}", r"\s", r"[^\s\p{L}\p{N}]")
 NO_PUNCTUATION = (r"[^\s\p{P}]",)
 """BERT's words are runs of this."""
 NO_SPACE = (r"[!-~]", r"\s", r"(?![!-~])\p{L}", r"(?![!-~\s])\P{L}")
-"""SentencePiece's words lie between spaces. In scripts without spaces a word may be a paragraph, which it bears:
-letters beyond ASCII are runs for themselves."""
+"""SentencePiece's words lie between spaces; letters beyond ASCII are runs for themselves, because in scripts without
+spaces a word may be a paragraph."""
+BETWEEN_SPACES = (r"\S",)
+"""All that the cost of SentencePiece's training looks at: it grows with the square of what lies between two spaces."""
 PARTS = 16
 """Parts of a long word that are trained on; more of them would teach nothing but this word."""
 
 
-def cut_long_words(texts: Iterable[str], runs: tuple[str, ...], max_characters: int) -> Iterator[str]:
-    """The texts, with every longer run cut into parts, of which the first PARTS stay: one text ends with each of them,
-    and another begins.
+def cut_long_words(
+    texts: Iterable[str], runs: tuple[str, ...], max_characters: int, parts: int | None = PARTS
+) -> Iterator[str]:
+    """Cut every longer run of the texts into parts, of which the first stay: one text ends with each of them, and
+    another begins.
 
     Args:
         runs: kinds of characters, as regular expressions of one character; a run is of one kind.
+        parts: how many parts of a run stay; None for all.
     """
     kinds = _kinds(runs)
     for text in texts:
         start = 0
         for first, last in _long_runs(text, kinds, max_characters):
-            end = min(last, first + PARTS * max_characters)
+            end = last if parts is None else min(last, first + parts * max_characters)
             for place in range(first + max_characters, end, max_characters):
                 yield text[start:place]
                 start = place

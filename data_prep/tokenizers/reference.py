@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import regex
 
+from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
+from data_prep.tokenizers.special import known_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from tokenizers import Tokenizer
 
 
 class Encoder(Protocol):
@@ -43,12 +47,18 @@ class ReferenceEncoder:
     name = "tokenizers"
 
     def __init__(self, tokenizer_json: str) -> None:
+        """Read a tokenizer.
+
+        Raises:
+            ConfigError: text that spells a special token cannot be kept from becoming it.
+        """
         from tokenizers import Tokenizer
 
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         self.tokenizer.encode_special_tokens = True
+        _keep_control_ids_from_text(self.tokenizer)
 
     def encode(self, texts: pa.Array, cuts: Ragged) -> tuple[Ragged, Ragged]:
         strings = texts.to_pylist()
@@ -60,14 +70,56 @@ class ReferenceEncoder:
         ]
         return Ragged.of(ids), Ragged.of(starts)
 
-    def encode_with_ends(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """The ids (uint32) of a text, and the bytes up to the end of each token and of all before it (uint32)."""
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        sizes = [len(character.encode("utf-8")) for character in text]
-        bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)])
-        ends = np.array([end for _, end in encoding.offsets], dtype=np.int64)
-        reached = bounds[np.maximum.accumulate(ends)]
-        return np.array(encoding.ids, dtype=np.uint32), reached.astype(np.uint32)
+
+def control_names(tokenizer: Tokenizer) -> list[str]:
+    """Names of all entries that no text may become: special tokens, and the bytes of a `byte_fallback`."""
+    special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    by_role = [name for name in known_names() if tokenizer.token_to_id(name) is not None]
+    falls_back = getattr(tokenizer.model, "byte_fallback", False)
+    spelled = [name for byte in range(256) if tokenizer.token_to_id(name := f"<0x{byte:02X}>") is not None]
+    return list(dict.fromkeys([*special, *by_role, *(spelled if falls_back else ())]))
+
+
+def _keep_control_ids_from_text(tokenizer: Tokenizer) -> None:
+    """Cut names of control entries in two before the model sees them, where it would make these entries of them.
+
+    That is so where the model's own vocabulary holds them: a unigram model or a word level takes any entry that the
+    text spells, and BPE may have merges for it.
+    """
+    from tokenizers import Regex, pre_tokenizers
+
+    names = control_names(tokenizer)
+    if not any(_becomes_control(tokenizer, name) for name in names):
+        return
+    bare = (name.strip("▁ ") for name in names)
+    pattern = "|".join(f"{_quote(name[:1])}(?={_quote(name[1:])})" for name in bare if len(name) > 1)
+    steps = [tokenizer.pre_tokenizer] if tokenizer.pre_tokenizer is not None else []
+    cut = pre_tokenizers.Split(Regex(pattern or r"(?!)"), "merged_with_previous")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, cut])  # pyright: ignore[reportAttributeAccessIssue]
+    if left := [name for name in names if _becomes_control(tokenizer, name)]:
+        raise ConfigError(
+            f"Text that spells {left[0]!r} would become that special token of the tokenizer.",
+            next_step="use a tokenizer whose special tokens have names of two characters or more, without spaces",
+        )
+
+
+def _becomes_control(tokenizer: Tokenizer, name: str) -> bool:
+    """Whether a text that holds the name gets its id as one token; the unknown token stands for any letters."""
+    number, model = tokenizer.token_to_id(name), tokenizer.model
+    if name == getattr(model, "unk_token", None) or number == getattr(model, "unk_id", None):
+        return False
+    encodings = tokenizer.encode_batch([name, f"a{name}b", f"a {name} b"], add_special_tokens=False)
+    found = (
+        each == number and end - start >= min(2, len(name))
+        for encoding in encodings
+        for each, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
+    )
+    return any(found)
+
+
+def _quote(text: str) -> str:
+    """Escape a text for the regular expressions of `tokenizers`."""
+    return regex.escape(text, special_only=False)
 
 
 def _to_characters(text: str, byte_offsets: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ Ids: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, with `byte_fallback` the 256 bytes
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Iterator
 
 from cluster.artefacts.errors import ConfigError
@@ -86,11 +87,24 @@ def train_model(texts: Iterable[str], config: SentencePiece, vocab_size: int) ->
             unk_piece=unk,
         )
     except RuntimeError as error:
+        reason = str(error).rpartition("] ")[2].partition("\n")[0]
         raise ConfigError(
-            f"SentencePiece cannot train {vocab_size} pieces on this text: {error}",
-            next_step="change `tokenizer.vocab_size` as it says, or train on more text",
+            f"SentencePiece cannot train {vocab_size:,} pieces on this text: {reason}",
+            next_step=_other_size(str(error), config, config.vocab_size - vocab_size),
         ) from None
     return written.getvalue()
+
+
+def _other_size(error: str, config: SentencePiece, num_appended: int) -> str:
+    """What to type next where `vocab_size` does not fit; SentencePiece names a size without the appended entries."""
+    if found := re.search(r"<=? ?(\d+)\.?\s*$", error):
+        largest = int(found[1]) + num_appended
+        try:
+            SentencePiece.model_validate(config.model_dump() | {"vocab_size": largest})
+            return f"set `tokenizer.vocab_size` to {largest} or less, or train on more text"
+        except ValueError:
+            return "train on more text: it has fewer different pieces than the smallest vocabulary"
+    return "change `tokenizer.vocab_size`, or train on more text"
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.storage import contents_of
 
@@ -22,6 +24,16 @@ NAMES = MappingProxyType(
     }
 )
 """Per role the names it goes by in published tokenizers; the first that the vocabulary has counts."""
+ROLE_NAMES = MappingProxyType(
+    {
+        "bos": ("bos_token", "cls_token"),
+        "eos": ("eos_token", "sep_token"),
+        "pad": ("pad_token",),
+        "unk": ("unk_token",),
+        "mask": ("mask_token",),
+    }
+)
+"""Names of the roles in transformers."""
 REQUIRED_ROLES = ("bos", "pad", "eos")
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 """The special tokens of tokenizers trained here, except WordPiece; in RoBERTa's order."""
@@ -65,6 +77,13 @@ def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
 def vocabulary_size(tokenizer: Tokenizer) -> int:
     """The highest id plus one: what an embedding needs. More than the number of entries if ids have gaps."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def transformers_config(tokenizer: Tokenizer) -> bytes:
+    """The `tokenizer_config.json` with which transformers knows the special tokens of a `tokenizer.json`."""
+    tokens = {role: tokenizer.id_to_token(number) for role, number in find_special_tokens(tokenizer).items()}
+    named = {name: token for role, token in tokens.items() for name in ROLE_NAMES[role]}
+    return orjson.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **named}, option=orjson.OPT_INDENT_2)
 
 
 def tokenizer_facts(path: Path) -> dict[str, Any]:

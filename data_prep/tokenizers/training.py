@@ -12,9 +12,15 @@ from typing import Any
 from cluster.artefacts.shard_status import report_status
 from cluster.shards import ShardResult
 from data_prep.tokenizers import byte_level_bpe, sentencepiece_training, word_lexicon, wordpiece
-from data_prep.tokenizers.config import TrainedTokenizer
-from data_prep.tokenizers.long_words import LETTERS_OR_DIGITS, NO_PUNCTUATION, NO_SPACE, cut_long_words
-from data_prep.tokenizers.sampling import Draw, drawn_texts
+from data_prep.tokenizers.config import TrainedTokenizer, WordPiece
+from data_prep.tokenizers.long_words import (
+    BETWEEN_SPACES,
+    LETTERS_OR_DIGITS,
+    NO_PUNCTUATION,
+    NO_SPACE,
+    cut_long_words,
+)
+from data_prep.tokenizers.sampling import NOTHING, Draw, drawn_texts
 
 Train = Callable[[Iterable[str], Any], tuple[str, Mapping[str, int]]]
 """Trains on texts with the kind's settings and returns the `tokenizer.json`, for which the same texts give the same
@@ -43,7 +49,7 @@ RUNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sentencepiece": NO_SPACE,
     }
 )
-"""What the words are made of that a trainer of each kind merges parts of; a lexicon takes words whole."""
+"""Kinds of characters of which the words of each kind of trainer are runs; a lexicon takes words whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,14 @@ def train_tokenizer(split: TrainingSplit, path: Path) -> ShardResult:
         told = f"{wanted.vocab_size:,} entries from {counts['train_bytes'] / 1e6:,.1f} MB of text"
         report_status(path, f"training {told}")
 
+    if isinstance(wanted, WordPiece):
+        languages = {lang for shard in split.shards for lang, draw in shard.draws.items() if draw != NOTHING}
+        lowercase = languages <= {"en"} if wanted.lowercase == "auto" else wanted.lowercase
+        if lowercase and (others := sorted(languages - {"en"})):
+            report_status(
+                path, f"`lowercase: true` takes accents off and Hangul apart, in {', '.join(others)} too"
+            )
+        wanted = wanted.model_copy(update={"lowercase": lowercase})
     trained, own_counts = TRAINERS[wanted.kind](limited(texts(), wanted), wanted)
     path.write_text(trained, encoding="utf-8")
     return ShardResult(rows=1, stats={**counts, **own_counts})
@@ -92,4 +106,9 @@ def train_tokenizer(split: TrainingSplit, path: Path) -> ShardResult:
 def limited(texts: Iterable[str], wanted: TrainedTokenizer) -> Iterator[str]:
     """The texts as the trainer of the kind gets them: without words that are too long for it."""
     runs = RUNS.get(wanted.kind)
-    return cut_long_words(texts, runs, wanted.max_word_characters) if runs else iter(texts)
+    if runs is None:
+        return iter(texts)
+    limit = wanted.max_word_characters
+    cut = cut_long_words(texts, runs, limit)
+    # Paragraphs of scripts without spaces are text to learn from: all their parts stay.
+    return cut_long_words(cut, BETWEEN_SPACES, limit, parts=None) if runs is NO_SPACE else cut

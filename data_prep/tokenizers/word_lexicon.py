@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_prep.ragged import Ragged
+from data_prep.tokenizers.byte_level_bpe import byte_alphabet
 from data_prep.tokenizers.config import WordLexicon
-from data_prep.tokenizers.fast_merges import byte_alphabet
 from data_prep.tokenizers.special import SPECIAL_TOKENS
 
 if TYPE_CHECKING:

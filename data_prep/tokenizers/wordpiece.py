@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +22,7 @@ _WORD_START = "▁"
 
 
 def train(texts: Iterable[str], config: WordPiece) -> str:
-    """Train on texts; returns the `tokenizer.json`.
+    """Train on texts; returns the `tokenizer.json`. `lowercase` is decided by the caller: `auto` counts as true.
 
     Pairs are merged by frequency, as `WordPieceTrainer` of Hugging Face tokenizers does, whose own result changes
     from run to run. So its BPE trainer does the work on words that are marked where they begin; an entry with the
@@ -32,7 +33,8 @@ def train(texts: Iterable[str], config: WordPiece) -> str:
     kept = list(texts)
     alphabet = _alphabet(kept, config)
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = _normalizer(config.lowercase)
+    lowercase = bool(config.lowercase)
+    tokenizer.normalizer = _normalizer(lowercase)
     mark = pre_tokenizers.Metaspace(replacement=_WORD_START, prepend_scheme="always", split=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), mark])
     trainer = trainers.BpeTrainer(
@@ -47,7 +49,7 @@ def train(texts: Iterable[str], config: WordPiece) -> str:
     learned = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     entries = [*SPECIAL_TOKENS, *alphabet, *(PREFIX + character for character in alphabet)]
     entries += [entry for token, _ in learned if (entry := _entry(token))]
-    return assemble(list(dict.fromkeys(entries))[: config.vocab_size], config.lowercase)
+    return assemble(list(dict.fromkeys(entries))[: config.vocab_size], lowercase)
 
 
 def assemble(entries: Sequence[str], lowercase: bool) -> str:
@@ -100,13 +102,21 @@ def _entry(token: str) -> str:
 
 def _alphabet(texts: Sequence[str], config: WordPiece) -> list[str]:
     """The most frequent characters of the normalised texts, in the order of their code points."""
-    normalizer = _normalizer(config.lowercase)
+    normalizer = _normalizer(bool(config.lowercase))
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalizer.normalize_str(text))
     found = [(-count, character) for character, count in counts.items() if not character.isspace()]
     ranked = sorted(pair for pair in found if pair[1] != _WORD_START)
-    return sorted(character for _, character in ranked[: config.limit_alphabet])
+    limit = config.limit_alphabet or max(1000, min(_needed(ranked), config.vocab_size // 4))
+    return sorted(character for _, character in ranked[:limit])
+
+
+def _needed(ranked: Sequence[tuple[int, str]]) -> int:
+    """Characters that make up all but 1 in 10,000 of the text, from negative counts in ascending order."""
+    counts = [-count for count, _ in ranked]
+    seen = accumulate(counts)
+    return sum(before < 0.9999 * sum(counts) for before in [0, *seen][: len(counts)])
 
 
 def _normalizer(lowercase: bool):

@@ -36,6 +36,7 @@ def print_stats(found: Mapping[str, Any]) -> None:
     if len(found["languages"]) > 1:
         _print_holdings("language", found["languages"])
     _print_earlier(found["sources"])
+    _print_fit(found["sources"])
     print_near_duplicates(found.get("near_duplicates"))
     _print_filters(found["filters"])
     _print_left_out(found["left_out"])
@@ -67,9 +68,20 @@ def _print_holdings(what: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
     print_table(f"by {what}; the last {len(_QUANTILES)} columns: tokens per document", columns, rows)
 
 
+def _print_fit(sources: Mapping[str, Mapping[str, Any]]) -> None:
+    rows = [
+        [name, f"{own['unknown_rate']:.3%}", f"{own['exact_lines']:.1%}"]
+        for name, own in sources.items()
+        if "exact_lines" in own
+    ]
+    if rows:
+        columns = ("source", "unknown tokens", "lines that decode as they were")
+        print_table("how the tokenizer fits", columns, rows)
+
+
 def _print_earlier(sources: Mapping[str, Mapping[str, Any]]) -> None:
     """Tables of documents read, dropped and rejected before the tokens."""
-    skipped = {*_HELD, "tokens_per_document", "text_bytes"}
+    skipped = {*_HELD, "tokens_per_document", "text_bytes", "unknown_rate", "exact_lines"}
     rows = [
         [name, key.replace("_", " ").replace(".", ": "), count]
         for name, own in sources.items()

@@ -1,7 +1,7 @@
 """Ids and characters of many texts at once, equal to those of the tokenizer and several times faster.
 
 Texts of a data set repeat their words. A tokenizer that never looks across white space encodes each different word
-once; a byte-level one is encoded by fastokens, and its tokens tell by their bytes where they lie.
+once; a byte-level one is encoded by tokie, and its tokens tell by their bytes where they lie.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from data_prep.ragged import Ragged
+from data_prep.tokenizers.reference import Encoder
 
 Rows = tuple[Ragged, np.ndarray]
 """Token ids of each text, int64, and int64 [tokens, 2]: the characters of each token in its text, from and up to
@@ -88,9 +89,10 @@ def bulk_of(tokenizer_json: str, very_many: bool) -> Bulk | None:
         return _Words(tokenizer, parts)
     if not very_many or kinds[2] != "BPE":
         return None
-    from data_prep.tokenizers.fast import is_byte_level
+    from data_prep.tokenizers.fast import is_byte_level, make_fast_encoder
 
-    return _Bytes(tokenizer, parts) if is_byte_level(tokenizer_json) else None
+    encoder = make_fast_encoder(tokenizer_json) if is_byte_level(tokenizer_json) else None
+    return _Bytes(encoder, parts) if encoder else None
 
 
 class _Words:
@@ -139,10 +141,10 @@ class _Words:
 class _Bytes:
     """For byte-level tokenizers: the bytes of the tokens, joined, are the text's."""
 
-    def __init__(self, tokenizer: Tokenizer, parts: dict[str, Any]) -> None:
-        from data_prep.tokenizers.fast import FastEncoder, token_bytes
+    def __init__(self, encoder: Encoder, parts: dict[str, Any]) -> None:
+        from data_prep.tokenizers.fast import token_bytes
 
-        self._encoder = FastEncoder(tokenizer.to_str())
+        self._encoder = encoder
         self._sizes = token_bytes(parts)
         self._leading, self._trailing = np.zeros((2, len(self._sizes)), dtype=np.int64)
         if _trims_spaces(parts.get("post_processor")):
@@ -151,7 +153,8 @@ class _Bytes:
                 self._trailing[number] = len(token) - len(token.rstrip(_BYTE_SPACE))
 
     def __call__(self, texts: Sequence[str]) -> Rows:
-        ids = self._encoder.ids(pa.array(texts, pa.string()))
+        no_cuts = Ragged(np.empty(0, dtype=np.int64), np.zeros(len(texts) + 1, dtype=np.int64))
+        ids, _ = self._encoder.encode(pa.array(texts, pa.string()), no_cuts)
         data = np.frombuffer("".join(texts).encode("utf-8", "surrogatepass"), dtype=np.uint8)
         character = np.cumsum((data & 0xC0) != 0x80) - 1
         ends = np.cumsum(self._sizes[ids.values])

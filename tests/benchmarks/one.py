@@ -15,7 +15,6 @@ IN_README = (
     "noising",
     "denoising",
     "encoding",
-    "bpe_training",
     "near_duplicates",
     "web_archive",
     "training_step",

@@ -83,7 +83,7 @@ def test_tokens_are_those_of_hf_tokenizers_on_whole_documents(finished):
     store = TokenStore.open(finished.out)
     tokenizer = Tokenizer.from_file(str(store.tokenizer_path))
     tokenizer.encode_special_tokens = True
-    assert finished.tokens.stats["shards_by_gigatoken"] == 7
+    assert finished.tokens.stats["shards_by_tokie"] == 7
     assert store.tokens(0).dtype == np.uint16
     for number in range(store.num_documents):
         document = store.document(number)
@@ -265,9 +265,9 @@ def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, 
     from data_prep import tokenize_shard
     from data_prep.ragged import Ragged
     from data_prep.tokenize_shard import TokensSplit, tokenize_documents
-    from data_prep.tokenizers.fast import FastEncoder
+    from data_prep.tokenizers.reference import ReferenceEncoder
 
-    class Wrong(FastEncoder):
+    class Wrong(ReferenceEncoder):
         def encode(self, texts, cuts):
             ids, starts = super().encode(texts, cuts)
             return Ragged(ids.values[::-1], ids.offsets), starts

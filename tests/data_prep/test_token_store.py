@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
 from cluster.artefacts.storage import commit
@@ -42,7 +43,9 @@ def write_store(
             batch_of(rows[start : start + batch_documents]) for start in range(0, len(rows), batch_documents)
         ]
         write_token_shard(staging / file, f"source{number}", LANGS, batches, dtype)
-    write_sidecars(staging, files, dtype, b"{}")
+    write_sidecars(
+        staging, files, dtype, Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str().encode()
+    )
     commit(staging, path, "tokens", config={"vocab_size": vocab_size, "special_tokens": SPECIAL})
     return path
 

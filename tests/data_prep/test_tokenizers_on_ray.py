@@ -14,16 +14,16 @@ from data_prep.tokenizers.word_lexicon import Lexicon
 
 TRAINED = {"train_bytes": 60_000}
 KINDS: dict[str, tuple[Any, str]] = {
-    "byte-level BPE": (TRAINED | {"kind": "byte_level_bpe", "vocab_size": 600}, "gigatoken"),
-    "WordPiece": (TRAINED | {"kind": "wordpiece", "vocab_size": 600}, "word_cache"),
+    "byte-level BPE": (TRAINED | {"kind": "byte_level_bpe", "vocab_size": 600}, "tokie"),
+    "WordPiece": (TRAINED | {"kind": "wordpiece", "vocab_size": 600}, "tokie"),
     "SentencePiece": (
         TRAINED
         | {"kind": "sentencepiece", "vocab_size": 540, "sentinels": 100, "languages": ["en_XX", "de_DE"]},
-        "word_cache",
+        "tokie",
     ),
-    "word lexicon": (TRAINED | {"kind": "word_lexicon", "vocab_size": 1024}, "word_cache"),
-    "GPT-2": ({"path": "gpt2"}, "gigatoken"),
-    "BERT": ({"path": "bert-base-uncased"}, "word_cache"),
+    "word lexicon": (TRAINED | {"kind": "word_lexicon", "vocab_size": 1024}, "tokenizers"),
+    "GPT-2": ({"path": "gpt2"}, "tokie"),
+    "BERT": ({"path": "bert-base-uncased"}, "tokie"),
 }
 """By name what `tokenizer` says, and the encoder that must be found to equal the reference on every shard."""
 

@@ -35,6 +35,8 @@ RECORDS = {
     "digits": "7" * CHARACTERS,
     "spaces": "x" + " " * CHARACTERS + "y",
     "rule": "=" * CHARACTERS,
+    "sentences without spaces": "哈。" * (CHARACTERS // 2),
+    "Thai": "กขค่" * (CHARACTERS // 4),
 }
 PLAIN = " ".join(GENERATOR.choices(["the", "river", "city", "and", "an", "old", "bridge"], k=20_000))
 KINDS = {
@@ -70,6 +72,9 @@ def test_the_trainer_gets_no_longer_word_and_all_of_the_text(shard, tmp_path, mo
     train_tokenizer(TrainingSplit((shard,), config, 1), tmp_path / "tokenizer.json")
     lengths = [len(word) for text in got for word in words(text, runs)]
     assert max(lengths) == config.max_word_characters
+    if kind == "sentencepiece":
+        assert max(len(word) for text in got for word in text.split()) == config.max_word_characters
+        assert sum(text.count("哈") for text in got) == CHARACTERS // 2
     assert got[0] == PLAIN
     assert got[-1] == " and plain text"
     assert sum(text.count("G") == len(text) > 1 for text in got) == PARTS - 1

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from tokenizers import Tokenizer
 
 from data_prep.ragged import Ragged
-from data_prep.tokenizers.fast import FastEncoder, GigatokenEncoder, settled_characters
-from data_prep.tokenizers.fast_merges import byte_alphabet
+from data_prep.tokenizers.byte_level_bpe import byte_alphabet
+from data_prep.tokenizers.fast import make_fast_encoder
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
@@ -34,7 +34,7 @@ def converted(directory):
 
 @pytest.fixture(scope="module")
 def encoders(converted):
-    return ReferenceEncoder(converted), FastEncoder(converted), GigatokenEncoder(converted)
+    return ReferenceEncoder(converted), make_fast_encoder(converted)
 
 
 @pytest.fixture(scope="module")
@@ -73,28 +73,6 @@ def test_ids_are_those_of_tiktoken_on_every_character(encoders, oracle):
         )
         expected = oracle.encode_ordinary(text)
         assert encode(encoders[1], text) == expected
-
-
-def test_gigatoken_reads_every_settled_character_as_tiktoken_does(encoders, oracle):
-    settled = [chr(code) for code in np.flatnonzero(settled_characters())]
-    gigatoken = encoders[2]._tokenizer
-    for start in range(0, len(settled), 1 << 13):
-        text = "".join(f"a{one} {one}1'{one}'s{one}\n{one} \n" for one in settled[start : start + (1 << 13)])
-        expected = oracle.encode_ordinary(text)
-        assert gigatoken.encode(text.encode()).tolist() == expected
-        assert encode(encoders[2], text) == expected  # so long a text is encoded by another function
-
-
-def test_gigatoken_forgets_words_and_knows_them_again(converted, monkeypatch):
-    from data_prep.tokenizers import fast
-
-    monkeypatch.setattr(fast, "FORGET_BYTES", 10)
-    monkeypatch.setattr(fast, "FORGET_MEMORY_BYTES", -(1 << 40))
-    encoder = GigatokenEncoder(converted)
-    first = encoder._tokenizer
-    expected = encode(ReferenceEncoder(converted), "Words that are forgotten.")
-    assert [encode(encoder, "Words that are forgotten.") for _ in range(3)] == [expected] * 3
-    assert encoder._tokenizer is not first
 
 
 def test_text_is_given_back_byte_for_byte(converted, oracle):

@@ -179,6 +179,13 @@ def test_training_keeps_case_when_it_is_told_to():
     assert tokenizer.normalizer.normalize_str("É") == "É"
 
 
+def test_characters_that_text_needs_are_in_the_alphabet_of_a_large_vocabulary():
+    syllables = [chr(0xAC00 + number) for number in range(0, 11_172, 8)]
+    config = WordPiece(vocab_size=8000, lowercase=False)
+    tokenizer = Tokenizer.from_str(train([" ".join(syllables)] * 3, config))
+    assert "[UNK]" not in tokenizer.encode(" ".join(syllables)).tokens
+
+
 def test_rare_characters_become_unknown():
     config = WordPiece(vocab_size=512, limit_alphabet=10)
     tokenizer = Tokenizer.from_str(train([*corpus(), "ж"], config))
