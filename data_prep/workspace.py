@@ -20,9 +20,9 @@ from data_prep.selection import selection_file, selection_files
 from data_prep.sources.base import SourceConfig
 
 _DECIDING = (
-    *("blingfire", "datasets", "fastokens", "fasttext", "fastwarc", "ftfy", "gigatoken", "lxml"),
+    *("blingfire", "datasets", "fasttext", "fastwarc", "ftfy", "lxml"),
     *("mwparserfromhell", "mwxml", "numpy", "phonenumbers", "py3langid", "pyarrow", "python-stdnum"),
-    *("regex", "rensa", "resiliparse", "sentencex", "tokenizers"),
+    *("regex", "rensa", "resiliparse", "sentencepiece", "sentencex", "tokenizers", "tokie"),
 )
 """Libraries whose versions may change what a preparation writes."""
 

@@ -149,9 +149,10 @@ class FastEncoder:
         return found.ids == expected.ids and not alone.ids
 
     def _cut_at_spaces(self, text: Ragged, cuts: Ragged) -> np.ndarray:
-        """[texts] bool: whether every cut of a text comes after white space of ASCII."""
+        """[texts] bool: whether every cut of a text lies beside white space of ASCII."""
         blank = np.array([ord(space) for space in self._blank if space.isascii()], dtype=np.uint8)
-        is_apart = np.isin(text.values[text.offsets[cuts.row_of] + cuts.values - 1], blank)
+        places = text.offsets[cuts.row_of] + cuts.values
+        is_apart = np.isin(text.values[places - 1], blank) | np.isin(text.values[places], blank)
         return np.bincount(cuts.row_of[~is_apart], minlength=len(text)) == 0
 
     def _try(self, points: np.ndarray) -> None:
