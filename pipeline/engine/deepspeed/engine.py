@@ -239,7 +239,10 @@ def deepspeed_config(config: EngineConfig, world_size: int) -> dict[str, Any]:
         if zero.stage == 0 and config.precision == "fp32"
         else config.optimizer.clip or 0.0,
         **gradients,
-        "bf16": {"enabled": config.precision == "bf16"},
+        # Read in stage 1 only: without it, all gradients would be there in bf16, too.
+        "bf16": {"enabled": True, "immediate_grad_update": True}
+        if config.precision == "bf16"
+        else {"enabled": False},
         "fp16": {"enabled": config.precision == "fp16", "loss_scale": 0, "initial_scale_power": 16},
         "zero_optimization": {
             "stage": zero.stage,
