@@ -71,7 +71,7 @@ def is_sealing() -> bool:
 
 
 def require_key() -> None:
-    """Refuse to make what nobody here would read.
+    """Refuse to make what this process itself would refuse to read.
 
     Raises:
         UntrustedArtefactError: this process reads signed artefacts only, and does not sign.

@@ -235,7 +235,7 @@ def commit(
 
     Raises:
         StorageError: the file system refused; `staging` is left as it is.
-        UntrustedArtefactError: it would not be signed, and nobody here would read it.
+        UntrustedArtefactError: it would not be signed, and this process itself would refuse to read it.
     """
     require_key()
     entries = list(files) if files is not None else hash_tree(staging)
