@@ -7,6 +7,7 @@ A directory is a `Path` and a URI a `str`, so that no URI is ever taken for a re
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +63,13 @@ def inner(place: Place, name: str) -> Place:
 def outer(place: Place) -> Place:
     """The directory that a place lies in."""
     return place.parent if isinstance(place, Path) else place.rpartition("/")[0]
+
+
+def is_below(place: Place, directories: Iterable[Place]) -> bool:
+    """Whether a place is one of some directories, or lies in one, whatever `..` in its name says."""
+    if isinstance(place, str):
+        return ".." not in place.split("/") and any(f"{place}/".startswith(f"{one}/") for one in directories)
+    return any(isinstance(one, Path) and place.resolve().is_relative_to(one.resolve()) for one in directories)
 
 
 def absolute(place: Place) -> Place:

@@ -34,13 +34,17 @@ def lineage(
         str, typer.Argument(help="A run, RUN@STEP, model URI, or any artefact's directory.")
     ],
     files: Annotated[bool, typer.Option("--files", help="List every source file with its hash.")] = False,
+    follow: Annotated[
+        list[str] | None,
+        typer.Option(help="Look for inputs at addresses below this URI, too; repeatable."),
+    ] = None,
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
 ) -> None:
     """Print what something was made from, down to the sources and their files."""
     from pipeline.inspection.lineage import trace
 
-    tree = trace(reference, runs_dir)
+    tree = trace(reference, runs_dir, follow or ())
     if as_json:
         sys.stdout.writelines(_json_pieces(tree))
         sys.stdout.write("\n")

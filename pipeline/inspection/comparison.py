@@ -6,6 +6,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -143,7 +144,9 @@ def _data(run: RunDirectory) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for number, store in enumerate(StoredSettings.of(run).stores):
         try:
-            manifest = manifest_at(as_place(store["path"]))
+            place = as_place(store["path"])
+            # Whoever wrote the run's settings may have named any address.
+            manifest = manifest_at(place) if isinstance(place, Path) else None
         except ClozeError:
             manifest = None
         if manifest is None:

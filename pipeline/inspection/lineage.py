@@ -12,13 +12,14 @@ from typing import Any
 from cluster.artefacts.entries import InputEntries
 from cluster.artefacts.errors import (
     ClozeError,
+    ConfigError,
     CorruptArtefactError,
+    MissingInputError,
     ReferenceNotFoundError,
-    StorageError,
 )
 from cluster.artefacts.manifest import InputEntry, Manifest, read_manifest
 from cluster.artefacts.packed_strings import Columns
-from cluster.artefacts.places import Place, as_place, inner, is_uri, outer
+from cluster.artefacts.places import Place, as_place, inner, is_below, is_uri, outer
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.storage import describe_damage, is_committed
 from cluster.copies import manifest_at
@@ -134,27 +135,44 @@ class _Search:
     inputs, is read once, and its files are looked at once."""
 
     runs_dir: Path
+    named: tuple[Place, ...] = ()
+    """Places whose addresses are opened: a manifest may be a stranger's, and name any address."""
     manifests: dict[Place, Manifest | None] = field(default_factory=dict)
     nodes: dict[tuple[Place, str], Node] = field(default_factory=dict)
     """By place and fingerprint."""
 
+    def opens(self, place: Place) -> bool:
+        """Whether a place that a manifest or a run names is looked at: a directory, or an address below `named`."""
+        return isinstance(place, Path) or is_below(place, self.named)
+
     def manifest_at(self, place: Place) -> Manifest | None:
-        """The manifest of the artefact at a place, as `copies.manifest_at`."""
+        """The manifest of the artefact at a place, as `copies.manifest_at`.
+
+        Raises:
+            MissingInputError: it is not opened.
+        """
+        if not self.opens(place):
+            raise MissingInputError(f"not looked for at {place} (--follow URI does)")
         if place not in self.manifests:
             self.manifests[place] = manifest_at(place)
         return self.manifests[place]
 
 
-def trace(reference: str, runs_dir: Path) -> Node:
+def trace(reference: str, runs_dir: Path, follow: Sequence[str] = ()) -> Node:
     """The ancestry of a run, of a checkpoint reference, of an artefact's directory, or of a Hugging Face directory.
 
     Args:
         runs_dir: where the runs lie that are named, also by scores as `RUN@STEP`.
+        follow: URIs below which inputs are looked for, besides what lies beside a reference that is a URI. No other
+            address is opened.
 
     Raises:
         ReferenceNotFoundError: there is no such thing.
     """
-    search = _Search(runs_dir)
+    named = [as_place(uri) for uri in follow]
+    if is_uri(reference):
+        named.append(outer(as_place(reference)))
+    search = _Search(runs_dir, tuple(named))
     if is_uri(reference):
         place = as_place(reference)
         manifest = search.manifest_at(place)
@@ -198,7 +216,7 @@ def _store_node(place: Place, search: _Search) -> Node:
     """A store that no checkpoint names by fingerprint yet: it is what lies there now."""
     try:
         manifest = search.manifest_at(place)
-    except (CorruptArtefactError, StorageError) as error:
+    except ClozeError as error:
         return Node("tokens", str(place), "", problem=error.problem)
     if manifest is None:
         return Node("tokens", str(place), "", problem="not found there")
@@ -262,10 +280,10 @@ def _is_copy(directory: Path) -> bool:
 def _follow(entry: InputEntry, used_by: Place, search: _Search) -> Node:
     """The node of an input artefact, which is read again, and must still be the one that was used."""
     problem = "not found here"
-    for place in _candidates(entry, used_by, search.runs_dir):
+    for place in _candidates(entry, used_by, search):
         try:
             manifest = search.manifest_at(place)
-        except (CorruptArtefactError, StorageError) as error:
+        except ClozeError as error:
             problem = error.problem
             continue
         if manifest is None:
@@ -282,16 +300,17 @@ def _follow(entry: InputEntry, used_by: Place, search: _Search) -> Node:
     return Node(entry.kind, entry.uri, entry.fingerprint, problem=problem)
 
 
-def _candidates(entry: InputEntry, used_by: Place, runs_dir: Path) -> Iterator[Place]:
+def _candidates(entry: InputEntry, used_by: Place, search: _Search) -> Iterator[Place]:
     """Where an input artefact may lie: where it was, or beside its user when both were moved together."""
-    place = as_place(entry.uri)
-    yield place
-    yield inner(place, entry.kind)
-    yield inner(outer(used_by), entry.uri.rpartition("/")[2])
-    if entry.kind == CHECKPOINT_KIND:
+    with suppress(ConfigError):
+        place = as_place(entry.uri)
+        yield from (place, inner(place, entry.kind))
+    if (name := entry.uri.rpartition("/")[2]) not in ("", ".", ".."):
+        yield inner(outer(used_by), name)
+    if entry.kind == CHECKPOINT_KIND and (not is_uri(entry.uri) or search.opens(entry.uri)):
         # It may be gone, or lie in a store that does not answer.
         with suppress(ClozeError):
-            yield resolve_checkpoint(entry.uri, runs_dir)
+            yield resolve_checkpoint(entry.uri, search.runs_dir)
 
 
 def _note(manifest: Manifest) -> str:

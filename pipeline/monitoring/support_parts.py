@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.errors import ClozeError, MissingInputError
 from cluster.artefacts.lease import is_in_use
 from pipeline.monitoring.description import describe
 from pipeline.monitoring.log_tail import LogTail
@@ -87,6 +87,8 @@ def part_of_plan(run: RunDirectory) -> Part:
         hosts = [worker.get("host") for worker in workers]
         nodes = max(1, len(set(hosts)))
         settings = run.config(("cluster.workers=1",))
+        if any(isinstance(store.path, str) for store in settings.data.stores):
+            raise MissingInputError("A bundle opens no addresses, and the run names some as its stores.")
         return _json(to_json(make_plan(settings, card, nodes, max(1, len(hosts) // nodes))))
 
     return "plan.json", make

@@ -73,8 +73,17 @@ def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
         elif state.name == "finished" and not is_held(run) and not run.events(Event.FINISHED):
             record_end(run)
     with suppress(ClozeError):
-        return not send or unsent_bytes(run) > SENT_ON_THE_WAY_BYTES or replay(run)
+        return not send or unsent_bytes(run) > SENT_ON_THE_WAY_BYTES or not _is_ours(run) or replay(run)
     return True
+
+
+def _is_ours(run: RunDirectory) -> bool:
+    """Whether a run is tracked in a file, or in the store that is in force here. A run that was copied from a stranger
+    may name any address, and this process would send its credentials there."""
+    from pipeline.runs.tracking import tracking_uri
+
+    uri = run.info.tracking_uri
+    return uri.startswith("sqlite:") or uri in ("", tracking_uri(run.path.parent))
 
 
 def awaits_replay(run: RunDirectory) -> int:

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ReferenceNotFoundError
 from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
+from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import commit
+from cluster.publication import push
 from pipeline.checkpoints.checkpoint import EMA_FILE, MODEL_FILE
 from pipeline.checkpoints.store import CheckpointStore
 from pipeline.commands.output import json_text
@@ -257,3 +259,28 @@ def test_command_prints_the_facts_and_json_has_them_all(run: RunDirectory):
     found = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
     assert found == json.loads(json.dumps(trace("changed@8", run.path.parent).as_dict()))
     assert found["inputs"][0]["facts"]["settings"]["vocab_size"] == 200
+
+
+def test_an_address_in_a_manifest_is_opened_only_below_a_place_that_the_user_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store, opened = f"memory://{tmp_path.name}", []
+    documents = make(tmp_path / "documents", "documents")
+    push(tmp_path / "documents", f"{store}/made/documents")
+    strange = [f"http://h{tmp_path}/x", "hf://datasets/a/b", f"{store}/made/../x", "s3://"]
+    inputs = [documents.model_copy(update={"uri": f"{store}/made/documents"})]
+    inputs += [InputEntry(kind="checkpoint", uri=uri, fingerprint=uri) for uri in strange]
+    make(tmp_path / "tokens", "tokens", *inputs)
+    (tmp_path / "documents").rename(tmp_path / "moved")
+    push(tmp_path / "tokens", f"{store}/made/tokens")
+    open_uri = Remote.open
+    monkeypatch.setattr(Remote, "open", lambda uri: opened.append(uri) or open_uri(uri))
+    for reference, follow, found in (
+        (str(tmp_path / "tokens"), (), False),
+        (str(tmp_path / "tokens"), (store,), True),
+        (f"{store}/made/tokens", (), True),
+    ):
+        first, *others = trace(reference, tmp_path, follow).inputs
+        assert (first.problem == "") is found
+        assert all(node.problem for node in others)
+    assert {uri.rpartition("/")[0] for uri in opened} <= {f"{store}/made", f"{store}/made/documents"}

@@ -211,6 +211,22 @@ def test_list_leaves_a_long_log_that_is_not_sent_to_replay(run: RunDirectory):
     assert not (run.path.parent / "mlflow.db").exists()
 
 
+def test_looking_at_a_run_sends_nothing_to_an_address_that_only_the_run_names(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    stranger = RunDirectory(run.path.with_name("stranger"))
+    info = run.info.model_copy(update={"name": "stranger", "tracking_uri": "http://stranger"})
+    stranger.create(info, run.config())
+    stranger.log.write_bytes(encode("train", 1, 0, {"loss": 1.0}))
+    sent: list[str] = []
+    monkeypatch.setattr("pipeline.runs.lifecycle.send_log", lambda run, uri, **_: sent.append(uri))
+    reconcile(stranger)
+    assert not sent
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://stranger")
+    reconcile(stranger)
+    assert sent == ["http://stranger"]
+
+
 def cloze(*arguments: str) -> str:
     done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert done.exit_code == 0, done.output
