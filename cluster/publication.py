@@ -27,6 +27,7 @@ from cluster.artefacts.manifest import (
     FileEntry,
     Manifest,
     hash_file,
+    hash_json,
     parse_manifest,
     read_manifest,
     write_durably,
@@ -47,6 +48,8 @@ from cluster.progress import transfer
 
 _NOTE = "arrived.json"
 """Beside the files in the store: the hash of every file that has arrived, by name."""
+_RECORD_BYTES = 1 << 26
+"""Much more than any record of a shard or log of shards has; no manifest says how large they are."""
 _NOTING_S = 5.0
 """Seconds between two notes: the work that is repeated after a kill."""
 
@@ -153,12 +156,15 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
             kept="it is untouched",
             next_step="name a directory that is new or empty, or add --replace to move this one aside",
         )
-    target = directory if is_same else staging_directory(directory, manifest.fingerprint)
+    # What another address gave is never taken for this one's.
+    target = directory if is_same else staging_directory(directory, hash_json([uri, manifest.fingerprint]))
     missing = [entry for entry in manifest.files if not (target / entry.path).is_file()]
     size_bytes = sum(entry.size_bytes for entry in manifest.files)
     with storage_errors(directory):
         target.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target)
+        if not is_same:
+            _remove_unlisted(target, manifest)
         _require_room(uri, target, sum(entry.size_bytes for entry in missing))
         with transfer(f"pull {without_credentials(uri)}", size_bytes) as tell:
             require_whole(remote, manifest, remote.download("", manifest.files, target, tell))
@@ -168,6 +174,14 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
     if not is_same:
         put_in_place(target, directory, manifest.files)
     return _copied(manifest, str(directory), missing)
+
+
+def _remove_unlisted(staging: Path, manifest: Manifest) -> None:
+    """Delete the records of an earlier attempt, which no hash vouches for, and whatever else is not in the manifest."""
+    listed = {entry.path for entry in manifest.files}
+    for path in list(staging.rglob("*")):
+        if path.relative_to(staging).as_posix() not in listed and (path.is_symlink() or not path.is_dir()):
+            path.unlink()
 
 
 def _require_room(uri: str, target: Path, size_bytes: int) -> None:
@@ -261,7 +275,7 @@ def _is_record(name: str) -> bool:
 def _fetch_record(remote: Remote, target: Path, name: str) -> None:
     file = place_inside(target, name)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(file, remote.read(name))
+    write_durably(file, remote.read(name, _RECORD_BYTES))
 
 
 def _noted(remote: Remote) -> dict[str, str]:

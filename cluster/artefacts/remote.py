@@ -85,16 +85,25 @@ class Remote:
         """The directory at an fsspec URI.
 
         Raises:
-            MissingInputError: there is no such kind of store, or its library is not installed.
+            MissingInputError: there is no such kind of store, its library is missing, or it needs more than a URI.
+            StoreError: it does not answer.
         """
         from fsspec.core import url_to_fs
 
         try:
             # Other processes write there too, so listings must not be cached.
             filesystem, root = url_to_fs(uri, use_listings_cache=False)
-        except (ValueError, ImportError) as error:
+        except (
+            Exception
+        ) as error:  # every kind of store raises classes of its own, some of them programming errors
+            reason = f"{uri} cannot be reached: {str(error) or type(error).__name__}"
+            if isinstance(error, OSError) and not error.filename:
+                step = (
+                    "check the store's address, credentials and permissions, then run the same command again"
+                )
+                raise StoreError(reason, next_step=step) from error
             raise MissingInputError(
-                f"{uri} cannot be reached: {error}",
+                reason,
                 next_step="install the store's library (s3fs for s3://, gcsfs for gs://), or name another place",
             ) from None
         return cls(filesystem, root.rstrip("/"), uri.rstrip("/"))
@@ -110,7 +119,8 @@ class Remote:
             found = self._do("read", directory, lambda path: self.filesystem.ls(path, detail=False))
         except FileNotFoundError:
             return []
-        return [path.rstrip("/").rpartition("/")[2] for path in found]
+        own = self._path(directory)
+        return [path.rpartition("/")[2] for each in found if (path := each.rstrip("/")) != own]
 
     def sizes(self, directory: str = "") -> dict[str, int]:
         """Bytes of every file below a directory, by its name relative to that directory; none if there is no such
@@ -120,7 +130,12 @@ class Remote:
             found = self._do("read", directory, lambda path: self.filesystem.find(path, detail=True))
         except FileNotFoundError:
             return {}
-        return {path.removeprefix(prefix): int(facts["size"]) for path, facts in found.items()}
+        # A key that ends in a slash is what the consoles of stores make of "create folder".
+        return {
+            path.removeprefix(prefix): int(facts["size"] or 0)
+            for path, facts in found.items()
+            if not path.endswith("/")
+        }
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file or directory."""
@@ -131,14 +146,19 @@ class Remote:
         with ThreadPoolExecutor(TRANSFERS) as pool:
             return [name for name, found in zip(names, pool.map(self.exists, names), strict=True) if found]
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most_bytes: int | None = None) -> bytes:
         """The contents of a small file.
+
+        Args:
+            most_bytes: how large it may be; None trusts a store, and takes what a manifest can be from a web server.
 
         Raises:
             FileNotFoundError: it does not exist.
-            StorageError: a web server sends more than a manifest can be.
+            StorageError: it is larger.
         """
-        return self._do("read", name, self.filesystem.cat_file if self.lists else lambda _: self._small(name))
+        if self.lists and most_bytes is None:
+            return self._do("read", name, self.filesystem.cat_file)
+        return self._do("read", name, lambda _: self._small(name, most_bytes or _SMALL_BYTES))
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file."""
@@ -235,13 +255,13 @@ class Remote:
             return self.filesystem.cat_file(self._path(name)) == data
         return False
 
-    def _small(self, name: str) -> bytes:
+    def _small(self, name: str, most_bytes: int) -> bytes:
         found = bytearray()
         for block in self._blocks(name):
             found += block
-            if len(found) > _SMALL_BYTES:
+            if len(found) > most_bytes:
                 raise StorageError(
-                    f"{self.place(name)} is larger than {_SMALL_BYTES >> 20:,} MiB, which no manifest is.",
+                    f"{self.place(name)} is larger than {most_bytes >> 20:,} MiB, which no manifest or record is.",
                     kept="nothing of it",
                     next_step="name the place of an artefact, which `cloze push` has made",
                 )

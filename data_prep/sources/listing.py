@@ -184,7 +184,7 @@ def _expand_uri(pattern: str) -> list[str]:
             next_step="check the address and the credentials, and install what fsspec needs for this store, such as"
             " s3fs, gcsfs or adlfs",
         ) from error
-    files = [name for name in sorted(found) if found[name]["type"] == "file"]
+    files = [name for name in sorted(found) if found[name]["type"] == "file" and name[-1] != "/"]
     if not _HIDDEN.search(path):
         fixed = len(_fixed_part(path))
         files = [name for name in files if not _HIDDEN.search(name[fixed:])]

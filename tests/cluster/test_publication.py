@@ -14,12 +14,13 @@ import s3fs
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
+from cluster import publication
 from cluster.artefacts import remote
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StorageError
-from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, make_manifest, manifest_bytes, read_manifest
-from cluster.artefacts.places import UriSetting
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, make_manifest, manifest_bytes
+from cluster.artefacts.places import UriSetting, as_place
 from cluster.artefacts.remote import Remote
-from cluster.artefacts.storage import open_artefact, staging_directory
+from cluster.artefacts.storage import open_artefact
 from cluster.copies import is_there, local_copy, manifest_at
 from cluster.publication import find_published, pull, push
 from pipeline.commands.verbs import app
@@ -187,14 +188,44 @@ def test_pull_into_the_working_directory_and_through_a_link(
     assert (tmp_path / "link").is_symlink()
 
 
-def test_what_a_killed_pull_left_is_not_kept(uri: str, tmp_path: Path, artefact: Path):
+def test_what_an_earlier_pull_left_is_not_kept(
+    uri: str, tmp_path: Path, artefact: Path, monkeypatch: pytest.MonkeyPatch
+):
     push(artefact, uri)
-    staging = staging_directory(tmp_path / "back", read_manifest(artefact).fingerprint)
-    (staging / "inner").mkdir(parents=True)
-    for name in (".a.bin.0a1b.tmp", "inner/.b.bin.0a1b.tmp"):
-        (staging / name).write_bytes(b"half")
+    push(artefact, f"{uri}-of-others")
+    Remote.open(f"{uri}-of-others").write("shard-records/planted.json", b"{}")
+    Remote.open(uri).write("shard-records/", b"")
+    with monkeypatch.context() as patch:
+        patch.setattr(publication, "put_in_place", _refuse)
+        for place in (uri, f"{uri}-of-others"):
+            with pytest.raises(StorageError):
+                pull(place, tmp_path / "back")
+    for staging in tmp_path.glob(".back.*.partial"):
+        (staging / "inner/.b.bin.0a1b.tmp").write_bytes(b"half")
+        (staging / "shard-records/planted.json").write_text("{}")
     pull(uri, tmp_path / "back")
     assert files_of(tmp_path / "back") == files_of(artefact)
+
+
+def _refuse(*_: Any) -> None:
+    raise StorageError("refused")
+
+
+def test_records_have_a_limit(uri: str, tmp_path: Path, artefact: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(publication, "_RECORD_BYTES", 1 << 10)
+    push(artefact, uri)
+    Remote.open(uri).write("shard-records/long.json", bytes(1 << 11))
+    with pytest.raises(StorageError):
+        pull(uri, tmp_path / "back")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["zip://x", "dir://x", "ftp://no.invalid/x", "github://a:b@c/x", "reference://x", "s3://", "generic://x"],
+)
+def test_uris_that_no_store_is_made_from_are_told(odd: str):
+    with pytest.raises((MissingInputError, StorageError, ConfigError)):
+        manifest_at(as_place(odd))
 
 
 def test_buckets_that_do_not_exist_and_web_servers_are_named(server: str, tmp_path: Path, artefact: Path):
