@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cluster.artefacts.errors import MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.packed_strings import PackedStrings
 from data_prep.config import PreparationConfig
 from data_prep.sources import source_of
@@ -60,12 +60,29 @@ def list_inputs(
 
     Raises:
         MissingInputError: a path or pattern matches nothing.
+        ConfigError: a file's name is not UTF-8, which manifests and documents are.
     """
     inputs = Inputs(config.sources)
     for number, source in enumerate(config.sources):
         for file in listed[number] if listed else source_of(source).list_files(source):
             inputs.add(number, file, *_size_and_version(file.path))
+    if not all(_is_utf8(names.data) for names in (inputs.paths, inputs.names)):
+        odd = [path for path in inputs.paths if not _is_utf8(os.fsencode(path))]
+        listed = ", ".join(str(os.fsencode(path))[1:] for path in odd[:3])
+        raise ConfigError(
+            f"The names of {len(odd)} source files are not UTF-8: {listed}.",
+            kept="everything; nothing was made",
+            next_step="rename them, such as with `convmv -r -f latin1 -t utf8 --notest DIRECTORY`",
+        )
     return inputs
+
+
+def _is_utf8(data: bytes | bytearray) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def stored_bytes(path: str) -> int:

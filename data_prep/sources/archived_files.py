@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +47,9 @@ def read_archive(path: str) -> Iterator[ArchivedFile | Gap]:
         with tarfile.open(fileobj=stream, mode="r|", bufsize=READ_BYTES) as archive:  # pyright: ignore[reportArgumentType,reportCallIssue]
             for member in archive:
                 if member.isfile() and (content := archive.extractfile(member)) is not None:
-                    yield ArchivedFile(member.name, member.offset_data, _read(content, stream))
+                    # Names that are no UTF-8 have surrogates, which no document may have.
+                    name = os.fsencode(member.name).decode("utf-8", "backslashreplace")
+                    yield ArchivedFile(name, member.offset_data, _read(content, stream))
                 if stream.damage:
                     return
     except tarfile.TarError as error:

@@ -12,7 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.artefacts.errors import MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep import input_hashes
 from data_prep.config import PreparationConfig
 from data_prep.documents import document_files
@@ -199,3 +199,11 @@ def test_names_of_shards_sort_like_their_numbers(num_shards: int):
     assert files == sorted(files)
     if num_shards <= 100_000:
         assert files[-1] == f"documents-{num_shards - 1:05d}-of-{num_shards:05d}.parquet"
+
+
+def test_names_that_are_not_utf8_are_refused_before_anything_is_read(
+    config: PreparationConfig, tmp_path: Path
+):
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/a/caf\xe9")).touch()
+    with pytest.raises(ConfigError):
+        list_inputs(config)
