@@ -16,6 +16,8 @@ import sys
 import time
 from typing import Any, TextIO
 
+from cluster.artefacts.visible import visible
+
 FORMAT_VARIABLE = "CLOZE_LOG"
 """Environment variable with the format; child processes, workers and jobs inherit it."""
 FORMATS = ("text", "json")
@@ -70,7 +72,7 @@ def say(message: str, level: str = "info", **members: Any) -> None:
     if isinstance(sys.stderr, JsonStream):
         sys.stderr.say(message, level, members)
     else:
-        print(message, file=sys.stderr, flush=True)
+        print(visible(message), file=sys.stderr, flush=True)
 
 
 def as_written(message: str, level: str) -> str:

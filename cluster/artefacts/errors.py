@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cluster.artefacts.credentials import message_without_credentials
+from cluster.artefacts.visible import visible
+
+
+def _told(message: str) -> str:
+    """A message as it may reach a terminal: names and values in it may be a stranger's."""
+    return visible(message_without_credentials(message))
 
 
 class ClozeError(Exception):
@@ -30,11 +36,11 @@ class ClozeError(Exception):
     """Whether all ranks of a group raise it at the same place; otherwise the other ranks may wait for this one."""
 
     def __init__(self, problem: str, *, kept: str = "", next_step: str = "") -> None:
-        problem = message_without_credentials(problem)
+        problem = _told(problem)
         super().__init__(problem)
         self.problem = problem
-        self.kept = message_without_credentials(kept)
-        self.next_step = message_without_credentials(next_step)
+        self.kept = _told(kept)
+        self.next_step = _told(next_step)
 
     @property
     def members(self) -> dict[str, str | int | None]:
@@ -65,7 +71,7 @@ class ConfigProblem:
 
     def __str__(self) -> str:
         shown = f" = {self.value}" if self.value else ""
-        return message_without_credentials(f"  {self.key}{shown}: {self.message}")
+        return _told(f"  {self.key}{shown}: {self.message}")
 
 
 class ConfigError(ClozeError, ValueError):

@@ -13,6 +13,7 @@ import base64
 import binascii
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -158,11 +159,15 @@ def make_keys(directory: Path, name: str) -> tuple[Path, Path]:
     """Write a new pair of keys; returns the files of the private and of the public one.
 
     Raises:
-        ConfigError: one of the files is there already.
+        ConfigError: one of the files is there already, or the name is none of a file.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ConfigError(
+            f"{name} is no name of a key.", next_step="choose letters, digits, `.`, `_` and `-`, such as team"
+        )
     private, public = directory / f"{name}.pem", directory / f"{name}{PUBLIC_SUFFIX}"
     if taken := [str(path) for path in (private, public) if path.exists()]:
         raise ConfigError(f"{' and '.join(taken)} exists already.", next_step="choose another name")

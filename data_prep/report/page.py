@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cluster.artefacts.visible import finalize
 from cluster.copies import beside, manifest_at
 from data_prep.document import Document
 from data_prep.hashing import hash_strings
@@ -31,7 +32,7 @@ def render_report(store: TokenStore, facts: Mapping[str, Any]) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["number"] = _number
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cluster.artefacts.visible import visible
 from pipeline.commands.output import (
     Json,
     Overrides,
@@ -15,6 +16,7 @@ from pipeline.commands.output import (
     print_json,
     print_mapping,
     print_table,
+    print_text,
     shown,
     warn_of_damage,
 )
@@ -220,21 +222,21 @@ def _print_pieces(console: Console, pieces: list[InspectedPiece]) -> None:
     for piece in pieces:
         for one in piece.slices:
             _print_slice(console, one)
-        console.print(piece.plain(), markup=False)
-        console.print(f"reads:   {piece.read}", markup=False)
-        console.print(f"target:  {piece.target}", markup=False)
+        print_text(console, piece.plain())
+        print_text(console, f"reads:   {piece.read}")
+        print_text(console, f"target:  {piece.target}")
         if piece.relation:
-            console.print(f"pair:    {piece.relation}", markup=False)
+            print_text(console, f"pair:    {piece.relation}")
 
 
 def _print_slice(console: Console, one: LocatedSlice) -> None:
     from rich.text import Text
 
     place = f"{one.uri} bytes {shown(one.byte_start)}-{shown(one.byte_end)}"
-    console.rule(Text(f"{one.title or one.doc_id}  ({one.source})"), align="left")
+    console.rule(Text(visible(f"{one.title or one.doc_id}  ({one.source})")), align="left")
     known = place if one.uri else "(its document is not beside the tokens)"
     first, last = one.tokens
-    console.print(f"{one.doc_id}  {known}  tokens {first}-{last}", markup=False)
+    print_text(console, f"{one.doc_id}  {known}  tokens {first}-{last}")
 
 
 def _piece_as_dict(piece: InspectedPiece) -> dict[str, Any]:
@@ -309,4 +311,4 @@ _TRACED = ("source_path", "source_text", "removed")
 def _print_part(title: str, text: str) -> None:
     console = _console()
     console.rule(title, align="left")
-    console.print(text, markup=False)
+    print_text(console, text)

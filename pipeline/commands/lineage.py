@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cluster.artefacts.visible import visible
 from pipeline.commands.output import Json, RunsDir, json_text
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def lineage(
         return
     _print_tree(tree, listed=files)
     if files:
-        sys.stdout.writelines(_file_lines(tree))
+        sys.stdout.writelines(map(visible, _file_lines(tree)))
 
 
 def _json_pieces(node: Node, line: str = "\n") -> Iterator[str]:
@@ -105,19 +106,19 @@ def _print_tree(root: Node, *, listed: bool) -> None:
     seen: set[int] = set()
 
     def add(node: Node, parent: Tree | None) -> Tree:
-        text = Text.assemble((node.kind, "bold"), f" {node.uri}\n  {node.fingerprint}  {node.note}")
+        text = Text.assemble((node.kind, "bold"), visible(f" {node.uri}\n  {node.fingerprint}  {node.note}"))
         if parent is not None and id(node) in seen:
             return parent.add(text.append(", as above"))
         seen.add(id(node))
         for line in _facts(node):
-            text.append(f"\n  {line}", "dim")
+            text.append(visible(f"\n  {line}"), "dim")
         if node.problem:
-            text.append(f"\n  {node.problem}", "red")
+            text.append(visible(f"\n  {node.problem}"), "red")
         tree = Tree(text) if parent is None else parent.add(text)
         for child in node.artefacts:
             add(child, tree)
         if node.num_files:
-            tree.add(Text("\n".join(_files_in_short(node, listed=listed))))
+            tree.add(Text(visible("\n".join(_files_in_short(node, listed=listed)))))
         return tree
 
     # Rich cuts lines of trees; what a program or a file gets must be whole.

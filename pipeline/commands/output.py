@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.visible import escaped, visible
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from data_prep.token_store import TokenStore
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -72,7 +75,7 @@ def json_text(value: Any) -> str:
     import orjson
 
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-    return without_credentials(orjson.dumps(value, option=options, default=str).decode())
+    return escaped(without_credentials(orjson.dumps(value, option=options, default=str).decode()))
 
 
 def print_table(
@@ -83,6 +86,7 @@ def print_table(
     Args:
         copied: columns whose cells are not folded, so that they can be copied, as far as the terminal is wide enough.
     """
+    title = visible(title)
     if columns and len(rows) > MOST_FRAMED:
         _print_lines(title, columns, rows)
         return
@@ -153,6 +157,11 @@ def print_mapping(title: str, values: Mapping[str, Any]) -> None:
     print_table(title, (), [(name, shown(value)) for name, value in values.items()])
 
 
+def print_text(console: Console, text: str) -> None:
+    """Print a text of a corpus or of a stranger as it is, but for what would act on the terminal."""
+    console.print(visible(text), markup=False)
+
+
 def require_place(html: Path | None) -> None:
     """Refuse a page that could not be written, before the work for it is done."""
     from cluster.artefacts.errors import MissingInputError
@@ -190,4 +199,4 @@ def shown(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return without_credentials(str(value))
+    return visible(without_credentials(str(value)))

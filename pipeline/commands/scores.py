@@ -121,7 +121,7 @@ def _as_dict(listed: Listed) -> dict[str, object]:
 
 
 def _described(error: WrongPrediction) -> str:
-    from pipeline.finetune.report.lines import visible
+    from cluster.artefacts.visible import visible
 
     facts = {**error.texts, "right": error.right, "predicted": error.predicted}
     lines = [f"  {name:<10}{visible(text)}" for name, text in facts.items()]

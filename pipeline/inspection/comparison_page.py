@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cluster.artefacts.visible import finalize
 from pipeline.runs.directory import RunInfo
 from pipeline.runs.tracking import runs_page
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>{{ names | join(" and ") }}</title>
 <style>
 :root { color-scheme: light dark }
@@ -39,7 +41,7 @@ def page(names: Sequence[str], tables: Sequence[tuple[str, Sequence[Sequence[str
     """
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True)
     return environment.from_string(_PAGE).render(names=names, tables=tables, curves=curves)
 
 

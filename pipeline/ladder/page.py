@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from cluster.artefacts.visible import finalize
 from pipeline.finetune.report.page import percent
 from pipeline.ladder.results import ComparisonResult, LadderResult, Spent
 from pipeline.ladder.tables import (
@@ -35,7 +36,7 @@ def render_page(result: LadderResult, spent: Spent) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(

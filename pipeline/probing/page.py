@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cluster.artefacts.visible import finalize
 from pipeline.finetune.report.curves import Curve, plot
 from pipeline.probing.run import ProbeResult
 
 COLUMNS = ("layer", "probe", "accuracy", "control", "selectivity")
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>{{ title }}</title>
 <style>
 :root { color-scheme: light dark }
@@ -37,7 +39,7 @@ def page(reference: str, result: ProbeResult) -> str:
     """HTML of one page without scripts, images or links to other files."""
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True)
     curves = [*_curves(result)]
     drawing = plot(curves, title="accuracy by layer", y_format=lambda y: f"{100 * y:g} %", x_name="layer")
     return environment.from_string(_PAGE).render(

@@ -12,6 +12,7 @@ import orjson
 
 from cluster.artefacts.manifest import read_manifest, write_durably
 from cluster.artefacts.storage import commit, staging_directory, storage_errors
+from cluster.artefacts.visible import finalize
 from data_prep.report.page import render_report
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
@@ -159,7 +160,7 @@ def _page(road: RoadConfig, found: Travelled, results: Results, pages: Sequence[
     held_out = results.held_out
     curve = Curve(held_out.metric, 0, held_out.steps, held_out.values, marked=True)
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"percent": percent, "start": start_of}
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(

@@ -5,6 +5,7 @@ SQLite under the runs directory unless `MLFLOW_TRACKING_URI` says otherwise.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -28,6 +29,7 @@ from cluster.artefacts.credentials import (
 )
 from cluster.artefacts.errors import TrackingUnreachableError
 from cluster.artefacts.private import lock
+from cluster.artefacts.storage import storage_errors
 from cluster.imports import hidden, uncollected
 from pipeline.config.loading import flatten
 from pipeline.runs.environment import environment, source_tags
@@ -159,9 +161,11 @@ def start_run(
 
     Raises:
         TrackingUnreachableError: the tracking store does not answer; nothing was started.
+        StorageError: `runs_dir` is not writable.
     """
     uri = tracking_uri(runs_dir)
     config = without_secrets(config)
+    _require_writable(runs_dir)
     with tracking_errors(uri):
         with uncollected():
             if uri.startswith(f"{_SQLITE}/"):
@@ -183,6 +187,16 @@ def start_run(
         client.log_dict(run_id, dict(config), SETTINGS_FILE)
         client.log_dict(run_id, environment(), "environment.json")
     return TrackedRun(uri, run_id, experiment_id=run.info.experiment_id)
+
+
+def _require_writable(runs_dir: Path) -> None:
+    """Refuse a directory of runs that cannot be made or written to: a store in it would seem not to answer."""
+    existing = next(place for place in (runs_dir.absolute(), *runs_dir.absolute().parents) if place.exists())
+    with storage_errors(runs_dir):
+        if not existing.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(existing))
 
 
 def log_changed_settings(client: MlflowClient, run_id: str, config: Mapping[str, Any]) -> None:

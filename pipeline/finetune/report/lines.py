@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 TEXTS = ("question", "context", "source", "text", "text_b", "choices")
 """Keys of the texts that a line repeats, in the order in which they are read."""
-_CONTROLS = [code for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"]
-_PICTURES = {code: 0x2400 + code if code < 32 else 0xFFFD for code in _CONTROLS}
-"""Control characters to characters that can be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +51,6 @@ def texts_of(line: Line) -> dict[str, str]:
     if "words" in line:
         found["words"] = line["words"]
     return {key: " | ".join(text) if isinstance(text, list) else text for key, text in found.items()}
-
-
-def visible(text: object) -> str:
-    """A text of a stranger for a terminal or a page: control characters, which may move a cursor, are pictures."""
-    return str(text).translate(_PICTURES)
 
 
 def span_scores(lines: Sequence[Line], metric: str) -> np.ndarray:

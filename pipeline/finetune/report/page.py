@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.visible import finalize, visible
 from cluster.copies import place_of
 from pipeline.finetune.metrics.units import shown
 from pipeline.finetune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, Interval, confidence_interval
 from pipeline.finetune.report.curves import Curve, plot, thinned
 from pipeline.finetune.report.errors import WrongPrediction, worst_of
-from pipeline.finetune.report.lines import form_of, visible
+from pipeline.finetune.report.lines import form_of
 from pipeline.finetune.report.published import Published, published_scores
 from pipeline.finetune.report.scores import Line, ScoresDirectory, median_score
 from pipeline.finetune.results import Trial
@@ -73,7 +74,7 @@ def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -
     rows = summarise(opened.scores)
     results = [_result(opened, row) for row in rows]
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
         "percent": percent,

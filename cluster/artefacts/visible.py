@@ -1,0 +1,27 @@
+"""Texts of strangers, such as titles and names of files, for a terminal or a page."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_CONTROLS = {*range(32), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
+_DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+"""Embeddings, overrides and isolates, which show other text than there is (CVE-2021-42574)."""
+_PICTURES = {code: 0x2400 + code if code < 32 else 0xFFFD for code in _CONTROLS | _DIRECTIONS}
+_ODD = re.compile(f"[{''.join(map(chr, sorted(code for code in _PICTURES if code >= 127)))}]")
+
+
+def visible(text: object) -> str:
+    """A text without characters that move a cursor, set colours or exchange the order of others: pictures of them."""
+    return str(text).translate(_PICTURES)
+
+
+def escaped(json: str) -> str:
+    """JSON with escapes for these characters, which mean the same to its reader."""
+    return _ODD.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
+
+
+def finalize(value: Any) -> Any:
+    """`visible` for what a template shows; markup stays markup."""
+    return value.translate(_PICTURES) if isinstance(value, str) else value
