@@ -16,8 +16,14 @@ def enter_start_directory() -> None:
     Ray calls it in every worker process of a job, because those begin in the directory of the shipped code.
 
     Raises:
-        MissingInputError: this machine does not have the directory.
+        MissingInputError: this machine does not have the directory, or the present one is gone.
     """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise MissingInputError(
+            f"The working directory cannot be entered: {error.strerror}.", next_step="cd to another one"
+        ) from None
     if directory := os.environ.get(START_DIRECTORY_VARIABLE):
         try:
             os.chdir(directory)

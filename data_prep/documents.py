@@ -20,6 +20,7 @@ from cluster.artefacts.confined import inside
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.places import Place
+from cluster.artefacts.reading import refusal
 from cluster.artefacts.storage import open_artefact
 from cluster.copies import local_copy, manifest_at
 from data_prep.document import Document
@@ -223,4 +224,6 @@ class DocumentStore:
                 for row in table.to_pylist():
                     yield Document(**(row | {"meta": orjson.loads(row["meta"])}))
         except (pa.ArrowInvalid, OSError) as error:
+            if (refused := refusal(error, path)) is not None:
+                raise refused from error
             raise CorruptArtefactError(f"{path} cannot be read: {error}", next_step=REPAIR) from error

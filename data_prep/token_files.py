@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from cluster.artefacts.errors import CorruptArtefactError
+from cluster.artefacts.reading import refusal
 from data_prep.layout import REPAIR
 
 
@@ -36,6 +37,8 @@ class TokenFile:
             ids_type = np.dtype(str(reader.schema.field("input_ids").type.value_type))
             self._batches = list(reader)
         except (pa.ArrowInvalid, OSError, KeyError, TypeError, AttributeError) as error:
+            if (refused := refusal(error, path)) is not None:
+                raise refused from error
             raise CorruptArtefactError(f"{path} is no token shard: {error}", next_step=REPAIR) from error
         rows = [batch.num_rows for batch in self._batches]
         self._first_of_batch = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(rows, dtype=np.int64)])

@@ -38,7 +38,7 @@ def _run() -> int:
     """Run a verb; returns the exit code of one that failed as documented."""
     with uncollected():
         from cluster.artefacts.credentials import message_without_credentials, split_tracking_credentials
-        from cluster.artefacts.errors import ClozeError
+        from cluster.artefacts.errors import ClozeError, StorageError
         from cluster.start_directory import enter_start_directory
         from pipeline.commands.verbs import app
 
@@ -57,9 +57,16 @@ def _run() -> int:
             # A file on the disk that is full: the exit code is still to say what happened.
             sys.stderr = io.StringIO()
         return error.exit_code
-    except Exception:
+    except Exception as error:
         if signals.received():
             raise
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            # Whatever no reader and no writer has explained.
+            refused = StorageError(
+                f"{error.filename}: {error.strerror}.", next_step="correct the path, or give access"
+            )
+            logs.say(f"\n{refused}", "error", **refused.members)
+            return refused.exit_code
         # No error of ours: what is needed to report it, but for the passwords in it.
         with suppress(OSError):
             logs.say(message_without_credentials(traceback.format_exc()), "critical", exit_code=1)

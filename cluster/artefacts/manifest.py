@@ -6,12 +6,9 @@ nothing that varies between two correct runs (places, times, hosts, worker count
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
 import platform
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
-import xxhash
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -37,6 +33,8 @@ from cluster.artefacts import signatures
 from cluster.artefacts.entries import FileEntry, InputEntries, InputEntry
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError
 from cluster.artefacts.long_json import Rows, canonical_pieces, cut_array, hash_json, indented_pieces
+from cluster.artefacts.reading import hash_file as hash_file
+from cluster.artefacts.reading import read_bytes, sha256_of
 from cluster.artefacts.signatures import Signature
 
 MANIFEST_NAME = "manifest.json"
@@ -46,10 +44,6 @@ _SIGNATURE = "signature"
 _LONG_BYTES = 4 << 20
 """Manifests of this size may have inputs that would take much more memory as objects than as text."""
 _INPUTS = TypeAdapter(list[InputEntry])
-_SMALL_BYTES = 1 << 14
-"""Files of fewer bytes are read at once."""
-_STALE_S = (0.05, 0.5, 2.0)
-"""Seconds before a stale file is opened again."""
 
 
 class _Frozen(BaseModel):
@@ -107,22 +101,6 @@ class Manifest(_Frozen):
         if len(names) < len(files) or MANIFEST_NAME in names:
             raise ValueError(f"it names a file twice, or {MANIFEST_NAME} itself")
         return files
-
-
-def hash_file(path: Path) -> tuple[str, int]:
-    """xxh3_128 hex digest and size in bytes of a local file."""
-    descriptor = os.open(path, os.O_RDONLY)
-    # Most files of a large artefact are small; a stream and a buffer of its own cost more than reading one.
-    try:
-        data = os.read(descriptor, _SMALL_BYTES)
-        if len(data) < _SMALL_BYTES and len(data) == os.fstat(descriptor).st_size:
-            return xxhash.xxh3_128_hexdigest(data), len(data)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        with open(descriptor, "rb", closefd=False) as stream:
-            digest = hashlib.file_digest(stream, xxhash.xxh3_128)
-            return digest.hexdigest(), stream.tell()
-    finally:
-        os.close(descriptor)
 
 
 def seal(contents: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,12 +231,6 @@ def signed_bytes(manifest: Manifest) -> bytes:
     return b"".join(canonical_pieces(_plain(manifest.model_copy(update={"signature": None}))))
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 hex digest of a local file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def sha256_if_signing(path: Path) -> str | None:
     """SHA-256 hex digest of a local file where this process signs."""
     return sha256_of(path) if signatures.is_signing() else None
@@ -275,19 +247,6 @@ def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
     os.replace(temporary, path)
 
 
-def read_bytes(path: Path) -> bytes:
-    """The bytes of a small file. NFS takes a file away from readers when another machine replaces it (ESTALE); the path
-    then leads to the new one."""
-    for pause_s in _STALE_S:
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            if error.errno != errno.ESTALE:
-                raise
-            time.sleep(pause_s)
-    return path.read_bytes()
-
-
 def read_manifest(directory: Path, *, anyone: bool = False) -> Manifest:
     """Read the manifest of a committed artefact.
 
@@ -298,6 +257,7 @@ def read_manifest(directory: Path, *, anyone: bool = False) -> Manifest:
         CorruptArtefactError: the manifest is missing or unreadable, or its checksum or fingerprint does not fit its
             contents.
         MismatchError: it was written by a newer cloze.
+        StorageError: it may not be read, or is no regular file.
         UntrustedArtefactError: signatures are asked for, and it has no good one.
     """
     path = directory / MANIFEST_NAME

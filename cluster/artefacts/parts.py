@@ -28,6 +28,7 @@ from cluster.artefacts.manifest import (
     unseal_signed,
     write_durably,
 )
+from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.signatures import is_sealing, require_key
 from cluster.artefacts.storage import (
     Damage,
@@ -180,8 +181,7 @@ class PartRecords(Generic[Record]):
 
     def _read(self, path: str | Path, *, anyone: bool) -> Record | None:
         try:
-            with open(path, "rb") as stream:
-                return self.model.model_validate(unseal_signed(orjson.loads(stream.read()), anyone=anyone))
+            return self.model.model_validate(unseal_signed(orjson.loads(read_bytes(path)), anyone=anyone))
         except (OSError, ValueError):
             return None
 

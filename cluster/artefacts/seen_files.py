@@ -13,7 +13,9 @@ from pathlib import Path
 
 import orjson
 
+from cluster.artefacts.errors import StorageError
 from cluster.artefacts.manifest import seal_signed, unseal_signed, write_durably
+from cluster.artefacts.reading import read_bytes
 
 _SETTLED_NS = 2_000_000_000
 """Coarsest resolution of file times: a file that was changed just now may change again with the same times."""
@@ -33,8 +35,8 @@ class SeenFiles:
             is_private: whether it lies where only this user can write, and need not be signed.
         """
         try:
-            return cls(unseal_signed(orjson.loads(path.read_bytes()), anyone=is_private)["files"])
-        except (OSError, ValueError, KeyError):
+            return cls(unseal_signed(orjson.loads(read_bytes(path)), anyone=is_private)["files"])
+        except (OSError, StorageError, ValueError, KeyError):
             return cls()
 
     def write(self, path: Path) -> None:

@@ -28,6 +28,7 @@ from cluster.artefacts.manifest import (
     sha256_of,
     write_manifest,
 )
+from cluster.artefacts.reading import reading, refusal
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
 
@@ -123,7 +124,8 @@ def find_damage(
             path = entry.under(directory)
         except CorruptArtefactError:
             return Damage(entry.path, "a link that leads out of the artefact")
-        before = _status(path)
+        with reading(path):
+            before = _status(path)
         if before is None:
             return Damage(entry.path, "missing")
         if (size_bytes := before.st_size) != entry.size_bytes:
@@ -134,7 +136,9 @@ def find_damage(
         known = entry.sha256 or entry.xxh3_128
         if seen is not None and seen.has(path, known):
             return None
-        if reason := difference(path, entry):
+        with reading(path):
+            reason = difference(path, entry)
+        if reason:
             return Damage(entry.path, reason)
         if seen is not None:
             seen.add(path, known, before)
@@ -337,6 +341,10 @@ def storage_errors(where: Path, *, again: str = "run the same command again") ->
         errno.ESTALE: f"see that the shared storage is mounted and answers, then {again}; finished work is kept",
         errno.EIO: f"see that the storage is sound (`dmesg`), then {again}; finished work is kept",
         errno.ENOTDIR: "a file is in the place of a directory; move it or choose another directory",
+        errno.EEXIST: "a file is in the place of a directory; move it or choose another directory",
+        errno.EISDIR: "a directory is in the place of a file; move it or choose another directory",
+        errno.ENAMETOOLONG: "choose a shorter name",
+        errno.ELOOP: "a link leads back to itself; remove it",
     }
     try:
         yield
@@ -361,6 +369,8 @@ def contents_of(file: Path, error_class: type[ClozeError] = CorruptArtefactError
     except ClozeError:
         raise
     except Exception as error:
+        if (refused := refusal(error, file)) is not None:
+            raise refused from error
         reason = (str(error) or type(error).__name__).splitlines()[0][:300]
         raise error_class(
             f"{file} has unexpected contents: {type(error).__name__}: {reason}",

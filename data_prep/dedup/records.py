@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from cluster.artefacts.errors import CorruptArtefactError
+from cluster.artefacts.reading import refusal
 from data_prep.layout import REPAIR, shard_file
 
 PARTITION_RECORDS = 1 << 22
@@ -132,6 +133,8 @@ def read_range(directory: Path, first: int, last: int) -> Iterator[Records]:
                         parts = [column[start:end].copy() for column in columns]
                         yield dict(zip(batch.schema.names, parts, strict=True))
         except (OSError, pa.ArrowInvalid) as error:
+            if (refused := refusal(error, path)) is not None:
+                raise refused from error
             raise CorruptArtefactError(f"{path} cannot be read: {error}", next_step=REPAIR) from error
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cluster.artefacts.errors import CorruptArtefactError
+from cluster.artefacts.reading import refusal
 from cluster.shards import ShardResult
 from data_prep.dedup.edges import COLUMNS, both_ways, distinct
 from data_prep.dedup.records import (
@@ -124,6 +125,8 @@ class _ShingleFile:
             with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
                 self._batches = list(_arrays(file))
         except (OSError, pa.ArrowInvalid) as error:
+            if (refused := refusal(error, path)) is not None:
+                raise refused from error
             raise CorruptArtefactError(f"{path} cannot be read: {error}", next_step=REPAIR) from error
         self._firsts = np.array([documents[0] for documents, _, _ in self._batches], dtype=np.uint64)
 

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 
 from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
+from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import Damage, contents_of, free_name, is_committed
 from models.config import NetworkConfig, stored_fields
 from pipeline.config.networks import NetworkChoice
@@ -186,7 +187,7 @@ def read_trainer_state(checkpoint: Path) -> TrainerState:
         CorruptCheckpointError: one of them is not there, or says something else.
     """
     with contents_of(checkpoint / TRAINER_FILE, CorruptCheckpointError):
-        plain = orjson.loads((checkpoint / TRAINER_FILE).read_bytes())
+        plain = orjson.loads(read_bytes(checkpoint / TRAINER_FILE))
         if isinstance(plain, dict) and "run_id" not in plain:
             try:
                 plain |= read_manifest(checkpoint).stats["run"]
@@ -204,7 +205,7 @@ def read_model_config(checkpoint: Path) -> NetworkConfig:
         CorruptCheckpointError: it is not there, or describes no network.
     """
     with contents_of(checkpoint / MODEL_CONFIG_FILE, CorruptCheckpointError):
-        plain = orjson.loads((checkpoint / MODEL_CONFIG_FILE).read_bytes())
+        plain = orjson.loads(read_bytes(checkpoint / MODEL_CONFIG_FILE))
         return TypeAdapter(NetworkChoice).validate_python(plain)
 
 

@@ -11,6 +11,7 @@ import orjson
 
 from cluster.artefacts.errors import CorruptCheckpointError, MismatchError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, hash_file
+from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.signatures import refuse_unsigned
 from cluster.artefacts.storage import contents_of, is_committed, open_artefact
 from pipeline.checkpoints import checkpoint as checkpoints
@@ -86,7 +87,7 @@ def is_export(directory: Path) -> bool:
     if not is_committed(directory):
         return False
     try:
-        contents = orjson.loads((directory / MANIFEST_NAME).read_bytes())
+        contents = orjson.loads(read_bytes(directory / MANIFEST_NAME))
     except ValueError:
         return True
     return isinstance(contents, dict) and bool({"fingerprint", "created_by", "checksum"} & contents.keys())

@@ -41,7 +41,7 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
         return
     from contextlib import suppress
 
-    from cluster.artefacts.errors import CorruptArtefactError
+    from cluster.artefacts.errors import CorruptArtefactError, StorageError
     from pipeline.runs.directory import list_runs
     from pipeline.runs.lifecycle import awaits_replay, reconcile
 
@@ -50,7 +50,7 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
     for run in found:
         # A store that does not answer takes its time to say so; once is enough.
         # A run whose files are damaged is listed as such.
-        with suppress(CorruptArtefactError):
+        with suppress(CorruptArtefactError, StorageError):
             uri = run.info.tracking_uri
             if not reconcile(run, send=uri not in silent):
                 silent.add(uri)
@@ -64,7 +64,7 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
         if row["state"] not in ("created", "finished") and row["detail"]:
             typer.echo(f"{row['run']}: {row['state']}, {row['detail']}")
     for run in found:
-        with suppress(CorruptArtefactError):
+        with suppress(CorruptArtefactError, StorageError):
             if behind := awaits_replay(run):
                 told = f"{behind / 1e6:,.0f} MB of its log are not in MLflow yet"
                 typer.echo(f"{run.path.name}: {told}: cloze runs replay {run.path.name}")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from cluster.artefacts.errors import PreemptedError
 from cluster.artefacts.manifest import seal_signed, unseal_signed, write_durably
+from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile, stop_on_sigterm
 from models.peft.apply import trained_share
@@ -370,7 +371,7 @@ class _Begun:
     def read(cls, workspace: Path, trial: Trial, identity: str) -> _Begun:
         """The note of an earlier attempt at the same training; a new one where there is none."""
         try:
-            note = cls(**unseal_signed(orjson.loads(cls._path(workspace, trial).read_bytes())))
+            note = cls(**unseal_signed(orjson.loads(read_bytes(cls._path(workspace, trial)))))
         except (OSError, ValueError, TypeError):
             return cls(identity)
         if note.identity != identity:

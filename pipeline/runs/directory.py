@@ -46,9 +46,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from cluster.artefacts.confined import inside
 from cluster.artefacts.credentials import message_without_credentials, without_credentials
-from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError
+from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError, StorageError
 from cluster.artefacts.lease import LOCK_NAME, exclusive
 from cluster.artefacts.manifest import created_by, seal, unseal, write_durably
+from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import contents_of, storage_errors
 from pipeline.config.loading import Config, to_plain, validate, with_overrides
 from pipeline.config.problems import nearest
@@ -149,7 +150,7 @@ class RunDirectory:
             CorruptArtefactError: the file is damaged.
         """
         with contents_of(self.info_file):
-            return RunInfo.model_validate(unseal(orjson.loads(self.info_file.read_bytes())))
+            return RunInfo.model_validate(unseal(orjson.loads(read_bytes(self.info_file))))
 
     def settings(self, name: str = CONFIG_FILE) -> dict[str, Any]:
         """A stored configuration as plain data, whichever version of cloze wrote it.
@@ -163,7 +164,7 @@ class RunDirectory:
         path = inside(self.path, name)
         _require_sealed(path, self.typed)
         with contents_of(path):
-            data = path.read_bytes()
+            data = read_bytes(path)
             # Aliases of aliases make gigabytes of a kilobyte; cloze writes none.
             if b"&" in data and any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(data, _Loader)):
                 raise ValueError("it has aliases")
@@ -205,11 +206,11 @@ class RunDirectory:
             StorageError: the file system refuses.
         """
         current, contents = self.config_file, _sealed(to_plain(config))
-        if current.read_bytes() == contents:
+        if read_bytes(current) == contents:
             return
         before = f"{CONFIG_FILE}.{len(list(self.path.glob(f'{CONFIG_FILE}.*'))) + 1}"
         with self.refusals():
-            write_durably(self.path / before, current.read_bytes())
+            write_durably(self.path / before, read_bytes(current))
             write_durably(current, contents)
             write_durably(self.log_settings, before.encode())
         self.record_event(Event.RECONFIGURED, before=before)
@@ -257,7 +258,7 @@ class RunDirectory:
         """The run's history, oldest first, or only events of some kinds; a line that a full disk or a kill tore is left
         out."""
         found = []
-        for line in self.history.read_bytes().splitlines() if self.history.exists() else []:
+        for line in read_bytes(self.history).splitlines() if self.history.exists() else []:
             with suppress(orjson.JSONDecodeError):
                 event = orjson.loads(line)
                 if not isinstance(event, dict) or not isinstance(event.get("event"), str):
@@ -289,7 +290,7 @@ def _require_sealed(path: Path, typed: str) -> None:
     """Refuse a file whose last line tells another hash. A file without that line, as earlier versions wrote, passes."""
     if not path.is_file():
         return  # reading it says so
-    text, found, digest = path.read_bytes().rpartition(_SEAL.encode())
+    text, found, digest = read_bytes(path).rpartition(_SEAL.encode())
     if found and xxhash.xxh3_128_hexdigest(text).encode() != digest.strip():
         raise CorruptArtefactError(
             f"{path} is not what was written: it was edited by hand, or is damaged.",
@@ -316,7 +317,7 @@ def find_run(reference: str, runs_dir: Path) -> RunDirectory:
     runs = list_runs(runs_dir)
     for run in runs:
         # Damage to another run is told by commands about that run.
-        with suppress(CorruptArtefactError):
+        with suppress(CorruptArtefactError, StorageError):
             if run.info.run_id == reference:
                 return run
     near = nearest(reference, [run.path.name for run in runs])
@@ -335,7 +336,7 @@ def find_run_of_job(submission_id: str, name: str, runs_dir: Path) -> RunDirecto
     """
     for run in list_runs(runs_dir):
         # Damage to another run is told by commands about that run.
-        with suppress(CorruptArtefactError):
+        with suppress(CorruptArtefactError, StorageError):
             if run.info.submission_id == submission_id and run.info.name.rpartition("-")[0] == name:
                 return run
     return None

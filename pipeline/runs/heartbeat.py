@@ -20,7 +20,9 @@ import orjson
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from cluster.artefacts.errors import StorageError
 from cluster.artefacts.processes import born_s, find_process, this_machine
+from cluster.artefacts.reading import read_bytes
 from pipeline.runs.directory import RunDirectory
 
 ENDED = "ended"
@@ -155,8 +157,8 @@ def read_heartbeats(run: RunDirectory) -> list[Beat]:
     found = []
     for path in sorted(run.heartbeats.glob("rank-*")):
         try:
-            found.append(Beat.model_validate(orjson.loads(path.read_bytes())))
-        except (OSError, ValueError, ValidationError):
+            found.append(Beat.model_validate(orjson.loads(read_bytes(path))))
+        except (OSError, StorageError, ValueError, ValidationError):
             continue  # Created and not yet written.
     return found
 

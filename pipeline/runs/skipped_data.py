@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import seal, unseal, write_durably
+from cluster.artefacts.reading import read_bytes
 from pipeline.runs.directory import RunDirectory
 
 
@@ -89,7 +90,7 @@ class SkipLedger:
         if not path.exists():
             return ()
         try:
-            contents = unseal(orjson.loads(path.read_bytes()))
+            contents = unseal(orjson.loads(read_bytes(path)))
             return tuple(SkippedStep.model_validate(one) for one in contents["skipped"])
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             raise CorruptArtefactError(

@@ -1,9 +1,10 @@
 """Manifests and fingerprints."""
 
 import errno
+import os
 import platform
 from contextlib import suppress
-from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.artefacts import manifest as manifests
+from cluster.artefacts import reading
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError
 from cluster.artefacts.manifest import (
     FileEntry,
@@ -163,14 +165,14 @@ def test_durable_write_leaves_the_old_bytes_when_it_fails(tmp_path, monkeypatch)
 
 
 def test_a_manifest_that_another_machine_replaces_is_opened_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(manifests, "_STALE_S", (0.0, 0.0))
-    path, read, stale = tmp_path / "file", Path.read_bytes, [True, True]
+    monkeypatch.setattr(reading, "_STALE_S", (0.0, 0.0))
+    path, open_file, stale = tmp_path / "file", os.open, [True, True]
     path.write_bytes(b"new")
 
-    def read_bytes(self: Path) -> bytes:
+    def open_stale(*arguments: Any) -> int:
         if stale and stale.pop():
             raise OSError(errno.ESTALE, "Stale file handle")
-        return read(self)
+        return open_file(*arguments)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    assert manifests.read_bytes(path) == b"new"
+    monkeypatch.setattr(os, "open", open_stale)
+    assert reading.read_bytes(path) == b"new"

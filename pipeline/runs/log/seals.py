@@ -17,6 +17,7 @@ from pathlib import Path
 import orjson
 import xxhash
 
+from cluster.artefacts.reading import read_bytes
 from pipeline.runs.directory import RunDirectory
 
 _BLOCK_BYTES = 1 << 20
@@ -83,7 +84,7 @@ def damage_of_log(run: RunDirectory) -> str:
 
 def _stretches(path: Path) -> list[Stretch]:
     found = []
-    for line in path.read_bytes().splitlines() if path.exists() else []:
+    for line in read_bytes(path).splitlines() if path.exists() else []:
         with suppress(ValueError, TypeError):
             found.append(Stretch(**orjson.loads(line)))
     return found

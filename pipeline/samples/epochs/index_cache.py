@@ -26,6 +26,7 @@ import orjson
 
 from cluster.artefacts.errors import ClozeError, ConfigError
 from cluster.artefacts.manifest import hash_json, seal_signed, unseal_signed, write_durably
+from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import is_committed, staging_directory
 from cluster.priority import step_back
 from pipeline.samples.epochs import index_blocks
@@ -221,8 +222,8 @@ class DatasetCache:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            contents = unseal_signed(orjson.loads((self._path / _PARTS).read_bytes()))
-        except (OSError, ValueError):
+            contents = unseal_signed(orjson.loads(read_bytes(self._path / _PARTS)))
+        except (OSError, ClozeError, ValueError):
             return None
         return contents if contents.get("index") == self._key else None
 

@@ -1,0 +1,124 @@
+"""Reading local files: regular files only, and refusals of the file system as typed errors."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import xxhash
+
+from cluster.artefacts.errors import StorageError
+
+_SMALL_BYTES = 1 << 14
+"""Files of fewer bytes are read at once."""
+_STALE_S = (0.05, 0.5, 2.0)
+"""Seconds before a stale file is opened again."""
+_REFUSALS = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENODEV}
+)
+
+
+def refusal(error: BaseException, path: Path | str) -> StorageError | None:
+    """What a file system's refusal to read is told as; None for every other error, such as of a missing file.
+
+    Whoever takes an unreadable file for a damaged or missing one asks here first: making it again is no remedy.
+    """
+    if isinstance(error, StorageError):
+        return error
+    if not isinstance(error, OSError) or error.errno not in _REFUSALS:
+        return None
+    return StorageError(
+        f"Cannot read {error.filename or path}: {os.strerror(error.errno)}.",
+        kept="everything; nothing was changed",
+        next_step="give this user permission to read it, or see that its storage is sound, and type the same again",
+    )
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Inside the block, a refusal of the file system to read is a StorageError; other errors pass unchanged."""
+    try:
+        yield
+    except OSError as error:
+        if (found := refusal(error, path)) is not None:
+            raise found from error
+        raise
+
+
+def open_regular(path: Path | str) -> int:
+    """A descriptor for reading a regular file. A FIFO would make its reader wait for ever.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is none.
+        StorageError: it is something else, or the file system refuses.
+    """
+    with reading(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StorageError(
+            f"{path} is no regular file.",
+            kept="everything; nothing was changed",
+            next_step="find out what put it there, and move it away",
+        )
+    return descriptor
+
+
+def read_bytes(path: Path | str) -> bytes:
+    """The bytes of a small file. NFS takes a file away from readers when another machine replaces it (ESTALE); the path
+    then leads to the new one.
+
+    Raises:
+        OSError, StorageError: as `open_regular`.
+    """
+    with reading(path):
+        for pause_s in _STALE_S:
+            try:
+                return _read(path)
+            except (OSError, StorageError) as error:
+                if getattr(error.__cause__ or error, "errno", None) != errno.ESTALE:
+                    raise
+            time.sleep(pause_s)
+        return _read(path)
+
+
+def _read(path: Path | str) -> bytes:
+    with open(open_regular(path), "rb") as stream:
+        return stream.read()
+
+
+def hash_file(path: Path) -> tuple[str, int]:
+    """xxh3_128 hex digest and size in bytes of a local file.
+
+    Raises:
+        OSError, StorageError: as `open_regular`.
+    """
+    descriptor = open_regular(path)
+    # Most files of a large artefact are small; a stream and a buffer of its own cost more than reading one.
+    try:
+        with reading(path):
+            data = os.read(descriptor, _SMALL_BYTES)
+            if len(data) < _SMALL_BYTES and len(data) == os.fstat(descriptor).st_size:
+                return xxhash.xxh3_128_hexdigest(data), len(data)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            with open(descriptor, "rb", closefd=False) as stream:
+                digest = hashlib.file_digest(stream, xxhash.xxh3_128)
+                return digest.hexdigest(), stream.tell()
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 hex digest of a local file.
+
+    Raises:
+        OSError, StorageError: as `open_regular`.
+    """
+    with reading(path), open(open_regular(path), "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
