@@ -68,9 +68,9 @@ def list_inputs(
             inputs.add(number, file, *_size_and_version(file.path))
     if not all(_is_utf8(names.data) for names in (inputs.paths, inputs.names)):
         odd = [path for path in inputs.paths if not _is_utf8(os.fsencode(path))]
-        listed = ", ".join(str(os.fsencode(path))[1:] for path in odd[:3])
+        shown = ", ".join(str(os.fsencode(path))[1:] for path in odd[:3])
         raise ConfigError(
-            f"The names of {len(odd)} source files are not UTF-8: {listed}.",
+            f"The names of {len(odd)} source files are not UTF-8: {shown}.",
             kept="everything; nothing was made",
             next_step="rename them, such as with `convmv -r -f latin1 -t utf8 --notest DIRECTORY`",
         )
