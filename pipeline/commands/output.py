@@ -86,7 +86,7 @@ def print_table(
     Args:
         copied: columns whose cells are not folded, so that they can be copied, as far as the terminal is wide enough.
     """
-    title = visible(title)
+    title, columns = visible(title), [*map(visible, columns)]
     if columns and len(rows) > MOST_FRAMED:
         _print_lines(title, columns, rows)
         return

@@ -145,7 +145,7 @@ def _data(run: RunDirectory) -> dict[str, Any]:
     for number, store in enumerate(StoredSettings.of(run).stores):
         try:
             place = as_place(store["path"])
-            # Whoever wrote the run's settings may have named any address.
+            # A stranger may have written the run's settings, with any address.
             manifest = manifest_at(place) if isinstance(place, Path) else None
         except ClozeError:
             manifest = None
