@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 PASSED_ON = ("CLOZE_DATA", "CLOZE_LOG", "MLFLOW_TRACKING_URI", KEY_VARIABLE, TRUST_VARIABLE)
 """Environment variables that a job gets from its submitter when they are set; those of keys are paths."""
-CODE = ("pipeline", "data_prep", "models", "cluster", "pyproject.toml")
-"""Packages and files of this installation that a job gets a copy of."""
+CODE = ("pipeline", "data_prep", "models", "cluster", "configs", "pyproject.toml")
+"""Packages and files of this installation that a job gets a copy of; configurations name shipped ones as `base`."""
 CONTROL_VERBS = frozenset({"submit", "jobs", "logs", "stop"})
 """Verbs that act on jobs and cannot be jobs."""
 GROUP_SETTINGS = {

@@ -32,6 +32,8 @@ EVERYTHING = (
     "monitoring_namespace=monitoring",
     "storage.storage_class=shared-nfs",
     "env={A: '$(B)'}",
+    "workers.rdma_resource=rdma/hca",
+    "workers.cache_directory=/nvme/cloze",
 )
 """All options of KubeRay."""
 JOB = "job.verb=pretrain run.yaml data.stores.0.path=a/b"
@@ -50,6 +52,8 @@ VARIANTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "qos=high",
             "constraint=a100",
             "tracking_uri=http://mlflow:5000",
+            "gres=gpu:a100:8",
+            "interface=ib0",
             "env={A: b}",
         ),
     ),
@@ -152,7 +156,7 @@ def test_pods_are_confined_limited_and_given_time_to_save(variant: str):
         assert spec["automountServiceAccountToken"] is False
         (container,) = spec["containers"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
         assert container["resources"]["limits"].keys() >= {"cpu", "memory"}
         volumes = {each["name"] for each in spec["volumes"]} | {"data"}
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
@@ -189,7 +193,7 @@ def test_selectors_of_budgets_policies_and_services_choose_pods_that_exist():
         if each["kind"] in ("PodDisruptionBudget", "NetworkPolicy", "Service")
         for selector in [each["spec"].get("selector") or each["spec"]["podSelector"]]
     ]
-    assert len(selectors) == 2 + 4 + 3
+    assert len(selectors) == 1 + 4 + 3
     for selector in selectors:
         assert any(selector.items() <= each.items() for each in labels), selector
 
@@ -342,7 +346,31 @@ def test_time_limits_are_written_as_slurm_reads_them(hours: float, shown: str):
     assert f"#SBATCH --time={shown}\n" in script
 
 
-@pytest.mark.skipif(not shutil.which("sbatch"), reason="no Slurm here")
+def test_nodes_can_be_drained_one_by_one_unless_that_is_forbidden():
+    def budgets(*overrides: str) -> dict[str, int]:
+        found = [each for each in objects(kuberay(*overrides)) if each["kind"] == "PodDisruptionBudget"]
+        return {each["metadata"]["name"]: each["spec"]["minAvailable"] for each in found}
+
+    assert budgets("workers.replicas=3") == {"cloze-worker": 2}
+    assert budgets("workers.replicas=1") == {}
+    assert budgets("workers.replicas=3", "drain=never") == {"cloze-head": 1, "cloze-worker": 3}
+
+
+def test_slurm_gives_each_step_the_cpus_and_gpus_of_its_node():
+    for overrides, wanted in (
+        ((), "--cpus-per-task=64 --gpus-per-task=8"),
+        (("gres=gpu:a100:8",), "--cpus-per-task=64 --gres=gpu:a100:8"),
+        (("gpus_per_node=0",), "--cpus-per-task=64"),
+    ):
+        files = render(load_template("slurm", overrides))
+        assert f"\n  {wanted} bash " in files["cloze.sbatch"]
+    assert "cluster.workers: 16" in render(load_template("slurm"))["NEXT.md"]
+
+
+@pytest.mark.skipif(
+    not shutil.which("sinfo") or subprocess.run(["sinfo"], capture_output=True).returncode != 0,
+    reason="no Slurm here",
+)
 def test_slurm_would_take_the_job(tmp_path: Path):
     script = tmp_path / "cloze.sbatch"
     script.write_text(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -232,3 +234,17 @@ def test_what_is_passed_on_is_named_or_refused(monkeypatch):
     assert jobs._variables(["A=b=c", "HF_HOME"]) == {"A": "b=c", "HF_HOME": "/cache"}
     with pytest.raises(ConfigError, match="NO_SUCH_VARIABLE"):
         jobs._variables(["NO_SUCH_VARIABLE"])
+
+
+def test_the_code_that_a_job_gets_finds_the_configurations_that_come_with_cloze(tmp_path: Path):
+    from pipeline.runs.submission import CODE
+
+    root = Path(__file__).parents[2]
+    for name in CODE:
+        copy = shutil.copytree if (root / name).is_dir() else shutil.copy
+        copy(root / name, tmp_path / name)
+    script = "from pipeline.config import shipped; print(shipped.require_shipped('bert-tiny'))"
+    found = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == str(tmp_path / "configs" / "pretrain" / "bert-tiny.yaml")

@@ -36,11 +36,17 @@ class Machine(Settings):
     """CPUs."""
     memory_gib: int = Field(ge=1)
     """Memory in GiB, which holds /dev/shm too."""
-    shm_gib: int = Field(default=2, ge=1)
-    """Size of /dev/shm in GiB: Ray's object store and the exchanges between workers of a pod."""
+    shm_gib: int | None = Field(default=None, ge=1)
+    """Size of /dev/shm in GiB: Ray's object store and the exchanges of NCCL between workers of a pod. Null takes 40% of
+    the memory: Ray's object store takes 30%."""
     scratch_gib: int = Field(default=20, ge=1)
     """Local disk in GiB for Ray's session, logs and compiled operators, and up to half of it for the cache of what lies
     in stores. A pod that takes more is evicted."""
+
+    @property
+    def shared_gib(self) -> int:
+        """Size of /dev/shm in GiB."""
+        return self.shm_gib or max(1, self.memory_gib * 2 // 5)
 
     @property
     def cache(self) -> dict[str, str]:
@@ -57,6 +63,12 @@ class Workers(Machine):
     """GPUs of each pod."""
     gpu_resource: LabelName = "nvidia.com/gpu"
     """The extended resource that counts GPUs; its taint is tolerated."""
+    rdma_resource: LabelName | None = None
+    """The extended resource of a node's InfiniBand or RoCE adapters, such as `rdma/hca`, of which each pod gets one; it
+    may then lock memory. Null for TCP."""
+    cache_directory: AbsolutePath | None = None
+    """Directory on each node's own disk for the cache of what lies in stores, kept when pods go (a hostPath volume,
+    which `user_id` must be able to write); null keeps the cache in the pod."""
     spot: Literal["gke", "eks", "aks", "karpenter"] | None = None
     """Run on spot nodes of this provider; null for ordinary nodes."""
     node_selector: dict[str, LabelValue] = Field(default_factory=dict)
@@ -163,6 +175,9 @@ class KubeRay(ClusterTemplate):
     """Image of that Redis."""
     grace_s: int = Field(default=120, ge=10)
     """Seconds that a run has for saving after SIGTERM; at least its `guards.grace_s`."""
+    drain: Literal["one_by_one", "never"] = "one_by_one"
+    """Whether nodes may be drained under a run. `one_by_one`: workers are evicted one at a time, and the run saves and
+    goes on; `never`: every drain waits for the end of the cluster."""
     user_id: int = Field(default=1000, ge=1)
     """User and group id of all processes, which own the shared volume."""
     env: Variables = Field(default_factory=dict)
@@ -191,9 +206,10 @@ class KubeRay(ClusterTemplate):
             "labels": {part: names | {"app.kubernetes.io/component": part} for part in _PARTS},
             # The head has no GPU, and DeepSpeed would look for one.
             "head_env": self._environment({"DS_ACCELERATOR": "cpu"} | self.head.cache),
-            "worker_env": self._environment(own | self.workers.cache),
+            "worker_env": self._environment(own | self._worker_cache()),
             "claim": self.storage.claim or f"{self.name}-shared",
             "end_s": self.grace_s + LEAVE_S,
+            "budgets": self._budgets(),
             "node_selector": self._node_selector(),
             "tolerations": self._tolerations(),
             "runtime_env": orjson.dumps(self._runtime_env(), option=orjson.OPT_SORT_KEYS).decode(),
@@ -212,6 +228,10 @@ class KubeRay(ClusterTemplate):
         # Kubernetes would put other variables in the place of $(NAME).
         given = {name: value.replace("$", "$$") for name, value in self.env.items()}
         return dict(sorted((fixed | own | given).items()))
+
+    def _worker_cache(self) -> dict[str, str]:
+        # On a node's own disk the cache is bounded by the disk, as anywhere else.
+        return {"CLOZE_CACHE": "/cache"} if self.workers.cache_directory else self.workers.cache
 
     def _node_selector(self) -> dict[str, str]:
         spot = dict([SPOT_LABELS[self.workers.spot]]) if self.workers.spot else {}
@@ -262,6 +282,13 @@ class KubeRay(ClusterTemplate):
             # More workers have a supervisor, which kills those that take 5 s to start.
             *("--workers", "1"),
         ]
+
+    def _budgets(self) -> list[tuple[str, int]]:
+        """Parts with a PodDisruptionBudget, and the pods of each that no drain may take."""
+        workers = self.workers.replicas
+        if self.drain == "never":
+            return [("head", 1), ("worker", workers)]
+        return [("worker", workers - 1)] if workers > 1 else []
 
     def _guarded(self) -> list[tuple[str, list[str], int]]:
         """Services with a NetworkPolicy: the parts that may connect, and the port."""

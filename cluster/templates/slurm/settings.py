@@ -36,6 +36,12 @@ class Slurm(ClusterTemplate):
     """CPUs of each node for this job."""
     gpus_per_node: int = Field(default=0, ge=0)
     """GPUs of each node for this job."""
+    gres: Word | None = None
+    """Generic resources to ask for in place of `--gpus-per-node`, such as `gpu:a100:8`; null where Slurm counts
+    GPUs."""
+    interface: Name | None = None
+    """Network interface of Ray, NCCL and gloo, such as `ib0`; null takes the one of the default route, or the first
+    with an address where there is no such route."""
     memory_gib_per_node: int = Field(ge=1)
     """Memory in GiB of each node for this job."""
     hours: float = Field(gt=0)
@@ -53,7 +59,7 @@ class Slurm(ClusterTemplate):
     constraint: Word | None = None
     """Features that nodes must have; null for any."""
     tracking_uri: Text | None = None
-    """MLflow's address; null for SQLite in `runs/`."""
+    """MLflow's address; null for SQLite in `runs/`, which serves one job at a time."""
     env: Variables = Field(default_factory=dict)
     """Environment variables of the verb and its workers."""
 
@@ -65,7 +71,11 @@ class Slurm(ClusterTemplate):
         fixed = {"CLOZE_CACHE": self.scratch}
         if self.tracking_uri:
             fixed["MLFLOW_TRACKING_URI"] = self.tracking_uri
+        if self.interface:
+            fixed |= dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), self.interface)
         cpu = {} if self.gpus_per_node else {"DS_ACCELERATOR": "cpu"}
+        # What a step is given: since Slurm 22.05 `srun` inherits neither CPUs nor GPUs of the job's tasks.
+        gpus = f"--gres={self.gres}" if self.gres else f"--gpus-per-task={self.gpus_per_node}"
         return super().values() | {
             "time": f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00",
             "end_s": self.grace_s + LEAVE_S,
@@ -76,4 +86,6 @@ class Slurm(ClusterTemplate):
             },
             "env": dict(sorted((fixed | cpu | self.env).items())),
             "verb": shlex.split(self.verb),
+            "step": [f"--cpus-per-task={self.cpus_per_node}", *([gpus] if self.gpus_per_node else [])],
+            "workers": self.nodes * max(1, self.gpus_per_node),
         }
