@@ -83,6 +83,7 @@ class ShardedLearner(Learner):
         )
         config = _EngineConfig(zero, _InTorch(settings.optimizer_with_rates))
         self._names = _names_in_order(make_optimizer(model, settings.optimizer_with_rates), model)
+        self._rank = rank
         with _local_rank(rank):
             self._engine: TrainingEngine = open_engine(model, config, rank)
         self._last = True
@@ -94,7 +95,8 @@ class ShardedLearner(Learner):
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
         self._last = last
-        yield
+        with _local_rank(self._rank):
+            yield
 
     def backward(self, loss: Tensor) -> None:
         self._engine.backward(loss, last=self._last)
@@ -138,7 +140,8 @@ def _names_in_order(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[
 
 @contextmanager
 def _local_rank(rank: Rank) -> Iterator[None]:
-    """Set the variable of launchers that DeepSpeed reads at its start, also in a process that none started."""
+    """Set the variable of launchers that DeepSpeed reads at its start and in ZeRO-3, also in a process that
+    none started."""
     launched = "LOCAL_RANK" in os.environ
     os.environ.setdefault("LOCAL_RANK", str(rank.local_rank))
     try:

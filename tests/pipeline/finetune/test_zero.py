@@ -58,6 +58,15 @@ def test_every_stage_computes_the_scores_of_plain_training_up_to_summation_order
         assert total == pytest.approx(two["weights"][name], abs=10 * near), name
 
 
+def test_zero_3_trains_in_a_process_that_no_launcher_started(tmp_path):
+    launched = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    environment = {name: value for name, value in os.environ.items() if name not in launched}
+    script = [sys.executable, str(SCRIPT), str(tmp_path), "alone"]
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(script, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+
+
 def test_stopped_sharded_training_is_bit_identical_to_an_uninterrupted_one(cases):
     assert cases["stage 3 -> stage 3"] == cases["stage 3"]
 

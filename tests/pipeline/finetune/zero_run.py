@@ -122,5 +122,13 @@ def main(folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
+def alone(folder: Path) -> None:
+    """One epoch in stage 3, in this process."""
+    make_inputs(folder)
+    task = {"kind": "sst2", "path": folder / "SST-2"}
+    config = configured(folder, "alone", {"zero": {"stage": 3}}, task)
+    report(config.model_copy(update={"training": config.training.model_copy(update={"epochs": 1})}))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (alone if "alone" in sys.argv else main)(Path(sys.argv[1]))
