@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from cluster import signals
 from cluster.artefacts.errors import ClozeError, PreemptedError, exit_codes
 
 FIRST_PAUSE_S = 15.0
@@ -32,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     stop = threading.Event()
     # The command gets the signal, too, and this process waits for it.
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    for number in signals.stops():
+        signal.signal(number, lambda number, frame: stop.set())
     try:
         for job in given.after:
             wait_for(job, stop)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 import psutil
 
 from cluster import logs, signals
-from cluster.artefacts.errors import ClozeError, ClusterUnreachableError, WorkersLostError
+from cluster.artefacts.errors import ClozeError, ClusterUnreachableError, PreemptedError, WorkersLostError
 from cluster.connecting import host_and_port, tcp_answers
 from cluster.ray_internals import own_raylet_socket
 
@@ -28,6 +29,8 @@ _RECONNECT_S = 60.0
 _SHARE = 0.75
 """Share of those seconds after which this program ends: before Ray ends it."""
 _POLL_S = 3.0
+_STOP_S = 0.5
+"""Seconds in which the signal that ended Ray reaches this program too."""
 _ending = threading.Lock()
 """Held by the thread that ends this program."""
 
@@ -89,13 +92,16 @@ def _watch_head(address: str, over: threading.Event) -> None:
 
 
 def _end(error_class: type[ClozeError], message: str, over: threading.Event) -> None:
-    # Ending the children ends what the other thread watches.
-    if over.is_set() or signals.received() or not _ending.acquire(blocking=False):
+    # Ending the children ends what the other thread watches. Where a whole machine is stopped, Ray may end first.
+    if over.wait(_STOP_S) or signals.received() or not _ending.acquire(blocking=False):
         return
     # Ray's threads are about to print pages of the dead process's log.
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     kept, next_step = signals.continuation()
+    if stop := signals.asked():
+        error_class = PreemptedError
+        message = f"Ended by {signal.Signals(stop).name}, which ended Ray's processes before all was saved."
     error = error_class(message, kept=kept, next_step=next_step)
     signals.end_children()
     os.write(stderr, logs.as_written(f"\n{error}", "error").encode())

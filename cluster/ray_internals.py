@@ -14,7 +14,8 @@ from cluster import signals
 
 @contextmanager
 def own_signal_handlers() -> Iterator[None]:
-    """Keep the process's signal handlers during `ray.init`, whose own SIGTERM handler exits with another exit code."""
+    """Keep the process's signal handlers during `ray.init`, whose own SIGTERM handlers exit with another exit code, and
+    print a stack of Ray's C++ part."""
     from ray._private import utils
 
     before, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
@@ -22,6 +23,7 @@ def own_signal_handlers() -> Iterator[None]:
         yield
     finally:
         utils.set_sigterm_handler = before
+    signals.renew()
     if signals.received():
         # Ray starts processes, and an exception raised in the callbacks of a fork is lost.
         raise signals.Interrupted
@@ -70,9 +72,10 @@ def started_here() -> bool:
 
 
 def shut_down() -> None:
-    """`ray.shutdown`, with signal handlers that stay.
+    """`ray.shutdown`, with signal handlers that stay, and SIGKILL for the processes that this one started.
 
-    Ray's C++ part resets the handlers during the shutdown, before it waits for processes to end.
+    Ray's C++ part resets the handlers during the shutdown, before it waits for processes to end. SIGTERM is blocked in
+    them, and Ray would wait for each.
     """
     import ray
     from ray._private import worker
@@ -83,7 +86,7 @@ def shut_down() -> None:
 
         def with_handlers(*given: Any, **options: Any) -> None:
             signals.renew()
-            kill_all_processes(*given, **options)
+            kill_all_processes(*given, **options | {"allow_graceful": False})
 
         node.kill_all_processes = with_handlers
     ray.shutdown()

@@ -40,7 +40,7 @@ _start: ContextVar[Callable[[], None] | None] = ContextVar("start", default=None
 """Connects the cluster of `ray_on_demand`; None where none is to be connected any more."""
 _TEMP_PREFIX = "ray-"
 _SHUTDOWN_S = 5.0
-"""Seconds that Ray's processes have to end after `ray.shutdown`, which does not wait for all of them."""
+"""Seconds that killed processes have to disappear."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -94,7 +94,7 @@ def ray_runtime(
             }
             announce("starting Ray on this machine")
             held.enter_context(_nothing_left())
-            with own_signal_handlers(), loopback_only(), bare():
+            with own_signal_handlers(), loopback_only(), bare(), signals.kept_from_children():
                 _start_here(quiet | local | options)
         held.enter_context(cluster_watched())
         held.enter_context(_at_most(workers))
@@ -160,7 +160,6 @@ def _nothing_left() -> Iterator[None]:
         started |= set(psutil.Process().children(recursive=True)) - before
         # The process that sends the log has its own session, and ends by itself when all is sent.
         left = [process for process in started if signals.in_this_session(process.pid)]
-        _, left = psutil.wait_procs(left, timeout=_SHUTDOWN_S)
         for process in left:
             with suppress(psutil.Error):
                 process.kill()

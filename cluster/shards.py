@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from cluster import signals
 from cluster.artefacts.errors import ClozeError, TooManyRejectsError
 from cluster.artefacts.manifest import FileEntry, hash_file, sha256_if_signing
 from cluster.artefacts.parts import ArtefactPart
@@ -196,7 +197,8 @@ def _run(
             if error is not None:
                 raise error
     finally:
-        for reference in running:
+        # Tasks end with a program that a signal ends; Ray may abort it where one is cancelled as it ends by itself.
+        for reference in () if signals.received() else running:
             ray.cancel(reference)
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM ends a program with exit code 75 and Ctrl-C with 130, from its first instruction to its last.
+"""SIGTERM and SIGHUP end a program with exit code 75 and Ctrl-C with 130, from its first instruction to its last.
 
 The first signal unwinds the program: `Interrupted` is raised in its main thread, so that `finally` blocks release what
 they hold. After a second signal, or if the program does not unwind in time (a library swallowed the exception, or waits
@@ -11,10 +11,12 @@ where the program is process 1, it does nothing at all.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -24,11 +26,15 @@ from typing import NoReturn
 
 from cluster import logs
 
-EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
+STOPS = (signal.SIGTERM, signal.SIGHUP)
+"""Ask a program to save and end: the signal of schedulers, and that of a terminal that is closed."""
+EXIT_CODES = {**dict.fromkeys(STOPS, 75), signal.SIGINT: 130}
 """EX_TEMPFAIL of sysexits.h, and the code of shells for Ctrl-C."""
 RUNBOOK = "stop-and-preempt.md"
 _UNWINDING_S = 20.0
 """Schedulers kill 30 s after SIGTERM, by default."""
+_SAME_S = 1.0
+"""Seconds in which signals are one request: `timeout` signals a process, and then the process's group."""
 _DEATH_S = 2.0
 """Seconds that killed children have to disappear."""
 
@@ -41,7 +47,9 @@ class _State:
     received = 0
     """The signal that ends the program; 0 until one arrives."""
     delegated = 0
-    """Number of entered blocks with another handler for SIGTERM."""
+    """Number of entered blocks with another handler for STOPS."""
+    asked = 0
+    """The first of STOPS that came, whoever answers it; 0 until then."""
     finished: int | None = None
     """Exit code of a program that has finished."""
     continuations: tuple[tuple[str, str], ...] = (("all finished work", "the same command"),)
@@ -50,8 +58,8 @@ class _State:
     """Top of the stack when the signal came."""
     pid = 0
     psutil: ModuleType | None = None
-    unwinding = False
-    """Whether the main thread was interrupted."""
+    unwinding_s: float | None = None
+    """When the main thread was interrupted, on the monotonic clock."""
     said = False
     """Whether the message was written."""
 
@@ -60,14 +68,14 @@ _state = _State()
 
 
 def answer_signals(command: str) -> None:
-    """Begin to answer SIGTERM and SIGINT; to be called first, in the main thread.
+    """Begin to answer SIGTERM, SIGHUP and SIGINT; to be called first, in the main thread.
 
     Args:
         command: the command as typed, for the message.
     """
     _state.pid = os.getpid()
     _state.continuations = ((_state.continuation[0], command),)
-    for number in EXIT_CODES:
+    for number in (*stops(), signal.SIGINT):
         signal.signal(number, _on_signal)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -94,9 +102,52 @@ def renew() -> None:
                 signal.signal(number, handler)
 
 
+def stops() -> list[signal.Signals]:
+    """STOPS that this program answers: under `nohup` it ignores a closed terminal."""
+    return [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 def received() -> int:
     """The signal that ends this program; 0 without one."""
     return _state.received
+
+
+def asked() -> int:
+    """The first of STOPS that this program got, also where another handler answers it; 0 without one."""
+    return _state.asked
+
+
+def is_again(number: int, first_s: float) -> bool:
+    """Whether a signal after a first one asks to end at once. Copies of the first do not, nor does a terminal that is
+    closed, which may send several.
+
+    Args:
+        first_s: when the first one came, on the monotonic clock.
+    """
+    return number == signal.SIGINT or (number == signal.SIGTERM and time.monotonic() - first_s >= _SAME_S)
+
+
+@contextmanager
+def kept_from_children() -> Iterator[None]:
+    """Block STOPS in all processes that this thread starts in the block, and in those that they start: they live on
+    when a process group or a control group is stopped, so that this program can save. SIGKILL ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_closed_terminal() -> None:
+    """Write to nowhere in place of a terminal that is gone: every message would fail."""
+    for descriptor in (1, 2):
+        try:
+            termios.tcgetattr(descriptor)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
 
 
 def continuation() -> tuple[str, str]:
@@ -131,7 +182,7 @@ def goes_on_by(next_step: str, kept: str) -> Iterator[None]:
 
 @contextmanager
 def answered_elsewhere() -> Iterator[None]:
-    """Tell this module that SIGTERM has another handler inside the block, which ends the program by itself."""
+    """Tell this module that STOPS have another handler inside the block, which ends the program by itself."""
     _state.delegated += 1
     try:
         yield
@@ -162,7 +213,7 @@ def message(number: int) -> str:
     kept, next_step = _state.continuation
     if number == signal.SIGINT:
         return f"Interrupted; kept: {kept}. To continue: {next_step}"
-    return f"Ended by SIGTERM.\nKept: {kept}\nNext: {next_step}\nRunbook: runbooks/{RUNBOOK}"
+    return f"Ended by {signal.Signals(number).name}.\nKept: {kept}\nNext: {next_step}\nRunbook: runbooks/{RUNBOOK}"
 
 
 def end_children() -> None:
@@ -192,27 +243,34 @@ def in_this_session(pid: int) -> bool:
 def _on_signal(number: int, frame: FrameType | None) -> None:
     if _state.finished is not None:
         os._exit(_state.finished)
-    if _state.unwinding:
-        end()
-    _state.unwinding = True
+    if number == signal.SIGHUP:
+        leave_closed_terminal()
+    if _state.unwinding_s is not None:
+        if is_again(number, _state.unwinding_s):
+            end()
+        return
+    _state.unwinding_s = time.monotonic()
     note(number)
     raise Interrupted
 
 
 def _watch(reading: int) -> None:
     """End a program that does not unwind in time, or receives a second signal while its main thread is blocked."""
-    deadline: float | None = None
+    first_s: float | None = None
     while True:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        left = None if first_s is None else max(0.0, first_s + _UNWINDING_S - time.monotonic())
         if not select.select([reading], [], [], left)[0]:
             end()
-        for number in os.read(reading, 64):
-            if number not in EXIT_CODES or (number == signal.SIGTERM and _state.delegated):
-                continue
-            if _state.finished is None and deadline is not None:
+        for number in set(os.read(reading, 64)).intersection(EXIT_CODES):
+            if number in STOPS:
+                _state.asked = _state.asked or number
+                if _state.delegated:
+                    continue
+            if first_s is None:
+                first_s = time.monotonic()
+            elif _state.finished is None and is_again(number, first_s):
                 end()
             note(number)
-            deadline = time.monotonic() + _UNWINDING_S
 
 
 def _forget() -> None:

@@ -1,7 +1,8 @@
-"""Graceful stop: SIGTERM becomes a request file on disk, and the work ends at a point from which it can continue.
+"""Graceful stop: a signal becomes a request file on disk, and the work ends at a point from which it can continue.
 
-Schedulers (Slurm, Kubernetes, Ray jobs) announce an end by SIGTERM. Only the main thread of a process can handle
-signals, and workers under Ray Train run in other threads, so the request is a file in a directory that all share.
+Schedulers (Slurm, Kubernetes, Ray jobs) announce an end by SIGTERM, closed terminals by SIGHUP. Only the main thread of
+a process can handle signals, and workers under Ray Train run in other threads, so the request is a file in a directory
+that all share.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class StopFile:
         """Whether the stop was requested. Checks the file once per `poll_s`."""
         if not self._seen and time.monotonic() >= self._next_look_s:
             self._next_look_s = time.monotonic() + self._poll_s
-            self._seen = self._path.exists()
+            self._seen = os.path.exists(self._path)
         return self._seen
 
     @property
@@ -104,8 +105,8 @@ def stop_on_sigterm(
     speaks: bool = True,
     nothing_to_save: Callable[[], bool] = lambda: False,
 ) -> Iterator[StopFile]:
-    """Inside the block, the first SIGTERM requests a stop in `directory`; a second one, or the end of the grace period,
-    ends the block at once.
+    """Inside the block, the first SIGTERM or SIGHUP requests a stop in `directory`; a later SIGTERM, or the end of the
+    grace period, ends the block at once.
 
     Must be entered inside of all code that sets its own handlers, as `ray.init` does. Outside of the main thread, which
     alone can have handlers, it only removes an older request.
@@ -114,7 +115,7 @@ def stop_on_sigterm(
         grace_s: grace period in seconds.
         next_step, kept: the command that continues and the work that it keeps, for the error's message.
         speaks: whether this process removes an older request first; one process of a group does.
-        nothing_to_save: whether the last checkpoint is up to date; SIGTERM then ends the block at once.
+        nothing_to_save: whether the last checkpoint is up to date; the first signal then ends the block at once.
 
     Yields:
         The request.
@@ -130,7 +131,7 @@ def stop_on_sigterm(
         return
     ending = _Ending(request, grace_s, nothing_to_save)
     with signals.answered_elsewhere():
-        before = signal.signal(signal.SIGTERM, ending.on_signal)
+        before = {number: signal.signal(number, ending.on_signal) for number in signals.stops()}
         try:
             yield request
         except BaseException as interrupt:
@@ -144,11 +145,12 @@ def stop_on_sigterm(
             ) from interrupt
         finally:
             ending.disarm()
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class _Ending:
-    """The handler of SIGTERM: first it requests the stop, then it interrupts the main thread."""
+    """The handler of SIGTERM and SIGHUP: first it requests the stop, then it interrupts the main thread."""
 
     def __init__(self, request: StopFile, grace_s: float, nothing_to_save: Callable[[], bool]) -> None:
         self._request, self._grace_s = request, grace_s
@@ -156,14 +158,20 @@ class _Ending:
         self.why: str | None = None
         """Why the block ends at once; None until then."""
         self._alarm: threading.Timer | None = None
+        self._first_s = 0.0
         self._time_is_over = False
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            signals.leave_closed_terminal()
         if self._alarm is not None:
+            if not (self._time_is_over or signals.is_again(number, self._first_s)):
+                return
             again = f"{self._grace_s:g} s were not enough" if self._time_is_over else "SIGTERM came again"
             self.why = self.why or again
             # The one exception that all libraries let through; Ray's waiting swallows others.
             raise KeyboardInterrupt
+        self._first_s = time.monotonic()
         at_once = self._nothing_to_save()
         grace_s = min(self._grace_s, _UNHEARD_S) if at_once else self._grace_s
         self._alarm = threading.Timer(grace_s, self._end)
@@ -172,11 +180,16 @@ class _Ending:
         if at_once:
             self.why = "everything is saved"
             raise KeyboardInterrupt
+        name = signal.Signals(number).name
         _say(
-            f"SIGTERM: saving, then ending; at the latest in {self._grace_s:g} s. A second one ends at once."
+            f"{name}: saving, then ending; at the latest in {self._grace_s:g} s. Another SIGTERM ends at once."
         )
-        # It outlasts a request to move, which the group would start again after.
-        self._request.request(f"SIGTERM to process {os.getpid()} on {platform.node()}", instead=True)
+        try:
+            # It outlasts a request to move, which the group would start again after.
+            self._request.request(f"{name} to process {os.getpid()} on {platform.node()}", instead=True)
+        except OSError as error:
+            self.why = f"the request to save could not be written ({error})"
+            raise KeyboardInterrupt from error
 
     def disarm(self) -> None:
         if self._alarm is not None:
@@ -190,4 +203,5 @@ class _Ending:
 
 def _say(text: str) -> None:
     # Written past Python's buffers: a handler may interrupt code that holds their lock.
-    os.write(sys.stderr.fileno(), logs.as_written(text, "warning").encode())
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), logs.as_written(text, "warning").encode())

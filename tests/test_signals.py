@@ -1,4 +1,4 @@
-"""SIGTERM ends every verb with 75 and Ctrl-C with 130, wherever it is, and nothing that it started stays."""
+"""SIGTERM and SIGHUP end every verb with 75 and Ctrl-C with 130, wherever it is, and nothing that it started stays."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ import uuid
 import psutil
 import pytest
 
+from cluster import signals
 from tests.pipeline.process_group import PATIENCE_S
 
 MARK = "CLOZE_TEST_MARK"
@@ -26,7 +27,6 @@ sys.argv = ["cloze", "data", "prepare", "a b.yaml"]
 cli.main()
 """
 READY = "print('ready', flush=True); "
-NOW = {signal.SIGTERM: 75, signal.SIGINT: 130}
 SWALLOWS = """
     from cluster import signals
     signals._UNWINDING_S = 0.5
@@ -79,7 +79,7 @@ def living(mark: str) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize(("number", "code"), NOW.items())
+@pytest.mark.parametrize(("number", "code"), signals.EXIT_CODES.items())
 def test_a_signal_ends_a_verb_with_its_code_and_the_command_that_goes_on(number: int, code: int):
     process, mark = start_verb(f"{READY}time.sleep(600)")
     wait_for(process, "ready")
@@ -134,6 +134,10 @@ def test_the_second_signal_ends_a_verb_at_once():
     wait_for(process, "ready")
     process.terminate()
     wait_for(process, "leaving")
+    process.terminate()
+    # The same request came twice.
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(signals._SAME_S)
     process.terminate()
     assert process.wait() == 75
 

@@ -228,7 +228,7 @@ def _train_and_move(
     while True:
         try:
             with watching_cluster(size, stop.request, interval_s=config.cluster.resize_interval_s):
-                _train_with_restarts(run, config, size, watch)
+                _train_with_restarts(run, config, size, watch, stop)
             return
         except PreemptedError:
             # SIGTERM's reason replaces the reason of a move.
@@ -238,7 +238,7 @@ def _train_and_move(
 
 
 def _train_with_restarts(
-    run: RunDirectory, config: PretrainConfig, size: GroupSize, watch: StallWatch
+    run: RunDirectory, config: PretrainConfig, size: GroupSize, watch: StallWatch, stop: StopFile
 ) -> None:
     """Train to the end; a run that makes progress is restarted as often as needed.
 
@@ -246,6 +246,16 @@ def _train_with_restarts(
     without progress is given up.
     """
     oom_kills = count_oom_kills()
+
+    def on_failure(failure: Exception) -> None:
+        record_lost_workers(run, failure, count_oom_kills() - oom_kills)
+        if stop.requested() and not stop.reason.startswith(MOVE):
+            raise PreemptedError(
+                f"The workers ended before they had saved; asked to stop: {stop.reason}.",
+                kept="all committed checkpoints",
+                next_step=f"cloze resume {run.typed}",
+            ) from failure
+
     while True:
         before = _newest_step(run)
         budget = FailureBudget(config.cluster.max_failures, config.cluster.max_errors)
@@ -259,7 +269,7 @@ def _train_with_restarts(
                 budget=budget,
                 next_step=f"cloze resume {run.typed}",
                 environment={**tracking_environment(), **wandb_environment(), **logs.environment()},
-                on_failure=lambda failure: record_lost_workers(run, failure, count_oom_kills() - oom_kills),
+                on_failure=on_failure,
             )
             return
         except WorkersLostError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster import signals
 from cluster.stopping import REQUEST_NAME, StopFile
 
 SCRIPT = """
@@ -51,6 +52,7 @@ def test_a_second_sigterm_ends_at_once_with_75_and_the_next_step(tmp_path: Path)
     process.send_signal(signal.SIGTERM)
     while not (tmp_path / REQUEST_NAME).exists():
         time.sleep(0.01)
+    time.sleep(signals._SAME_S)
     process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate()
     assert process.returncode == 75

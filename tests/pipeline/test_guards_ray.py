@@ -1,4 +1,4 @@
-"""A real group of two workers under Ray: one is stopped, named and replaced; then the driver is asked to stop."""
+"""A real group of two workers under Ray: one is stopped, named and replaced; then all processes are asked to stop."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cluster.artefacts.storage import is_committed
@@ -52,7 +53,7 @@ def wait_for_steps(
         time.sleep(0.1)
 
 
-def test_a_stopped_rank_is_named_and_replaced_and_a_driver_asked_to_stop_saves_first(
+def test_a_stopped_rank_is_named_and_replaced_and_a_run_saves_when_all_its_processes_are_asked_to_stop(
     run: RunDirectory, tmp_path: Path
 ):
     log = tmp_path / "driver.log"
@@ -75,7 +76,9 @@ def test_a_stopped_rank_is_named_and_replaced_and_a_driver_asked_to_stop_saves_f
         assert len(starts) == 2
         assert starts[1]["step"] % 20 == 0
         assert starts[1]["step"] > 0
-        driver.send_signal(signal.SIGTERM)
+        # As systemd does. Ray's processes get it before the driver.
+        for process in (*psutil.Process(driver.pid).children(recursive=True), driver):
+            process.send_signal(signal.SIGTERM)
         assert driver.wait(timeout=PATIENCE_S) == 75, log.read_text()[-3000:]
     finally:
         driver.kill()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from cluster import signals as cluster_signals
 from cluster.artefacts.errors import PreemptedError
 from cluster.artefacts.manifest import read_manifest
 from pipeline.finetune import trainer
@@ -107,6 +108,7 @@ def test_second_sigterm_ends_at_once_and_leaves_nothing_that_cannot_be_read(conf
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(StateFile, "save", interrupted)
+    monkeypatch.setattr(cluster_signals, "_SAME_S", 0.0)
     with (
         signals_in_update(5, signal.SIGTERM),
         pytest.raises(PreemptedError, match="SIGTERM came again"),

@@ -1,0 +1,59 @@
+"""A signal to the whole process group, as `timeout` and closed terminals send it, ends verbs on Ray with 75, soon."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.runtime import ray_runtime
+from data_prep.job import prepare
+from pipeline.finetune.results import IN_PROGRESS
+from pipeline.finetune.run import finetune
+from tests.data_prep.conftest import small_config, write_corpus
+from tests.pipeline.finetune.conftest import write_sst2, write_tokenizer
+from tests.pipeline.finetune.test_side_by_side import make_config
+from tests.pipeline.process_group import PATIENCE_S
+from tests.test_signals import living, start_verb
+
+SOON_S = 15
+"""A verb that does not unwind is ended after 20 s."""
+
+
+def prepares(directory: Path) -> None:
+    with ray_runtime("local", num_cpus=1):
+        prepare(small_config(write_corpus(directory / "corpus"), directory / "out"))
+
+
+def finetunes(directory: Path) -> None:
+    write_sst2(directory / "SST-2", 64, 45)
+    write_tokenizer(directory / "tokenizer.json")
+    training = {"epochs": 5000, "batch_size": 8, "max_length": 16}
+    finetune(make_config(directory, "x", side_by_side=2, training=training, search={"lr": [1e-3]}), None)
+
+
+@pytest.mark.parametrize(
+    ("verb", "begun", "number"),
+    [
+        (prepares, "out/documents/shard-records/*.json", signal.SIGHUP),
+        (finetunes, f"**/{IN_PROGRESS}/*.safetensors", signal.SIGTERM),
+    ],
+)
+def test_a_signal_to_the_group_ends_a_verb_with_75(verb, begun, number, tmp_path: Path):
+    process, mark = start_verb(
+        f"import pathlib; from {__name__} import {verb.__name__} as verb; verb(pathlib.Path('{tmp_path}'))"
+    )
+    while not list(tmp_path.glob(begun)):
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        time.sleep(0.05)
+    asked_s = time.monotonic()
+    # Twice, as `timeout` does.
+    process.send_signal(number)
+    os.killpg(process.pid, number)
+    told = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 75, told[-3000:]
+    assert time.monotonic() - asked_s < SOON_S
+    assert "Traceback" not in told
+    assert "***" not in told
+    assert living(mark) == []
