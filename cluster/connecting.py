@@ -13,10 +13,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from http.client import HTTPException
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 from cluster.artefacts.errors import ClusterUnreachableError
@@ -27,6 +28,7 @@ TIMEOUT_S = 4.0
 """Longest wait for a connection, and for its answer."""
 _LOOKUP_TIMEOUT_S = 15.0
 _START_S = 60.0
+Result = TypeVar("Result")
 _WANTS_AUTHENTICATION = (401, 403)
 _REFUSED_TOKEN = ("InvalidAuthToken", "Unauthenticated", "AuthenticationError")
 """Words in Ray's log when the cluster's token is missing or wrong."""
@@ -46,6 +48,22 @@ def without_address_variables() -> Iterator[None]:
         yield
     finally:
         os.environ.update(kept)
+
+
+def named_exactly(address: str) -> str:
+    """`HOST:PORT` in place of `auto`; other addresses as they are.
+
+    Raises:
+        ClusterUnreachableError: no cluster runs here.
+    """
+    from cluster.ray_internals import automatic_address
+
+    if address != "auto":
+        return address
+    try:
+        return automatic_address()
+    except ConnectionError as error:
+        raise unreachable(address, error) from error
 
 
 def connect_to_cluster(address: str, **options: Any) -> None:
@@ -188,24 +206,37 @@ def _require_grpc(address: str) -> None:
 
 
 def _ask_cluster_for_dashboard(address: str) -> str:
-    """Ray's own look-up, in a thread that is given up: it may wait for minutes where no cluster answers."""
+    """Ray's own look-up; it may wait for minutes where no cluster answers."""
     from cluster.ray_internals import dashboard_of
 
-    found: dict[str, Any] = {"error": f"no answer within {_LOOKUP_TIMEOUT_S:.0f} s"}
-
-    def look_up() -> None:
-        try:
-            found["url"] = dashboard_of(address)
-        except Exception as error:
-            found["error"] = error
-
-    thread = threading.Thread(target=look_up, daemon=True)
     with without_address_variables():
-        thread.start()
-        thread.join(_LOOKUP_TIMEOUT_S)
-    if url := found.get("url"):
-        return str(url)
-    raise unreachable(address, found["error"])
+        try:
+            return within(_LOOKUP_TIMEOUT_S, lambda: dashboard_of(address))
+        except Exception as error:
+            raise unreachable(address, error) from error
+
+
+def within(timeout_s: float, call: Callable[[], Result]) -> Result:
+    """The result of a call that has no deadline of its own, made in a thread that is given up.
+
+    Raises:
+        ConnectionError: it takes longer; besides, what the call raises.
+    """
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return done.result(timeout_s)
+    except TimeoutError as error:
+        if done.done():
+            raise
+        raise ConnectionError(f"no answer within {timeout_s:.0f} s") from error
 
 
 @contextmanager

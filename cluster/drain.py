@@ -1,15 +1,18 @@
 """The end of a pod, before its processes get SIGTERM: `python -m cluster.drain head|worker SECONDS`.
 
 Ray ends everything on a node at once when it is told to end. So a head first lets verbs save and end: its own by
-SIGTERM, then jobs that run on other nodes. A worker stays until the head is gone, because saving needs its ranks.
+SIGTERM, and at the same time all jobs without a verb here, which run on other nodes. A worker stays until the head is
+gone, because saving needs its ranks.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import PurePath
 
@@ -19,7 +22,11 @@ from cluster.artefacts.errors import ClozeError
 from cluster.connecting import host_and_port, tcp_answers
 
 _POLL_S = 1.0
+_SILENCE_S = 15.0
+"""Longest wait for a dashboard that does not answer."""
 _DASHBOARD = "http://127.0.0.1:8265"
+_JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Ray sets it in the processes of a job."""
 _HEAD_VARIABLE = "RAY_ADDRESS"
 """KubeRay sets it in all containers."""
 
@@ -38,8 +45,11 @@ def end_verbs(processes: Iterable[psutil.Process], timeout_s: float) -> list[int
     return [process.pid for process in left]
 
 
-def stop_jobs(address: str, timeout_s: float) -> list[str]:
+def stop_jobs(address: str, timeout_s: float, *, ended_here: Collection[str] = ()) -> list[str]:
     """Stop all jobs of the cluster whose dashboard is at `address`, and wait for their ends.
+
+    Args:
+        ended_here: ids of jobs that are waited for only: they are asked by other means.
 
     Returns:
         Ids of jobs that still ran after `timeout_s` seconds.
@@ -47,19 +57,38 @@ def stop_jobs(address: str, timeout_s: float) -> list[str]:
     Raises:
         ClusterUnreachableError: no dashboard answers.
     """
-    from cluster.jobs import connect, list_jobs
+    from cluster.jobs import ask_to_stop, connect, list_jobs
 
-    client = connect(address)
-
-    def running() -> list[str]:
-        return [str(job.submission_id) for job in list_jobs(client) if not job.status.is_terminal()]
-
-    deadline = time.monotonic() + timeout_s
-    for job in running():
-        client.stop_job(job)
-    while (left := running()) and time.monotonic() < deadline:
+    answered_s = time.monotonic()
+    deadline = answered_s + timeout_s
+    asked = set(ended_here)
+    while True:
+        try:
+            client = connect(address)
+            left = [str(job.submission_id) for job in list_jobs(client) if not job.status.is_terminal()]
+            for job in left:
+                if job not in asked:
+                    ask_to_stop(client, job)
+                    asked.add(job)
+        except ClozeError:
+            # A busy head may answer a moment later.
+            if time.monotonic() >= min(deadline, answered_s + _SILENCE_S):
+                raise
+        else:
+            answered_s = time.monotonic()
+            if not left or time.monotonic() >= deadline:
+                return left
         time.sleep(_POLL_S)
-    return left
+
+
+def jobs_of(processes: Iterable[psutil.Process]) -> set[str]:
+    """Ids of the jobs that have a verb among processes."""
+    found = set()
+    for process in processes:
+        with suppress(psutil.Error, KeyError, ValueError, TypeError):
+            if _is_verb(process):
+                found.add(json.loads(process.environ()[_JOB_VARIABLE])["metadata"]["job_submission_id"])
+    return found
 
 
 def outlive_head(address: str, timeout_s: float) -> bool:
@@ -85,14 +114,18 @@ def _is_verb(process: psutil.Process) -> bool:
 
 def _drain_head(timeout_s: float) -> bool:
     """Whether all verbs and jobs ended in time."""
-    began = time.monotonic()
-    # All processes of the container. A verb that gets SIGTERM ends with 75, so that a RayJob tries again.
-    left = end_verbs(psutil.process_iter(), timeout_s)
-    try:
-        return not left and not stop_jobs(_DASHBOARD, timeout_s - (time.monotonic() - began))
-    except ClozeError as error:
-        print(error, file=sys.stderr)
-        return False
+    # All processes of the container. A verb that gets SIGTERM ends with 75, so that a RayJob tries again; one that also
+    # got Ray's signal would take it for a second one, and not save.
+    processes = list(psutil.process_iter())
+    ended_here = jobs_of(processes)
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(stop_jobs, _DASHBOARD, timeout_s, ended_here=ended_here)
+        left = end_verbs(processes, timeout_s)
+        try:
+            return not stopping.result() and not left
+        except ClozeError as error:
+            print(error, file=sys.stderr)
+            return False
 
 
 def main() -> int:

@@ -8,11 +8,11 @@ workers can share it out; and a group that is to move saves first, like one that
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from cluster.artefacts.repeated import repeated
 from cluster.group_size import GroupSize
 from cluster.ray_internals import draining_nodes, free_resources_by_node
 
@@ -96,33 +96,20 @@ def watching_cluster(
         ask: requests a stop, with the reason.
         interval_s: least seconds between the start of a group, or the last look for room, and the next one.
     """
-    ended = threading.Event()
+    next_look_s, asked = time.monotonic() + interval_s, False
 
     def look() -> None:
-        next_look_s, asked = time.monotonic() + interval_s, False
-        while not ended.wait(poll_s):
-            grows = time.monotonic() >= next_look_s
-            if grows:
-                next_look_s = time.monotonic() + interval_s
-            try:
-                reason = reason_to_move(size, grows=grows)
-            except Exception as error:
-                # The head may be restarting; the group itself trains on.
-                print(f"the cluster does not tell its nodes: {error}", file=sys.stderr)
-                continue
-            if reason is None:
-                asked = False
-            elif not asked:
-                asked = True
-                ask(reason)
+        nonlocal next_look_s, asked
+        grows = time.monotonic() >= next_look_s
+        if grows:
+            next_look_s = time.monotonic() + interval_s
+        reason = reason_to_move(size, grows=grows)
+        if reason is not None and not asked:
+            ask(reason)
+        asked = reason is not None
 
-    thread = threading.Thread(target=look, name="cluster-watch", daemon=True)
-    thread.start()
-    try:
+    with repeated(look, poll_s, name="cluster-watch"):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _workers_in(resources: Mapping[str, float], size: GroupSize) -> int:

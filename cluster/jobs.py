@@ -13,6 +13,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from cluster.connecting import (
     dashboard_at,
     require_dashboard,
     unreachable,
+    within,
     without_address_variables,
 )
 from cluster.local_cluster import own_cluster_at
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 STOP_SIGNAL = "SIGTERM"
 _POLL_S = 0.5
+_ANSWER_S = 60.0
+_UPLOAD_S = 600.0
+"""Longest waits for the dashboard, because Ray's client has no deadlines; a submission uploads the code."""
 _SILENCE_S = 20.0
 """Seconds without a line of a followed log after which the dashboard is checked."""
 _LOGGERS = ("ray.dashboard.modules", "ray._private.runtime_env")
@@ -51,13 +56,13 @@ def connect(address: str) -> JobSubmissionClient:
         logging.getLogger(name).setLevel(logging.ERROR)
     own = own_cluster_at(url)
     with without_address_variables(), answering(url):
-        return JobSubmissionClient(url, headers=own.headers if own else None)
+        return within(_ANSWER_S, lambda: JobSubmissionClient(url, headers=own.headers if own else None))
 
 
 def list_jobs(client: JobSubmissionClient) -> list[JobDetails]:
     """All submitted jobs that the cluster remembers, newest first."""
     with answering(client.get_address()):
-        jobs = [job for job in client.list_jobs() if job.submission_id]
+        jobs = [job for job in within(_ANSWER_S, client.list_jobs) if job.submission_id]
     return sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)
 
 
@@ -69,9 +74,11 @@ def find_job(client: JobSubmissionClient, submission_id: str) -> JobDetails:
     """
     with answering(client.get_address()):
         try:
-            return client.get_job_info(submission_id)
+            return within(_ANSWER_S, lambda: client.get_job_info(submission_id))
         except RuntimeError:
-            known = [str(job.submission_id) for job in client.list_jobs() if job.submission_id]
+            known = [
+                str(job.submission_id) for job in within(_ANSWER_S, client.list_jobs) if job.submission_id
+            ]
             if submission_id in known:
                 raise
     near = difflib.get_close_matches(submission_id, known, n=3, cutoff=0.4)
@@ -108,7 +115,8 @@ def submit(
     """
     with answering(client.get_address()):
         try:
-            client.submit_job(
+            submission = partial(
+                client.submit_job,
                 entrypoint=shlex.join(command),
                 submission_id=submission_id,
                 runtime_env={
@@ -131,6 +139,7 @@ def submit(
                 entrypoint_memory=memory_bytes,
                 entrypoint_num_gpus=num_gpus or None,
             )
+            within(_UPLOAD_S, submission)
         except RuntimeError as error:
             if "already exists" in str(error):
                 return False
@@ -149,7 +158,7 @@ def read_logs(client: JobSubmissionClient, submission_id: str) -> str:
     job = find_job(client, submission_id)
     with answering(client.get_address()):
         try:
-            return client.get_job_logs(submission_id)
+            return within(_ANSWER_S, lambda: client.get_job_logs(submission_id))
         except RuntimeError as error:
             raise ReferenceNotFoundError(
                 f"The log of {submission_id} ({job.status.value}) cannot be read: {error}",
@@ -186,12 +195,17 @@ def stop(client: JobSubmissionClient, submission_id: str) -> tuple[JobDetails, b
     job = find_job(client, submission_id)
     if job.status.is_terminal():
         return job, False
-    with answering(client.get_address()):
-        client.stop_job(submission_id)
+    ask_to_stop(client, submission_id)
     while not job.status.is_terminal():
         time.sleep(_POLL_S)
         job = find_job(client, submission_id)
     return job, job.status == "STOPPED"
+
+
+def ask_to_stop(client: JobSubmissionClient, submission_id: str) -> None:
+    """Signal a job to stop, without waiting for its end."""
+    with answering(client.get_address()):
+        within(_ANSWER_S, lambda: client.stop_job(submission_id))
 
 
 @contextmanager

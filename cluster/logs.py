@@ -8,6 +8,7 @@ Only small modules are imported here, because signals are answered from the firs
 
 from __future__ import annotations
 
+import atexit
 import io
 import json
 import os
@@ -48,6 +49,7 @@ def start(name: str | None = None) -> None:
         os.environ[FORMAT_VARIABLE] = name
     if chosen == "json" and not in_json():
         sys.stderr = JsonStream(sys.stderr)
+        atexit.register(lambda to: to.write(unfinished()), sys.stderr._to)
         bind(node=platform.node())
         _take_records()
 
@@ -80,6 +82,11 @@ def as_written(message: str, level: str) -> str:
     return line(message, level) if in_json() else f"{message}\n"
 
 
+def unfinished() -> str:
+    """A last line without a line break as it would be written, for the same code; empty without one."""
+    return sys.stderr.take_begun() if isinstance(sys.stderr, JsonStream) else ""
+
+
 def line(message: str, level: str, members: dict[str, Any] | None = None) -> str:
     """A message as a line of JSON."""
     now = time.time()
@@ -110,6 +117,11 @@ class JsonStream(io.TextIOBase):
         # In one call, so that lines of processes that share a file do not mix.
         self._to.write(line(message, level, members))
         self._to.flush()
+
+    def take_begun(self) -> str:
+        """Take the text that has no line break yet, as a line; empty without one."""
+        begun, self._begun = self._begun.rstrip("\r").rpartition("\r")[2], ""
+        return line(begun, "info") if begun.strip() else ""
 
     def flush(self) -> None:
         """Nothing waits but a line that was begun."""
@@ -144,10 +156,17 @@ def _take_records() -> None:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            text = record.getMessage()
-            if record.exc_info:
-                text += "\n" + logging.Formatter().formatException(record.exc_info)
-            say(text, record.levelname.lower(), logger=record.name)
+            try:
+                try:
+                    text = record.getMessage()
+                except Exception:
+                    # A library's own mistake, of which its caller hears nothing.
+                    text = f"{record.msg} {record.args}"
+                if record.exc_info:
+                    text += "\n" + logging.Formatter().formatException(record.exc_info)
+                say(text, record.levelname.lower(), logger=record.name)
+            except Exception:
+                self.handleError(record)
 
     logging.captureWarnings(True)
     root = logging.getLogger()

@@ -100,6 +100,16 @@ def dashboard_of(address: str) -> str:
     return get_address_for_submission_client(address)
 
 
+def automatic_address() -> str:
+    """`HOST:PORT` of the cluster that Ray means by `auto`, as it listens; raises ConnectionError where there is none.
+
+    `ray.init("auto")` would look at the machine's address in the network for a cluster that listens on loopback only.
+    """
+    from ray._private.services import get_ray_address_from_environment
+
+    return get_ray_address_from_environment("auto", None)
+
+
 def node_summaries(client: Any, timeout_s: float) -> list[dict[str, Any]]:
     """The nodes of a cluster with their load, as the dashboard's own page gets them: no public call has the load.
 

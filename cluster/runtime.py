@@ -14,7 +14,7 @@ from typing import Any
 from cluster import signals
 from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.artefacts.private import RAY_NAME, private_directory
-from cluster.connecting import connect_to_cluster, host_and_port, tcp_answers
+from cluster.connecting import connect_to_cluster, host_and_port, named_exactly, tcp_answers
 from cluster.imports import uncollected
 from cluster.node_watch import cluster_watched
 from cluster.progress import announce
@@ -80,6 +80,7 @@ def ray_runtime(
     }
     with ExitStack() as held:
         if target and target != "local":
+            target = named_exactly(target)
             announce(f"connecting to the Ray cluster at {target}")
             with own_signal_handlers(), loopback_only() if _is_closed(target) else nullcontext():
                 connect_to_cluster(target, **(quiet | _same_directory() | options))

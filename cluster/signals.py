@@ -201,7 +201,9 @@ def end() -> NoReturn:
         _state.said = True
         # Past Python's buffers, whose locks an interrupted thread may hold.
         with suppress(OSError):
-            os.write(2, logs.as_written(f"\n{message(_state.received)}", "warning").encode())
+            os.write(
+                2, (logs.unfinished() + logs.as_written(f"\n{message(_state.received)}", "warning")).encode()
+            )
     with suppress(Exception):
         end_children()
     # A normal exit would wait for threads, and crashes some libraries that are interrupted in the middle.

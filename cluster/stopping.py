@@ -54,8 +54,15 @@ class StopFile:
         if instead:
             write_durably(self._path, orjson.dumps(contents))
         else:
-            with suppress(FileExistsError), self._path.open("xb") as stream:
-                stream.write(orjson.dumps(contents))
+            try:
+                with self._path.open("xb") as stream:
+                    stream.write(orjson.dumps(contents))
+            except FileExistsError:
+                pass
+            except OSError:
+                # A request without its reason would be another one.
+                self._path.unlink(missing_ok=True)
+                raise
         self._seen = True
 
     def take(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from cluster.artefacts.errors import PreemptedError
 from cluster.task_results import task_result
@@ -62,11 +62,12 @@ def run_pool(
         max_task_retries=RESTARTS,
         max_concurrency=2,
     )(_Actor)
-    shared = ray.put(make_worker)
-    actors = [remote.remote(shared) for _ in range(min(num_workers, len(items)))]
+    # By reference, and not for the constructor: Ray would warn on stderr that an actor cannot be restarted without it.
+    shared = [ray.put(make_worker)]
+    actors = [remote.remote() for _ in range(min(num_workers, len(items)))]
     waiting = deque(items)
     running = {
-        actor.work.remote(waiting.popleft()): (actor, item)
+        actor.work.remote(shared, waiting.popleft()): (actor, item)
         for actor, item in zip(actors, items, strict=False)
     }
     preempted: PreemptedError | None = None
@@ -92,7 +93,7 @@ def run_pool(
                 continue
             if waiting:
                 following = waiting.popleft()
-                running[actor.work.remote(following)] = actor, following
+                running[actor.work.remote(shared, following)] = actor, following
             yield item, result, ""
         if preempted is not None:
             raise preempted
@@ -104,14 +105,18 @@ def run_pool(
 class _Actor(Generic[Item, Result]):
     """A worker in a process of its own."""
 
-    def __init__(self, make_worker: Callable[[], Worker[Item, Result]]) -> None:
-        self._worker = make_worker()
+    def __init__(self) -> None:
+        self._worker: Worker[Item, Result] | None = None
 
-    def work(self, item: Item) -> Result:
+    def work(self, make_worker: Sequence[Any], item: Item) -> Result:
+        import ray
+
+        if self._worker is None:
+            self._worker = cast(Callable[[], Worker[Item, Result]], ray.get(make_worker[0]))()
         return self._worker.work(item)
 
     def progress(self) -> str:
-        return self._worker.progress()
+        return "" if self._worker is None else self._worker.progress()
 
 
 def _progress_of(actor: Any) -> str:

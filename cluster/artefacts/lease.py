@@ -14,7 +14,6 @@ import errno
 import fcntl
 import os
 import platform
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +28,7 @@ import psutil
 from cluster.artefacts.errors import InUseError
 from cluster.artefacts.private import NO_LOCKS
 from cluster.artefacts.processes import born_s, find_process, this_machine
+from cluster.artefacts.repeated import repeated
 from cluster.artefacts.storage import storage_errors
 
 LOCK_NAME = ".lock"
@@ -126,22 +126,17 @@ class _Lease:
     @contextmanager
     def renewed(self) -> Iterator[None]:
         """Count the lease up from a thread for the time of the block; then release it."""
-        over = threading.Event()
 
         def renew() -> None:
-            while not over.wait(RENEWAL_S) and self._is_mine():
+            # A disk that refuses for a moment is asked again; for longer, the lease expires.
+            if self._is_mine():
                 self._mine["count"] += 1
-                # A disk that refuses for a moment is asked again; for longer, the lease expires.
-                with suppress(OSError):
-                    self._write()
+                self._write()
 
-        thread = threading.Thread(target=renew, name="lease", daemon=True)
-        thread.start()
         try:
-            yield
+            with repeated(renew, RENEWAL_S, name="lease"):
+                yield
         finally:
-            over.set()
-            thread.join()
             if self._is_mine():
                 with suppress(OSError):
                     self._path.unlink()

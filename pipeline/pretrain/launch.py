@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -14,6 +13,7 @@ from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
 from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
 from cluster.artefacts.places import absolute
+from cluster.artefacts.repeated import repeated
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
 from cluster.elastic import MOVE, watching_cluster
@@ -311,7 +311,6 @@ def _shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]
 
     Progress is in seconds for a run that only its time budget ends, else in updates.
     """
-    stop = threading.Event()
     budget_s = config.budget.time_s if config.budget is not None else None
     in_seconds = config.num_steps == UNBOUNDED_STEPS
     total = int(budget_s or 0) if in_seconds else config.num_steps
@@ -319,32 +318,27 @@ def _shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]
     def done(step: int, data: Mapping[str, Any]) -> int:
         return min(int(data.get("elapsed_s", 0)), total) if in_seconds else step
 
-    def follow() -> None:
-        last = last_logged(run)
-        shown, offset = 0, log_size(run)
-        told = ToldEvents(run)
-        with progress(f"pretrain {run.path.name}", total) as advance:
-            while True:
-                stopping = stop.wait(_POLL_S)
-                told.tell()
-                entries, offset = read_new(run, offset)
-                steps = [(entry["step"], entry["data"]) for entry in entries if entry["kind"] == LogKind.STEP]
-                if last is not None and not shown and steps:
-                    shown = done(*last)
-                    advance(shown)
-                if steps:
-                    step, data = steps[-1]
-                    logs.bind(step=step)
-                    text = f"step {step}  loss {data['loss']:.3f}  {data['tokens_per_s']:,.0f} tokens/s"
-                    advance(done(step, data) - shown, text)
-                    shown = done(step, data)
-                if stopping:
-                    return
+    last = last_logged(run)
+    shown, offset = 0, log_size(run)
+    told = ToldEvents(run)
 
-    thread = threading.Thread(target=follow, name="progress", daemon=True)
-    thread.start()
-    try:
+    def look() -> None:
+        nonlocal shown, offset
+        told.tell()
+        entries, offset = read_new(run, offset)
+        steps = [(entry["step"], entry["data"]) for entry in entries if entry["kind"] == LogKind.STEP]
+        if last is not None and not shown and steps:
+            shown = done(*last)
+            advance(shown)
+        if steps:
+            step, data = steps[-1]
+            logs.bind(step=step)
+            text = f"step {step}  loss {data['loss']:.3f}  {data['tokens_per_s']:,.0f} tokens/s"
+            advance(done(step, data) - shown, text)
+            shown = done(step, data)
+
+    with (
+        progress(f"pretrain {run.path.name}", total) as advance,
+        repeated(look, _POLL_S, name="progress", once_more=True),
+    ):
         yield
-    finally:
-        stop.set()
-        thread.join()

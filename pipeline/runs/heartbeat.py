@@ -15,6 +15,7 @@ import faulthandler
 import os
 import platform
 import time
+from contextlib import suppress
 
 import orjson
 import psutil
@@ -112,14 +113,17 @@ class Heartbeat:
             self._current = set()
         self._current.add(part)
         first = step <= self._first_step or part in _SLOW_PARTS or part not in self._parts
-        self._write(step, part, self._timeout_s * (FIRST_TIMES_AS_LONG if first else 1.0))
+        # Training goes on where a file system refuses a sign of life for a moment.
+        with suppress(OSError):
+            self._write(step, part, self._timeout_s * (FIRST_TIMES_AS_LONG if first else 1.0))
 
     def close(self) -> None:
         """Cancel the alarm. An empty file of stacks is removed."""
         if self._stacks.closed:
             return
         faulthandler.cancel_dump_traceback_later()
-        self._put(self._step, ENDED, 0.0)
+        with suppress(OSError):
+            self._put(self._step, ENDED, 0.0)
         os.close(self._file)
         self._stacks.close()
         if self._stacks_path.stat().st_size == 0:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
+from ray.job_submission import JobStatus
 
-from cluster import drain
+from cluster import drain, jobs
+from cluster.artefacts.errors import ClusterUnreachableError
 
 VERB = """
 import signal, sys, time
@@ -61,6 +65,33 @@ def test_a_verb_that_takes_longer_is_named(tmp_path: Path):
     finally:
         slow.kill()
         slow.wait()
+
+
+def test_jobs_elsewhere_are_stopped_while_verbs_here_still_save_and_no_verb_is_asked_twice(
+    tmp_path: Path, monkeypatch
+):
+    (tmp_path / "cloze").write_text(VERB.replace("SIGTERM, save", "SIGTERM, signal.SIG_IGN"))
+    config = json.dumps({"metadata": {"job_submission_id": "here"}})
+    slow = start(sys.executable, str(tmp_path / "cloze"), env={"RAY_JOB_CONFIG_JSON_ENV_VAR": config})
+    refusals, asked = [ClusterUnreachableError("busy")], []
+    running = {"here": "RUNNING", "elsewhere": "RUNNING", "over": "SUCCEEDED"}
+
+    def list_jobs(_):
+        if refusals:
+            raise refusals.pop()
+        return [SimpleNamespace(submission_id=name, status=JobStatus(running[name])) for name in running]
+
+    monkeypatch.setattr(drain, "_POLL_S", 0.05)
+    monkeypatch.setattr(psutil, "process_iter", lambda: [psutil.Process(slow.pid)])
+    monkeypatch.setattr(jobs, "connect", lambda _: None)
+    monkeypatch.setattr(jobs, "list_jobs", list_jobs)
+    monkeypatch.setattr(jobs, "ask_to_stop", lambda _, job: asked.append(job))
+    try:
+        assert not drain._drain_head(0.5)
+    finally:
+        slow.kill()
+        slow.wait()
+    assert asked == ["elsewhere"]
 
 
 def test_a_worker_stays_as_long_as_its_head():

@@ -11,7 +11,8 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -19,7 +20,7 @@ from ray.job_submission import JobSubmissionClient
 
 from cluster import drain, jobs, local_cluster
 from cluster.artefacts.errors import ClusterUnreachableError, ReferenceNotFoundError
-from cluster.connecting import named_address
+from cluster.connecting import host_and_port, named_address, named_exactly, tcp_answers
 from cluster.jobs import connect
 from cluster.local_cluster import resolve_address
 
@@ -148,6 +149,15 @@ def test_local_cluster_refuses_access_without_its_token(cluster, monkeypatch):
     monkeypatch.setattr(local_cluster.LocalCluster, "headers", {})
     with pytest.raises(ClusterUnreachableError, match="refuses access"):
         connect(cluster.address)
+
+
+def test_the_address_auto_is_resolved_and_a_dashboard_that_says_nothing_is_given_up(cluster, monkeypatch):
+    host, port = host_and_port(named_exactly("auto"), 0)
+    assert tcp_answers(host, port)
+    monkeypatch.setattr(jobs, "_ANSWER_S", 0.1)
+    silent = SimpleNamespace(get_address=lambda: cluster.address, list_jobs=lambda: time.sleep(60))
+    with pytest.raises(ClusterUnreachableError, match=r"no answer within"):
+        jobs.list_jobs(cast(Any, silent))
 
 
 def test_job_runs_with_its_code_and_nothing_else_its_environment_and_metadata(client, tmp_path):

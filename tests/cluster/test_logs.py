@@ -32,6 +32,8 @@ logging.getLogger("a.library").error("of a library")
 with progress("work", 2) as advance:
     advance(2, "shown")
 assert not sys.stderr.isatty()
+logging.getLogger("a.library").warning("%d", "a word")
+sys.stderr.write("no line break")
 print("the answer")
 """
 
@@ -64,6 +66,8 @@ def test_everything_that_is_written_to_stderr_is_json_with_its_context():
     assert "of Python" in told[4][1]
     assert (told[5], found[5]["logger"]) == (("error", "of a library"), "a.library")
     assert (found[6]["task"], found[6]["done"], found[6]["total"]) == ("work", 2, 2)
+    assert "a word" in told[7][1]
+    assert told[8] == ("info", "no line break")
     assert found[0]["step"] == 7
     assert found[0]["time"].endswith("Z")
 

@@ -17,6 +17,7 @@ PRIVATE_NAMES = {
     "ray._private.node.Node.start_log_monitor": "replaced in `bare`",
     "ray._private.node.Node.raylet_socket_name": "read in `own_raylet_socket`",
     "ray._private.node.Node.kill_all_processes": "replaced in `shut_down`",
+    "ray._private.services.get_ray_address_from_environment": "called in `automatic_address`",
     "ray.dashboard.utils.get_address_for_submission_client": "called in `dashboard_of`",
     "ray.job_submission.JobSubmissionClient._do_request": "called in `node_summaries`",
     "ray._private.state.GlobalState.get_draining_nodes": "called in `draining_nodes`",

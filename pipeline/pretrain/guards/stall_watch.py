@@ -7,15 +7,15 @@ the rank that is behind into the run's history, and a little later kills stalled
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
+from cluster.artefacts.repeated import repeated
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
@@ -90,14 +90,16 @@ class StallWatch:
             if beat.part != ENDED and now - since > NAMED_AFTER * beat.timeout_s
         }
         alive = {rank: pair for rank, pair in late.items() if _state_of(pair[0]) != "gone"}
-        if alive:
-            self._name(*min(alive.values(), key=_how_far), silent=sorted(late))
-        for beat, silent_s in alive.values():
-            if silent_s > _KILLED_AFTER * beat.timeout_s + _KILL_DELAY_S:
-                self._end(beat)
-        for beat, since in self._replaced:
-            if now - since > _KILL_DELAY_S:
-                self._end(beat)
+        try:
+            if alive:
+                self._name(*min(alive.values(), key=_how_far), silent=sorted(late))
+        finally:
+            for beat, silent_s in alive.values():
+                if silent_s > _KILLED_AFTER * beat.timeout_s + _KILL_DELAY_S:
+                    self._end(beat)
+            for beat, since in self._replaced:
+                if now - since > _KILL_DELAY_S:
+                    self._end(beat)
 
     def at_end(self, now: float) -> Stall | None:
         """The last stall, if rank 0 is about to be ended by its alarm."""
@@ -121,11 +123,13 @@ class StallWatch:
     def _name(self, beat: Beat, silent_s: float, silent: Sequence[int]) -> None:
         if _key(beat) in self._named:
             return
-        self._named.add(_key(beat))
         waiting = tuple(rank for rank in silent if rank != beat.rank)
         stall = Stall(beat, silent_s, _state_of(beat), waiting)
-        self.stalls.append(stall)
+        if not self.stalls or self.stalls[-1].beat != beat:
+            self.stalls.append(stall)
+        # Where the file system refuses, the next look writes it.
         self._run.record_event(Event.STALLED, **stall.event())
+        self._named.add(_key(beat))
 
     def _end(self, beat: Beat) -> None:
         """SIGKILL for a process of this machine that should have ended itself."""
@@ -147,24 +151,18 @@ def watching(run: RunDirectory, at_end: Callable[[Stall], None] | None = None) -
     Args:
         at_end: called just before the alarm of rank 0 ends it.
     """
-    watch, stop = StallWatch(run), threading.Event()
+    watch = StallWatch(run)
     poll_s = min(_LONGEST_POLL_S, _POLL_SHARE * run.config().guards.stall_timeout_s)
 
-    def follow() -> None:
-        while not stop.wait(poll_s):
-            # A file system that refuses for a moment must not end the watching.
-            with suppress(OSError):
-                watch.look(time.monotonic())
+    def look() -> None:
+        try:
+            watch.look(time.monotonic())
+        finally:
             if at_end is not None and (stall := watch.at_end(time.monotonic())):
                 at_end(stall)
 
-    thread = threading.Thread(target=follow, name="stall-watch", daemon=True)
-    thread.start()
-    try:
+    with repeated(look, poll_s, name="stall-watch"):
         yield watch
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _how_far(late: tuple[Beat, float]) -> tuple[bool, int, float]:

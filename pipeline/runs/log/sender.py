@@ -363,17 +363,18 @@ def speak_last(keep_sending: Callable[[], str]) -> None:
 def keep_sending(run: RunDirectory, *, uri: str, run_id: str, model_name: str) -> str:
     """Send what comes, again and again until it works; end when rank 0 does. Returns why something stays unsent, or an
     empty string."""
-    failures, last_tries = 0, _LAST_TRIES
+    failures, last_tries, killed = 0, _LAST_TRIES, False
     word: bytes | None = None
     while True:
         if word is None:
             word = last_word(RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else POLL_S)
-            if word == b"" and _is_newest(run):
-                want_status(run, "KILLED")
         else:
             time.sleep(POLL_S)
         reason = ""
         try:
+            if word == b"" and not killed and _is_newest(run):
+                want_status(run, "KILLED")
+                killed = True
             send_log(run, uri=uri, run_id=run_id, model_name=model_name)
             failures = 0
         except Exception as error:
