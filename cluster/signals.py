@@ -49,7 +49,7 @@ class _State:
     delegated = 0
     """Number of entered blocks with another handler for STOPS."""
     asked = 0
-    """The first of STOPS that came, whoever answers it; 0 until then."""
+    """The first of STOPS that came, also where another handler answers it; 0 until then."""
     finished: int | None = None
     """Exit code of a program that has finished."""
     continuations: tuple[tuple[str, str], ...] = (("all finished work", "the same command"),)
