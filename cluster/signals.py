@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cluster import logs
 
@@ -224,10 +224,17 @@ def end_children() -> None:
     if psutil is None:
         return
     here = psutil.Process()
+
+    def descendants() -> list[Any]:
+        return [child for child in here.children(recursive=True) if in_this_session(child.pid)]
+
     deadline = time.monotonic() + _DEATH_S
     while time.monotonic() < deadline:
-        children = [child for child in here.children(recursive=True) if in_this_session(child.pid)]
-        if not children:
+        # A shell whose child is killed would start its next one, which is not found any more once the shell is killed.
+        for child in descendants():
+            with suppress(psutil.Error):
+                child.suspend()
+        if not (children := descendants()):
             return
         for child in children:
             with suppress(psutil.Error):
