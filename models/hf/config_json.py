@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, TypeAlias
 
 from models.config import Activation, TransformerConfig
+from models.generation.config import GenerationConfig
 from models.hf.heads import Head
 
 HfConfig: TypeAlias = dict[str, Any]
@@ -86,6 +87,20 @@ def write_fields(config: TransformerConfig, keys: Mapping[str, str]) -> HfConfig
 def generation_keys(config_dict: HfConfig, *others: str) -> HfConfig:
     """The special tokens of config.json, and `others` of its keys, for generation_config.json."""
     return {key: config_dict[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", *others)}
+
+
+def search_keys(search: GenerationConfig) -> HfConfig:
+    """A search for generation_config.json. What is not drawn says so, because pipelines draw unless they are told."""
+    plain = GenerationConfig()
+    changed = {
+        field.name: value
+        for field in fields(search)
+        if (value := getattr(search, field.name)) != getattr(plain, field.name)
+    }
+    # Settings of beams without beams are refused when a network is saved again.
+    unused = {"seed"} if search.num_beams > 1 else {"seed", "length_penalty", "early_stopping"}
+    kept = {name: value for name, value in changed.items() if name not in unused}
+    return {"do_sample": search.do_sample, "num_beams": search.num_beams, **kept}
 
 
 def differences(

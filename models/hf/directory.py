@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.config import TransformerConfig
+from models.generation.config import GenerationConfig
 from models.hf.families import Exported, export_model, import_model
 from models.hf.family import Imported, TokenIds
 from models.hf.heads import Head
@@ -32,6 +33,7 @@ def save_hf_directory(
     head: Head | None = None,
     family: str | None = None,
     labels: Sequence[str] | None = None,
+    search: GenerationConfig | None = None,
 ) -> Exported:
     """Write a network so that `AutoModelForMaskedLM.from_pretrained(path)` or its kin reads it.
 
@@ -45,6 +47,7 @@ def save_hf_directory(
         head: as in `export_model`.
         family: as in `export_model`.
         labels: as in `export_model`.
+        search: as in `export_model`.
 
     Returns:
         What was written.
@@ -52,7 +55,9 @@ def save_hf_directory(
     Raises:
         ValueError: as in `export_model`; nothing is written then.
     """
-    exported = export_model(state_dict, config, token_ids, head=head, family=family, labels=labels)
+    exported = export_model(
+        state_dict, config, token_ids, head=head, family=family, labels=labels, search=search
+    )
     directory = Path(path)
     directory.mkdir(parents=True, exist_ok=True)
     for name in (CONFIG_FILE, INDEX_FILE, GENERATION_FILE):

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from models.config import TransformerConfig
+from models.generation.config import GenerationConfig
 from models.hf import bart, bert, distilbert, electra, gpt2, llama, mbart, modernbert, roberta, t5
-from models.hf.config_json import HfConfig, label_names, require_keys
+from models.hf.config_json import HfConfig, generation_keys, label_names, require_keys, search_keys
 from models.hf.family import Family, Imported, Tensors, TokenIds
 from models.hf.heads import Head
 from models.hf.networks import LABELLED, build_on_meta, num_labels_of
@@ -68,7 +69,10 @@ def import_model(tensors: Mapping[str, Tensor], config_dict: Mapping[str, Any]) 
         found = family.from_hf(tensors, config_dict)
     except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"config.json has a value of a kind that has no meaning there: {error}") from error
-    return replace(found, state_dict={name: tensor.float() for name, tensor in found.state_dict.items()})
+    tensors, pooler = (
+        {name: tensor.float() for name, tensor in each.items()} for each in (found.state_dict, found.pooler)
+    )
+    return replace(found, state_dict=tensors, pooler=pooler)
 
 
 def export_model(
@@ -79,6 +83,7 @@ def export_model(
     head: Head | None = None,
     family: str | None = None,
     labels: Sequence[str] | None = None,
+    search: GenerationConfig | None = None,
 ) -> Exported:
     """Translate a network of ours for `transformers`.
 
@@ -89,6 +94,7 @@ def export_model(
         head: as in `exported_part`.
         family: name of the family to write; None takes the first that can carry the network.
         labels: names of a classifier's labels, in the order of its scores.
+        search: how the network writes, with its special tokens; None writes the family's special tokens alone.
 
     Raises:
         ValueError: no family can carry the network, with every family's reasons; tensors are missing, unexpected, of
@@ -112,7 +118,13 @@ def export_model(
     config_dict["architectures"] = [chosen.class_name(head)]
     if head in LABELLED or labels is not None:
         config_dict |= label_names(num_labels, labels)
+    if head == "sequence_classification":
+        # Without it, pipelines squash a number as they do the probability of a label.
+        is_number = num_labels == 1 and labels is None
+        config_dict["problem_type"] = "regression" if is_number else "single_label_classification"
     generation = chosen.generation_config(config_dict) if chosen.generation_config else None
+    if search is not None:
+        generation = generation_keys(config_dict) | search_keys(search)
     return Exported(chosen.name, tensors, config_dict, head, generation, part.notes)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
@@ -32,6 +32,7 @@ from pipeline.checkpoints.references import PretrainedModel, Weights, resolve_mo
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from models.generation.config import GenerationConfig
     from models.hf.heads import Head
 
 KIND = "export"
@@ -68,6 +69,12 @@ class Source:
     """Parts of the artefact that are not exported."""
     chat_template: str | None = None
     """How conversations are written, in Jinja; None where it learned none."""
+    search: GenerationConfig | None = None
+    """How its texts were written when it was scored; None where none were."""
+    max_length: int | None = None
+    """Tokens of the longest text that it was scored on; None takes the network's positions."""
+    cut: Literal["left", "right"] = "right"
+    """The side of a longer text that is cut."""
     part: str | None = None
     """`generator` or `discriminator`, where one of an ELECTRA was asked for."""
     trial: str | None = None
@@ -118,7 +125,11 @@ def export(
         ExportError, StorageError: as `write_export`.
     """
     with explained(reference):
-        source = network_of(resolve_model(reference, runs_dir, weights), part)
+        model = resolve_model(reference, runs_dir, weights)
+        source = network_of(model, part)
+        if model.step is not None and isinstance(source.config, TransformerConfig):
+            written = _around_pretrained(source.tokenizer_json, source.config)
+            source = replace(source, tokenizer_json=written)
     return write_export(source, directory, family=family, verify=verify)
 
 
@@ -136,7 +147,7 @@ def write_export(source: Source, directory: Path, *, family: str | None, verify:
     refuse_other(directory, source.input)
     asked = {"part": source.part, "trial": source.trial}
     key = hash_json([KIND, source.input.fingerprint, *asked.values(), family, source.weights])
-    writer = _write_elmo if isinstance(source.config, ElmoConfig) else _write_hugging_face
+    writer = _write_elmo if isinstance(source.config, ElmoConfig) else write_hugging_face
     with staged(directory, key) as staging:
         with explained(source.input.uri):
             name, auto_class, difference = writer(staging, source, family, verify)
@@ -228,6 +239,24 @@ def _generator_config(model: PretrainedModel, config: TransformerConfig) -> Tran
     return generator_config(ReplacedTokenDetection.model_validate(settings).generator, config)
 
 
+def _around_pretrained(tokenizer_json: str, config: TransformerConfig) -> str:
+    """The tokenizer with the special tokens that pre-training put around a text, where they depend on the network: a
+    decoder's text begins with `<s>` and goes on, and T5's encoder reads none before it."""
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    is_decoder, is_t5 = config.network == "decoder", config.positions == "relative_bias"
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    number = find_special_tokens(tokenizer).get("bos" if is_decoder else "eos")
+    if number is None or not (is_decoder or is_t5):
+        return tokenizer_json
+    token = tokenizer.id_to_token(number)
+    single, pair = ("S $A", "S $A $B") if is_decoder else ("$A S", "$A S $B S")
+    special = {"id": "S", "ids": [number], "tokens": [token]}
+    tokenizer.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=[special])
+    return tokenizer.to_str()
+
+
 def is_artefact(directory: Path, kind: str) -> bool:
     """Whether a directory is an artefact of a kind, as far as an intact manifest tells."""
     try:
@@ -273,9 +302,11 @@ def refuse_other(directory: Path, exported: InputEntry) -> None:
     )
 
 
-def _write_hugging_face(
+def write_hugging_face(
     staging: Path, source: Source, family: str | None, verify: bool
 ) -> tuple[str, str, float | None]:
+    """Write a Transformer into an empty directory; returns its family, the class that reads it, and the largest
+    difference, None where nothing was verified."""
     from models.hf.directory import save_hf_directory
     from models.hf.family import TokenIds
     from models.hf.networks import carrier_of
@@ -290,6 +321,7 @@ def _write_hugging_face(
         head=source.head,
         family=family,
         labels=source.labels or None,
+        search=source.search,
     )
     difference = None
     if verify:
@@ -343,12 +375,16 @@ def write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
         )
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": source.config.max_positions,
+        "model_max_length": source.max_length or source.config.max_positions,
         "clean_up_tokenization_spaces": False,
+        # What goes on writing stands at the end of its text.
+        "padding_side": "left" if source.head == "causal_lm" else "right",
+        "truncation_side": source.cut,
+        # Whether the class gives segments of itself depends on its version.
+        "model_input_names": ["input_ids", "attention_mask"],
     }
     if source.config.num_segments > 1:
-        # The class gives no segments of itself, without which both texts of a pair would be in the first.
-        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        settings["model_input_names"].insert(1, "token_type_ids")
     if source.chat_template is not None:
         settings["chat_template"] = source.chat_template
     for role, names in ROLE_NAMES.items():

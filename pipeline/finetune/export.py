@@ -23,19 +23,13 @@ from pipeline.exporting import exporting
 from pipeline.exporting.exporting import Export, Source, is_artefact, refuse_option, write_export
 from pipeline.finetune.results import TOKENIZER_FILE, Trial
 from pipeline.finetune.scores import KIND, SCORES_FILE, START, Score, split_scores
-from pipeline.finetune.task import Tasks
+from pipeline.finetune.task import TaskConfig, Tasks
 from pipeline.finetune.tasks import TASKS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from models.hf.heads import Head
-
-READS_TEXTS = (
-    *("sequence_classification", "token_classification", "multiple_choice", "question_answering"),
-    SEQ2SEQ := "seq2seq_lm",
-)
-"""Heads on texts, or pairs of texts, between special tokens."""
 
 
 def export(
@@ -82,9 +76,10 @@ def export(
             f"--ema has no meaning here: {path} holds scores, and fine-tuning keeps no average.",
             next_step="leave it out",
         )
+    found = finetuned_network(path, trial)
     if peft:
-        return _export_for_peft(path, directory, trial, family, runs_dir, tasks)
-    source = load_finetuned(path, trial, tasks, runs_dir)
+        return _export_for_peft(found, path, directory, family, verify, runs_dir, tasks)
+    source = _plain(found, path, tasks, runs_dir)
     if isinstance(source.config, ElmoConfig):
         raise ExportError(
             f"{path} holds a classifier on top of an ELMo, which no library can read; the biLM below it is the"
@@ -92,40 +87,34 @@ def export(
             next_step=f"export the checkpoint (cloze lineage {path} names it), or read the classifier with"
             " pipeline.finetune.export.load_finetuned",
         )
-    return write_export(_for_others(source, path), directory, family=family, verify=verify)
+    return write_export(_for_others(source, found, path, tasks), directory, family=family, verify=verify)
 
 
-def _for_others(source: Source, scores: Path) -> Source:
-    """The network with a tokenizer that reads texts as its fine-tuning did."""
-    from pipeline.finetune.text_reading import with_own_padding
-
-    assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
-    if source.head not in READS_TEXTS:
-        return source
-    written, network, tensors = _template_of(source, scores), source.config, source.state_dict
-    if _classifies_with_the_end(source):
-        written, network, tensors = with_own_padding(written, network, tensors)
-    return replace(source, tokenizer_json=written, config=network, state_dict=tensors)
-
-
-def _template_of(source: Source, scores: Path) -> str:
-    """The `tokenizer.json` with the special tokens of fine-tuning."""
-    from pipeline.finetune.text_reading import with_template
-    from pipeline.finetune.tokenizer import TextTokenizer, generation_format, sequence_format
+def _for_others(source: Source, found: FinetunedNetwork, scores: Path, tasks: Tasks) -> Source:
+    """The network with all that others need to read and write texts as it was scored."""
+    from pipeline.finetune.text_reading import with_own_padding, with_template
+    from pipeline.finetune.tokenizer import TextTokenizer
 
     assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
     tokenizer = TextTokenizer(scores / TOKENIZER_FILE)
-    around = sequence_format(source.config, tokenizer)
-    if source.head == SEQ2SEQ:
-        settings = finetuned_network(scores, source.trial).settings
-        languages = settings.get("language"), settings.get("written_language")
-        around = generation_format(source.config, tokenizer, *languages).source
-    return with_template(tokenizer, around)
-
-
-def _classifies_with_the_end(source: Source) -> bool:
-    """Whether `transformers` reads the scores of labels at the last token that is not padding."""
-    return (source.head, source.config.network) == ("sequence_classification", "decoder")
+    reading = found.task(tasks).reading(source.config, tokenizer)
+    written, network, tensors = (
+        with_template(tokenizer, reading.around, reading.special_tokens),
+        source.config,
+        source.state_dict,
+    )
+    if (source.head, network.network) == ("sequence_classification", "decoder"):
+        # `transformers` reads the scores of labels at the last token that is not padding.
+        written, network, tensors = with_own_padding(written, network, tensors)
+    return replace(
+        source,
+        tokenizer_json=written,
+        config=network,
+        state_dict=tensors,
+        search=reading.search,
+        max_length=found.settings["training"]["max_length"],
+        cut=reading.cut,
+    )
 
 
 def load_finetuned(
@@ -147,12 +136,15 @@ def load_finetuned(
         ReferenceNotFoundError: its models were not kept, or there is no such training, or no such checkpoint any more.
         ExportError: its weights cannot be those of a plain network: adapters and prefixes are more than that.
     """
+    return _plain(finetuned_network(directory, trial), directory, tasks, runs_dir)
+
+
+def _plain(found: FinetunedNetwork, directory: Path, tasks: Tasks, runs_dir: Path) -> Source:
     from safetensors.torch import load_file
 
     from models.peft.apply import merge
     from pipeline.finetune.adapted import WRAPPER, method_of
 
-    found = finetuned_network(directory, trial)
     if method_of(found.weights_file) is None:
         with contents_of(found.weights_file):
             tensors = load_file(found.weights_file)
@@ -167,12 +159,10 @@ def load_finetuned(
                 " pipeline.finetune.adapted.load_adapted",
             ) from None
     tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()}
-    return _source(found, directory, tensors, tasks, trial)
+    return _source(found, directory, tensors, tasks)
 
 
-def _source(
-    found: FinetunedNetwork, directory: Path, tensors: Mapping[str, Tensor], tasks: Tasks, trial: str | None
-) -> Source:
+def _source(found: FinetunedNetwork, directory: Path, tensors: Mapping[str, Tensor], tasks: Tasks) -> Source:
     """A network among scores with what an export needs beside its tensors."""
     with contents_of(directory / MANIFEST_NAME):
         return Source(
@@ -182,34 +172,32 @@ def _source(
             tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
             input=InputEntry(kind=KIND, uri=place_of(directory), fingerprint=found.manifest.fingerprint),
             labels=found.labels,
-            trial=trial,
+            trial=found.asked,
             chat_template=chat_template_of(found, tasks),
         )
 
 
 def _export_for_peft(
-    path: Path, directory: Path, trial: str | None, family: str | None, runs_dir: Path, tasks: Tasks
+    found: FinetunedNetwork,
+    path: Path,
+    directory: Path,
+    family: str | None,
+    verify: bool,
+    runs_dir: Path,
+    tasks: Tasks,
 ) -> Export:
-    """Write what was trained, with its tokenizer, as `peft` reads it."""
+    """Write what was trained as `peft` reads it, over the network without it."""
     from pipeline.exporting.adapters import write_peft
     from pipeline.finetune.adapted import method_of
-    from pipeline.finetune.text_reading import own_padding
 
-    found = finetuned_network(path, trial)
     if method_of(found.weights_file) is None:
         raise ExportError(
             f"{path} holds whole networks: they were trained without training.peft.",
             next_step="leave out --peft",
         )
-    source = _source(found, path, {}, tasks, trial)
-    if source.head in READS_TEXTS:
-        source = replace(source, tokenizer_json=_template_of(source, path))
-    if _classifies_with_the_end(source):
-        note = "read it with AutoPeftModelForSequenceClassification, whose network gets the tokenizer's padding token,"
-        note += " and set model.config.pad_token_id = tokenizer.pad_token_id for batches of texts"
-        source = replace(source, tokenizer_json=own_padding(source.tokenizer_json), notes=(note,))
     adapted = _adapted(found, tasks, runs_dir)
-    return write_peft(adapted, source, directory, family=family, base=_start_of(found))
+    source = _for_others(_source(found, path, adapted.state_dict(), tasks), found, path, tasks)
+    return write_peft(adapted, source, directory, family=family, verify=verify)
 
 
 def _adapted(found: FinetunedNetwork, tasks: Tasks, runs_dir: Path) -> nn.Module:
@@ -246,7 +234,7 @@ def _head_of(found: FinetunedNetwork, tasks: Tasks) -> Head:
 
 def chat_template_of(found: FinetunedNetwork, tasks: Tasks = TASKS) -> str | None:
     """The template of the conversations that a network learned, in Jinja; None where it learned none."""
-    return tasks[found.settings["kind"]].chat_template(found.settings, found.network)
+    return found.task(tasks).chat_template(found.network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +247,17 @@ class FinetunedNetwork:
     """Of its task, in the order of their numbers."""
     weights_file: Path
     manifest: Manifest
+    asked: str | None
+    """The name of the training, where one was asked for."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """Of its task, as the scores were made with."""
         return self.manifest.config["tasks"][self.trial.task]
+
+    def task(self, tasks: Tasks) -> TaskConfig:
+        """The task, without its files."""
+        return tasks[self.settings["kind"]].without_files(self.settings)
 
 
 def finetuned_network(directory: Path, trial: str | None = None) -> FinetunedNetwork:
@@ -288,6 +282,7 @@ def finetuned_network(directory: Path, trial: str | None = None) -> FinetunedNet
             labels=tuple(content["labels"][chosen.task]),
             weights_file=inside(directory, chosen.model_file),
             manifest=manifest,
+            asked=trial,
         )
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args
+
+from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
@@ -21,6 +23,7 @@ from pipeline.finetune.settings import TrainingOverrides
 if TYPE_CHECKING:
     from models.hf.heads import Head
     from pipeline.checkpoints.references import PretrainedModel
+    from pipeline.finetune.text_reading import Reading
     from pipeline.finetune.tokenizer import TextTokenizer
 
 ExampleT = TypeVar("ExampleT")
@@ -102,9 +105,24 @@ class TaskConfig(Config):
         return cls.head
 
     @classmethod
-    def chat_template(cls, settings: Mapping[str, Any], network: NetworkConfig) -> str | None:
-        """The template of conversations that an export carries, for a task with these settings, as the manifest of
-        scores holds them; None where no conversations were learned."""
+    def without_files(cls, identity: Mapping[str, Any]) -> Self:
+        """The task with the settings of `identity`, as the manifest of scores holds them; it has no files to load."""
+        values = {
+            name: TypeAdapter(field.annotation or Any).validate_python(identity[name])
+            for name, field in cls.model_fields.items()
+            if name in identity and name != "training"
+        }
+        return cls.model_construct(**values)
+
+    def reading(self, network: NetworkConfig, tokenizer: TextTokenizer) -> Reading:
+        """How texts are read, and written, in this task."""
+        from pipeline.finetune.text_reading import Reading
+        from pipeline.finetune.tokenizer import sequence_format
+
+        return Reading(sequence_format(network, tokenizer))
+
+    def chat_template(self, network: NetworkConfig) -> str | None:
+        """The template of conversations that an export carries; None where no conversations were learned."""
         return None
 
     def load(self) -> TaskData[Any]:

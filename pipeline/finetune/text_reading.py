@@ -1,4 +1,4 @@
-"""How others read texts with an exported network: its tokenizer writes the special tokens that it was trained with.
+"""How others read texts with an exported network: its tokenizer writes what stood around them in training.
 
 `transformers` classifies with the last token that is not padding. A decoder learned to classify with `</s>`, so padding
 gets a token of its own where the vocabulary has one token for both, as in GPT-2.
@@ -6,11 +6,11 @@ gets a token of its own where the vocabulary has one token for both, as in GPT-2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from data_prep.tokenizers.special import NAMES, find_special_tokens
@@ -20,15 +20,42 @@ from pipeline.finetune.tokenizer import SequenceFormat, TextTokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from models.generation.config import GenerationConfig
+
 EMBEDDING = "decoder.embeddings.tokens.weight"
 """Of a decoder that classifies."""
 
 
-def with_template(tokenizer: TextTokenizer, around: SequenceFormat) -> str:
-    """A `tokenizer.json` that puts special tokens around a text and a pair of texts as fine-tuning did."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a network reads and writes in a task."""
+
+    around: SequenceFormat
+    """The tokens around its texts."""
+    search: GenerationConfig | None = None
+    """How it writes; None where it writes nothing."""
+    cut: Literal["left", "right"] = "right"
+    """The side of a text at which too long ones are cut."""
+    special_tokens: tuple[str, ...] = ()
+    """Tokens that are read as one wherever a text names them, and left out of what was written."""
+
+
+def with_template(
+    tokenizer: TextTokenizer, around: SequenceFormat, special_tokens: Collection[str] = ()
+) -> str:
+    """A `tokenizer.json` that puts tokens around a text and a pair of texts as fine-tuning did.
+
+    Args:
+        special_tokens: as in `Reading`.
+    """
     found = Tokenizer.from_file(str(tokenizer.path))
-    if _writes(found, around):
+    known = {token.content for token in found.get_added_tokens_decoder().values() if token.special}
+    absent = sorted(set(special_tokens) - known)
+    if _writes(found, around) and not (absent or found.padding or found.truncation):
         return tokenizer.path.read_text(encoding="utf-8")
+    found.no_padding()
+    found.no_truncation()
+    found.add_special_tokens([AddedToken(token) for token in absent])
     found.post_processor = _template(found, around)
     return found.to_str()
 
@@ -74,14 +101,17 @@ def _writes(tokenizer: Tokenizer, around: SequenceFormat) -> bool:
 
 
 def _template(tokenizer: Tokenizer, around: SequenceFormat) -> TemplateProcessing:
-    def named(ids: tuple[int, ...], segment: int) -> list[str]:
-        return [f"{tokenizer.id_to_token(number)}:{segment}" for number in ids]
-
+    places = {"first": around.first, "between": around.between, "last": around.last}
     second = int(around.has_segments)
-    begun = [*named(around.first, 0), "$A:0"]
-    specials = {*around.first, *around.between, *around.last}
+    single = ["first:0", "$A:0", "last:0"]
+    pair = ["first:0", "$A:0", "between:0", f"$B:{second}", f"last:{second}"]
+    # A place has a name of its own because tokens may hold colons, which separate the segment.
     return TemplateProcessing(
-        single=[*begun, *named(around.last, 0)],
-        pair=[*begun, *named(around.between, 0), f"$B:{second}", *named(around.last, second)],
-        special_tokens=[(tokenizer.id_to_token(number), number) for number in sorted(specials)],
+        single=[piece for piece in single if places.get(piece[:-2], True)],
+        pair=[piece for piece in pair if places.get(piece[:-2], True)],
+        special_tokens=[
+            {"id": place, "ids": list(ids), "tokens": [tokenizer.id_to_token(number) for number in ids]}
+            for place, ids in places.items()
+            if ids
+        ],
     )

@@ -74,8 +74,11 @@ class TextTokenizer:
         return [(rows.values[first:last], spans[first:last]) for first, last in bounds]
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each row of ids, without special tokens and without white space around the text."""
-        return [text.strip() for text in self._tokenizer.decode_batch([list(row) for row in rows])]
+        """Decode each row of ids, without white space around the text, and without special tokens: those that the file
+        calls so, and those with a role, as in `transformers`."""
+        hidden = {*self.special.values()}
+        kept = [[number for number in row if number not in hidden] for row in rows]
+        return [text.strip() for text in self._tokenizer.decode_batch(kept)]
 
     def token(self, number: int) -> str:
         """The token with an id, as the vocabulary writes it."""

@@ -166,7 +166,9 @@ def _source(
     """Ids that an encoder reads, and the special tokens of its decoder."""
     tokenizer = network.tokenizer
     layout = generation_format(network.config, tokenizer.plain, language)
-    ids = [*layout.source.first, *_ids(network, text, is_chat), *layout.source.last]
+    ids = _ids(network, text, is_chat)
+    if not is_chat:
+        ids = [*layout.source.first, *ids, *layout.source.last]
     forced = layout.target.first[0] if network.directory is None and layout.target.first else None
     tokens = {
         "decoder_start_token_id": layout.start,

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save, save_file
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from cluster.artefacts.errors import ExportError, MismatchError, StorageError
 from cluster.artefacts.manifest import InputEntry, read_manifest
 from models.config import ElmoConfig, TransformerConfig
+from models.generation.config import GenerationConfig
 from models.initialization import init_weights
 from pipeline.checkpoints.checkpoint import MODEL_FILE
 from pipeline.checkpoints.store import CheckpointStore
@@ -29,6 +31,8 @@ from pipeline.objectives.registry import OBJECTIVES
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.t5_span_corruption import SpanCorruption
+from pipeline.prompting.networks import load_language_model
+from pipeline.prompting.writing import write
 from tests.pipeline.small_checkpoints import state_at, write_files
 from tests.published_networks import PRESETS
 
@@ -88,7 +92,9 @@ def commit_checkpoint(tmp_path: Path) -> Callable[..., Path]:
 def tokenizer_json() -> str:
     words = [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), 60))]
     tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     return tokenizer.to_str()
 
 
@@ -180,3 +186,23 @@ def test_a_directory_of_an_architecture_that_is_not_carried_is_refused_in_words(
     save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(MismatchError, match=r"XLNetLMHeadModel.*supported: Bert"):
         export(str(tmp_path), tmp_path / "out", runs_dir=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "T5"])
+def test_texts_are_read_and_gone_on_with_as_cloze_does(
+    name: str, commit_checkpoint: Callable[..., Path], tmp_path: Path
+):
+    settings, config, auto_class = SYSTEMS[name]
+    checkpoint = commit_checkpoint(settings, config)
+    export(str(checkpoint), tmp_path / "out", runs_dir=tmp_path)
+    network = load_language_model(str(checkpoint), tmp_path)
+    texts = ["w7 w8 w9 w10", "w11"]
+    search = GenerationConfig(max_new_tokens=6)
+    wanted = [write(network, text, search)[0].text.strip() for text in texts]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    theirs = getattr(transformers, auto_class).from_pretrained(tmp_path / "out")
+    written = theirs.generate(**inputs, max_new_tokens=6, do_sample=False)
+    if name == "GPT-2":
+        written = written[:, inputs["input_ids"].shape[1] :]
+    assert tokenizer.batch_decode(written, skip_special_tokens=True) == wanted

@@ -124,7 +124,7 @@ def test_library_peft_loads_what_was_trained_with_equal_logits(
     finetune(config, start, track=recorder)
     directory = scores_directory(config, start)
     made = export(str(directory), tmp_path / "adapter", runs_dir=tmp_path, peft=True)
-    assert made.auto_class == "peft.PeftModel"
+    assert made.auto_class == "peft.AutoPeftModelForSequenceClassification"
     base = AutoModelForSequenceClassification.from_pretrained(start.directory)
     model = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     with torch.no_grad():

@@ -11,14 +11,11 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from cluster.artefacts.manifest import InputEntry
 from models.config import TransformerConfig
 from models.decoder_classifier import DecoderClassifier
-from models.peft.apply import apply_peft
-from models.peft.settings import LoraSettings
 from models.sequence_classifier import SequenceClassifier
-from pipeline.exporting.adapters import write_peft
 from pipeline.exporting.exporting import Source, write_export
 from pipeline.finetune.encoding import encode_examples
 from pipeline.finetune.forms.classification.settings import Example
-from pipeline.finetune.text_reading import own_padding, with_own_padding, with_template
+from pipeline.finetune.text_reading import with_own_padding, with_template
 from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
 
 ENCODER = TransformerConfig(
@@ -89,47 +86,4 @@ def test_padded_batches_of_an_exported_classifier_give_our_logits(tmp_path, netw
             rows = encoded.segment_ids
             segments = {} if rows is None else {"segment_ids": torch.from_numpy(rows[number])[None]}
             wanted = ours(row, **segments)
-            torch.testing.assert_close(found[number], wanted[0], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("specials", [BERT, GPT2], ids=["gpt", "gpt2"])
-def test_padded_batches_of_an_adapter_give_our_logits_in_peft(tmp_path, specials):
-    from peft import AutoPeftModelForSequenceClassification
-    from transformers import AutoTokenizer
-
-    torch.manual_seed(0)
-    tokenizer = write_tokenizer(tmp_path / "tokenizer.json", specials)
-    network = dataclasses.replace(DECODER, vocab_size=tokenizer.vocab_size)
-    ours = DecoderClassifier(network, 2)
-    base = Source(
-        ours.state_dict(),
-        network,
-        "sequence_classification",
-        tokenizer.path.read_text(),
-        InputEntry(kind="scores", uri="scores", fingerprint="0"),
-    )
-    write_export(base, tmp_path / "base", family=None, verify=False)
-    apply_peft(ours, LoraSettings(rank=2, alpha=8.0), seed=0)
-    with torch.no_grad():
-        for parameter in ours.parameters():
-            if parameter.requires_grad:
-                parameter.normal_()
-    written = own_padding(with_template(tokenizer, sequence_format(network, tokenizer)))
-    adapted = dataclasses.replace(base, tokenizer_json=written)
-    write_peft(ours.eval(), adapted, tmp_path / "adapter", family=None, base=str(tmp_path / "base"))
-
-    theirs = AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "adapter", num_labels=2).eval()
-    read = AutoTokenizer.from_pretrained(tmp_path / "adapter")
-    theirs.config.pad_token_id = read.pad_token_id
-    texts = [first for first, _ in TEXTS]
-    encoded = encode_examples(
-        tokenizer,
-        sequence_format(network, tokenizer),
-        [Example(text, text, None, 0) for text in texts],
-        24,
-    )
-    with torch.no_grad():
-        found = theirs(**read(texts, padding=True, return_tensors="pt")).logits
-        for number in range(len(texts)):
-            wanted = ours(torch.from_numpy(encoded.input_ids[number])[None])
             torch.testing.assert_close(found[number], wanted[0], atol=1e-5, rtol=1e-5)

@@ -13,6 +13,7 @@ from pipeline.finetune.task import TaskConfig, check_positions
 
 if TYPE_CHECKING:
     from models.hf.heads import Head
+    from pipeline.finetune.text_reading import Reading
     from pipeline.finetune.tokenizer import TextTokenizer
 
 
@@ -60,6 +61,26 @@ class GenerationTaskConfig(TaskConfig):
     def head_of(cls, network: NetworkConfig) -> Head:
         """A decoder stays a causal language model."""
         return "causal_lm" if network.network == "decoder" else cls.head
+
+    def reading(self, network: NetworkConfig, tokenizer: TextTokenizer) -> Reading:
+        """A decoder reads the prompt behind each source."""
+        from models.generation.config import GenerationConfig
+        from pipeline.finetune.forms.generation.writers import WRITERS
+        from pipeline.finetune.text_reading import Reading
+
+        layout = WRITERS[network.network].format(network, tokenizer, self)  # pyright: ignore[reportArgumentType]
+        search = GenerationConfig(
+            num_beams=self.num_beams,
+            max_new_tokens=self.max_target_length,
+            min_new_tokens=self.min_target_length,
+            length_penalty=self.length_penalty,
+            no_repeat_ngram_size=self.no_repeat_ngram_size,
+            decoder_start_token_id=layout.start,
+            eos_token_id=tokenizer.special["eos"],
+            pad_token_id=tokenizer.pad_id,
+        )
+        tags = tuple(tag for tag in (self.language, self.written_language) if tag is not None)
+        return Reading(layout.source, search, special_tokens=tags)
 
     def measure(self, pairs: Sequence[TextPair], texts: Sequence[str]) -> dict[str, float]:
         """ROUGE of generated texts, one for each pair."""

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from data_prep.ragged import Ragged
 from models.conditional_generator import smoothed_loss
 from models.config import TransformerConfig
-from models.generation.config import GenerationConfig
 from pipeline.finetune.encoding import single_rows
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
@@ -104,17 +103,8 @@ class GenerationTask:
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """int64 [batch, max_target_length]: generated ids, without the start token, padded."""
         generator: Any = unwrapped(model)
-        config = self.config
-        search = GenerationConfig(
-            num_beams=config.num_beams,
-            max_new_tokens=config.max_target_length,
-            min_new_tokens=config.min_target_length,
-            length_penalty=config.length_penalty,
-            no_repeat_ngram_size=config.no_repeat_ngram_size,
-            decoder_start_token_id=self.format.start,
-            eos_token_id=self.tokenizer.special["eos"],
-            pad_token_id=self.tokenizer.pad_id,
-        )
+        search = self.config.reading(self.network, self.tokenizer).search
+        assert search is not None, "this form writes"
         return written_behind(generator.network, batch, search)
 
     def measure(self, outputs: np.ndarray) -> Metrics:

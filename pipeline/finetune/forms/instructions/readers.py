@@ -32,11 +32,6 @@ class Reader(Protocol):
         """The parts that start from a checkpoint."""
         ...
 
-    @property
-    def start(self) -> int | None:
-        """The start token of an encoder-decoder's decoder."""
-        ...
-
     def build(self) -> nn.Module: ...
 
     def rows_to_learn(self, conversations: Sequence[Conversation]) -> tuple[EncodedPart, list[str]]:
@@ -69,7 +64,6 @@ class DecoderReader:
     """Conversations as a decoder reads them."""
 
     parts = (Part("", ("",)),)
-    start = None
 
     def __init__(self, context: TaskContext) -> None:
         self._context = context
@@ -142,7 +136,6 @@ class EncoderDecoderReader:
         self._writer = WRITERS["encoder_decoder"]
         self._format = generation_format(context.network, context.tokenizer, None)
         self._encoder = ConversationEncoder(context.tokenizer, context.config.template, begins=False)
-        self.start = self._format.start
 
     def build(self) -> nn.Module:
         return self._writer.build(self._context.network)  # pyright: ignore[reportArgumentType]
@@ -169,7 +162,7 @@ class EncoderDecoderReader:
 
     def batch(self, part: EncodedPairs, rows: np.ndarray) -> PaddedBatch:
         """Pairs, with the prompts only where responses are written."""
-        found = self._writer.batch(part, rows, self._context.tokenizer.pad_id, self.start)
+        found = self._writer.batch(part, rows, self._context.tokenizer.pad_id, self._format.start)
         lengths = part.targets.lengths[rows]
         places = torch.from_numpy(np.arange(lengths.max()) < lengths[:, None])
         targets = {"places": places, "targets": found.targets["targets"]}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from pipeline.finetune.task import TaskConfig, check_positions
 
 if TYPE_CHECKING:
     from models.hf.heads import Head
+    from pipeline.finetune.text_reading import Reading
     from pipeline.finetune.tokenizer import TextTokenizer
 
 
@@ -60,10 +61,31 @@ class InstructionTaskConfig(TaskConfig):
         """An encoder-decoder stays one."""
         return cls.head if network.network == "decoder" else "seq2seq_lm"
 
-    @classmethod
-    def chat_template(cls, settings: Mapping[str, Any], network: NetworkConfig) -> str | None:
-        template = ChatTemplate.model_validate(settings["template"])
-        return template.jinja(begins=network.network == "decoder")
+    def reading(self, network: NetworkConfig, tokenizer: TextTokenizer) -> Reading:
+        """A decoder goes on behind the last turn; an encoder-decoder reads all turns. Of long conversations, the turns
+        just before the response are read."""
+        from models.generation.config import GenerationConfig
+        from pipeline.finetune.text_reading import Reading
+        from pipeline.finetune.tokenizer import SequenceFormat, generation_format
+
+        is_decoder = network.network == "decoder"
+        layout = None if is_decoder else generation_format(network, tokenizer, None)
+        search = GenerationConfig(
+            num_beams=self.num_beams,
+            max_new_tokens=self.max_response_length,
+            decoder_start_token_id=layout.start if layout else None,
+            eos_token_id=tokenizer.special["eos"],
+            pad_token_id=tokenizer.pad_id,
+        )
+        around = layout.source if layout else SequenceFormat((tokenizer.special["bos"],), (), ())
+        return Reading(around, search, "left", self.template.special_tokens)
+
+    def chat_template(self, network: NetworkConfig) -> str | None:
+        """With the special tokens around a conversation, because `apply_chat_template` adds none."""
+        from pipeline.finetune.tokenizer import starts_with_padding
+
+        ends = network.network == "encoder_decoder"
+        return self.template.jinja(begins=not (ends and starts_with_padding(network)), ends=ends)
 
     def measure(
         self, conversations: Sequence[Conversation], losses: float, tokens: int, written: Sequence[str] | None

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from cluster.artefacts.errors import ConfigError
 from models.config import TransformerConfig
-from models.generation.config import GenerationConfig
 from pipeline.finetune.forms.base import (
     EVALUATION_BATCH_SIZE,
     EncodedPart,
@@ -34,6 +33,7 @@ from pipeline.finetune.tokenizer import TextTokenizer
 class InstructionTask:
     """A task of instruction tuning with its encoded conversations."""
 
+    network: TransformerConfig
     config: InstructionTaskConfig
     reader: Reader
     train: EncodedPart
@@ -66,6 +66,7 @@ class InstructionTask:
                 next_step="raise training.max_length",
             )
         return cls(
+            network=network,
             config=context.config,
             reader=reader,
             train=train,
@@ -139,14 +140,8 @@ class InstructionTask:
 
     def _written(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """[batch, max_response_length] ids of written tokens; [batch, 0] where none are written."""
-        config = self.config
         if "prompts" not in batch.targets:
             return batch.targets["places"].new_zeros(len(batch.targets["places"]), 0)
-        search = GenerationConfig(
-            num_beams=config.num_beams,
-            max_new_tokens=config.max_response_length,
-            decoder_start_token_id=self.reader.start,
-            eos_token_id=self.tokenizer.special["eos"],
-            pad_token_id=self.tokenizer.pad_id,
-        )
+        search = self.config.reading(self.network, self.tokenizer).search
+        assert search is not None, "this form writes"
         return written_behind(self.reader.writer(model), batch, search)

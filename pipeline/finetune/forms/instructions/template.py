@@ -95,12 +95,14 @@ class ChatTemplate(Config):
         """The text behind which the response to some turns is written."""
         return self.render(turns, eos, first).text + self.before_assistant
 
-    def jinja(self, *, begins: bool) -> str:
+    def jinja(self, *, begins: bool, ends: bool = False) -> str:
         """The same as a `chat_template` of `transformers`.
 
         Args:
             begins: whether a conversation begins with the token that begins a text.
+            ends: whether the token that ends a text stands behind what a response is written to.
         """
+        asked = _quoted(self.before_assistant) + (" + eos_token" if ends else "")
         branches = []
         for number, role in enumerate(ROLES):
             end = " + eos_token" if role == "assistant" else ""
@@ -115,7 +117,7 @@ class ChatTemplate(Config):
             f"{''.join(branches)}"
             "{%- else -%}{{- raise_exception('unknown role ' + message['role']) -}}{%- endif -%}"
             "{%- endfor -%}"
-            f"{{%- if add_generation_prompt -%}}{{{{- {_quoted(self.before_assistant)} -}}}}{{%- endif -%}}"
+            f"{{%- if add_generation_prompt -%}}{{{{- {asked} -}}}}{{%- endif -%}}"
         )
 
 
