@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from models.config import Network, TransformerConfig
 from models.decoder_classifier import DecoderClassifier
 from models.encoder_decoder_classifier import EncoderDecoderClassifier
+from models.heads import ClassificationHead
 from models.sequence_classifier import SequenceClassifier
 
 
@@ -21,6 +22,8 @@ class ChoiceClassifier(SequenceClassifier):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, 1)
+        # In multiple choice every family scores what its pooler gives.
+        self.head = ClassificationHead(config, 1, pooled=True)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, segment_ids: Tensor | None = None

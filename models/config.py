@@ -118,8 +118,9 @@ class TransformerConfig:
     """Non-linearity of the head that predicts masked tokens; BERT takes the activation of its layers, all others
     exact GELU."""
     classification_head: ClassificationStyle = "tanh"
-    """The layers between the first token and the scores of labels: a dense layer with tanh (BERT, RoBERTa), with GELU
-    (ELECTRA), with GELU and normalisation (ModernBERT), or with ReLU (DistilBERT)."""
+    """The layers between the first token and the scores of labels: a dense layer with tanh (RoBERTa, which drops
+    out its input, too; with segments it is BERT's pooler, which does not), with GELU (ELECTRA), with GELU and
+    normalisation (ModernBERT), or with ReLU (DistilBERT)."""
 
     def __post_init__(self) -> None:
         problems = [*self._integer_problems(), *self._number_problems(), *self._choice_problems()]

@@ -112,7 +112,7 @@ class ClassificationShape:
 
 
 CLASSIFICATION_SHAPES: Mapping[ClassificationStyle, ClassificationShape] = {
-    # Liu et al. 2019, released code; without the dropout of the input it is BERT's pooler.
+    # Liu et al. 2019, released code. BERT's pooler is the same without the dropout of the input.
     "tanh": ClassificationShape(torch.tanh, drop_input=True, norm=False),
     # Clark et al. 2020, released code.
     "gelu": ClassificationShape(F.gelu, drop_input=True, norm=False),
@@ -128,11 +128,15 @@ class ClassificationHead(nn.Module):
 
     With one label the score is the prediction of a regression.
 
+    Args:
+        pooled: whether the dense layer is a pooler, whose input is not dropped out; None takes BERT's for one, which is
+            the encoder with segments and `tanh`.
+
     Raises:
         ValueError: `num_labels` is below 1.
     """
 
-    def __init__(self, config: TransformerConfig, num_labels: int) -> None:
+    def __init__(self, config: TransformerConfig, num_labels: int, *, pooled: bool | None = None) -> None:
         super().__init__()
         if num_labels < 1:
             raise ValueError(f"num_labels must be at least 1 (1 is a regression), not {num_labels}")
@@ -143,9 +147,16 @@ class ClassificationHead(nn.Module):
         self.norm = make_norm(config) if self.shape.norm else nn.Identity()
         self.output = nn.Linear(config.hidden_size, num_labels)
         self.dropout = config.dropout
+        if pooled is None:
+            pooled = (
+                config.network == "encoder"
+                and config.num_segments > 0
+                and config.classification_head == "tanh"
+            )
+        self.drop_input = self.shape.drop_input and not pooled
 
     def forward(self, sequence: Tensor) -> Tensor:
         """[batch, hidden] representations of whole sequences to [batch, num_labels] logits."""
-        sequence = dropout(sequence, self.dropout, self.training and self.shape.drop_input)
+        sequence = dropout(sequence, self.dropout, self.training and self.drop_input)
         sequence = self.norm(self.shape.activation(self.dense(sequence)))
         return self.output(dropout(sequence, self.dropout, self.training))

@@ -16,8 +16,12 @@ from models.hf.heads import FINE_TUNED, Head, classes
 from models.hf.names import Names, module
 
 
+def _pooler(prefix: str) -> list[Names]:
+    return module("pair_head.pooler", f"{prefix}pooler.dense")
+
+
 def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
-    pooler, predictions = f"{prefix}pooler.dense", "cls.predictions"
+    predictions = "cls.predictions"
     tokens = bert.prediction_names(
         config,
         f"{predictions}.transform.dense",
@@ -25,19 +29,23 @@ def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]
         f"{predictions}.decoder",
         f"{predictions}.bias",
     )
-    pairs = [*module("pair_head.pooler", pooler), *module("pair_head.output", "cls.seq_relationship")]
+    pairs = [*_pooler(prefix), *module("pair_head.output", "cls.seq_relationship")]
+    labels = f"{prefix}pooler.dense", "classifier"
     return {
         "encoder": [],
         "masked_lm": tokens,
         "pretraining": [*tokens, *pairs],
-        **bert.label_heads((pooler, "classifier"), (pooler, "classifier")),
+        **bert.label_heads(labels, labels),
     }
 
 
 FAMILY = Family(
     name="BERT",
     model_type="bert",
-    architectures=classes("Bert", "encoder", "masked_lm", "pretraining", *FINE_TUNED),
+    architectures={
+        **classes("Bert", "encoder", "masked_lm", "pretraining", *FINE_TUNED),
+        "BertForNextSentencePrediction": "encoder",
+    },
     base="bert.",
     always=TransformerConfig(),
     keys=bert.KEYS,
@@ -48,6 +56,7 @@ FAMILY = Family(
     read=lambda values, head, tensors: {"prediction_activation": read_activation(values, "hidden_act")},
     write=lambda config, head, token_ids: {"pad_token_id": token_ids.pad},
     prepare=bert.modern_norms,
+    pooler=_pooler,
     copies={
         "cls.predictions.decoder.weight": "{}embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",

@@ -21,7 +21,7 @@ from models.hf.config_json import (
     write_fields,
 )
 from models.hf.heads import Head
-from models.hf.names import Names, import_tensors, to_their_names
+from models.hf.names import Names, import_tensors, to_our_names, to_their_names
 from models.hf.networks import build_on_meta, labels_in
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -55,6 +55,8 @@ class Imported:
     head: Head
     left_out: tuple[str, ...] = ()
     """Tensors of other heads that were in the file and are not part of this network, by their names there."""
+    pooler: Tensors = field(default_factory=dict)
+    """Of these, the pooler that classification starts from, float32, under our names; empty where the file has none."""
 
 
 def _as_they_are(tensors: Tensors, values: Mapping[str, Any], prefix: str) -> Tensors:
@@ -106,6 +108,8 @@ class Family:
     """What tied embeddings make equal: the second name and the first, in which `{}` stands for the prefix."""
     buffers: str = "(?!)"
     """A regular expression for names of tensors that old files store and classes compute now."""
+    pooler: Callable[[str], list[Names]] = lambda prefix: []
+    """(prefix) to the tensors of the pooler that classification starts from, whichever head a file has."""
     bare: Collection[Head] = ("encoder",)
     """Heads whose classes have no prefix."""
     problems: Callable[[TransformerConfig, Head], list[str]] = lambda config, head: []
@@ -168,7 +172,11 @@ class Family:
         kept = {name: tensor for name, tensor in used.items() if name not in foreign}
         ours = build_on_meta(config, head, labels_in(table, kept)).state_dict()
         state_dict = import_tensors(table, ours, kept)
-        return Imported(self.name, state_dict, config, head, tuple(sorted(used.keys() - kept.keys())))
+        left_out = {name: tensor for name, tensor in used.items() if name not in kept}
+        pooler = self.pooler(prefix) if _their_names(self.pooler(prefix)) <= left_out.keys() else []
+        return Imported(
+            self.name, state_dict, config, head, tuple(sorted(left_out)), to_our_names(pooler, left_out)
+        )
 
     def _check_depth(self, values: Mapping[str, Any], num_tensors: int) -> None:
         """Refuse more layers than the weights can be of, before tables are made of them."""

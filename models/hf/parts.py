@@ -14,6 +14,8 @@ from models.hf.networks import head_of
 from models.weights import with_prefix
 
 BOUNDARY = "boundary_head."
+POOLER = "pair_head.pooler."
+PAIRS = "pair_head.output.weight"
 DISCRIMINATOR = "discriminator."
 GENERATOR = "generator."
 EMBEDDINGS = "encoder.embeddings."
@@ -45,6 +47,9 @@ def exported_part(
         return Part(with_prefix(state_dict, DISCRIMINATOR), "replaced_token_detection", (note,))
     kept = {name: tensor for name, tensor in state_dict.items() if not name.startswith(BOUNDARY)}
     notes = [] if len(kept) == len(state_dict) else ["the head for span boundaries is left out"]
+    if PAIRS not in kept:
+        # A pooler without the scores of pairs is there for classification to start from.
+        kept = {name: tensor for name, tensor in kept.items() if not name.startswith(POOLER)}
     found = head or head_of(kept, config)
     if found == "encoder":
         notes.append("there is no pooler; a class that has one makes up its weights")

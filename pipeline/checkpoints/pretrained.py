@@ -66,7 +66,8 @@ class PretrainedModel:
         return hub.repository.replace("/", "_") if hub and in_hub else self.directory.resolve().name
 
     def state_dict(self) -> dict[str, Tensor]:
-        """float32 weights by the names of cloze's networks."""
+        """float32 weights by the names of cloze's networks; of a published BERT, with the pooler that classification
+        starts from, whichever head its file has."""
         from safetensors.torch import load_file
 
         if self.weights_file is not None:
@@ -77,9 +78,10 @@ class PretrainedModel:
             file = self.directory / WEIGHT_FILES[self.weights]
             with contents_of(file, CorruptCheckpointError):
                 return load_file(file)
-        from models.hf.directory import load_hf_directory
+        from models.hf.directory import read_hf_directory
 
-        return load_hf_directory(self.directory)[0]
+        imported = read_hf_directory(self.directory)
+        return imported.pooler | imported.state_dict
 
 
 def is_export(directory: Path) -> bool:
@@ -121,7 +123,8 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
             f"{directory} cannot be read as a model: {error}",
             next_step="name a directory that `save_pretrained` or `cloze export` wrote",
         ) from None
-    _tell_left_out(reference or str(directory), imported.left_out)
+    left_out = tuple(name for name in imported.left_out if not (imported.pooler and "pooler.dense" in name))
+    _tell_left_out(reference or str(directory), left_out)
     return PretrainedModel(
         directory=directory,
         reference=reference or str(directory),
@@ -131,7 +134,7 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
         model=imported.config,
         tokenizer_path=tokenizer,
         head=imported.head,
-        left_out=imported.left_out,
+        left_out=left_out,
     )
 
 

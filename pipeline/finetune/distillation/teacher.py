@@ -94,12 +94,17 @@ def load_teacher(teacher: Teacher, task: PreparedTask, device: torch.device) -> 
     Raises:
         MismatchError: the teacher has another head than the task needs.
     """
+    from models.hf.parts import POOLER
     from models.initialization import without_memory
     from models.weights import check_tensors
 
     with without_memory():
         model = task.build()
-    tensors = dict(teacher.pretrained.state_dict())
+    tensors = {
+        name: tensor
+        for name, tensor in teacher.pretrained.state_dict().items()
+        if not name.startswith(POOLER)
+    }
     try:
         check_tensors(model.state_dict(), tensors, f"the teacher {teacher.pretrained.reference}")
     except ValueError as error:

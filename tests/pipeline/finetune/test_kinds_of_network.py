@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from cluster.artefacts.errors import ExportError, MismatchError
 from data_prep.tokenizers.word_lexicon import assemble
 from models.causal_language_model import CausalLanguageModel
+from models.choice_classifier import ChoiceClassifier
 from models.config import ElmoConfig, TransformerConfig
 from models.decoder_classifier import DecoderClassifier
 from models.electra import Electra
@@ -22,6 +24,7 @@ from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_classifier import SequenceClassifier
 from models.sequence_to_sequence import SequenceToSequence
+from pipeline.checkpoints.references import resolve_model
 from pipeline.finetune.encoding import encode_examples
 from pipeline.finetune.export import export
 from pipeline.finetune.fit import PUBLISHED
@@ -194,6 +197,40 @@ def test_bert_classifies_from_what_the_prediction_of_pairs_pooled(tokenizer_path
     output = model.head.output.weight.clone()
     take_parts(model, CLASSIFIERS["encoder"].scorer.parts, MaskedLanguageModel(MODEL).state_dict())
     assert torch.equal(model.head.output.weight, output)
+
+
+@pytest.mark.parametrize("theirs", [transformers.BertModel, transformers.BertForNextSentencePrediction])
+def test_classifier_starts_from_the_pooler_of_a_published_bert_whatever_its_class(
+    theirs, tokenizer_path, tmp_path
+):
+    config = transformers.BertConfig(
+        vocab_size=32, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64
+    )
+    published = theirs(config)
+    published.save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert/tokenizer.json").write_bytes(tokenizer_path.read_bytes())
+    start = resolve_model(str(tmp_path / "bert"), tmp_path)
+    model = SequenceClassifier(start.model, 2)  # pyright: ignore[reportArgumentType]
+    init_weights(model, 1)
+    take_parts(model, CLASSIFIERS["encoder"].scorer.parts, start.state_dict())
+    pooler = getattr(published, "bert", published).pooler.dense
+    assert torch.equal(model.head.dense.weight, pooler.weight)
+    assert torch.equal(model.head.dense.bias, pooler.bias)
+    assert not any("pooler" in name for name in start.left_out)
+    export(str(tmp_path / "bert"), tmp_path / "out", runs_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("network", "drops"), [(SequenceClassifier, (False, True)), (ChoiceClassifier, (False, False))]
+)
+def test_poolers_input_is_dropped_out_only_where_transformers_does(network, drops):
+    bert = dataclasses.replace(MODEL, num_segments=2, dropout=0.5)
+    for config, is_dropped in zip((bert, dataclasses.replace(bert, num_segments=0)), drops, strict=True):
+        head = network(config, *([2] if network is SequenceClassifier else [])).head.train()
+        seen = []
+        head.dense.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]))
+        head(torch.ones(4, 32))
+        assert bool((seen[0] == 0).any()) == is_dropped
 
 
 def test_classifier_of_an_electra_starts_from_its_discriminator():
