@@ -99,9 +99,15 @@ def segments_of(rows: Ragged, boundaries: np.ndarray) -> Ragged:
 def longest_first(first: np.ndarray, second: np.ndarray, budget: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of tokens of pairs that are kept when the longer text is cut until both fit; int64 arrays.
 
-    Computes in one step the result of removing one token at a time, from the second text when both are equally
-    long: `longest_first` in `transformers`.
+    As `truncation=True` (`longest_first`) in `transformers`, which exports are read with: where both are cut and the
+    room is odd, the longer text keeps one token more, or the second where both are equally long. BERT's released code
+    gives that token to the first text in any case.
     """
     fits = first + second <= budget
-    kept_first = np.where(fits, first, np.minimum(first, np.maximum(budget - second, (budget + 1) // 2)))
-    return kept_first, np.where(fits, second, np.minimum(second, budget - kept_first))
+    shorter = np.minimum(np.minimum(first, second), budget // 2)
+    longer = budget - shorter
+    is_first = first > second
+    return (
+        np.where(fits, first, np.where(is_first, longer, shorter)),
+        np.where(fits, second, np.where(is_first, shorter, longer)),
+    )

@@ -27,6 +27,10 @@ from pipeline.finetune.tokenizer import TextTokenizer
 if TYPE_CHECKING:
     from pipeline.checkpoints.references import PretrainedModel
 
+_VERSION = 2
+"""Of what the same settings and inputs train. 2: pairs are cut, and poolers drop out, as in `transformers`; unknown
+tokens are left out of written texts."""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -68,6 +72,7 @@ class Workload:
             "model": stored_fields(dataclasses.asdict(self.model)),
             "precision": config.precision,
             "save_models": config.save_models,
+            "version": _VERSION,
         }
 
     @property
@@ -90,6 +95,7 @@ class Workload:
                 "seed": trial.seed,
                 "precision": self.config.precision,
                 "save_models": self.config.save_models,
+                "version": _VERSION,
             }
         )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError
 from models.config import TransformerConfig
@@ -81,14 +84,14 @@ def test_long_inputs_are_cut_but_keep_their_special_tokens(tokenizer_path):
     assert rows(pair) == [[S, GOOD, GOOD, GOOD, E, E, BAD, FILM, E]]
 
 
-@pytest.mark.parametrize("budget", range(12))
-def test_closed_form_truncation_equals_removing_one_token_at_a_time(budget):
+@pytest.mark.parametrize("budget", range(1, 12))
+def test_pairs_are_cut_as_transformers_cuts_them(budget, tokenizer_path):
+    theirs: Any = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_path))
     for first in range(10):
         for second in range(10):
-            a, b = first, second
-            while a + b > budget:
-                a, b = (a - 1, b) if a > b else (a, b - 1)
-            assert longest_first(first, second, budget) == (a, b)
+            cut = theirs("good " * first, "bad " * second, truncation=True, max_length=budget)["input_ids"]
+            kept = cut.count(GOOD), cut.count(BAD)
+            assert longest_first(np.array(first), np.array(second), np.array(budget)) == kept
 
 
 def test_truncation_and_padding_stored_in_the_tokenizer_file_are_ignored(tokenizer_path):
