@@ -42,10 +42,7 @@ def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]
 FAMILY = Family(
     name="BERT",
     model_type="bert",
-    architectures={
-        **classes("Bert", "encoder", "masked_lm", "pretraining", *FINE_TUNED),
-        "BertForNextSentencePrediction": "encoder",
-    },
+    architectures=classes("Bert", "encoder", "masked_lm", "pretraining", *FINE_TUNED),
     base="bert.",
     always=TransformerConfig(),
     keys=bert.KEYS,

@@ -199,15 +199,17 @@ def test_bert_classifies_from_what_the_prediction_of_pairs_pooled(tokenizer_path
     assert torch.equal(model.head.output.weight, output)
 
 
-@pytest.mark.parametrize("theirs", [transformers.BertModel, transformers.BertForNextSentencePrediction])
+@pytest.mark.parametrize(("made", "named"), [("BertModel",) * 2, ("BertForPreTraining", "BertForMaskedLM")])
 def test_classifier_starts_from_the_pooler_of_a_published_bert_whatever_its_class(
-    theirs, tokenizer_path, tmp_path
+    made, named, tokenizer_path, tmp_path
 ):
     config = transformers.BertConfig(
         vocab_size=32, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64
     )
-    published = theirs(config)
+    published = getattr(transformers, made)(config)
     published.save_pretrained(tmp_path / "bert")
+    file = tmp_path / "bert/config.json"
+    file.write_text(file.read_text().replace(made, named))
     (tmp_path / "bert/tokenizer.json").write_bytes(tokenizer_path.read_bytes())
     start = resolve_model(str(tmp_path / "bert"), tmp_path)
     model = SequenceClassifier(start.model, 2)  # pyright: ignore[reportArgumentType]
