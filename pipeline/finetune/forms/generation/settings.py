@@ -14,7 +14,7 @@ from pipeline.finetune.task import TaskConfig, check_positions
 if TYPE_CHECKING:
     from models.hf.heads import Head
     from pipeline.finetune.text_reading import Reading
-    from pipeline.finetune.tokenizer import TextTokenizer
+    from pipeline.finetune.tokenizer import GenerationFormat, TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,24 @@ class GenerationTaskConfig(TaskConfig):
         """A decoder stays a causal language model."""
         return "causal_lm" if network.network == "decoder" else cls.head
 
+    def format(self, network: NetworkConfig, tokenizer: TextTokenizer) -> GenerationFormat:
+        """The tokens around sources and targets: of a decoder `<s> source prompt`, and `target </s>` behind it."""
+        from pipeline.finetune.tokenizer import GenerationFormat, SequenceFormat, generation_format
+
+        if network.network != "decoder":
+            return generation_format(network, tokenizer, self.language, self.written_language)
+        bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
+        (prompt,) = tokenizer.ids([self.prompt])
+        return GenerationFormat(
+            SequenceFormat((bos,), (), tuple(prompt)), SequenceFormat((), (), (eos,)), bos
+        )
+
     def reading(self, network: NetworkConfig, tokenizer: TextTokenizer) -> Reading:
-        """A decoder reads the prompt behind each source."""
+        """Sources as `format` has them, and the search."""
         from models.generation.config import GenerationConfig
-        from pipeline.finetune.forms.generation.writers import WRITERS
         from pipeline.finetune.text_reading import Reading
 
-        layout = WRITERS[network.network].format(network, tokenizer, self)  # pyright: ignore[reportArgumentType]
+        layout = self.format(network, tokenizer)
         search = GenerationConfig(
             num_beams=self.num_beams,
             max_new_tokens=self.max_target_length,

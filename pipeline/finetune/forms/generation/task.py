@@ -63,7 +63,7 @@ class GenerationTask:
         data, config, network, tokenizer = context.data, context.config, context.network, context.tokenizer
         assert isinstance(network, TransformerConfig), "a workload checks which networks carry this form"
         writer = WRITERS[network.network]
-        layout = writer.format(network, tokenizer, config)
+        layout = config.format(network, tokenizer)
 
         def encode(pairs: Sequence[TextPair]) -> EncodedPairs:
             sources = [pair.source for pair in pairs]

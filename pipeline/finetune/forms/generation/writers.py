@@ -18,13 +18,7 @@ from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from pipeline.finetune.batches import pad_rows
 from pipeline.finetune.forms.base import PaddedBatch
-from pipeline.finetune.forms.generation.settings import GenerationTaskConfig
-from pipeline.finetune.tokenizer import (
-    GenerationFormat,
-    SequenceFormat,
-    TextTokenizer,
-    generation_format,
-)
+from pipeline.finetune.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +50,6 @@ class Writer:
 
     build: Callable[[TransformerConfig], nn.Module]
     """The network: `network` in it is what generates, and its `forward` gives logits of the tokens of the targets."""
-    format: Callable[[TransformerConfig, TextTokenizer, GenerationTaskConfig], GenerationFormat]
-    """The special tokens around sources and targets."""
     before_target: str
     """Written before the text of each target."""
     batch: Callable[[EncodedPairs, np.ndarray, int, int], PaddedBatch]
@@ -117,21 +109,6 @@ def _decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int
     return PaddedBatch.of(inputs, given)
 
 
-def _encoder_decoder_format(
-    network: TransformerConfig, tokenizer: TextTokenizer, config: GenerationTaskConfig
-) -> GenerationFormat:
-    return generation_format(network, tokenizer, config.language, config.written_language)
-
-
-def _decoder_format(
-    network: TransformerConfig, tokenizer: TextTokenizer, config: GenerationTaskConfig
-) -> GenerationFormat:
-    """`<s> source prompt`, and `target </s>` behind it."""
-    bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
-    (prompt,) = tokenizer.ids([config.prompt])
-    return GenerationFormat(SequenceFormat((bos,), (), tuple(prompt)), SequenceFormat((), (), (eos,)), bos)
-
-
 def written_behind(network: nn.Module, batch: PaddedBatch, search: GenerationConfig) -> Tensor:
     """int64 [batch, max_new_tokens]: the ids that a network writes behind the `prompts` of a batch, padded."""
     assert search.max_new_tokens is not None, "a task bounds what is written"
@@ -151,9 +128,9 @@ def texts_before_end(tokenizer: TextTokenizer, ids: np.ndarray, hidden: Collecti
 
 WRITERS: Mapping[str, Writer] = MappingProxyType(
     {
-        "encoder_decoder": Writer(ConditionalGenerator, _encoder_decoder_format, "", _encoder_decoder_batch),
+        "encoder_decoder": Writer(ConditionalGenerator, "", _encoder_decoder_batch),
         # Byte-level tokens of words begin with a space, also behind a prompt.
-        "decoder": Writer(PromptedGenerator, _decoder_format, " ", _decoder_batch),
+        "decoder": Writer(PromptedGenerator, " ", _decoder_batch),
     }
 )
 """By kind of network."""
