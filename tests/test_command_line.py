@@ -65,6 +65,13 @@ def test_what_cannot_be_started_is_no_plan(tmp_path: Path, store: Path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_folders_of_the_user_take_no_name_of_ours(tmp_path: Path, store: Path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").write_text("raise SystemExit(9)")
+    command = [sys.executable, "-m", "pipeline.cli", "plan", write_config(tmp_path, store), "--gpu", "cpu"]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
+
+
 def test_missing_configuration_ends_with_11_and_the_nearest_file(tmp_path: Path, store: Path):
     write_config(tmp_path, store)
     done = cloze(tmp_path, "pretrain", "tinny.yaml")

@@ -44,20 +44,13 @@ class _TrainsByDefault(TyperGroup):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the commands of the group, and all that `run` takes, whose name nobody needs to type."""
+        super().format_help(ctx, formatter)
+        command = self.commands["run"]
+        inner = command.context_class(command, parent=ctx.parent, info_name=ctx.info_name)
+        command.format_help(inner, formatter)
 
-ROWS = "rows"
-"""Stands for one's own rows, of the form that another option names."""
-FORMS_OF_ROWS = {
-    "sentence": "rows_classification",
-    "pair": "rows_classification",
-    "number": "rows_regression",
-    "spans": "rows_spans",
-    "tags": "rows_tags",
-    "choices": "rows_choices",
-    "text_to_text": "rows_generation",
-    "instructions": "instructions",
-}
-"""Kinds of tasks by form."""
 
 finetune_app = typer.Typer(
     cls=_TrainsByDefault,
@@ -75,9 +68,11 @@ def run(
     *,
     reference: Annotated[str, typer.Option("--from", help=REFERENCE_HELP)],
     task: Annotated[
-        str | None, typer.Option(help="Without CONFIG: the kind of task, such as rows.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Without CONFIG: the kind of task, such as rows_classification.", show_default=False
+        ),
     ] = None,
-    form: Annotated[str | None, typer.Option(help=f"Of rows: {', '.join(FORMS_OF_ROWS)}.")] = None,
     path: Annotated[str | None, typer.Option(help="Without CONFIG: the folder of the task.")] = None,
     train: Annotated[str | None, typer.Option(help="Without CONFIG: the file to learn from.")] = None,
     evaluation: Annotated[
@@ -100,7 +95,7 @@ def run(
 
     require_place(html)
     given = {
-        "kind": _kind(task, form),
+        "kind": task,
         "path": path,
         "train": train,
         "evaluation": evaluation,
@@ -218,7 +213,7 @@ def _settings(
     if "kind" not in described:
         raise ConfigError(
             "There is neither a configuration nor a task.",
-            next_step="cloze finetune CONFIG.yaml --from REF, or --task rows --form sentence --train FILE"
+            next_step="cloze finetune CONFIG.yaml --from REF, or --task rows_classification --train FILE"
             " --evaluation FILE --columns text=COLUMN,label=COLUMN",
         )
     name = described["kind"]
@@ -226,22 +221,6 @@ def _settings(
         FinetuneConfig, {"name": name, "tasks": {name: described}}, overrides, "the command line"
     )
     return validate(FinetuneConfig, plain, "the command line")
-
-
-def _kind(task: str | None, form: str | None) -> str | None:
-    """The kind of the task that the options name; None without --task."""
-    from cluster.artefacts.errors import ConfigError
-
-    if task == ROWS and form in FORMS_OF_ROWS:
-        return FORMS_OF_ROWS[form]
-    if task == ROWS or form is not None:
-        told = (
-            "--task rows needs a form"
-            if form is None
-            else f"There is no --form {form} of --task {task or ''}"
-        )
-        raise ConfigError(f"{told.strip()}.", next_step=f"--task rows --form {'|'.join(FORMS_OF_ROWS)}")
-    return task
 
 
 def _options(described: dict[str, Any]) -> str:

@@ -37,7 +37,7 @@ def cloze(*arguments: object):
 
 def own_rows(folder: Path) -> list[str]:
     columns = "text=premise,text_b=hypothesis,label=gold"
-    described = ["--task", "rows", "--form", "pair", "--train", "pairs.csv", "--columns", columns]
+    described = ["--task", "rows_classification", "--train", "pairs.csv", "--columns", columns]
     settings = [
         "training.epochs=1",
         "training.max_length=16",
@@ -69,7 +69,7 @@ def test_dry_run_of_own_rows_starts_nothing(folder):
 def test_own_instructions_are_described_by_options_alone(folder):
     rows = [{"ask": f"say {number}", "answer": "yes"} for number in range(20)]
     (folder / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    described = ["--task", "rows", "--form", "instructions", "--train", "own.jsonl"]
+    described = ["--task", "instructions", "--train", "own.jsonl"]
     decoder = (SCRATCH % (folder / "tokenizer.json")).replace("{num_layers", "{network: decoder, num_layers")
     columns = ["--columns", "prompt=ask,response=answer"]
     done = cloze(
@@ -84,10 +84,8 @@ def test_own_instructions_are_described_by_options_alone(folder):
     ("arguments", "said"),
     [
         ([], "neither a configuration nor a task"),
-        (["--task", "rows", "--train", "pairs.csv"], "--task rows needs a form"),
-        (["--task", "rows", "--form", "pear"], "There is no --form pear of --task rows"),
-        (["--task", "sst2", "--form", "pair"], "There is no --form pair of --task sst2"),
-        (["--task", "rows", "--form", "pair", "--columns", "text"], "--columns text cannot be read"),
+        (["--task", "rows_clasification"], "did you mean rows_classification?"),
+        (["--task", "rows_classification", "--columns", "text"], "--columns text cannot be read"),
         (["some.yaml", "--task", "sst2"], "some.yaml describes the tasks, and so do --task"),
     ],
 )
