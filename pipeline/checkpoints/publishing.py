@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import read_manifest
-from pipeline.checkpoints.checkpoint import read_trainer_state
+from pipeline.checkpoints.checkpoint import TrainerState, read_trainer_state
 from pipeline.checkpoints.references import find_checkpoint
 from pipeline.runs.directory import RunDirectory, list_runs
 from pipeline.runs.events import Event
@@ -35,10 +35,15 @@ class Published:
     fingerprint: str
 
 
-def publish(reference: str, name: str, alias: str | None, runs_dir: Path) -> Published:
+def publish(
+    reference: str, name: str, alias: str | None, runs_dir: Path, *, flavour: Path | None = None
+) -> Published:
     """Verify a checkpoint, make it a version of the registered model `name`, and move the alias to it.
 
     The run's history keeps that, and from then on the run's retention keeps the checkpoint.
+
+    Args:
+        flavour: directory of an MLflow model of the checkpoint, for those who load it with MLflow alone.
 
     Raises:
         As `register` does, and ConfigError: a model or an alias cannot have such a name.
@@ -52,7 +57,7 @@ def publish(reference: str, name: str, alias: str | None, runs_dir: Path) -> Pub
             f"An alias cannot be {alias!r}: letters, digits, dots, hyphens and underscores, one letter at least, and"
             " neither `latest` nor a version such as v2."
         )
-    published, run = register(reference, name, alias, runs_dir)
+    published, run = register(reference, name, alias, runs_dir, flavour)
     if run is not None:
         run.record_event(
             Event.PUBLISHED,
@@ -66,7 +71,7 @@ def publish(reference: str, name: str, alias: str | None, runs_dir: Path) -> Pub
 
 
 def register(
-    reference: str, name: str, alias: str | None, runs_dir: Path
+    reference: str, name: str, alias: str | None, runs_dir: Path, flavour: Path | None = None
 ) -> tuple[Published, RunDirectory | None]:
     """Verify and register a checkpoint; returns its run as well, where it lies in `runs_dir`.
 
@@ -100,8 +105,22 @@ def register(
             step=state.step,
             directory=place,
             fingerprint=fingerprint,
+            description=_described(reference, state, flavour is not None),
+            flavour=flavour,
         )
     return Published(name, version, alias, reference, place, fingerprint), run
+
+
+def _described(reference: str, state: TrainerState, is_loadable: bool) -> str:
+    """What a model version is, and how it is used, for people who find it in MLflow."""
+    objective = (state.identity.get("objective") or {}).get("kind", "")
+    value = state.held_out.get(state.metric)
+    measured = "" if value is None else f", held-out {state.metric} {value:.4g}"
+    loaded = "`mlflow.transformers.load_model` or `mlflow.pyfunc.load_model`, and " if is_loadable else ""
+    return (
+        f"Checkpoint {reference} of a pre-training ({objective}, {state.tokens:,} tokens{measured})."
+        f" Read it by {loaded}`cloze export` or `cloze finetune --from`."
+    )
 
 
 def list_published(name: str | None, runs_dir: Path) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -26,6 +27,10 @@ def publish(
         str | None,
         typer.Option(help="Move this alias of the model to it, such as champion.", show_default=False),
     ] = None,
+    export: Annotated[
+        bool,
+        typer.Option("--export", help="Upload it in transformers' form, for mlflow.transformers.load_model."),
+    ] = False,
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
 ) -> None:
@@ -35,7 +40,18 @@ def publish(
     """
     from pipeline.checkpoints.publishing import publish as publish_checkpoint
 
-    published = publish_checkpoint(reference, name, alias, runs_dir)
+    if export:
+        import mlflow.transformers  # noqa: F401  Before any client, which does without pandas.
+
+        from pipeline.exporting.flavour import save_flavour
+        from pipeline.finetune.export import export as write_export
+
+        with TemporaryDirectory() as work:
+            exported = write_export(reference, Path(work) / "export", runs_dir=runs_dir)
+            save_flavour(exported, flavour := Path(work) / "flavour")
+            published = publish_checkpoint(reference, name, alias, runs_dir, flavour=flavour)
+    else:
+        published = publish_checkpoint(reference, name, alias, runs_dir)
     if as_json:
         print_json(asdict(published))
         return

@@ -79,15 +79,18 @@ def publish_checkpoint(
     step: int,
     directory: str,
     fingerprint: str,
+    description: str = "",
+    flavour: Path | None = None,
 ) -> int:
     """Make a checkpoint a version of the registered model `name`, and give it the alias; returns the version's number.
 
-    Publishing the same weights again moves the alias only.
+    Publishing the same weights again moves the alias only, and with a flavour makes a version that has one.
 
     Args:
         run_id: the MLflow run that made it.
         reference: `RUN@STEP`.
         directory: a path or a URI.
+        flavour: directory of an MLflow model of the checkpoint, which is uploaded.
     """
     tags = {
         CHECKPOINT_TAG: directory,
@@ -96,12 +99,20 @@ def publish_checkpoint(
         PUBLISHED_TAG: reference,
     }
     same = [one for one in _versions(client, name, step) if one.tags.get(FINGERPRINT_TAG) == fingerprint]
-    if same:
-        version = same[0]
+    if flavour is not None:
+        model_id = _logged_model(client, run_id, step, {}, tags, 0)
+        client.log_model_artifacts(model_id, str(flavour))
+        # A store in a file would look for `models:/` in whichever store is in force.
+        source = _source(client, client.get_logged_model(model_id).artifact_location, model_id)
+        same = [one for one in same if one.source == source]
+        version = same[0] if same else _create_version(client, run_id, name, model_id, source, tags)
+    elif same:
+        version = same[-1]
         client.set_model_version_tag(name, version.version, CHECKPOINT_TAG, directory)
     else:
         model_id = _logged_model(client, run_id, step, {}, tags, 0)
         version = _create_version(client, run_id, name, model_id, _source(client, directory, model_id), tags)
+    client.update_model_version(name, version.version, description)
     if alias is not None:
         client.set_registered_model_alias(name, alias, version.version)
     return int(version.version)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import mlflow.pyfunc
+import mlflow.transformers
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from cluster.artefacts.errors import ConfigError, ReferenceNotFoundError
 from pipeline.checkpoints.publishing import list_published, publish
@@ -13,6 +20,8 @@ from pipeline.checkpoints.references import find_checkpoint
 from pipeline.checkpoints.retention import Retention, apply_retention
 from pipeline.checkpoints.store import store_of
 from pipeline.checkpoints.tracking_anew import track_anew
+from pipeline.exporting.exporting import Export
+from pipeline.exporting.flavour import save_flavour
 from pipeline.runs.directory import RunDirectory, RunInfo
 from pipeline.runs.history import published_steps
 from pipeline.runs.lifecycle import replay
@@ -69,6 +78,31 @@ def test_an_alias_leads_to_the_checkpoint_that_was_published_last_and_moves_back
         ("own@12", []),
     ]
     assert list_published(None, runs_dir) == list_published("tagger", runs_dir)
+
+
+def test_a_published_export_is_loaded_by_mlflow_alone(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    words = {word: number for number, word in enumerate(("<unk>", "<pad>", "<mask>", "one", "two"))}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    names: Any = {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(tmp_path / "export")
+    shape: Any = {"vocab_size": 5, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    BertForMaskedLM(BertConfig(intermediate_size=8, **shape)).save_pretrained(tmp_path / "export")
+    exported = Export(tmp_path / "export", "BERT", "AutoModelForMaskedLM", "f", None, ())
+    save_flavour(exported, tmp_path / "flavour")
+    runs_dir = run.path.parent
+    publish("own@8", "tagger", None, runs_dir)
+    version = publish("own@8", "tagger", "champion", runs_dir, flavour=tmp_path / "flavour").version
+    assert publish("own@8", "tagger", "champion", runs_dir, flavour=tmp_path / "flavour").version == version
+    assert find_checkpoint("models:/tagger@champion", runs_dir).step == 8
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", tracking_uri(runs_dir))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(runs_dir))
+    (filled, *_) = mlflow.transformers.load_model("models:/tagger@champion")("one <mask>")
+    assert mlflow.pyfunc.load_model("models:/tagger@champion").predict("one <mask>") == [filled["token_str"]]
+    found = connect(tracking_uri(runs_dir)).get_model_version("tagger", str(version))
+    assert "own@8" in (found.description or "")
 
 
 def test_retention_keeps_what_was_published(run: RunDirectory):

@@ -84,7 +84,6 @@ def test_own_instructions_are_described_by_options_alone(folder):
     ("arguments", "said"),
     [
         ([], "neither a configuration nor a task"),
-        (["--task", "rows_clasification"], "did you mean rows_classification?"),
         (["--task", "rows_classification", "--columns", "text"], "--columns text cannot be read"),
         (["some.yaml", "--task", "sst2"], "some.yaml describes the tasks, and so do --task"),
     ],
