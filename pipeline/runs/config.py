@@ -298,6 +298,9 @@ class PretrainConfig(Config):
         return {"batch.sequence_length": self.batch.sequence_length, **phases}
 
     def _format_problems(self) -> Iterator[ConfigProblem]:
+        if self.batch.shared_targets and self.format != "segment_pair":
+            message = f"belongs to batch.format segment_pair, not {self.format}; remove it"
+            yield ConfigProblem("batch.shared_targets", "true", message)
         chosen, able = self.batch.format, self.reading.formats
         if chosen is None or chosen in able:
             return

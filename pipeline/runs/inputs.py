@@ -142,6 +142,7 @@ class Inputs:
             with_sentence_starts=wanted.sentence_starts,
             with_langs=wanted.langs,
             language_temperature=config.data.language_temperature,
+            shared_targets=config.batch.shared_targets,
             source_names=self.source_names or None,
             cache=self.cache,
         )

@@ -88,6 +88,9 @@ class BatchConfig(Config):
     """Stretches with other sequence lengths or mixtures at the beginning of the run, one after the other."""
     format: Format | None = None
     """How samples are cut from documents (Liu et al. 2019, section 4.2); null takes what the objective's paper does."""
+    shared_targets: bool = False
+    """Of `segment_pair`: whether all pairs of a document aim at one length, a short one in a tenth of the documents, as
+    in BERT's released code; false lets a tenth of the pairs of any document aim at short ones."""
     samples: int = Field(gt=0)
     """Samples of the global batch: what one update learns from, on however many workers."""
     warmup: tuple[BatchStage, ...] = ()

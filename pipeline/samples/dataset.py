@@ -64,6 +64,7 @@ class TokenDataset:
         with_langs: bool = False,
         source_names: Sequence[str] | None = None,
         language_temperature: float | None = None,
+        shared_targets: bool = False,
         cache: IndexCache | None = None,
     ) -> None:
         """Choose the split's documents and count the samples they give.
@@ -82,6 +83,7 @@ class TokenDataset:
                 `Packed.sources` out. Samples are the same in any case.
             language_temperature: the exponent that evens out the shares of languages, such as 0.7; keeps every
                 sample in one language, too. None: every language has its share of the tokens.
+            shared_targets: whether all pairs of a document aim at one length, in the format `segment_pair`.
             cache: of the indices of epochs; samples are the same in any case.
 
         Raises:
@@ -114,6 +116,7 @@ class TokenDataset:
             relation,
             with_langs or language_temperature is not None,
             language_temperature,
+            shared_targets,
         )
         # A setting that has its default leaves no trace, so that fingerprints outlive new settings.
         chosen = {
@@ -124,6 +127,7 @@ class TokenDataset:
             "attention": attention if self._full_attention else None,
             "with_langs": with_langs or None,
             "language_temperature": language_temperature,
+            "shared_targets": (shared_targets and format == "segment_pair") or None,
             "mixture": "tree" if len(shares) > 1 or self._cutter.by_language else None,
             "pad": None if self.special.pad == ids["pad"] else self.special.pad,
         }

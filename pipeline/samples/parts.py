@@ -47,6 +47,7 @@ class Cutter:
     by_language: bool
     """Whether every part is in one language."""
     language_temperature: float | None
+    shared_targets: bool
 
     def cut(self) -> list[tuple[Part, IndexMaker]]:
         """Cut every part's documents into rows.
@@ -63,7 +64,14 @@ class Cutter:
             order = StoreOrder(store.fingerprint, self.seed)
             name = f"the {self.split.replace('_', '-')} documents{f' in {lang}' if lang else ''} of {store.place}"
             given = FormatInput(
-                store.lengths, store.arrays, documents, self.sequence_length, order, name, self.relation
+                store.lengths,
+                store.arrays,
+                documents,
+                self.sequence_length,
+                order,
+                name,
+                self.relation,
+                self.shared_targets,
             )
             try:
                 rows = _cut(self.format, given)

@@ -265,6 +265,19 @@ def test_a_tenth_of_the_chunks_aims_at_a_random_shorter_length():
     assert np.mean(short) == pytest.approx((2 + 63) / 2, rel=0.1)
 
 
+def test_chunks_of_a_document_may_share_their_target_as_in_the_released_code():
+    corpus = Corpus([[1] * 1_000] * 300)
+    chunks = segment_chunks(
+        corpus.arrays(), np.arange(300), 67, np.uint64(7), either_way=False, shared_targets=True
+    )
+    inside = chunks.first + chunks.counts < 1_000
+    targets = [
+        np.unique(chunks.counts[inside & (chunks.documents == number)]).tolist() for number in range(300)
+    ]
+    assert all(len(own) == 1 for own in targets)
+    assert np.mean([own[0] < 64 for own in targets]) == pytest.approx(0.1, abs=0.05)
+
+
 @settings(deadline=None)
 @given(st.integers(1, 400), st.integers(1, 400), st.integers(2, 300), st.integers(0, 2**63))
 def test_truncation_ends_where_the_released_process_does(first: int, second: int, longest: int, seed: int):

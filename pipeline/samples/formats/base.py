@@ -32,6 +32,8 @@ class FormatInput:
     """The documents in error messages, such as the path of the store."""
     relation: Relation | None = None
     """Only for formats of pairs."""
+    shared_targets: bool = False
+    """Only for `segment_pair`: all pairs of a document aim at one length."""
 
     @property
     def text(self) -> TokenArrays:

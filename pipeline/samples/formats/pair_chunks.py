@@ -43,7 +43,13 @@ class Chunks(NamedTuple):
 
 
 def segment_chunks(
-    text: TokenArrays, documents: np.ndarray, length: int, state: np.uint64, *, either_way: bool
+    text: TokenArrays,
+    documents: np.ndarray,
+    length: int,
+    state: np.uint64,
+    *,
+    either_way: bool,
+    shared_targets: bool = False,
 ) -> Chunks:
     """As many sentences as it takes to reach a target length, mostly the length of a row.
 
@@ -51,13 +57,15 @@ def segment_chunks(
     their end on, so that it is as often the first of its chunk as the last, and says nothing about the order.
 
     As BERT's released code makes them, with two differences: there a document has one target in each copy of the data,
-    here each chunk has its own; and a chunk of one long sentence, which there can only become a random pair, takes the
-    next sentence as well.
+    here each chunk has its own, unless `shared_targets` says otherwise; and a chunk of one long sentence, which there
+    can only become a random pair, takes the next sentence as well.
     """
     num_documents = len(text.lengths)
-    count = _cut_segments(text, documents, length, state, either_way, Chunks.empty(0, num_documents))
+    count = _cut_segments(
+        text, documents, length, state, either_way, shared_targets, Chunks.empty(0, num_documents)
+    )
     chunks = Chunks.empty(count, num_documents)
-    _cut_segments(text, documents, length, state, either_way, chunks)
+    _cut_segments(text, documents, length, state, either_way, shared_targets, chunks)
     return chunks
 
 
@@ -79,6 +87,7 @@ def _cut_segments(
     length: int,
     state: np.uint64,
     either_way: bool,
+    shared_targets: bool,
     chunks: Chunks,
 ) -> int:
     """Write the chunks, or only count them if `chunks` is empty."""
@@ -100,7 +109,8 @@ def _cut_segments(
                 chunks.first[count] = sentence if backward else first
                 chunks.counts[count] = i + 1 - first
             first, tokens = i + 1, 0
-            target = _target_length(fold(own, np.uint64(first)), length - SPECIAL_TOKENS)
+            if not shared_targets:
+                target = _target_length(fold(own, np.uint64(first)), length - SPECIAL_TOKENS)
             count += 1
     return count
 

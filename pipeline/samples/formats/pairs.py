@@ -163,8 +163,14 @@ class PairFormat:
 def segment_pair(given: FormatInput) -> PairFormat:
     """Pairs that fill a row between them, of some sentences each."""
     state = np.uint64(given.order.noise("chunks", 0).state)
-    either_way = given.relation == "sop"
-    chunks = segment_chunks(given.text, given.documents, given.length, state, either_way=either_way)
+    chunks = segment_chunks(
+        given.text,
+        given.documents,
+        given.length,
+        state,
+        either_way=given.relation == "sop",
+        shared_targets=given.shared_targets,
+    )
     return PairFormat(given, chunks)
 
 
