@@ -319,8 +319,12 @@ IDENTITY_EXCLUDES = frozenset(
     {"name", "runs_dir", "experiment", "wandb", "cluster", "checkpoint", "zero", "guards", "profile"}
 )
 """Settings that may change between a run and its resumption: they change no update."""
-_LATER_COMPUTE_FIELDS = {"deterministic": False}
-"""Settings of `compute` that the first runs did not have, with the values that leave a run as it was."""
+_LATER_FIELDS = {
+    "compute": {"deterministic": False},
+    "batch": {"shared_targets": False},
+    "objective": {"overlapping_spans": False},
+}
+"""Settings that the first runs did not have, with the values that leave a run as it was."""
 _PLACES = frozenset({"teacher", "runs_dir"})
 """Settings of an objective that say where something is."""
 
@@ -329,7 +333,8 @@ def identity_of(config: PretrainConfig) -> dict:
     """The part of the configuration that determines every update; stores and a teacher are left to fingerprints."""
     plain = without_places(config.model_dump(mode="json", exclude=set(IDENTITY_EXCLUDES)))
     plain["model"] = stored_fields(plain["model"])
-    plain["compute"] = stored_fields(plain["compute"], _LATER_COMPUTE_FIELDS)
+    for part, later in _LATER_FIELDS.items():
+        plain[part] = stored_fields(plain[part], later)
     plain["data"] = {
         **config.data.model_dump(mode="json", exclude={"stores"}),
         "stores": [store.model_dump(mode="json", exclude={"path"}) for store in config.data.stores],
