@@ -136,7 +136,13 @@ def test_elmo_learns_above_a_frozen_language_model(make_config, tmp_path, lexico
     checkpoint = make_checkpoint(tmp_path / "elmo", lexicon, network=ElmoLanguageModel(ELMO))
     config = make_config(
         seeds=[1],
-        training={"epochs": 10, "batch_size": 8, "lr": 3e-3, "max_length": 64},
+        training={
+            "epochs": 6,
+            "batch_size": 8,
+            "lr": 3e-3,
+            "max_length": 64,
+            "optimizer": {"betas": [0.9, 0.98], "eps": 1e-6},
+        },
         save_models=True,
     )
     (score,) = finetune(config, checkpoint, track=recorder)
