@@ -18,7 +18,7 @@ from data_prep.layout import DOCUMENTS
 from data_prep.sources.base import SourceConfig
 from data_prep.workspace import Workspace, library_versions
 
-VERSION = 4
+VERSION = 5
 """Raised when the code changes what it makes, so that older artefacts are not taken for current."""
 SHOWN_EXAMPLES = 100
 """Dropped documents that the manifest shows at most."""

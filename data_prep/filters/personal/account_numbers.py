@@ -10,7 +10,8 @@ from data_prep.filters.personal.hints import iban_places
 
 # All patterns start where no character of their own kind precedes, so that a run is tried once and not from each of
 # its characters.
-_IBAN = regex.compile(r"[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]){11,30}")
+_IBAN = regex.compile(r"[A-Za-z]{2}[0-9]{2}(?:[ .\xa0\u2007\u2009\u202f\u2010\u2011-]?[A-Za-z0-9]){11,30}")
+_IN_FOURS = regex.compile(r"[a-z0-9]+|(?:[a-z0-9]{4}[^a-z0-9])+[a-z0-9]{1,4}", regex.IGNORECASE)
 MIN_IBAN_CHARACTERS = 15
 _EIGHT_DIGITS = regex.compile(r"[0-9]{4}[ -]?[0-9]{4}")
 _CARD = regex.compile(
@@ -34,7 +35,7 @@ Spans = Iterator[tuple[int, int]]
 
 
 def find_ibans(text: str) -> Spans:
-    """Numbers that have their country's form and check digits."""
+    """Numbers that have their country's form and check digits, in capitals or small letters."""
     end = 0
     for place in iban_places(text):
         match = _IBAN.match(text, place) if place >= end else None
@@ -52,7 +53,12 @@ def find_ibans(text: str) -> Spans:
 def _is_iban(number: str) -> bool:
     from stdnum import iban
 
-    return iban.is_valid(number)
+    # Words can have a country's form: in small letters, a number is solid, in groups of four, or mostly digits.
+    digits = sum(sign.isdigit() for sign in number)
+    if number != number.upper() and not _IN_FOURS.fullmatch(number) and 2 * digits < len(number):
+        return False
+    # The library's lists of banks are shorter than the countries' own.
+    return iban.is_valid(number, check_country=False)
 
 
 def find_cards(text: str) -> Spans:

@@ -58,6 +58,13 @@ NOT_A_PHONE = regex.compile(
 UNIT_AFTER = regex.compile(
     r"[ \t\xa0\u202f]?(?:[%‰°′″€£¥₹₽₩$]|(?:km|kg|mm|cm|EUR|USD|GBP|CHF|Kč|zł|kr|Ft|lei)\b)"
 )
+COUNTED_AFTER = regex.compile(
+    r"(?i)[ \t\xa0\u202f](?:(?:US|U\.S\.|Canadian|Australian) )?(?:dollars?|euros?|pounds?|yen|yuan|rupees?|francs?"
+    r"|pesos?|ro?ubles?|kron(?:a|or|e|er)|cents?|hundred|thousand|[mb]illion|people|persons?|inhabitants|residents|households"
+    r"|votes?|voters|members|users|viewers|visitors|copies|units|items|pieces|points|shares|views|barrels|ton(?:ne)?s?"
+    r"|(?:kilo)?met(?:er|re)s|miles|feet|hectares|acres|[kmgt]?bytes|years|per ?cent)\b"
+)
+"""What is counted by a number that is written in groups with spaces."""
 
 _SPACES = frozenset(" \xa0\u2007\u2009\u202f")
 _ALONE_BEFORE = regex.compile(r"(?:\A|[\n\r:;•·(\[„“\"]|\n[-*])[ \t\xa0]*\Z")

@@ -35,9 +35,14 @@ _LABEL = rf"(?:{_LATIN_LABEL}|\p{{L}}(?:[\p{{L}}\p{{N}}\p{{M}}-]{{0,61}}[\p{{L}}
 _TLD = r"(?:xn--[A-Za-z0-9-]{2,59}+|[A-Za-z]{2,63}+|(?![A-Za-z])\p{L}[\p{L}\p{M}]{1,62}+)"
 _END = r"(?![A-Za-z0-9_@])"
 _DOMAIN = regex.compile(
-    rf"(?:{_LABEL}[.\u3002\uff0e\uff61])+{_TLD}{_END}"
+    rf"(?!\dx\.(?:png|jpe?g|gif|svg|webp)\b)(?:{_LABEL}[.\u3002\uff0e\uff61])+{_TLD}{_END}"
     r"|\[(?:\d{1,3}(?:\.\d{1,3}){3}|IPv6:[0-9A-Fa-f:.]+)\]"
 )
+_ENCODED_AT = re.compile(r"&(?:#0{0,5}64|#[xX]0{0,4}40|commat);|%(?:25)?40")
+"""An `@` as an HTML entity or as in an address of the web."""
+_ENCODED_DOT = r"(?:\.|&(?:#0{0,5}46|#[xX]0{0,4}2[eE]|period);|%(?:25)?2[eE])"
+_ENCODED_LOCAL = regex.compile(rf"(?:[{_LATIN}_.+'\p{{M}}-]|{_ENCODED_DOT})+\Z")
+_ENCODED_DOMAIN = regex.compile(rf"(?!\dx\.)(?:{_LABEL}{_ENCODED_DOT})+{_TLD}{_END}")
 
 _AT_WORDS = (
     "at|ät|@|arroba|arobase|chiocciola|klammeraffe|małpa|zavináč|kukac|snabel-?a|apestaartje|собака|эт"
@@ -63,10 +68,15 @@ Spans = Iterator[tuple[int, int]]
 
 
 def find_emails(text: str) -> Spans:
-    """Addresses with `@`, and those that were spelled out: `john [at] x.org`, `JOHN AT X DOT ORG`."""
+    """Addresses with `@`, encoded ones such as `john&#64;x.org` and `john%40x.org`, and those that were spelled out:
+    `john [at] x.org`, `JOHN AT X DOT ORG`."""
     found = []
     if any(sign in text for sign in _AT_SIGNS):
         found += [span for at in _AT.finditer(text) if (span := _around(text, at.span(), _LOCALS, _DOMAIN))]
+    if "%" in text or "&" in text:
+        for at in _ENCODED_AT.finditer(text):
+            if span := _around(text, at.span(), (_ENCODED_LOCAL,), _ENCODED_DOMAIN):
+                found.append(span)
     # A search for a word with spaces around it stops at every space.
     if "@" in text or ("AT" in text and " AT " in text):
         found += _spaced_out(text)

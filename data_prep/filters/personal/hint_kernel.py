@@ -39,11 +39,11 @@ def find_runs(
 
 @compiled_loop
 def find_ibans(points: np.ndarray, classes: np.ndarray, places: np.ndarray) -> int:
-    """Fill in where two capitals and two digits begin with no letter or digit before them; returns how many there are.
+    """Fill in where two letters and two digits begin with no letter or digit before them; returns how many there are.
 
     Args:
         points: [characters] uint32 code points.
-        classes: [129] uint8 by code point, the last for all beyond: 1 for digits, 2 for capitals, 3 for small letters.
+        classes: [129] uint8 by code point, the last for all beyond: 1 for digits, 2 for letters.
         places: [characters // 4 + 1] int64.
     """
     count, beyond = np.int64(0), np.uint32(len(classes) - 1)

@@ -29,7 +29,7 @@ def digit_runs(text: str, separators: str, least: int, most_between: int) -> lis
 
 
 def iban_places(text: str) -> list[int]:
-    """Where two capitals and two digits begin, with no letter or digit before them; all of them in ASCII."""
+    """Where two letters and two digits begin, with no letter or digit before them; all of them in ASCII."""
     from data_prep.filters.personal.hint_kernel import find_ibans
 
     points = points_of(text)
@@ -49,8 +49,8 @@ def _digits_and_separators(separators: str) -> np.ndarray:
 
 @cache
 def _ascii_classes() -> np.ndarray:
-    """[128 + 1] uint8: 1 for digits, 2 for capitals, 3 for small letters."""
+    """[128 + 1] uint8: 1 for digits, 2 for letters."""
     classes = np.zeros(129, np.uint8)
-    for number, (first, last) in enumerate(("09", "AZ", "az"), start=1):
+    for number, first, last in ((1, "0", "9"), (2, "A", "Z"), (2, "a", "z")):
         classes[ord(first) : ord(last) + 1] = number
     return classes

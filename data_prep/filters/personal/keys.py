@@ -6,12 +6,16 @@ from collections.abc import Iterator
 
 import regex
 
+_MIXED = r"(?=[A-Z_-]*[a-z0-9])(?=[a-z_-]*[A-Z0-9])"
+"""Not all small letters, as words between hyphens are, nor all capitals, as names of variables."""
 _FORMS = {
     "AWS": (r"AKIA[A-Z2-7]{16}", r"ASIA[A-Z2-7]{16}"),
     "GitHub": (r"gh[pousr]_[A-Za-z0-9]{36,255}", r"github_pat_[A-Za-z0-9_]{60,255}"),
-    "GitLab": (r"gl(?:pat|ptt|dt|rt|cbt|ft|soat)-[A-Za-z0-9_-]{20,}+",),
+    "GitLab": (rf"gl(?:pat|ptt|dt|rt|cbt|ft|soat)-{_MIXED}[A-Za-z0-9_-]{{20,}}+",),
     "Slack": (
-        r"xox[abeoprs]-[A-Za-z0-9-]{10,}+",
+        r"xox[abceoprs]-\d+-[A-Za-z0-9-]{8,}+",
+        r"xox[ar]-(?=[A-Za-z]*\d)[A-Za-z0-9]{8,48}",
+        r"xoxd-[A-Za-z0-9%+/=_-]{40,}+",
         r"xapp-\d-[A-Za-z0-9-]{20,}+",
         r"https://hooks\.slack\.com/services/T[A-Za-z0-9_]+/B[A-Za-z0-9_]+/[A-Za-z0-9_]{20,}+",
     ),
@@ -21,8 +25,11 @@ _FORMS = {
         r"rk_(?:live|test)_[A-Za-z0-9]{16,}+",
         r"whsec_[A-Za-z0-9+/]{32,}+",
     ),
-    "OpenAI": (r"sk-(?:proj-|svcacct-|admin-)?[A-Za-z0-9_-]{0,100}T3BlbkFJ[A-Za-z0-9_-]{20,}+",),
-    "Anthropic": (r"sk-ant-[A-Za-z0-9_-]{20,}+",),
+    "OpenAI": (
+        r"sk-[A-Za-z0-9_-]{0,100}T3BlbkFJ[A-Za-z0-9_-]{20,}+",
+        rf"sk-(?:proj|svcacct|admin|None)-{_MIXED}[A-Za-z0-9_-]{{20,}}+",
+    ),
+    "Anthropic": (rf"sk-ant-{_MIXED}[A-Za-z0-9_-]{{20,}}+",),
     "Hugging Face": (r"hf_[A-Za-z0-9]{34,}+",),
     "npm": (r"npm_[A-Za-z0-9]{36}",),
     "PyPI": (r"pypi-AgE[A-Za-z0-9_-]{50,}+",),

@@ -12,11 +12,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import regex
 
 from data_prep.filters.personal.digit_contexts import (
+    COUNTED_AFTER,
     NOT_A_PHONE,
     PHONE_CUE,
     UNIT_AFTER,
@@ -42,6 +44,9 @@ MAX_CUE_DISTANCE = 30
 MAX_TRIES = 1000
 """Candidates of one run of digits that are compared with numbering plans; a longer run is a table."""
 
+MAX_COLUMN_CHARACTERS = 100
+"""Characters before and after a number in which lines of nothing but numbers are looked for."""
+
 MAX_SEPARATORS = 4
 """Characters between two digits of a number."""
 
@@ -49,6 +54,7 @@ _SEPARATORS = " \t\xa0\u2007\u2009\u202f.-\u2010\u2011\u2012\u2013\u2014\u2015\u
 _GROUP = regex.compile(r"\d+")
 _PLUS_BEFORE = regex.compile(r"[+\uff0b] ?[(\uff08]? ?\Z")
 _BRACKET_BEFORE = regex.compile(r"[(\uff08] ?\Z")
+_ONLY_NUMBERS = regex.compile(r"\s*[\d.,%]+(?:\s+[\d.,%]+)+\s*")
 _EXTENSION = regex.compile(
     r"(?i)[ \t\xa0,;]{0,3}"
     r"(?:(?:ext(?:n|ensi(?:on|ón|ão))?|anexo|interno|poste|durchwahl|dw|доб|toestel)\b[.:= ]{0,3}|x[. ]?(?=\d))"
@@ -188,7 +194,8 @@ def _is_phone(
     before, after = text[start - 1 : start], text[stop : stop + 2]
     if _continues_word(after[:1]) and not _EXTENSION.match(text, stop):
         return False
-    cue = bool(PHONE_CUE.search(text, max(start - MAX_CUE_DISTANCE, 0), start)) or 0 < end >= start - 6
+    announced = bool(PHONE_CUE.search(text, max(start - MAX_CUE_DISTANCE, 0), start))
+    cue = announced or 0 < end >= start - 6
     if "+" in candidate.written or "\uff0b" in candidate.written:
         return not (before.isascii() and before.isalnum() and not cue) and _is_international(
             candidate, candidate.digits, cue
@@ -208,7 +215,41 @@ def _is_phone(
         return False
     if not cue and not _shows_it(candidate, groups, first, last):
         return False
+    if not announced and _is_spaced(candidate) and COUNTED_AFTER.match(text, stop):
+        return False
+    if not announced and _is_spaced(candidate) and _is_in_column(candidate, regions):
+        return False
     return any(_is_national(candidate, region, cue) for region in regions)
+
+
+def _is_spaced(candidate: _Candidate) -> bool:
+    """Whether nothing but spaces and full stops stands between the groups: any number may be written so."""
+    return "(" not in candidate.written and not "".join(candidate.separators).strip(
+        " \t\xa0\u2007\u2009\u202f."
+    )
+
+
+def _is_in_column(candidate: _Candidate, regions: tuple[str, ...]) -> bool:
+    """Whether spaces set its groups apart as columns, or lines of nothing but numbers around it show a table.
+
+    A list of telephone numbers, one in a line, is none: each of its lines is a valid number.
+    """
+    from phonenumbers import Leniency
+
+    if any(len(separator) > 1 and separator.isspace() for separator in candidate.separators):
+        return True
+    text, start, stop = candidate.text, candidate.start, candidate.stop
+    first, last = max(start - MAX_COLUMN_CHARACTERS, 0), stop + MAX_COLUMN_CHARACTERS
+    # A line that is cut off is not looked at.
+    above = text[first:start].split("\n")[int(first > 0) :]
+    below = text[stop:last].split("\n")[: -1 if last < len(text) else None]
+    if not above or not below or above[-1].strip() or below[0].strip():
+        return False
+    rows = [
+        *takewhile(_ONLY_NUMBERS.fullmatch, above[-2::-1]),
+        *takewhile(_ONLY_NUMBERS.fullmatch, below[1:]),
+    ]
+    return not all(any(_parsed(row.strip(), region, Leniency.VALID) for region in regions) for row in rows)
 
 
 def _continues_word(neighbour: str) -> bool:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import accumulate
+from pathlib import Path
+from random import Random
+from string import ascii_uppercase, digits
 
 import pytest
 import regex
+import stdnum
 from hypothesis import given
 from hypothesis import strategies as st
+from stdnum.iso7064 import mod_97_10
 
 from data_prep.filters.personal.hints import digit_runs, iban_places
 from data_prep.filters.personal.phones import find_phones
@@ -25,6 +31,7 @@ from tests.data_prep.filters.personal_examples import REGIONS, examples
         ("IBAN DE89 3704 0044 0532 0130 00 BIC COBADEFFXXX", "IBAN <IBAN> BIC COBADEFFXXX"),
         ("GB82WEST12345698765432", "<IBAN>"),
         ("NL91-ABNA-0417-1643-00.", "<IBAN>."),
+        ("gb82 west 1234 5698 7654 32 or be31435411161155", "<IBAN> or <IBAN>"),
         ("call (415) 555-2671 now", "call <PHONE> now"),
         ("Tel. +49 30 901820", "Tel. <PHONE>"),
         ("020 7946 0958 or 415-555-2671", "<PHONE> or <PHONE>"),
@@ -116,6 +123,7 @@ def test_unknown_region_is_refused(bench):
         ('"john doe"@x.org and jane.doe @ x.org', "<EMAIL> and <EMAIL>"),
         ("иван@пример.рф, a@xn--e1afmkfd.xn--p1ai", "<EMAIL>, <EMAIL>"),
         ("联系我john@x.org谢谢", "联系我<EMAIL>谢谢"),
+        ("x&#64;y.de, j&#46;d&commat;y&#x2e;de; ?m=x%40y.de&n=1", "<EMAIL>, <EMAIL>; ?m=<EMAIL>&n=1"),
         ("'john@x.org'", "'<EMAIL>'"),
         ("::ffff:8.8.8.8, 23.45.67.89:8080", "<IP>, <IP>:8080"),
         ("the server 4.2.2.2", "the server <IP>"),
@@ -129,6 +137,9 @@ def test_what_stands_around_personal_data_neither_hides_it_nor_goes_with_it(benc
     "text",
     [
         "2 345 678 901 people and 4155552671 stars",
+        "617 253 1000 dollars, 617 253 1000 US dollars, 617  253  1000",
+        "617 253 1000\n 12   7   30\n412 268 2000",
+        "logo@2x.png and logo%402x.png",
         "Fig. 3.1.4.1, sections 1.2.3.4, 1.2.3.5 and 45.2.3.6, version: 45.67.89.123, Chrome/91.33.44.124",
         "2026-01-02 03:04:05, 20260102-030405, 02.01.2026 um 15.04 Uhr, 1767322800",
         "the year has 365 385/1539 days",
@@ -140,6 +151,24 @@ def test_dates_versions_and_sums_stay(bench, text: str):
     assert bench("pii").text(text) == text
 
 
+def test_telephone_numbers_one_in_a_line_are_no_column(bench):
+    assert bench("pii").text("617 253 1000\n212 418 5310") == "<PHONE>\n<PHONE>"
+
+
+def test_account_numbers_of_every_country_are_told_by_form_and_check_digits(bench):
+    draw, signs = Random(0), {"n": digits, "a": ascii_uppercase, "c": ascii_uppercase + digits}
+    registry = (Path(stdnum.__file__).parent / "iban.dat").read_text("utf-8")
+    forms = re.findall(r'^([A-Z]{2}) .*bban="([^"]+)"', registry, re.MULTILINE)
+    assert len(forms) > 80
+    for country, form in 5 * forms:
+        parts = re.findall(r"(\d+)!([nac])", form)
+        account = "".join(sign for count, kind in parts for sign in draw.choices(signs[kind], k=int(count)))
+        number = country + mod_97_10.calc_check_digits(account + country) + account
+        groups = " ".join(number[place : place + 4] for place in range(0, len(number), 4))
+        written = f"{number}, {groups.lower()}"
+        assert bench("pii", phones=False).text(written) == "<IBAN>, <IBAN>", written
+
+
 def test_cards_and_keys_are_masked_where_wanted(bench):
     token = "ghp" + "_" + "aB3" * 12
     armour = "-----BEGIN " + "PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----"
@@ -147,6 +176,12 @@ def test_cards_and_keys_are_masked_where_wanted(bench):
     assert bench("pii").text(text) == text
     masked = bench("pii", cards=True, keys=True).text(text)
     assert masked == "<CARD>, not 4111 1111 1111 1112; <KEY>\n<KEY>"
+
+
+def test_keys_are_told_from_words_between_hyphens(bench):
+    words = "xoxo-gossip-girl, sk-proj-your-key-goes-here-please, glrt-a-long-name-of-things"
+    assert bench("pii", keys=True).text(words) == words
+    assert bench("pii", keys=True).text("sk" + "-proj-" + "aB3_x" * 9 + ".") == "<KEY>."
 
 
 LEAST_RIGHT = {"phones, national": 0.95}
@@ -188,6 +223,6 @@ def test_runs_of_digits_are_those_that_an_expression_finds(text: str):
 
 
 @given(st.text(st.sampled_from("AZaz09 -ÄÅ漢"), max_size=40))
-def test_account_numbers_begin_where_an_expression_finds_two_capitals_and_two_digits(text: str):
-    expression = regex.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}")
+def test_account_numbers_begin_where_an_expression_finds_two_letters_and_two_digits(text: str):
+    expression = regex.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}")
     assert iban_places(text) == [match.start() for match in expression.finditer(text, overlapped=True)]
