@@ -14,7 +14,7 @@ from mwxml.errors import MalformedXML
 
 from data_prep.sources.books import primary_language
 from data_prep.sources.streams import Gap, read_chunks, to_utf8
-from data_prep.sources.wikipedia_links import ENGLISH_LINKS, HIDDEN_NAMESPACES, LinkRules
+from data_prep.sources.wikipedia_links import ENGLISH_LINKS, HIDDEN_NAMESPACES, MEDIA_NAMESPACE, LinkRules
 
 HEADER_BYTES = 1 << 20
 """A dump's first page begins before this byte (decompressed, as UTF-8)."""
@@ -68,7 +68,8 @@ def read_site(path: str) -> Site:
         return Site(lang=lang, problem=problem if page else "")
     namespaces = {space.name: space for space in info.namespaces or () if space.name}
     hidden = [name for name, space in namespaces.items() if space.id in HIDDEN_NAMESPACES]
-    return Site(namespaces, ENGLISH_LINKS.extended(hidden), lang)
+    media = [name for name, space in namespaces.items() if space.id == MEDIA_NAMESPACE]
+    return Site(namespaces, ENGLISH_LINKS.extended(hidden, media), lang)
 
 
 def _language(header: bytes) -> str:

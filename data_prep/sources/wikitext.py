@@ -17,7 +17,7 @@ from mwparserfromhell.parser import ParserError
 
 from data_prep.sources.punctuation_repairs import repair_punctuation
 from data_prep.sources.text import clean_text
-from data_prep.sources.wikipedia_links import LinkRules
+from data_prep.sources.wikipedia_links import LinkRules, title_text
 from data_prep.sources.wikipedia_page import Page
 from data_prep.sources.wikitext_context import Context
 from data_prep.sources.wikitext_extensions import (
@@ -28,7 +28,10 @@ from data_prep.sources.wikitext_extensions import (
 )
 from data_prep.sources.wikitext_marks import (
     APOSTROPHE,
+    BLOCK,
+    COLON,
     EDGE,
+    ESCAPED,
     HEADING,
     LESS_THAN,
     LINE_BREAK,
@@ -37,8 +40,10 @@ from data_prep.sources.wikitext_marks import (
     SPACE,
     literal,
 )
+from data_prep.sources.wikitext_preparation import prepare_markup
 from data_prep.sources.wikitext_quotes import drop_quotes, drop_quotes_of_line
 from data_prep.sources.wikitext_reduction import reduce_markup
+from data_prep.sources.wikitext_variants import show_first_variants
 
 
 class WikitextError(ValueError):
@@ -65,19 +70,15 @@ def plain_text(
     """
     source, protected = take_extensions(wikitext, keep_formulas=keep_formulas)
     context = Context(rules, page, Counter() if dropped is None else dropped)
-    source = reduce_markup(_SWITCH.sub("", source), context)
+    source = reduce_markup(prepare_markup(source), context)
     try:
         code = mwparserfromhell.parse(source, skip_style_tags=True)
         rendered = _render(code, context)
     except (ParserError, RecursionError, SystemError) as error:
         raise WikitextError(f"its wikitext cannot be parsed: {error}") from error
-    rendered = _show_marks(drop_quotes(rendered), APOSTROPHE, EDGE, LINE_BREAK, SPACE)
+    rendered = _show_marks(drop_quotes(rendered), APOSTROPHE, COLON, EDGE, LINE_BREAK, SPACE)
     text = drop_empty_sections(_tidy(rendered, rules, _BRACKETS - _closers(protected)))
     return clean_text(put_protected(text, protected))
-
-
-_SWITCH = re.compile(r"__[^\W\d_]{3,40}__")
-"""Behaviour switches such as `__NOTOC__` in any language."""
 
 
 def _show_marks(text: str, *marks: str) -> str:
@@ -90,6 +91,10 @@ def _show_marks(text: str, *marks: str) -> str:
 
 _DROPPED_TAGS = DROPPED_EXTENSIONS | FORMULAS | {"table", "includeonly", "style", "script"}
 _LINE_TAGS = frozenset({"br", "hr"})
+_BLOCK_TAGS = frozenset(
+    {"div", "blockquote", "center", "ul", "ol", "dl", "li", "dt", "dd", "caption", "tr", "td", "th"}
+)
+_HEADING_TAGS = {f"h{level}": level for level in range(1, 7)}
 
 
 def _render(code: Any, context: Context) -> str:
@@ -113,6 +118,7 @@ _ENTITY_TEXTS: dict[str, str] = {
     "\u00ad": "",
     "<": LESS_THAN,
     "'": APOSTROPHE,
+    **{sign: ESCAPED + sign for sign in "[]{}|*#:;!-"},
 }
 
 
@@ -129,13 +135,17 @@ def _render_argument(node: Any, context: Context) -> str:
 
 
 def _render_heading(node: Any, context: Context) -> str:
-    title = " ".join(_render(node.title, context).replace(LINE_BREAK, " ").split())
-    return f"\n{HEADING}{node.level}{title}\n"
+    return _heading(node.title, node.level, context)
+
+
+def _heading(title: Any, level: int, context: Context) -> str:
+    shown = _render(title, context).replace(LINE_BREAK, " ").replace(BLOCK, " ")
+    return f"\n{HEADING}{level}{' '.join(shown.split())}\n"
 
 
 def _render_external_link(node: Any, context: Context) -> str:
     if not node.brackets:
-        return str(node.url)
+        return _render(node.url, context)
     return "" if node.title is None else _render(node.title, context)
 
 
@@ -145,7 +155,7 @@ def _render_wikilink(node: Any, context: Context) -> str:
     # As MediaWiki does: quotes in a link's text end with it, and a title has none.
     if node.text is not None:
         return literal(drop_quotes_of_line(_render(node.text, context)))
-    return literal(_render(node.title, context).strip().removeprefix(":"))
+    return literal(title_text(_render(node.title, context)))
 
 
 def _render_tag(node: Any, context: Context) -> str:
@@ -154,7 +164,12 @@ def _render_tag(node: Any, context: Context) -> str:
         return ""
     if name in _LINE_TAGS:
         return LINE_BREAK
-    return "" if node.contents is None else _render(node.contents, context)
+    if node.wiki_markup is not None:
+        return BLOCK if node.wiki_markup == ":" else ""
+    if name in _HEADING_TAGS and node.contents is not None:
+        return _heading(node.contents, _HEADING_TAGS[name], context)
+    border = 2 * LINE_BREAK if name == "p" else BLOCK if name in _BLOCK_TAGS else ""
+    return border + ("" if node.contents is None else _render(node.contents, context)) + border
 
 
 def _render_template(node: Any, context: Context) -> str:
@@ -183,13 +198,12 @@ _RENDERERS: dict[type, Callable[[Any, Context], str]] = {
 # -- what broken markup and dropped nodes leave behind ------------------------------------------------------
 
 _STRAY_TAG = re.compile(
-    r"</?(?:ref|references|br|hr|p|div|span|center|font|small|big|b|i|u|s|sub|sup|em|strong|table|tr|td|th|tt|"
+    r"</?(ref|references|br|hr|p|div|span|center|font|small|big|b|i|u|s|sub|sup|em|strong|table|tr|td|th|tt|"
     r"code|pre|nowiki|gallery|math|blockquote|poem|li|ul|ol|dl|dt|dd|noinclude|includeonly|onlyinclude|del|ins|"
-    r"abbr|cite|dfn|var|kbd|samp|score|timeline|syntaxhighlight|source|section)(?:\s[^<>]*|/)?>",
+    r"abbr|cite|dfn|var|kbd|samp|score|timeline|syntaxhighlight|source|section|caption|h[1-6])(?:[\s/][^<>]*)?>",
     re.IGNORECASE,
 )
-_VARIANTS = re.compile(r"-\{([^{}\n]*)\}-")
-_VARIANT_NAME = re.compile(r"\s*[a-z]{2,3}(?:-[a-z]{2,5})?\s*:")
+_GLUING = re.compile(r"(?<=\w)(?:\[\[|\{\{)(?=\w)")
 _WORD = re.compile(r"\w")
 _LIST_MARKS = "*#:; \t"
 
@@ -213,24 +227,33 @@ def _tidy(text: str, rules: LinkRules, brackets: Iterable[str]) -> str:
     Args:
         brackets: those that are markup.
     """
-    text = _VARIANTS.sub(_variant, strip_tags(text)).replace(LESS_THAN, SHOWN[LESS_THAN])
+    text = show_first_variants(strip_tags(text)).replace(LESS_THAN, SHOWN[LESS_THAN])
     text = "\n".join(_prose_lines(text, rules))
+    if "[[" in brackets and "{{" in brackets:
+        text = _GLUING.sub(" ", text)
     for mark in sorted(brackets):
         text = text.replace(mark, "")
     return repair_punctuation(text)
 
 
-def _variant(found: re.Match[str]) -> str:
-    """What `-{zh-hans:A;zh-hant:B}-` shows in the first of its variants; `-{T|A}-` and `-{H|A}-` show nothing."""
-    flags, bar, body = found.group(1).rpartition("|")
-    if bar and not {"T", "H", "-"}.isdisjoint(flags):
-        return ""
-    return _VARIANT_NAME.sub("", body.split(";", 1)[0], count=1)
-
-
 def strip_tags(text: str) -> str:
-    """Remove the HTML and extension tags that MediaWiki knows, keeping the text between them."""
-    return _STRAY_TAG.sub("", text) if "<" in text else text
+    """Remove the HTML and extension tags that MediaWiki knows, keeping the text between them; blocks end lines."""
+    if "<" in text:
+        text = _STRAY_TAG.sub(_border, text)
+    if BLOCK not in text:
+        return text
+    return "\n".join([_lines_of_blocks(line) if BLOCK in line else line for line in text.split("\n")])
+
+
+def _border(tag: re.Match[str]) -> str:
+    name = tag.group(1).lower()
+    if name in _LINE_TAGS:
+        return "\n"
+    return "\n\n" if name == "p" else BLOCK if name in _BLOCK_TAGS or name in _HEADING_TAGS else ""
+
+
+def _lines_of_blocks(line: str) -> str:
+    return "\n".join([piece for piece in line.split(BLOCK) if piece.strip(_LIST_MARKS)])
 
 
 def _prose_lines(text: str, rules: LinkRules) -> Iterable[str]:

@@ -17,7 +17,7 @@ FORMULAS = frozenset({"math", "chem", "ce"})
 DROPPED_EXTENSIONS = (
     {"ref", "references", "score", "hiero", "graph", "timeline", "gallery"}
     | {"imagemap", "mapframe", "maplink", "inputbox", "categorytree", "charinsert", "indicator", "section"}
-    | {"templatedata", "templatestyles"}
+    | {"templatedata", "templatestyles", "includeonly"}
 )
 _PLACES = re.compile(f"{PLACE}(\\d+){PLACE}")
 _INNER_NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.IGNORECASE | re.DOTALL)
@@ -83,6 +83,8 @@ def _extension_end(wikitext: str, opener: re.Match[str], name: str, unclosed: se
     if opener.group().endswith("/>") or name in unclosed:
         return opener.end(), opener.end()
     closer = _closer(name).search(wikitext, opener.end())
+    if closer is None and name == "--":
+        return len(wikitext), len(wikitext)
     if closer is None:
         unclosed.add(name)
         return opener.end(), opener.end()
@@ -114,8 +116,15 @@ def _code(inner: str, opener: str) -> tuple[str, bool]:
     return (inner.strip() if is_inline else inner.strip("\n")), not is_inline
 
 
+_ENTITY = re.compile(r"&(?:#\d{1,8}|#[xX][0-9A-Fa-f]{1,7}|[A-Za-z][A-Za-z0-9]{1,31});")
+"""Without the semicolon, as in `?a=1&copy=2`, it is none."""
+
+
 def _unescaped(text: str) -> str:
-    return html.unescape(text).replace("\u00a0", " ").replace("\u00ad", "") if "&" in text else text
+    if "&" not in text:
+        return text
+    text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), text)
+    return text.replace("\u00a0", " ").replace("\u00ad", "")
 
 
 _SHOWN: Mapping[str, Callable[[str, str], tuple[str, bool]]] = MappingProxyType(

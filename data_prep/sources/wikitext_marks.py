@@ -19,10 +19,28 @@ LINE_BREAK = "\x07"
 """A `<br>`, until then: it ends a line that is shown, and not a line of the source."""
 SPACE = "\x08"
 """A space that is written as an entity, until then."""
-SHOWN = {LESS_THAN: "<", APOSTROPHE: "'", EDGE: "", LINE_BREAK: "\n", SPACE: " "}
+BLOCK = "\x0e"
+"""A border of a block such as `<div>` or a term's definition, until list marks are removed: it ends a line in which
+something is shown before it."""
+COLON = "\x0f"
+"""A colon in the text of a link, until then: it ends no term."""
+ESCAPED = "\x10"
+"""Before a character that is no markup, until the end: spelled as an entity, or the first of a link's text."""
+SHOWN = {
+    LESS_THAN: "<",
+    APOSTROPHE: "'",
+    EDGE: "",
+    LINE_BREAK: "\n",
+    SPACE: " ",
+    BLOCK: "\n",
+    COLON: ":",
+    ESCAPED: "",
+}
 """The text that each mark becomes in the end."""
 
 
 def literal(text: str) -> str:
-    """The text with every apostrophe in it a character."""
-    return text.replace("'", APOSTROPHE)
+    """The text with every apostrophe in it a character, and no mark of a list or table at its beginning."""
+    return (ESCAPED if text.startswith(("*", "#", ":", ";", "|", "!")) else "") + text.replace(
+        "'", APOSTROPHE
+    )

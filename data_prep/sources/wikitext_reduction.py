@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 
+from data_prep.sources.wikipedia_links import title_text
 from data_prep.sources.wikitext_context import Context
-from data_prep.sources.wikitext_marks import EDGE, literal
+from data_prep.sources.wikitext_marks import COLON, EDGE, literal
 from data_prep.sources.wikitext_quotes import drop_quotes_of_line
 
 _MOST_PASSES = 10
 """Markup that is nested deeper is left to the parser."""
 _TEMPLATE = re.compile(r"(?<!\{)\{\{(?!\{)([^{}|\[\]<>]+)((?:\|[^{}]*)?)\}\}(?!\})")
 _LINK = re.compile(r"\[\[([^\[\]{}|<>\n]+)(?:\|([^\[\]{}|<>]*))?\]\](?!\])")
+_TERM = re.compile(r"[*#:]*;")
+_LONGEST_TERM = 1000
 _TABLE_INDENT = " \t:*"
 _LINE_ENDS = "\n|=*#:;{}"
 """Also where parameters of another template begin and end, and marks of lists."""
@@ -26,12 +29,14 @@ def reduce_markup(wikitext: str, context: Context) -> str:
 
     def link(found: re.Match[str]) -> str:
         target, text = found.groups()
-        target = target.strip()
-        if context.rules.is_furniture(target, text is not None):
+        if context.rules.is_furniture(target.strip(), text is not None):
             return ""
         # `[[Title (kind)|]]` shows its text as it was saved; an empty one shows nothing.
-        shown = target.removeprefix(":") if text is None else drop_quotes_of_line(text)
-        return literal(shown) + _edge(found)
+        shown = literal(title_text(target) if text is None else drop_quotes_of_line(text))
+        if ":" in shown:
+            line = found.string.rfind("\n", max(found.start() - _LONGEST_TERM, 0), found.start()) + 1
+            shown = shown.replace(":", COLON) if _TERM.match(found.string, line) else shown
+        return shown + _edge(found)
 
     def template(found: re.Match[str]) -> str:
         name = found.group(1)

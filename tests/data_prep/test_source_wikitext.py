@@ -200,3 +200,56 @@ def test_articles_that_point_to_a_disambiguation_are_none(wikitext):
 )
 def test_words_of_other_languages_and_of_code_stay(wikitext, text):
     assert plain_text(wikitext, ENGLISH_LINKS) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        (";Term:What it means\n; Other : more\n:: even more", "Term\nWhat it means\nOther\nmore\neven more"),
+        (";[[A:B]]:c [[d|e:f]]\n;[http://a.org G]:h\n;<i>i:j</i>", "A:B\nc e:f\nG\nh\ni:j"),
+        (";-{zh-cn:甲;zh-tw:乙}-:丙", "甲\n丙"),
+        ("<p>one</p><p>two<p>three", "one\n\ntwo\n\nthree"),
+        ("<ul><li>a</li><li>b<li>c</ul>d", "a\nb\nc\nd"),
+        ("a<div>b</div>c<blockquote>d</blockquote>e<dl><dt>f<dd>g</dl>", "a\nb\nc\nd\ne\nf\ng"),
+        ("* <div>a</div>\n* b", "a\nb"),
+        ("a<br/ >b</br>c", "a\nb\nc"),
+        ("<h2>Head</h2>text<h3>Empty</h3>", "Head\ntext"),
+        ("<noinclude></noinclude>== Head ==\ntext<includeonly>no</includeonly>", "Head\ntext"),
+        ("a<!-- never closed [[b]]", "a"),
+    ],
+)
+def test_blocks_end_lines_and_terms_end_before_their_definitions(wikitext, text):
+    assert plain_text(wikitext, ENGLISH_LINKS) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("Jack&apos;s &lsqb;&lsqb;x&rsqb;&rsqb;, 1&colon;2, &amp;apos;", "Jack's [[x]], 1:2, &apos;"),
+        ("&#42; no item\n&vert; no row", "* no item\n| no row"),
+        ("http://a.org/?b&equals;c&amp;d [http://a.org/?b&#61;c e]", "http://a.org/?b=c&d e"),
+        ("<nowiki>?a=1&copy=2 &copy; &apos;</nowiki>", "?a=1&copy=2 © '"),
+        ("[http://a.org\u3000甲] [//b.org\u00a0c] [http://[::1]/ d] [[http://a.org e]]", "甲 c d [e]"),
+        ("[[Berlin ]]<nowiki/>is, [[7%25 Solution]]", "Berlin is, 7% Solution"),
+        ("[[Media:A.ogg|heard]] [[Media:B.ogg]]", "heard Media:B.ogg"),
+        ("[[a|* b]]\n[[a||c]]", "* b\n|c"),
+        ("a [[ de :Wort]] __init__ __notoc__", "a __init__"),
+        ("before[[after", "before after"),
+    ],
+)
+def test_entities_addresses_and_links_show_what_a_browser_does(wikitext, text):
+    assert plain_text(wikitext, ENGLISH_LINKS) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("-{zh-hans:A -{zh-cn:B;zh-sg:C;}-;zh-hant:D -{zh-tw:E}-}-!", "A B!"),
+        ("-{R|a:b}-, -{zh;zh-tw|c; d}-, -{e; f}-, -{|zh:g}-", "a:b, c; d, e; f, g"),
+        ("x-{H|zh:a;zh-tw:b}--{T|t}--{-|zh:c}--{D|zh:d}--{N|zh}-y-{A|zh-cn:m;zh-tw:n}-", "xym"),
+        ("-{o=>zh:A;o=>zh-tw:B}- -{zh-Hant-TW:C;zh:D}-", "A C"),
+        ("-{zh:[[a|b]];zh-tw:[[c]]}- {{nowrap|-{zh:d;zh-tw:e}-}} f-{{x}}-g", "b d f--g"),
+    ],
+)
+def test_language_conversion_shows_its_first_variant(wikitext, text):
+    assert plain_text(wikitext, ENGLISH_LINKS) == text
