@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import orjson
 import psutil
 import pytest
 
 from data_prep.token_store import TokenStore
 from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
+from pipeline.inspection.exposure import exposure_of
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from tests.object_store import running_store
@@ -163,7 +165,8 @@ def delete_a_document(
     shutil.copytree(prepared, out)
     config.write_text(f"base: {corpus.config}\nout: {out}\nmax_rejects: 1\n")
     before = TokenStore.open(out)
-    number = next(n for n, held in enumerate(before.held_out(0.1)) if not held)
+    every = np.arange(before.num_documents)
+    number = exposure_of(run, {before.fingerprint: every}, tmp_path / "finetuned").documents[0].number
     document = before.document(number)
     text = " ".join(max(document.text.splitlines(), key=len).split("  ")).strip()
     settings = {"CONFIG": config, "OUT": out, "TEXT": text, "LIST": tmp_path / "takedown.txt"}
