@@ -22,6 +22,7 @@ from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.noise.noise import Noise
 from tests.benchmarks.compare import Comparison, compare_all, peer_name
+from tests.pipeline.materials import ANY_TOKENIZER
 
 BATCH, LENGTH, VOCAB_SIZE = 256, 512, 50_257
 NUM_DOCUMENTS, NUM_FILES = 60_000, 4
@@ -80,7 +81,7 @@ def write_store(path: Path, lengths: np.ndarray) -> Path:
             sentence_starts=Ragged((positions[begins] - offsets[owner]).astype(np.int32), sentences),
         )
         write_token_shard(staging / file, "benchmark", ["en"], [batch], dtype)
-    write_sidecars(staging, files, dtype, b"{}")
+    write_sidecars(staging, files, dtype, ANY_TOKENIZER)
     special = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
     commit(staging, path, "tokens", config={"vocab_size": VOCAB_SIZE, "special_tokens": special})
     return path

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 
 from cluster.artefacts.storage import commit, staging_directory
 from data_prep.ragged import Ragged
@@ -28,6 +29,9 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=8), min_s
 """Documents as the lengths of their sentences."""
 LENGTHS = st.integers(5, 24)
 """Positions of a row: some sentences and most documents are longer."""
+
+ANY_TOKENIZER = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str().encode()
+"""A tokenizer.json for stores whose text nobody reads."""
 
 
 @dataclass
@@ -150,7 +154,7 @@ def write_corpus(path: Path, corpus: Corpus, langs: Sequence[str]) -> Path:
             sentence_starts=Ragged.of([corpus.starts[document] for document in own]),
         )
         write_token_shard(staging / file, "test", sorted(set(langs)), [batch], dtype)
-    write_sidecars(staging, files, dtype, b"{}")
+    write_sidecars(staging, files, dtype, ANY_TOKENIZER)
     special = {"bos": BOS, "pad": PAD, "eos": EOS, "unk": 3, "mask": 4}
     commit(staging, path, "tokens", config={"vocab_size": vocab_size, "special_tokens": special})
     return path
