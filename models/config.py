@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -276,17 +275,6 @@ class TransformerConfig:
 
 NetworkConfig: TypeAlias = TransformerConfig | ElmoConfig
 """The shape of any network."""
-
-
-LATER_FIELDS: Mapping[str, Any] = {"num_key_value_heads": None, "initializer_cut": None}
-"""Fields that did not exist when the first checkpoints were written, with the values that leave a network as it was."""
-
-
-def stored_fields(fields: Mapping[str, Any], later: Mapping[str, Any] = LATER_FIELDS) -> dict[str, Any]:
-    """Fields, of a network unless `later` names those of other settings, as checkpoints, identities and fingerprints
-    hold them: without later fields that are not used, so that a field more changes no identity and no fingerprint of
-    what does without it."""
-    return {name: value for name, value in fields.items() if name not in later or value != later[name]}
 
 
 def _is_whole(value: Any) -> bool:

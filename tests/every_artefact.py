@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,46 @@ from pipeline.exporting.exporting import export
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.run import finetune
 from pipeline.finetune.scores import read_scores
-from tests.pipeline.earlier.write import FINETUNING, NETWORK, PREPARATION, start, write_texts
+from pipeline.runs.directory import RunDirectory
 from tests.pipeline.finetune.conftest import Recorder
 from tests.pipeline.ranks import MASKED_LM, free_port, make_run
+
+DETERMINISTIC = {
+    "MKL_CBWR": "COMPATIBLE",
+    "ATEN_CPU_CAPABILITY": "default",
+    "OMP_NUM_THREADS": "1",
+    "DS_ACCELERATOR": "cpu",
+}
+"""The same instructions whatever the processor could do, as far as libraries promise."""
+NETWORK = "{num_layers: 1, hidden_size: 8, num_heads: 2, intermediate_size: 16, max_positions: 32, norm: pre}"
+PREPARATION: Mapping[str, Any] = {
+    "name": "stories",
+    "filters": [{"kind": "unicode"}, {"kind": "pii"}],
+    "min_characters": 40,
+    "dedup": {"documents": True, "paragraphs": "corpus"},
+    "shard_bytes": 12_000,
+    "tokenizer": {"kind": "wordpiece", "vocab_size": 512},
+}
+"""Settings of the preparation without places."""
+FINETUNING: Mapping[str, Any] = {
+    "name": "moods",
+    "training": {"epochs": 1, "batch_size": 8, "lr": 5e-3, "max_length": 16},
+    "seeds": [1, 2],
+    "num_threads": 1,
+}
+"""Settings of the fine-tuning without places."""
+_PEOPLE = ("the miller", "an old sailor", "Anna", "the night watch", "our neighbour", "a clerk", "the twins")
+_DEEDS = ("found", "painted", "sold", "remembered", "counted", "hid", "mended", "carried home", "drew")
+_THINGS = ("a lantern", "three apples", "the map of the valley", "an empty boat", "the bell", "a blue coat")
+_WHEN = (
+    "before the rain came",
+    "at noon",
+    "in the year of the flood",
+    "without a word",
+    "twice",
+    "for a song",
+)
+_MOODS = (("a happy end", "1"), ("a sad end", "0"))
 
 STEPS = 4
 LENGTHS = (f"steps={STEPS}", "schedule.warmup_steps=2", "checkpoint={every_steps: 2, keep_last: 9}")
@@ -33,6 +73,31 @@ RUNS = {
     ),
 }
 """By name: workers, objective, further settings."""
+
+
+def write_texts(directory: Path) -> None:
+    """Stories in two files of JSON lines, two of them equal and one with an address; a task in SST-2's layout."""
+    draw = random.Random(2026)
+
+    def sentence() -> str:
+        first = draw.choice(_PEOPLE)
+        return f"{first[0].upper()}{first[1:]} {draw.choice(_DEEDS)} {draw.choice(_THINGS)} {draw.choice(_WHEN)}."
+
+    stories = [" ".join(sentence() for _ in range(draw.randint(3, 9))) for _ in range(120)]
+    stories[7] = stories[70]
+    stories[11] += "\nWrite to clerk@example.org, or call 212-555-0143."
+    (directory / "stories").mkdir(parents=True)
+    for file in range(2):
+        lines = (
+            json.dumps({"id": f"story-{number}", "text": stories[number]}) + "\n"
+            for number in range(file * 60, file * 60 + 60)
+        )
+        (directory / "stories" / f"stories-{file}.jsonl").write_text("".join(lines))
+    (directory / "moods").mkdir()
+    for name, count in (("train", 32), ("dev", 16)):
+        ends = [draw.choice(_MOODS) for _ in range(count)]
+        rows = [f"{sentence()} It was {end}\t{label}\n" for end, label in ends]
+        (directory / "moods" / f"{name}.tsv").write_text("".join(["sentence\tlabel\n", *rows]))
 
 
 def prepare_stories(place: Path, num_cpus: int) -> None:
@@ -57,6 +122,18 @@ def prepare_stories(place: Path, num_cpus: int) -> None:
     }
     with ray_runtime("local", num_cpus=num_cpus):
         prepare(PreparationConfig.model_validate(plain), evaluation_texts=evaluation_texts)
+
+
+def start(run: RunDirectory, workers: int, port: int) -> list[subprocess.Popen[bytes]]:
+    """The run's ranks."""
+    command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
+    group = {"WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    path = os.pathsep.join(one for one in sys.path if one)
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers)]
+    return [
+        subprocess.Popen(command, env=os.environ | DETERMINISTIC | group | rank | {"PYTHONPATH": path})
+        for rank in ranks
+    ]
 
 
 def train(place: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from cluster.artefacts.manifest import seal
 from pipeline.commands.verbs import app
 
 CONFIG = """
@@ -117,7 +118,9 @@ def test_vocabulary_too_small_for_the_tokens_ends_with_22(tmp_path: Path, store:
 def test_reference_to_no_run_ends_with_23_and_the_nearest_run(tmp_path: Path):
     run = tmp_path / "runs" / "tiny-1a2b3c4d"
     run.mkdir(parents=True)
-    (run / "run.json").write_text(json.dumps({"name": run.name, "run_id": "0" * 32, "tracking_uri": "none"}))
+    (run / "run.json").write_text(
+        json.dumps(seal({"name": run.name, "run_id": "0" * 32, "tracking_uri": "none"}))
+    )
     done = cloze(tmp_path, "checkpoints", "tiny-1a2b3c4e")
     assert done.returncode == 23
     assert "Did you mean tiny-1a2b3c4d?" in done.stderr

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import tarfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,26 +205,25 @@ def test_help_imports_nothing_heavy(arguments: list[str]):
     assert (HEAVY - {"pydantic"}).isdisjoint(imported)
 
 
-def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: Path):
-    (archive, *_) = (ROOT / "tests/pipeline/earlier").glob("*.tar.gz")
-    with tarfile.open(archive) as tar:
-        # Python 3.11 has the filter since 3.11.4; the archive is the project's own.
-        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        tar.extractall(tmp_path, **safely)
-    runs, scores = tmp_path / "runs", tmp_path / "scores"
+def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: Path, store: Path):
+    from pipeline.checkpoints.store import store_of
+    from pipeline.runs.directory import RunDirectory
+    from tests.pipeline.finetune.written_scores import score_of, write_artefact
+    from tests.pipeline.monitoring.materials import watched_run
+    from tests.pipeline.small_checkpoints import state_at, write_files
+
+    one, other = (watched_run(tmp_path, store, name).path for name in ("one", "other"))
+    write_files(store_of(RunDirectory(one)), state_at(4))
+    scores = write_artefact(tmp_path / "moods" / "one@4", [(score_of("moods", {"accuracy": 0.5}, 2), ())])
     verbs = [
-        *(["runs", "--runs-dir", runs], ["runs", "compare", runs / "adamw", runs / "lion-zero3"]),
+        *(["runs", "--runs-dir", tmp_path / "runs"], ["runs", "compare", one, other], ["checkpoints", one]),
         *(
-            ["checkpoints", runs / "adamw"],
-            ["lineage", runs / "adamw"],
-            ["lineage", scores / "moods/adamw@5"],
+            ["lineage", one],
+            ["lineage", scores],
+            ["finetune", "list", tmp_path],
+            ["finetune", "show", scores],
         ),
-        *(["finetune", "list", scores], ["finetune", "show", scores / "moods/adamw@5"]),
-        *(
-            ["data", "verify", tmp_path / "data"],
-            ["configs", "list"],
-            ["data", "prepare", "tiny", "--dry-run"],
-        ),
+        *(["data", "verify", store], ["configs", "list"], ["data", "prepare", "tiny", "--dry-run"]),
     ]
     imported = modules_after(
         "from typer.testing import CliRunner\n"

@@ -30,7 +30,7 @@ class FileEntry:
 
     @model_serializer
     def plain(self) -> dict[str, Any]:
-        """The entry as JSON-like data; without a SHA-256, as earlier versions read it."""
+        """The entry as JSON-like data; without a SHA-256 where there is none."""
         found = {
             "path": self.path,
             "size_bytes": self.size_bytes,

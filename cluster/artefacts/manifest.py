@@ -109,16 +109,16 @@ def seal(contents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unseal(sealed: Any) -> dict[str, Any]:
-    """Check and remove the checksum of `seal`. Contents without one, from earlier versions, are returned as they are.
+    """Check and remove the checksum of `seal`.
 
     Raises:
-        ValueError: the checksum does not fit the contents.
+        ValueError: there is no checksum, or it does not fit the contents.
     """
     if not isinstance(sealed, dict):
         raise ValueError("it is not a JSON object")
     contents = {key: value for key, value in sealed.items() if key != _CHECKSUM}
-    if _CHECKSUM in sealed and (found := hash_json(contents)) != sealed[_CHECKSUM]:
-        raise ValueError(f"it was altered: it states checksum {sealed[_CHECKSUM]}, its contents give {found}")
+    if (found := hash_json(contents)) != (stated := sealed.get(_CHECKSUM)):
+        raise ValueError(f"it was altered: it states checksum {stated}, its contents give {found}")
     return contents
 
 
@@ -313,7 +313,7 @@ def _pieces(manifest: Manifest) -> Iterator[bytes]:
 
 
 def _plain(manifest: Manifest) -> dict[str, Any]:
-    """JSON-like data; without a signature, as earlier versions read it."""
+    """JSON-like data; without a signature where there is none."""
     long = {
         "inputs": Rows(InputEntries.of(manifest.inputs).plain),
         "files": Rows(lambda: (entry.plain() for entry in manifest.files)),

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import psutil
 
-_UNIX_TIMES_S = 1e9
-"""Earlier versions noted when a process began as Unix time; no machine runs for so many seconds."""
-
 
 @cache
 def this_machine() -> str:
@@ -38,8 +35,7 @@ def find_process(pid: int, started_s: float) -> psutil.Process | None:
     """
     try:
         process = psutil.Process(pid)
-        born = process.create_time() if started_s > _UNIX_TIMES_S else born_s(process)
-        alive = abs(born - started_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        alive = abs(born_s(process) - started_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return None
     return process if alive else None

@@ -30,8 +30,8 @@ class Effort:
     seconds: float
     peak_rss_bytes: int
     """Peak memory of the worker's process while it made the shard."""
-    processor_seconds: float | None = None
-    """Of all its threads; None where it was not measured."""
+    processor_seconds: float
+    """Of all its threads."""
 
 
 @contextmanager
@@ -159,8 +159,7 @@ class ShardProgress:
 
 
 def read_progress(directory: Path) -> ShardProgress | None:
-    """The progress of the artefact in `directory`; None without a log, or with the log of an older version, which says
-    neither when a stage began nor how many shards it has."""
+    """The progress of the artefact in `directory`; None without a log."""
     started: dict[str, Any] | None = None
     shards: list[dict[str, Any]] = []
     for line in _lines(directory / LOG_NAME):
@@ -206,15 +205,16 @@ def _is_of_shard(line: dict[str, Any]) -> bool:
         "file" in line
         and isinstance(line.get("worker"), str)
         and all(
-            isinstance(line.get(key), int | float) for key in ("bytes", "rows", "seconds", "peak_rss_bytes")
+            isinstance(line.get(key), int | float)
+            for key in ("bytes", "rows", "seconds", "processor_seconds", "peak_rss_bytes")
         )
     )
 
 
 def _totals(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    sums = {key: sum(line[key] for line in lines) for key in ("bytes", "rows", "seconds")}
-    # Earlier versions did not log it.
-    sums["processor_seconds"] = sum(line.get("processor_seconds") or line["seconds"] for line in lines)
+    sums = {
+        key: sum(line[key] for line in lines) for key in ("bytes", "rows", "seconds", "processor_seconds")
+    }
     seconds = max(sums["seconds"], 1e-3)
     return {
         "shards": len(lines),

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
 from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import Damage, contents_of, free_name, is_committed
-from models.config import NetworkConfig, stored_fields
+from models.config import NetworkConfig
 from pipeline.config.networks import NetworkChoice
 from pipeline.objectives.terms import TOTAL
 
@@ -93,16 +93,6 @@ class TrainerState(BaseModel):
     attempt: str = ""
     """Names the start of the run's processes that saved it."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_older_versions(cls, plain: Any) -> Any:
-        """They wrote down the weighted sum of all terms alone, and compared by it."""
-        if not isinstance(plain, dict) or "held_out_loss" not in plain:
-            return plain
-        plain = dict(plain)
-        held_out, best = _total_alone(plain.pop("held_out_loss")), plain.pop("best_loss", None)
-        return plain | {"metric": TOTAL, "held_out": held_out, "best": best}
-
 
 def checkpoint_name(step: int) -> str:
     """Directory name of a step's checkpoint."""
@@ -149,7 +139,7 @@ def description(state: TrainerState, model: NetworkConfig, tokenizer_json: str) 
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
     return {
         TRAINER_FILE: orjson.dumps(state.model_dump(mode="json", exclude=set(OF_THE_RUN)), option=options),
-        MODEL_CONFIG_FILE: orjson.dumps(stored_fields(asdict(model)), option=options),
+        MODEL_CONFIG_FILE: orjson.dumps(asdict(model), option=options),
         TOKENIZER_FILE: tokenizer_json.encode(),
     }
 
@@ -173,7 +163,7 @@ def manifest_stats(state: TrainerState) -> dict[str, Any]:
 def evaluated(stats: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
     """The deciding metric, and the measured metrics by name, from the stats of a checkpoint's manifest; only
     numbers count."""
-    metric, held_out = stats.get("metric"), stats.get("held_out", _total_alone(stats.get("held_out_loss")))
+    metric, held_out = stats.get("metric"), stats.get("held_out")
     numbers = held_out.items() if isinstance(held_out, dict) else ()
     return metric if isinstance(metric, str) else TOTAL, {
         name: value for name, value in numbers if isinstance(value, int | float)
@@ -188,7 +178,7 @@ def read_trainer_state(checkpoint: Path) -> TrainerState:
     """
     with contents_of(checkpoint / TRAINER_FILE, CorruptCheckpointError):
         plain = orjson.loads(read_bytes(checkpoint / TRAINER_FILE))
-        if isinstance(plain, dict) and "run_id" not in plain:
+        if isinstance(plain, dict):
             try:
                 plain |= read_manifest(checkpoint).stats["run"]
             except (CorruptArtefactError, KeyError, TypeError) as error:
@@ -217,10 +207,6 @@ def unlisted(checkpoint: Path, manifest: Manifest) -> list[Damage]:
     ]
     found += [name for name in (*DESCRIPTION_FILES, MODEL_FILE, EMA_FILE) if (checkpoint / name).exists()]
     return [Damage(name, f"not in {MANIFEST_NAME}") for name in sorted(found) if name not in listed]
-
-
-def _total_alone(loss: float | None) -> dict[str, float]:
-    return {} if loss is None else {TOTAL: loss}
 
 
 def set_aside(checkpoint: Path, why: str) -> Path:

@@ -220,7 +220,7 @@ def _cell(value: Any) -> str:
 
 def _summary(run: Any) -> dict[str, Any]:
     from cluster.artefacts.errors import ClozeError
-    from pipeline.objectives.terms import TOTAL, logged
+    from pipeline.objectives.terms import TOTAL
     from pipeline.runs.history import last_logged
     from pipeline.runs.log.kinds import LogKind
     from pipeline.runs.state import state_of
@@ -246,5 +246,5 @@ def _summary(run: Any) -> dict[str, Any]:
     return row | {
         "loss": data.get("loss"),
         "metric": metric,
-        "held_out": logged(held_out, metric),
+        "held_out": held_out.get(metric),
     }

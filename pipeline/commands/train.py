@@ -204,7 +204,6 @@ def _show(title: str, values: dict[str, Any], as_json: bool) -> None:
 
 def _show_end(run: RunDirectory, as_json: bool) -> None:
     from pipeline.checkpoints.store import store_of
-    from pipeline.objectives.terms import logged
     from pipeline.runs.log.kinds import LogKind
     from pipeline.runs.log.lines import read_metrics
     from pipeline.runs.stored_settings import StoredSettings
@@ -217,8 +216,8 @@ def _show_end(run: RunDirectory, as_json: bool) -> None:
         "MLflow run": run.info.run_id,
         "step": train[-1]["step"] if train else 0,
         "loss": train[-1]["loss"] if train else None,
-        f"held-out {metric}, first": logged(held_out[0], metric) if held_out else None,
-        f"held-out {metric}, last": logged(held_out[-1], metric) if held_out else None,
+        f"held-out {metric}, first": held_out[0].get(metric) if held_out else None,
+        f"held-out {metric}, last": held_out[-1].get(metric) if held_out else None,
         "checkpoints": [store.place(step) for step in store.steps()],
     }
     if as_json:

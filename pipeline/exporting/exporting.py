@@ -25,7 +25,7 @@ from cluster.artefacts.errors import (
 from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
 from cluster.artefacts.storage import commit, is_committed, staging_directory, storage_errors
 from data_prep.tokenizers.special import NAMES, find_special_tokens
-from models.config import ElmoConfig, NetworkConfig, TransformerConfig, stored_fields
+from models.config import ElmoConfig, NetworkConfig, TransformerConfig
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoints.references import PretrainedModel, Weights, resolve_model
 
@@ -158,7 +158,7 @@ def write_export(source: Source, directory: Path, *, family: str | None, verify:
             config={
                 "family": name,
                 **asked,
-                "network": stored_fields(asdict(source.config)),
+                "network": asdict(source.config),
                 **({} if source.weights == "model" else {"weights": source.weights}),
             },
             inputs=[source.input],

@@ -24,8 +24,6 @@ from pipeline.finetune.starting import take_parts
 
 _KEY = "peft"
 """The one key of the file's metadata: several are written by safetensors in an order that differs between processes."""
-_OLD_PARTS = "parts"
-"""A second key of files of earlier versions, whose first one holds the method alone."""
 WRAPPER = "network."
 """Prefix of the tensor names of a ConditionalGenerator, which the encoder-decoder inside does not have."""
 
@@ -50,11 +48,7 @@ def _stored(file: Path) -> dict[str, Any] | None:
     """The method, and which parts of the network come from the checkpoint; None for a whole network."""
     with contents_of(file), safe_open(str(file), "pt") as opened:
         metadata = opened.metadata() or {}
-        if _KEY not in metadata:
-            return None
-        first = orjson.loads(metadata[_KEY])
-        old = metadata.get(_OLD_PARTS)
-        return first if old is None else {"method": first, "parts": orjson.loads(old)}
+        return orjson.loads(metadata[_KEY]) if _KEY in metadata else None
 
 
 def load_adapted(

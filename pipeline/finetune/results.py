@@ -61,8 +61,8 @@ class TrialRecord(PartRecord):
     files: tuple[FileEntry, ...]
     tracked_run: str
     """Its MLflow run."""
-    seconds: float | None = None
-    """Time of training and evaluation, of all attempts together; None in records of older versions."""
+    seconds: float
+    """Time of training and evaluation, of all attempts together."""
     examples_per_second: dict[str, float] | None = None
     """Evaluation rows that `teacher` and `student` read per second on this machine; None without a teacher."""
 
@@ -92,10 +92,8 @@ def write_scores(
 
 
 def stored_score(score: Score) -> dict[str, Any]:
-    """A score as it is written: without its checkpoint, and without what older versions did not know, where unused."""
-    newer = ("choice", "kept_epoch", "trained_share", "distillation", "same_prediction")
-    unused = {name for name in newer if not getattr(score, name)}
-    return score.model_dump(mode="json", exclude={"reference", *unused})
+    """A score as it is written: without its checkpoint."""
+    return score.model_dump(mode="json", exclude={"reference"})
 
 
 def file_entries(directory: Path, names: Iterable[str], rows: int | None = None) -> tuple[FileEntry, ...]:

@@ -4,7 +4,7 @@ authors."""
 from __future__ import annotations
 
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -137,20 +137,6 @@ class TrainingOverrides(Config):
         """`shared`, with the values that are set here."""
         own = {name: value for name, value in self if value is not None}
         return TrainingConfig.model_validate(dict(shared) | own)
-
-
-ADDED_LATER = ("layer_decay", "keep", "patience", "peft", "features", "distill")
-"""Settings that older scores do not name: left out of identities at their defaults, so that those stay the same."""
-
-
-def training_identity(training: TrainingConfig) -> dict[str, Any]:
-    """The settings as plain data, the same for a training of an older version that had fewer."""
-    fields = TrainingConfig.model_fields
-    return {
-        name: value
-        for name, value in training.model_dump(mode="json").items()
-        if name not in ADDED_LATER or value != fields[name].default
-    }
 
 
 class Search(Config):

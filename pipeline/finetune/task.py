@@ -95,9 +95,6 @@ class TaskConfig(Config):
     """Kinds of network that can be trained on tasks of this form."""
     head: ClassVar[Head]
     """The usual head, in `transformers`, of networks that were trained on a task of this form."""
-    later: ClassVar[frozenset[str]] = frozenset()
-    """Settings that are newer than scores of this kind of task: left out of `identity` at their defaults, so that
-    earlier scores stay valid."""
 
     @classmethod
     def head_of(cls, network: NetworkConfig) -> Head:
@@ -153,10 +150,8 @@ class TaskConfig(Config):
 
     def identity(self) -> dict[str, Any]:
         """The settings that determine the examples besides the inputs: neither paths nor training settings."""
-        fields = type(self).model_fields
-        paths = {name for name in fields if isinstance(getattr(self, name), Path)}
-        unchanged = {name for name in self.later if getattr(self, name) == fields[name].default}
-        return self.model_dump(mode="json", exclude=paths | unchanged | {"training"})
+        paths = {name for name in type(self).model_fields if isinstance(getattr(self, name), Path)}
+        return self.model_dump(mode="json", exclude=paths | {"training"})
 
 
 Tasks = Mapping[str, type[TaskConfig]]

@@ -13,14 +13,13 @@ from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
 from cluster.copies import place_of_file
 from data_prep.tokenizers.pretrained import find_tokenizer
-from models.config import NetworkConfig, stored_fields
+from models.config import NetworkConfig
 from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.distillation.teacher import Teacher, resolve_teacher
 from pipeline.finetune.fit import check_fit
 from pipeline.finetune.results import Trial
 from pipeline.finetune.scores import KIND, START, TEACHER, Initial
-from pipeline.finetune.settings import training_identity
 from pipeline.finetune.task import TaskData
 from pipeline.finetune.tokenizer import TextTokenizer
 
@@ -69,7 +68,7 @@ class Workload:
             **({START: self.reference} if self.pretrained and self.pretrained.origin else {}),
             "seeds": list(config.seeds),
             "initial": _initials(config, self.pretrained),
-            "model": stored_fields(dataclasses.asdict(self.model)),
+            "model": dataclasses.asdict(self.model),
             "precision": config.precision,
             "save_models": config.save_models,
             "version": _VERSION,
@@ -91,7 +90,7 @@ class Workload:
                 "tokenizer": next(
                     e.fingerprint for e in self.inputs if e.kind not in (CHECKPOINT_KIND, KIND)
                 ),
-                "model": stored_fields(dataclasses.asdict(self.model)),
+                "model": dataclasses.asdict(self.model),
                 "seed": trial.seed,
                 "precision": self.config.precision,
                 "save_models": self.config.save_models,
@@ -102,7 +101,7 @@ class Workload:
     def _task_settings(
         self, name: str, choice: Mapping[str, float | int] = MappingProxyType({})
     ) -> dict[str, Any]:
-        training = training_identity(self.config.training_of(name, choice))
+        training = self.config.training_of(name, choice).model_dump(mode="json")
         if name in self.teachers:
             # The same teacher may lie elsewhere.
             fingerprint = self.teachers[name].pretrained.fingerprint

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.objectives.terms import TOTAL, logged
+from pipeline.objectives.terms import TOTAL
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import entries_that_count
@@ -59,7 +59,7 @@ def read_curves(run: RunDirectory, names: Sequence[str], metric: str = TOTAL) ->
             if entry["kind"] == kind:
                 steps, values = points[label]
                 steps.append(entry["step"])
-                value = logged(entry["data"], name)
+                value = entry["data"].get(name)
                 values.append(float(value) if isinstance(value, int | float) else np.nan)
     return {
         label: Curve(np.asarray(steps, dtype=np.int64), np.asarray(values, dtype=np.float64))

@@ -21,7 +21,6 @@ from pipeline.checkpoints.store import store_of
 from pipeline.config.loading import to_yaml
 from pipeline.config.shipped import find_beside
 from pipeline.finetune.scores import START
-from pipeline.finetune.settings import training_identity
 from pipeline.ladder.arms import Ladder
 from pipeline.runs.config import PretrainConfig
 from pipeline.runs.directory import RunDirectory
@@ -206,7 +205,7 @@ class Finetuning:
         """Whether scores are of this arm's weights, tasks and settings."""
         config, manifest = self.ladder.finetuning_of(self.arm, self.seed), read_manifest(path)
         wanted = {
-            name: task.identity() | {"training": training_identity(config.training_of(name))}
+            name: task.identity() | {"training": config.training_of(name).model_dump(mode="json")}
             for name, task in config.tasks.items()
         }
         settings = manifest.config

@@ -32,10 +32,7 @@ class DataStatus:
 
 
 def read_data(directories: Sequence[Path]) -> list[DataStatus]:
-    """The stages of all preparations in and below some directories, by job and in the order in which they began.
-
-    Stages of versions that wrote no start of a stage are left out.
-    """
+    """The stages of all preparations in and below some directories, by job and in the order in which they began."""
     found = [status for top in directories for status in _below(top)]
     return sorted(found, key=lambda status: (status.job, status.progress.started_s, status.artefact))
 

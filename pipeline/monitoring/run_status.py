@@ -180,9 +180,7 @@ class RunReader:
 def submission_of(info: RunInfo, events: list[dict[str, Any]]) -> str:
     """The Ray job that drives a run, or drove it last; empty for none."""
     launches = [event for event in events if event["event"] == Event.LAUNCHED]
-    # Earlier versions recorded the job of the first launch only.
-    known = [str(event["submission_id"] or "") for event in launches if "submission_id" in event]
-    return known[-1] if known else info.submission_id or ""
+    return (launches[-1]["submission_id"] if launches else info.submission_id) or ""
 
 
 def _stat(path: Path) -> tuple[int, int]:

@@ -66,11 +66,6 @@ def higher_is_better(metric: str) -> bool:
     return metric.endswith("/accuracy")
 
 
-def logged(metrics: Mapping[str, float], metric: str) -> float | None:
-    """A metric of a logged evaluation; older logs have `TERM_loss` for `TERM/loss`."""
-    return metrics.get(metric, metrics.get(metric.replace("/", "_")))
-
-
 def _perplexity(loss: float) -> float:
     """exp of a loss; infinite where it exceeds float64."""
     return math.exp(loss) if not loss >= 700 else math.inf

@@ -21,8 +21,6 @@ class Adagrad(Optimizer):
     STATE = ("exp_avg_sq",)
 
     kind: Literal["adagrad"] = "adagrad"
-    betas: tuple[float, float] = (0.9, 0.98)
-    """Not used. Earlier versions took them, and the identity of a run holds them."""
     eps: float = Field(default=1e-6, gt=0)
     """Added to the denominator."""
     initial_accumulator: float = Field(default=0.0, ge=0)

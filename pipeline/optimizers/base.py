@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pipeline.config.loading import Config
-from pipeline.optimizers.legacy import without_unused_keys
 
 if TYPE_CHECKING:
     import torch
@@ -71,11 +70,6 @@ class Optimizer(Config):
     layer_decay: float | None = Field(default=None, gt=0, le=1)
     """Learning rate of each layer as a share of the rate of the layer above it, embeddings below all (Howard and Ruder
     2018, section 3.2; Clark et al. 2020, table 6); null gives all the same."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_unused(cls, given: Any) -> Any:
-        return without_unused_keys(cls.model_fields, given)
 
     def implementation(self, machine: Machine) -> str:
         """Name of the class that updates weights on a machine."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
 from pipeline.optimizers.base import Group, Implementations, Optimizer
 
 if TYPE_CHECKING:
@@ -23,8 +21,6 @@ class Lion(Optimizer):
     kind: Literal["lion"] = "lion"
     betas: tuple[float, float] = (0.9, 0.98)
     """Weight of the momentum in an update, and decay of the momentum; Lion's authors take (0.9, 0.99)."""
-    eps: float = Field(default=1e-6, gt=0)
-    """Not used. Earlier versions took it, and the identity of a run holds it."""
 
     def arguments(self) -> dict[str, Any]:
         return {"betas": self.betas}

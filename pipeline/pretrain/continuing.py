@@ -42,7 +42,7 @@ def find_same_run(config: PretrainConfig) -> RunDirectory | None:
                 continue
             theirs = run.config()
         except ClozeError:
-            continue  # of another version of cloze, or damaged: it is not continued without being asked for
+            continue  # damaged: it is not continued without being asked for
         if theirs.name != same.name or identity_of(theirs) != identity_of(same):
             continue
         try:

@@ -22,7 +22,7 @@ from pipeline.checkpoints.store import CheckpointStore, open_store, store_of
 from pipeline.objectives.outside import OUTSIDE_KIND
 from pipeline.pretrain.guards.endings import require_not_lost
 from pipeline.pretrain.rollback import roll_back
-from pipeline.runs.config import PretrainConfig, identity_of, without_places
+from pipeline.runs.config import PretrainConfig, identity_of
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.events import Event
 from pipeline.runs.log.seals import damage_of_log
@@ -85,7 +85,7 @@ def check_resume(
     damage = damage_of_log(run)
     found = {
         **({run.log.name: damage} if damage else {}),
-        **_differences(orjson.loads(orjson.dumps(without_places(state.identity))), identity_of(config)),
+        **_differences(orjson.loads(orjson.dumps(state.identity)), identity_of(config)),
         **_differences(
             {
                 "data.tokens": state.store_fingerprints,

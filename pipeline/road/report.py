@@ -21,7 +21,6 @@ from pipeline.finetune.report.page import percent, render_page, start_of
 from pipeline.finetune.results import file_entries
 from pipeline.finetune.scores import Score
 from pipeline.finetune.summary import protocol, summarise
-from pipeline.objectives.terms import logged
 from pipeline.road.config import RoadConfig
 from pipeline.road.run import Travelled
 from pipeline.runs.history import tokens_by_step
@@ -67,7 +66,7 @@ def read_results(found: Travelled) -> Results:
     evaluated = [
         (entry["step"], value)
         for entry in read_metrics(found.run, LogKind.HELD_OUT)
-        if (value := logged(entry, settings.metric)) is not None
+        if (value := entry.get(settings.metric)) is not None
     ]
     stats = [read_manifest(store).stats for store in found.stores]
     return Results(

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import ConfigError, ConfigProblem
-from models.config import TransformerConfig, stored_fields
+from models.config import TransformerConfig
 from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
 from pipeline.config.problems import SettingsMisfit, nearest
 from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.terms import deciding_metric, metric_names
 from pipeline.optimizers import OFFLOADABLE, OptimizerChoice
-from pipeline.optimizers.legacy import identity_of_optimizer
 from pipeline.runs.settings import (
     BatchConfig,
     BudgetConfig,
@@ -319,31 +318,16 @@ IDENTITY_EXCLUDES = frozenset(
     {"name", "runs_dir", "experiment", "wandb", "cluster", "checkpoint", "zero", "guards", "profile"}
 )
 """Settings that may change between a run and its resumption: they change no update."""
-_LATER_FIELDS = {
-    "compute": {"deterministic": False},
-    "batch": {"shared_targets": False},
-    "objective": {"overlapping_spans": False},
-}
-"""Settings that the first runs did not have, with the values that leave a run as it was."""
 _PLACES = frozenset({"teacher", "runs_dir"})
 """Settings of an objective that say where something is."""
 
 
 def identity_of(config: PretrainConfig) -> dict:
     """The part of the configuration that determines every update; stores and a teacher are left to fingerprints."""
-    plain = without_places(config.model_dump(mode="json", exclude=set(IDENTITY_EXCLUDES)))
-    plain["model"] = stored_fields(plain["model"])
-    for part, later in _LATER_FIELDS.items():
-        plain[part] = stored_fields(plain[part], later)
+    plain = config.model_dump(mode="json", exclude=set(IDENTITY_EXCLUDES))
+    plain["objective"] = {name: value for name, value in plain["objective"].items() if name not in _PLACES}
     plain["data"] = {
         **config.data.model_dump(mode="json", exclude={"stores"}),
         "stores": [store.model_dump(mode="json", exclude={"path"}) for store in config.data.stores],
     }
-    plain["optimizer"] = identity_of_optimizer(plain["optimizer"])
     return plain
-
-
-def without_places(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """An identity without the path of a distillation's teacher, which identities of earlier versions hold."""
-    objective = {name: value for name, value in identity["objective"].items() if name not in _PLACES}
-    return {**identity, "objective": objective}

@@ -287,7 +287,8 @@ def _sealed(settings: dict[str, Any]) -> bytes:
 
 
 def _require_sealed(path: Path, typed: str) -> None:
-    """Refuse a file whose last line tells another hash. A file without that line, as earlier versions wrote, passes."""
+    """Refuse a file whose last line tells another hash. A file without that line passes: its
+    owner removed it."""
     if not path.is_file():
         return  # reading it says so
     text, found, digest = read_bytes(path).rpartition(_SEAL.encode())

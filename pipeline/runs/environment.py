@@ -42,11 +42,11 @@ def changed_packages(run: RunDirectory) -> list[str]:
     """In words, the packages that have another version here than in the last attempt at a run: results may round
     otherwise from here on."""
     started = run.events(Event.STARTED)
-    before = started[-1].get("environment") if started else None
-    if not before:
+    if not started:
         return []
-    now = environment()
-    versions = [{"python": own["python"], **own["packages"]} for own in (before, now)]
+    versions = [
+        {"python": own["python"], **own["packages"]} for own in (started[-1]["environment"], environment())
+    ]
     return [
         f"{name} was {versions[0].get(name, 'not installed')}, is {versions[1].get(name, 'not installed')}"
         for name in sorted(versions[0].keys() | versions[1].keys())

@@ -48,8 +48,8 @@ class Beat(BaseModel):
     """What tells machines, and containers, of one name apart: see `this_machine`."""
     pid: int
     started_s: float
-    """Seconds between the boot of its machine and the start of the process (Unix time in earlier versions): tells it
-    from a later one with its number."""
+    """Seconds between the boot of its machine and the start of the process: tells it from a later one with its
+    number."""
     step: int
     """The update that it works on."""
     num_steps: int

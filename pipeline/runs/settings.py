@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -326,17 +325,6 @@ class OffloadConfig(Config):
 
     device: Literal["cpu"] = "cpu"
     """Host memory. A resumption may change it: checkpoints are the same."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_disks(cls, value: Any) -> Any:
-        """Earlier versions could offload to local disks (`device: nvme`), and every run of theirs stores a `path`."""
-        if not isinstance(value, Mapping):
-            return value
-        if value.get("device") == "nvme":
-            message = "offload to local disks was removed; set it to cpu: checkpoints are the same"
-            raise SettingsMisfit([ConfigProblem("device", "nvme", message)])
-        return {key: each for key, each in value.items() if key != "path"}
 
 
 class ZeroConfig(Config):

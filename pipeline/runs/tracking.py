@@ -319,7 +319,7 @@ def _experiment_id(client: MlflowClient, uri: str, name: str, runs_dir: Path) ->
 
 
 def _mark(client: MlflowClient, experiment: Experiment) -> None:
-    """Give an experiment the tags that it lacks, as one has that was made by an earlier version or by hand."""
+    """Give an experiment the tags that it lacks, as one has that was made by hand."""
     for tag, value in MODEL_TRAINING.items():
         if tag not in experiment.tags:
             client.set_experiment_tag(experiment.experiment_id, tag, value)

@@ -26,7 +26,14 @@ from cluster.artefacts.errors import (
     StorageError,
     UntrustedArtefactError,
 )
-from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, make_manifest, manifest_bytes, parse_manifest
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    make_manifest,
+    manifest_bytes,
+    parse_manifest,
+    seal,
+)
 from cluster.artefacts.places import as_place
 from cluster.artefacts.signatures import TRUST_VARIABLE, make_keys
 from cluster.artefacts.storage import commit, open_artefact, staging_directory
@@ -244,7 +251,7 @@ def test_manifest_with_impossible_files_is_refused(uri: str, tmp_path: Path, fie
     plain = orjson.loads((directory / MANIFEST_NAME).read_bytes())
     plain.pop("checksum")
     plain["files"][0] |= fields
-    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", orjson.dumps(plain))
+    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", orjson.dumps(seal(plain)))
     for read in (local_copy, lambda place: pull(place, tmp_path / "back")):
         with pytest.raises(CorruptArtefactError, match="is not a manifest"):
             read(uri)
@@ -303,7 +310,7 @@ def test_manifest_whose_names_lead_out_is_refused(uri: str, tmp_path: Path):
     plain = orjson.loads((directory / MANIFEST_NAME).read_bytes())
     plain.pop("checksum")
     plain["files"][0]["path"] = "../../outside"
-    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", orjson.dumps(plain))
+    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", orjson.dumps(seal(plain)))
     with pytest.raises(CorruptArtefactError, match="not the name of a file inside the artefact"):
         local_copy(uri)
 

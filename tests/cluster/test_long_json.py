@@ -104,7 +104,7 @@ def test_a_manifest_of_many_inputs_has_the_bytes_of_orjson_and_comes_back(tmp_pa
 
 @pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
 def test_a_manifest_of_many_inputs_is_read_in_whatever_layout(layout: int):
-    plain = manifest().model_dump(mode="json", exclude={"signature"})
+    plain = seal(manifest().model_dump(mode="json", exclude={"signature"}))
     assert parse_manifest(orjson.dumps(plain, option=layout), "m") == manifest().model_copy(
         update={"created_by": parse_manifest(orjson.dumps(plain), "m").created_by}
     )

@@ -14,8 +14,8 @@ from cluster.artefacts.shard_log import (
 
 def test_totals_are_over_all_shards_and_by_worker(tmp_path):
     log = ShardLog(tmp_path, "tokens", [10, 10, 20])
-    log.add("a", 10, 2_000_000, 100, Effort("one:1", 2.0, 5))
-    log.add("b", 10, 1_000_000, 50, Effort("two:2", 4.0, 9))
+    log.add("a", 10, 2_000_000, 100, Effort("one:1", 2.0, 5, 2.0))
+    log.add("b", 10, 1_000_000, 50, Effort("two:2", 4.0, 9, 4.0))
     summary = summarize_log(tmp_path)
     assert (summary["shards"], summary["bytes"], summary["mb_per_s"]) == (2, 3_000_000, 0.5)
     assert summary["peak_rss_bytes"] == 9
@@ -26,15 +26,15 @@ def test_totals_are_over_all_shards_and_by_worker(tmp_path):
 def test_the_time_left_is_weighed_by_bytes(tmp_path):
     log = ShardLog(tmp_path, "tokens", [10, 30])
     log._started -= 7.0
-    log.add("a", 10, 10, 1, Effort("one:1", 7.0, 5))
+    log.add("a", 10, 10, 1, Effort("one:1", 7.0, 5, 7.0))
     assert 20.9 < log.seconds_left < 22
     assert "21 s left" in str(log)
-    log.add("b", 30, 30, 1, Effort("one:1", 7.0, 5))
+    log.add("b", 30, 30, 1, Effort("one:1", 7.0, 5, 7.0))
     assert log.seconds_left == 0
 
 
 def test_half_a_line_of_a_killed_process_is_skipped(tmp_path):
-    ShardLog(tmp_path, "tokens", [1]).add("a", 1, 1, 1, Effort("one:1", 1.0, 5))
+    ShardLog(tmp_path, "tokens", [1]).add("a", 1, 1, 1, Effort("one:1", 1.0, 5, 1.0))
     with (tmp_path / LOG_NAME).open("ab") as stream:
         stream.write(b'{"file": "b"}\n3\n{"file": "c", "worker": "w", "bytes": "many"}\n{"stage": "tok')
     assert summarize_log(tmp_path)["shards"] == 1
@@ -50,7 +50,6 @@ def test_the_peak_of_memory_is_that_of_the_block_alone():
     small = effort()
     assert large.peak_rss_bytes - small.peak_rss_bytes > 30_000_000
     assert large.seconds > 0
-    assert large.processor_seconds is not None
     assert large.processor_seconds > 0
 
 
@@ -60,7 +59,7 @@ def test_progress_is_of_the_last_start_and_counts_what_was_made_before(tmp_path)
     assert begun is not None
     assert (begun.stage, begun.done, begun.total, begun.rejects) == ("documents", 3, 5, 1)
     assert (begun.bytes_per_s, begun.seconds_left) == (0.0, None)
-    log.add("a", 10, 2_000, 7, Effort("one:1", 2.0, 5), rejects=2)
+    log.add("a", 10, 2_000, 7, Effort("one:1", 2.0, 5, 2.0), rejects=2)
     first = read_progress(tmp_path)
     assert first is not None
     assert (first.done, first.rows, first.text_bytes, first.rejects) == (4, 7, 2_000, 3)
@@ -69,10 +68,3 @@ def test_progress_is_of_the_last_start_and_counts_what_was_made_before(tmp_path)
     again = read_progress(tmp_path)
     assert again is not None
     assert (again.done, again.total, again.rows, again.rejects) == (4, 5, 0, 3)
-
-
-def test_a_log_of_a_version_that_wrote_no_starts_has_totals_and_no_progress(tmp_path):
-    line = b'{"stage":"tokens","file":"a","bytes":5,"rows":2,"worker":"one:1","seconds":1.0,"peak_rss_bytes":9}\n'
-    (tmp_path / LOG_NAME).write_bytes(line)
-    assert read_progress(tmp_path) is None
-    assert summarize_log(tmp_path)["rows"] == 2

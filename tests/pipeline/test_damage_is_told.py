@@ -115,7 +115,7 @@ def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(r
     assert "last line" in told.value.next_step
     listed = cloze("runs", "--runs-dir", run.path.parent, "--json")
     assert json.loads(listed.stdout)[0]["state"] == "unreadable"
-    # Who means it, and files of earlier versions.
+    # Who means it.
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
     assert run.config().steps == 80
     run.reconfigure(before)
@@ -150,13 +150,6 @@ def test_a_damaged_run_file_is_a_typed_error_and_hides_no_other_run(
         done = cloze(*verb)
         assert done.exit_code == 0 or isinstance(done.exception, ClozeError)
     assert len(list_runs(run.path.parent)) == 2
-
-
-def test_a_run_file_without_a_checksum_is_one_of_an_earlier_version(run: RunDirectory) -> None:
-    contents = orjson.loads(run.info_file.read_bytes())
-    del contents["checksum"]
-    run.info_file.write_bytes(orjson.dumps(contents))
-    assert run.info.name == "trained"
 
 
 def altered(line: bytes) -> bytes:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.engine.deterministic import deterministic_algorithms
-from pipeline.runs.config import identity_of
-from tests.pipeline.ranks import make_config
 
 
 @pytest.fixture(autouse=True)
@@ -52,14 +49,3 @@ def test_an_operation_without_a_deterministic_algorithm_is_refused_with_the_sett
 def test_other_errors_pass():
     with pytest.raises(RuntimeError, match="other"), deterministic_algorithms(True):
         raise RuntimeError("other")
-
-
-def test_a_run_without_the_setting_keeps_the_identity_of_earlier_versions(tmp_path: Path):
-    config = make_config(tmp_path, tmp_path / "none")
-    assert identity_of(config)["compute"] == {
-        "attention_backend": "auto",
-        "gradient_checkpointing": False,
-        "compile": False,
-    }
-    changed = make_config(tmp_path, tmp_path / "none", "compute.deterministic=true")
-    assert identity_of(changed)["compute"]["deterministic"] is True

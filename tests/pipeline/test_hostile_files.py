@@ -275,7 +275,7 @@ def test_resuming_runs_nothing_and_says_what_is_wrong_with_the_state(
     assert not marker.exists()
 
 
-def test_what_an_earlier_version_saved_is_still_read_and_nothing_more(
+def test_what_deepspeed_saves_names_only_the_allowed_classes_and_is_read(
     trained: RunDirectory, tmp_path: Path
 ) -> None:
     (checkpoint,) = trained.checkpoints.glob("step-*")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import orjson
 import pytest
 import torch
 from torch import nn
@@ -19,17 +18,14 @@ from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 from models.weights import decay_groups, layer_scales
 from pipeline import optimizers
-from pipeline.config.loading import load_config, to_yaml
 from pipeline.engine.deepspeed import kernels
 from pipeline.engine.deepspeed.engine import deepspeed_config, require_hardware
 from pipeline.engine.deepspeed.kernels import make_kernel, optimizer_name
 from pipeline.engine.deepspeed.masters import extents_of
 from pipeline.optimizers import OPTIMIZERS
-from pipeline.runs.config import PretrainConfig, identity_of
 from tests.pipeline.ranks import make_config
 from tests.pipeline.test_optimizer_formulas import settings_of
 
-IDENTITIES = orjson.loads(Path(__file__).with_name("optimizer_identities.json").read_bytes())
 SHAPE = TransformerConfig(
     vocab_size=50, num_layers=2, hidden_size=8, num_heads=2, intermediate_size=16, max_positions=16
 )
@@ -50,17 +46,6 @@ def test_settings_of_another_optimizer_are_refused(tmp_path: Path, monkeypatch: 
         tmp_path, tmp_path, "optimizer.kind=adagrad", "optimizer.initial_accumulator=1", "zero.stage=0"
     )
     assert optimizer_name(begun) == "Adagrad"
-
-
-@pytest.mark.parametrize("name", IDENTITIES)
-def test_older_runs_load_and_keep_their_identity_to_the_byte(tmp_path: Path, name: str) -> None:
-    """`stored` is a run's `config.yaml`, `identity` what its checkpoints hold; both written when the four optimizers
-    shared one class of settings."""
-    stored, identity = IDENTITIES[name].values()
-    config = make_config(tmp_path, tmp_path, f"optimizer={orjson.dumps(stored).decode()}", "zero.stage=0")
-    assert orjson.dumps(identity_of(config)["optimizer"]).decode() == identity
-    (tmp_path / "again.yaml").write_text(to_yaml(config))
-    assert load_config(PretrainConfig, tmp_path / "again.yaml") == config
 
 
 def test_every_parameter_is_in_one_group_and_only_matrices_decay() -> None:
@@ -216,17 +201,6 @@ def test_fp16_on_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match="CUDA") as caught:
         require_hardware(make_config(tmp_path, tmp_path, "precision=fp16"))
     assert "bf16" in caught.value.next_step
-
-
-@pytest.mark.parametrize("key", ["offload_optimizer", "offload_parameters"])
-def test_offload_to_disks_is_refused_with_what_to_set_and_old_settings_are_read(
-    tmp_path: Path, key: str
-) -> None:
-    place = f"zero.{key}={{device: nvme, path: /local}}"
-    with pytest.raises(ConfigError, match=f"zero.{key}.device = nvme: .* set it to cpu"):
-        make_config(tmp_path, tmp_path, "zero.stage=3", place)
-    config = make_config(tmp_path, tmp_path, "zero.stage=3", place, f"zero.{key}.device=cpu")
-    assert getattr(config.zero, key).model_dump() == {"device": "cpu"}
 
 
 def test_buckets_are_as_large_as_the_settings_say(tmp_path: Path) -> None:

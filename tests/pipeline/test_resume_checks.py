@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -14,17 +13,13 @@ from typer.testing import CliRunner
 from cluster.artefacts.errors import ResumeRefusedError
 from cluster.group_size import GroupSize
 from cluster.train_group import Rank, worker_environment
-from models.config import LATER_FIELDS, TransformerConfig
 from pipeline.checkpoints.checkpoint import (
-    MODEL_CONFIG_FILE,
     list_checkpoints,
-    read_model_config,
     read_trainer_state,
 )
 from pipeline.commands.verbs import app
 from pipeline.pretrain.assembly import device_of
 from pipeline.pretrain.resume_checks import check_resume, require_same_optimizer
-from pipeline.runs.config import identity_of
 from pipeline.runs.directory import RunDirectory
 from pipeline.runs.environment import changed_packages
 from pipeline.runs.events import Event
@@ -167,29 +162,6 @@ def test_an_unchanged_run_continues_from_its_newest_checkpoint(run: RunDirectory
     assert changes_of(run) == []
 
 
-def test_a_later_field_of_networks_is_in_no_identity_and_no_checkpoint_until_it_is_used(
-    run: RunDirectory, trained: RunDirectory
-):
-    """So checkpoints of before keep their fingerprints, and their runs continue."""
-    checkpoint = list_checkpoints(trained.checkpoints)[-1]
-    stored = (
-        orjson.loads((checkpoint / MODEL_CONFIG_FILE).read_bytes()),
-        read_trainer_state(checkpoint).identity["model"],
-        identity_of(trained.config())["model"],
-    )
-    for fields in stored:
-        assert fields.keys() == {field.name for field in dataclasses.fields(TransformerConfig)} - {
-            *LATER_FIELDS
-        }
-    assert read_model_config(checkpoint) == dataclasses.replace(
-        trained.config().model, vocab_size=stored[0]["vocab_size"]
-    )
-    check_resume(run, run.config())
-    assert changes_of(run) == []
-    with pytest.raises(ResumeRefusedError, match=r"model\.num_key_value_heads was None, is 1"):
-        check_resume(run, run.config(("model.num_key_value_heads=1",)))
-
-
 def test_packages_that_changed_since_the_last_attempt_are_told_before_the_run_continues(run: RunDirectory):
     (started,) = run.events(Event.STARTED)
     assert changed_packages(run) == []
@@ -210,13 +182,6 @@ def test_packages_that_changed_since_the_last_attempt_are_told_before_the_run_co
     done = CliRunner().invoke(app, ["resume", str(run.path)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert f"Results may round otherwise from here on: {'; '.join(told)}." in done.stderr
-
-
-def test_a_run_of_a_version_that_kept_no_packages_has_no_changed_ones(run: RunDirectory):
-    (started,) = run.events(Event.STARTED)
-    old = {name: value for name, value in started.items() if name not in ("event", "time", "environment")}
-    run.record_event(Event.STARTED, **old)
-    assert changed_packages(run) == []
 
 
 def test_tokens_are_what_was_read_and_will_be_read_after_the_batch_was_changed(run: RunDirectory):

@@ -48,7 +48,7 @@ def history(tracked: TrackedRun, metric: str) -> list[tuple[int, float]]:
     return sorted((entry.step, entry.value) for entry in found)
 
 
-def test_experiments_open_on_their_runs_also_those_of_earlier_versions(tmp_path: Path):
+def test_experiments_open_on_their_runs_also_those_made_by_hand(tmp_path: Path):
     client = connect(tracking_uri(tmp_path))
     client.create_experiment("old", tags={"own": "1"})
     client.create_experiment("chosen", tags={"mlflow.experimentKind": "genai_development"})

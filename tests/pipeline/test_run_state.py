@@ -23,6 +23,7 @@ from pipeline.runs.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
 from pipeline.runs.log.lines import encode
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.state import state_of
+from pipeline.runs.stored_settings import StoredSettings
 from pipeline.runs.tracking import connect
 from tests.pipeline.ranks import make_config, make_run, train
 
@@ -246,3 +247,13 @@ def test_a_job_that_is_tried_again_finds_the_run_that_it_began(run: RunDirectory
     assert find_run_of_job("job-2", "demo", runs_dir) is None
     assert find_run_of_job("job-3", "demo", runs_dir) is None
     assert find_run_of_job("job-1", "demo", tmp_path / "nowhere") is None
+
+
+def test_stored_settings_say_what_the_configuration_says(tmp_path: Path, store: Path):
+    stages = ("batch.warmup=[{steps: 4, samples: 4}]", "batch.phases=[{steps: 6, sequence_length: 16}]")
+    for name, more in (("steps", ()), ("tokens", ("steps=null", "budget={tokens: 7000}"))):
+        run = make_run(tmp_path, store, name, *stages, *more)
+        stored, config = StoredSettings.of(run), run.config()
+        assert (stored.num_steps, stored.metric) == (config.num_steps, config.metric)
+        assert stored.token_plan == config.token_plan
+    assert StoredSettings.of(make_run(tmp_path, store, "time", "steps=null", "budget=2h")).num_steps is None

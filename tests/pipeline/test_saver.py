@@ -25,8 +25,6 @@ from pipeline.checkpoints.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,
     MODEL_FILE,
-    TrainerState,
-    evaluated,
     read_trainer_state,
 )
 from pipeline.checkpoints.retention import Retention, newest_good
@@ -213,28 +211,6 @@ def test_what_a_killed_save_left_is_removed_at_the_next_start_and_never_counts(
     saver = make_saver(store, ALONE)
     assert list(store.directory.iterdir()) == []
     assert isinstance(save(saver, engine, 7), Committed)
-
-
-def test_a_state_written_before_these_fields_existed_is_read(store: CheckpointStore):
-    state = state_at(5, 2.5, best=2.0)
-    old = state.model_dump(
-        include=set(TrainerState.model_fields)
-        - {
-            "elapsed_s",
-            "tokens",
-            "metric",
-            "held_out",
-            "best",
-            "evaluations_since_best",
-            "losses",
-            "skipped_data",
-            "allowed_changes",
-            "attempt",
-        }
-    )
-    old |= {"held_out_loss": 2.5, "best_loss": 2.0}
-    assert TrainerState.model_validate(old) == state
-    assert evaluated({"held_out_loss": 2.5}) == ("loss", {"loss": 2.5})
 
 
 def test_the_configuration_says_where_checkpoints_are(tmp_path: Path):

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from cluster.artefacts.errors import ConfigError
 from pipeline.checkpoints.checkpoint import TrainerState
 from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
-from pipeline.objectives.terms import Term, deciding_metric, logged, metric_names, with_perplexities
+from pipeline.objectives.terms import Term, deciding_metric, metric_names, with_perplexities
 from pipeline.pretrain.counters import Counters
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
@@ -71,10 +71,6 @@ def test_an_unknown_metric_is_refused_with_those_that_are_measured(tmp_path: Pat
     assert allowed in str(caught.value)
     chosen = make_config(tmp_path, tmp_path, "evaluation.metric=rtd/accuracy", objective="{kind: rtd}")
     assert chosen.metric == "rtd/accuracy"
-
-
-def test_logs_of_older_versions_are_read():
-    assert logged({"loss": 52.0, "rtd_loss": 1.0}, "rtd/loss") == logged({"rtd/loss": 1.0}, "rtd/loss") == 1.0
 
 
 def restored(counters: Counters, metric: str) -> Counters:

@@ -19,7 +19,7 @@ class WrongPrediction:
     remark: str
     """How sure the network was, or how much is right."""
     texts: dict[str, str]
-    """By name, cut to 1,000 characters; empty in scores of older versions."""
+    """By name, cut to 1,000 characters."""
 
 
 def worst_of(lines: Iterable[Line], count: int) -> list[WrongPrediction]:

@@ -46,7 +46,7 @@ def form_of(line: Line) -> str:
 
 
 def texts_of(line: Line) -> dict[str, str]:
-    """The texts of a line by their names; empty in predictions of older versions."""
+    """The texts of a line by their names."""
     found = {key: line[key] for key in TEXTS if line.get(key)}
     if "words" in line:
         found["words"] = line["words"]

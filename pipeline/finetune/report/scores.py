@@ -93,10 +93,8 @@ class ScoresDirectory:
             return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
     def losses(self, trial: Trial) -> list[float]:
-        """The mean loss of every update; empty in artefacts of older versions."""
+        """The mean loss of every update."""
         path = self.path / trial.file("losses.json")
-        if not path.exists():
-            return []
         with contents_of(path):
             # JSON has no NaN.
             return [math.nan if loss is None else loss for loss in orjson.loads(path.read_bytes())]

@@ -48,7 +48,6 @@ class CnnDailymailConfig(GenerationTaskConfig):
     length_penalty: float = 2.0
     """Scores of finished texts are divided by their length to this power."""
 
-    later = frozenset({"prompt", "stories"})
     num_lead = 3
     metrics = ("rouge1", "rouge2", "rouge_lsum", "rouge_l")
     evaluation_sets = (

@@ -28,7 +28,6 @@ class GlueTaskConfig(ClassificationTaskConfig):
     submit: bool = False
     """Whether test.tsv is predicted, too, in the file that the leaderboard takes."""
 
-    later = frozenset({"submit"})
     files: ClassVar[GlueFiles]
     label_names: ClassVar[tuple[str, ...]] = ()
     """Names of the labels for people, where the files hold numbers only."""

@@ -55,7 +55,6 @@ class MnliConfig(GlueTaskConfig):
     """GLUE's diagnostic set: diagnostic-full.tsv is scored, diagnostic.tsv has no labels and is predicted for
     `submit`."""
 
-    later = frozenset({"submit", "diagnostic"})
     files = FILES
     metrics = ("accuracy_matched", "accuracy_mismatched")
     evaluations = (("matched", "dev_matched"), ("mismatched", "dev_mismatched"))

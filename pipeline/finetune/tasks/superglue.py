@@ -57,7 +57,6 @@ class SuperGlueTaskConfig(TaskConfig):
     submit: bool = False
     """Whether test.jsonl is predicted, too, in the file that the leaderboard takes."""
 
-    later = frozenset({"submit"})
     files: ClassVar[SuperGlueFiles]
     labels: ClassVar[tuple[str, ...]] = ()
 

@@ -38,8 +38,6 @@ class SuperglueRteConfig(SuperGlueLabelsConfig):
     ax_g: Path | None = None
     """AX-g.jsonl, gender diagnostics, to be predicted for `submit`."""
 
-    later = frozenset({"submit", "ax_b", "ax_g"})
-
     files = FILES
     labels = LABELS
     submitted = LABELS

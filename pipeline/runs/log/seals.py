@@ -42,8 +42,7 @@ class LogSeals:
         """
         self._path = run.log_seals
         last = next(reversed(_stretches(self._path)), None)
-        # The log of an earlier version is in no stretch: from here on it is.
-        self._start = size if last is None or last.end > size else last.end
+        self._start = 0 if last is None else min(last.end, size)
         self._end = size
         self._digest = xxhash.xxh3_128()
         for block in _blocks(run.log, self._start, size):

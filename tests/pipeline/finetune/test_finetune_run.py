@@ -12,7 +12,6 @@ from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import read_manifest
 from pipeline.finetune import run, trials
 from pipeline.finetune.encoding import encode_examples
-from pipeline.finetune.results import TrialRecord
 from pipeline.finetune.run import finetune
 from pipeline.finetune.scores import read_scores
 from pipeline.finetune.tokenizer import sequence_format
@@ -151,19 +150,6 @@ def test_scores_that_lost_their_manifest_are_committed_again_without_training(
     finetune(config, checkpoint, track=recorder)
     assert trained == []
     assert read_manifest(directory).fingerprint == before.fingerprint
-
-
-def test_record_without_a_checksum_as_earlier_versions_wrote_it_is_adopted(
-    make_config, checkpoint, recorder, monkeypatch
-):
-    finetune(make_config(seeds=[1]), checkpoint, track=recorder)
-    directory = scores_directory(make_config(seeds=[1]), checkpoint)
-    path = directory / "trial-records" / "reviews-pretrained-1.json"
-    record = orjson.loads(path.read_bytes())
-    path.write_bytes(orjson.dumps({name: record[name] for name in TrialRecord.model_fields}))
-    trained = count_trainings(monkeypatch)
-    finetune(make_config(seeds=[1, 2]), checkpoint, replace=True, track=recorder)
-    assert trained == [2]
 
 
 def test_other_settings_are_refused_and_replacing_keeps_unchanged_trainings(

@@ -266,12 +266,6 @@ def test_missing_test_set_is_only_asked_for_to_be_submitted(tmp_path):
         Sst2Config(path=folder, submit=True).load()
 
 
-def test_settings_that_came_later_leave_earlier_scores_valid(tmp_path):
-    assert Sst2Config(path=tmp_path).identity() == {"kind": "sst2"}
-    assert Sst2Config(path=tmp_path, submit=True).identity() == {"kind": "sst2", "submit": True}
-    assert MnliConfig(path=tmp_path, diagnostic=tmp_path).identity() == {"kind": "mnli"}
-
-
 def test_original_files_of_mrpc_are_split_by_the_list_of_pairs_that_glue_made(tmp_path):
     head = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"
     (tmp_path / "msr_paraphrase_train.txt").write_text(

@@ -8,16 +8,14 @@ import orjson
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from cluster.artefacts.errors import ConfigError, ExportError, MismatchError
 from models.hf.directory import save_hf_directory
 from models.hf.family import TokenIds
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from models.peft.settings import LoraSettings
 from pipeline.checkpoints.references import resolve_model
-from pipeline.finetune.adapted import method_of
 from pipeline.finetune.export import export, load_finetuned
 from pipeline.finetune.reference import resolve_start
 from pipeline.finetune.run import finetune
@@ -66,15 +64,6 @@ def test_every_method_learns_and_keeps_a_small_file_over_one_base(method, make_c
     assert not any(name.startswith("encoder.embeddings.tokens") for name in kept)
     with safe_open(directory / "model-reviews-pretrained-1.safetensors", "pt") as file:
         assert len(file.metadata()) == 1, "safetensors writes several keys in another order each time"
-
-
-def test_method_of_a_file_of_an_earlier_version_is_known(tmp_path):
-    stored = {
-        "peft": '{"kind":"lora","rank":4,"alpha":16.0,"dropout":0.0,"targets":["query"]}',
-        "parts": "[]",
-    }
-    save_file({"a": torch.zeros(1)}, tmp_path / "old.safetensors", stored)
-    assert method_of(tmp_path / "old.safetensors") == LoraSettings(rank=4, alpha=16.0, targets=("query",))
 
 
 def logits_of(directory, seed):

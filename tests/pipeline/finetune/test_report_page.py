@@ -213,13 +213,6 @@ def test_every_choice_of_a_search_is_on_the_page(tmp_path: Path):
     assert 'settings">lr 3e-05</td>' in page
 
 
-def test_predictions_of_older_versions_make_a_page_without_texts(tmp_path: Path):
-    lines = label_lines(PAIRS, NAMES)
-    directory = write_artefact(tmp_path / "scores", [(score_of("t", {"accuracy": 0.7}, 10), lines)])
-    assert worst_errors(directory, None, 1)[0].texts == {}
-    assert "Worst errors" in render_page(directory, tmp_path / "runs")
-
-
 def test_list_has_all_scores_and_names_damaged_ones(scores: Path, tmp_path: Path):
     root = tmp_path / "finetuned"
     lines = label_lines(PAIRS, NAMES, text="a film")

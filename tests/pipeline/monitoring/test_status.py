@@ -126,9 +126,9 @@ def test_stages_of_a_preparation_tell_what_is_done_and_whether_they_are_worked_o
     staging, work = out / ".tokens.0123456789ab.partial", out / "work" / "hashes"
     for directory in (staging, work):
         directory.mkdir(parents=True)
-    ShardLog(work, "hashes", [1]).add("a", 1, 10, 1, Effort("one:1", 1.0, 5))
+    ShardLog(work, "hashes", [1]).add("a", 1, 10, 1, Effort("one:1", 1.0, 5, 1.0))
     log = ShardLog(staging, "tokens", [10, 10], done=2)
-    log.add("c", 10, 4_000_000, 9, Effort("one:1", 1.0, 5), rejects=3)
+    log.add("c", 10, 4_000_000, 9, Effort("one:1", 1.0, 5, 1.0), rejects=3)
     report_status(staging / ".d.0.tmp", "merging 7 of 9")
     with exclusive(out, "a preparation"):
         hashes, tokens = read_data([tmp_path])
@@ -170,7 +170,7 @@ while True:
 def test_top_prints_runs_machines_and_data_jobs_and_changes_no_file(run: RunDirectory, tmp_path: Path):
     staging = tmp_path / "corpus" / ".tokens.0123456789ab.partial"
     staging.mkdir(parents=True)
-    ShardLog(staging, "tokens", [10, 10]).add("c", 10, 4_000_000, 9, Effort("one:1", 1.0, 5))
+    ShardLog(staging, "tokens", [10, 10]).add("c", 10, 4_000_000, 9, Effort("one:1", 1.0, 5, 1.0))
     arguments = ["top", "--runs-dir", str(run.path.parent), "--data-dir", str(tmp_path)]
     with closing(Heartbeat(run, 0, 900.0)) as heartbeat:
         heartbeat.beat(7, "forward")

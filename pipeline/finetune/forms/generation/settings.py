@@ -48,7 +48,6 @@ class GenerationTaskConfig(TaskConfig):
     """Written behind every source where a decoder writes; an encoder-decoder needs none (Radford et al. 2019, section
     3.6)."""
 
-    later = frozenset({"prompt"})
     num_lead: ClassVar[int | None] = None
     """Sentences at the beginning of a source that are the baseline of summaries; None where there is no such
     baseline."""
