@@ -2,7 +2,7 @@
 
 from tests.benchmarks.compare import Comparison, compare
 from tests.benchmarks.page import render
-from tests.benchmarks.readme import README, Row, differences, figure, published, taken_over, with_table
+from tests.benchmarks.readme import Row, differences, figure, taken_over
 from tests.benchmarks.results import Results, key_of, line_of
 
 
@@ -20,11 +20,6 @@ def comparison(*rounds: float) -> Comparison:
 
 
 ROW = Row(what="reading", against="`datasets`", key="reading | datasets map", low=2.0, high=3.0)
-
-
-def test_readme_shows_the_published_rows():
-    text = README.read_text(encoding="utf-8")
-    assert with_table(text, published()) == text
 
 
 def test_a_comparison_has_the_same_key_with_other_versions_and_remarks():

@@ -80,7 +80,8 @@ def test_what_is_no_secret_stays(text: str):
 )
 def test_long_lines_take_no_more_than_their_length(text: str):
     # A search that goes back over the line at each of its characters would take hours.
-    Redactor(["known-secret"])(text * (1_000_000 // len(text)))
+    line = text * (1_000_000 // len(text))
+    assert Redactor(["known-secret"])(line) == line
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.text("abXY12%@:/+=._-", min_size=8, max_size=24))

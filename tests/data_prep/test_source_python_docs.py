@@ -106,8 +106,8 @@ def test_a_file_that_is_no_python_3_is_rejected(package, content, offset):
 
 def test_lone_surrogates_from_escapes_do_not_reach_the_text(package):
     (package / "inner" / "module.py").write_text(f'"""\\ud800 {LONG}"""')
-    for document in read(packages=("sample_docs",)):
-        document.text.encode("utf-8")
+    found = {document.uri: document.text for document in read(packages=("sample_docs",))}
+    assert found["sample_docs/inner/module.py"] == f" {LONG.rstrip()}"
 
 
 def test_a_limit_chooses_the_same_files_every_time(package):
