@@ -99,7 +99,8 @@ def test_target_of_an_encoder_is_what_the_brackets_hide(
                 assert piece.target == " …".join(hidden)
             seen |= {cell.fate for cell in piece.cells}
             assert all(cell.original == cell.read for cell in piece.cells if cell.fate == "kept")
-    assert seen == ({"", "masked"} if kind == "rtd" else {"", "masked", "random", "kept"})
+    # A few samples hold few spans of the rarer kinds, or none.
+    assert {"", "masked"} <= seen <= {"", "masked"} | ({"random", "kept"} if kind != "rtd" else set())
 
 
 @pytest.mark.parametrize("format", ["contiguous", "sentences"])
