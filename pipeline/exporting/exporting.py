@@ -30,6 +30,7 @@ from pipeline.checkpoints.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoints.references import PretrainedModel, Weights, resolve_model
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from torch import Tensor
 
     from models.generation.config import GenerationConfig
@@ -128,8 +129,7 @@ def export(
         model = resolve_model(reference, runs_dir, weights)
         source = network_of(model, part)
         if model.step is not None and isinstance(source.config, TransformerConfig):
-            written = _around_pretrained(source.tokenizer_json, source.config)
-            source = replace(source, tokenizer_json=written)
+            source = replace(source, tokenizer_json=_around_pretrained(source, source.config))
     return write_export(source, directory, family=family, verify=verify)
 
 
@@ -239,22 +239,33 @@ def _generator_config(model: PretrainedModel, config: TransformerConfig) -> Tran
     return generator_config(ReplacedTokenDetection.model_validate(settings).generator, config)
 
 
-def _around_pretrained(tokenizer_json: str, config: TransformerConfig) -> str:
+def _around_pretrained(source: Source, config: TransformerConfig) -> str:
     """The tokenizer with the special tokens that pre-training put around a text, where they depend on the network: a
     decoder's text begins with `<s>` and goes on, and T5's encoder reads none before it."""
-    from tokenizers import Tokenizer
     from tokenizers.processors import TemplateProcessing
 
     is_decoder, is_t5 = config.network == "decoder", config.positions == "relative_bias"
-    tokenizer = Tokenizer.from_str(tokenizer_json)
+    tokenizer = _tokenizer_of(source)
     number = find_special_tokens(tokenizer).get("bos" if is_decoder else "eos")
     if number is None or not (is_decoder or is_t5):
-        return tokenizer_json
+        return source.tokenizer_json
     token = tokenizer.id_to_token(number)
     single, pair = ("S $A", "S $A $B") if is_decoder else ("$A S", "$A S $B S")
     special = {"id": "S", "ids": [number], "tokens": [token]}
     tokenizer.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=[special])
     return tokenizer.to_str()
+
+
+def _tokenizer_of(source: Source) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_str(source.tokenizer_json)
+    except Exception as error:  # the library raises bare Exception
+        raise MismatchError(
+            f"The tokenizer.json of {source.input.uri} is no tokenizer: {error}",
+            next_step="put the tokenizer there that the network was trained with",
+        ) from None
 
 
 def is_artefact(directory: Path, kind: str) -> bool:
@@ -357,16 +368,8 @@ def _write_elmo(
 
 def write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
     """tokenizer.json with the settings that AutoTokenizer wants; returns the ids of special tokens by role."""
-    from tokenizers import Tokenizer
-
     assert isinstance(source.config, TransformerConfig)
-    try:
-        tokenizer = Tokenizer.from_str(source.tokenizer_json)
-    except Exception as error:  # the library raises bare Exception
-        raise MismatchError(
-            f"The tokenizer.json of {source.input.uri} is no tokenizer: {error}",
-            next_step="put the tokenizer there that the network was trained with",
-        ) from None
+    tokenizer = _tokenizer_of(source)
     roles = find_special_tokens(tokenizer)
     if "pad" not in roles:
         raise MismatchError(

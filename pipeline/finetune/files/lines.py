@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from data_prep.sources.encodings import probable_encodings
 
 _SAMPLE_LINES = 1000
 """Lines beyond ASCII by which an encoding is told."""
@@ -102,6 +101,8 @@ def wrong_line(path: Path, line: int | str, problem: str, next_step: str = "") -
 
 def wrong_encoding(path: Path, line: int | str, error: UnicodeDecodeError) -> ConfigError:
     """The error for a line that is not valid UTF-8, with the encodings that make the file's lines probable."""
+    from data_prep.sources.encodings import probable_encodings
+
     with opened(path) as stream:
         sample = b"".join(islice((each for each in stream if not each.isascii()), _SAMPLE_LINES))
     is_utf16 = sample.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
