@@ -162,8 +162,8 @@ def test_refusals_of_the_file_system_say_what_to_do(tmp_path, number):
 
 
 def test_other_errors_of_the_system_are_not_disguised(tmp_path):
-    with pytest.raises(IsADirectoryError), storage_errors(tmp_path):
-        raise IsADirectoryError(errno.EISDIR, "Is a directory")
+    with pytest.raises(BlockingIOError), storage_errors(tmp_path):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
 
 def test_small_files_are_read_in_one_thread_and_slow_ones_in_several():

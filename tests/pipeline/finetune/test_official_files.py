@@ -171,7 +171,7 @@ def test_race_is_one_object_in_each_text_file(tmp_path):
             write(tmp_path / split / school / "1.txt", json.dumps(RACE))
     data = task("race", path=tmp_path).load()
     assert [each.label for each in data.train] == [0, 3, 0, 3]
-    assert data.train[1].pairs[3] == ("A dog ran. It barked.", "It barked 4 times, and _ .")
+    assert data.train[1].pairs[3] == ("A dog ran. It barked.", "It barked 4 times, and 4 .")
     for answer in ("", "AB", "E"):
         write(tmp_path / "dev/high/1.txt", json.dumps(RACE | {"answers": ["A", answer]}))
         with pytest.raises(ConfigError, match=r"dev/high/1\.txt is not JSON as RACE has it"):
