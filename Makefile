@@ -8,7 +8,7 @@ JOBS ?= 2
 INSTALLED := $(VENV)/.installed
 PACKAGES := pipeline data_prep models cluster
 
-.PHONY: install demo test lint format bench chaos clean
+.PHONY: install demo test golden lint format bench chaos clean
 
 install: $(INSTALLED)
 
@@ -25,6 +25,10 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+
+# What is made of small inputs, beside the recorded values. ARGS=--write records it, ARGS=documents takes one kind.
+golden: $(INSTALLED)
+	$(BIN)/python -m tests.golden $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,16 @@ def docstrings() -> tuple[Document, ...]:
     return tuple(each for each in found if isinstance(each, Document) and len(each.text) >= 200)
 
 
-def write_text_store(path: Path, kind: str, langs: tuple[str, ...] = ("en",)) -> Path:
-    """Commit a token store of the docstrings.
+def write_text_store(
+    path: Path, kind: str, langs: tuple[str, ...] = ("en",), documents: Sequence[Document] = ()
+) -> Path:
+    """Commit a token store of the documents, or of the docstrings.
 
     Args:
         kind: a name of TRAINERS.
         langs: languages that the documents claim in turn.
     """
-    documents = docstrings()
+    documents = documents or docstrings()
     texts = [document.text for document in documents]
     tokenizer_json = TRAINERS[kind](texts)
     tokenizer = Tokenizer.from_str(tokenizer_json)

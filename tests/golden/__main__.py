@@ -1,0 +1,45 @@
+"""Compare what is computed now with the recorded values, or record it: `python -m tests.golden [--write] [KIND]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.golden.book import KINDS, compute, differences, read, write
+
+
+def main() -> int:
+    """The exit status: 1 if a value differs."""
+    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="record the values as they are computed now")
+    parser.add_argument(
+        "kinds", nargs="*", metavar="KIND", help=f"some of {', '.join(KINDS)}; all by default"
+    )
+    arguments = parser.parse_args()
+    if unknown := set(arguments.kinds) - set(KINDS):
+        parser.error(f"there is no kind {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    found_any = False
+    for kind in arguments.kinds or KINDS:
+        with tempfile.TemporaryDirectory() as scratch:
+            found = compute(kind, Path(scratch))
+        different = list(differences(read(kind), found, KINDS[kind]))
+        found_any |= bool(different)
+        print(f"{kind}: {'as recorded' if not different else f'{len(different)} values differ'}")
+        print("".join(f"  {line}\n" for line in different), end="")
+        if arguments.write:
+            write(kind, found)
+    if found_any and not arguments.write:
+        print(
+            "If the change is meant: say why in the commit, raise VERSION of the stage that makes it, and record the"
+            " values with `make golden ARGS=--write`."
+        )
+    return int(found_any and not arguments.write)
+
+
+if __name__ == "__main__":
+    # As in tests: two processes with spinning threads on two cores run ten times slower than one.
+    os.environ |= {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
+    sys.exit(main())
