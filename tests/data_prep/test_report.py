@@ -123,9 +123,8 @@ def test_rejects_are_listed_before_and_after_a_preparation_is_finished(finished,
         identity="", entry=FileEntry(path="d", size_bytes=0, xxh3_128=""), stats={}, rejects=(reject,)
     )
     for name in ("documents", ".documents.0123.partial"):
-        path = SHARD_RECORDS.path(tmp_path / name / "out" / name, "d")
-        path.parent.mkdir(parents=True)
-        path.write_text(record.model_dump_json())
+        (tmp_path / name / "out" / name).mkdir(parents=True)
+        SHARD_RECORDS.write(tmp_path / name / "out" / name, record)
         assert list_rejects(tmp_path / name / "out") == [reject]
     with pytest.raises(MissingInputError, match="No documents were prepared"):
         list_rejects(tmp_path)
