@@ -329,6 +329,8 @@ def test_neither_opening_nor_sending_a_long_log_reads_it_all(tmp_path: Path, tra
         stream.seek(HOLE_BYTES)
         stream.write(b"\n")
     RunDirectory(tmp_path).log_sent.write_text(str(HOLE_BYTES + 1))
+    sealed = {"start": 0, "end": HOLE_BYTES + 1, "xxh3_128": ""}
+    RunDirectory(tmp_path).log_seals.write_text(json.dumps(sealed))
     with RunDirectory(tmp_path).log.open("ab") as stream:
         stream.write(log_lines.encode("train", 1_000_000, 0, {"long": 1.0}))
         stream.write(b'{"kind":"train","st')
