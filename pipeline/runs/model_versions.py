@@ -45,12 +45,12 @@ def register_checkpoint(
     """
     tags = {**tags, CHECKPOINT_TAG: directory, STEP_TAG: str(step)}
     versions = _versions(client, name, step)
-    if versions:
-        model_id = versions[0].tags[MODEL_ID_TAG]
-    else:
-        model_id = _logged_model(client, run_id, step, metrics, tags, time_ms)
-        source = _source(client, directory, model_id)
-        versions = [_create_version(client, run_id, name, model_id, source, tags)]
+    if not versions:
+        logged = _logged_model(client, run_id, step, metrics, tags, time_ms)
+        created = _create_version(client, run_id, name, logged, _source(client, directory, logged), tags)
+        # An earlier request that was given up may have been carried out in the meantime.
+        versions = _versions(client, name, step) or [created]
+    model_id = versions[0].tags[MODEL_ID_TAG]
     for surplus in versions[1:]:
         client.delete_model_version(name, surplus.version)
     for model in logged_models(client, run_id, step):
