@@ -14,9 +14,11 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 
 from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
 from pipeline.runs.directory import RunDirectory, RunInfo
@@ -24,7 +26,7 @@ from pipeline.runs.log.kinds import LogKind
 from pipeline.runs.log.lines import read_metrics, read_new
 from pipeline.runs.log.log import RunLog
 from pipeline.runs.log.sender import Sender, send_log, want_status
-from pipeline.runs.model_versions import find_version, logged_models
+from pipeline.runs.model_versions import find_version, logged_models, register_checkpoint
 from pipeline.runs.tracking import TrackedRun, connect, start_run
 from tests.pipeline.mlflow_server import Server, wait_until
 from tests.pipeline.one_rank import endings
@@ -116,6 +118,32 @@ def test_a_run_goes_on_through_every_outage_and_everything_arrives_once(
         assert (str(model.status), [metric.value for metric in model.metrics]) == ("READY", [2.0])
     assert client.get_model_version_by_alias("outages", "best").tags["cloze.step"] == str(steps[-1])
     assert client.get_run(tracked.run_id).info.status == "FINISHED"
+
+
+class GivenUpOnce(MlflowClient):
+    """Gives up a registration that the server carries out all the same, and repeats it."""
+
+    def create_model_version(self, *arguments: Any, **settings: Any) -> Any:
+        super().create_model_version(*arguments, **settings)
+        return super().create_model_version(*arguments, **settings)
+
+
+def test_a_registration_that_is_carried_out_twice_leaves_one_version(tracked: TrackedRun, tmp_path: Path):
+    client = GivenUpOnce(tracked.uri)
+    model_id = register_checkpoint(
+        client,
+        run_id=tracked.run_id,
+        name="twice",
+        step=7,
+        directory=str(tmp_path),
+        metrics={},
+        best=True,
+        tags={},
+        time_ms=0,
+    )
+    (version,) = client.search_model_versions("name = 'twice'")
+    assert version.tags["cloze.model_id"] == model_id
+    assert client.get_model_version_by_alias("twice", "best").version == version.version
 
 
 class BlackHole:
