@@ -5,7 +5,7 @@
     CLOZE_CACHE/artefacts/KEY/work         locked by the process that fetches files, or evicts the copy
     CLOZE_CACHE/artefacts/KEY/users        locked by every process that reads the copy, until it ends
 
-Copies of checkpoints lie there too, and are made by `pipeline.checkpoints.store`; their KEY hashes the URI alone.
+Copies of checkpoints lie there too, and are made by `pipeline.checkpoint.store`; their KEY hashes the URI alone.
 A process that opens a copy reads the manifest in the store first, so an artefact that was replaced there is noticed.
 The kernel releases the locks of a process however it ends, and the files that a killed one fetched serve the next.
 """

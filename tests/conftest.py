@@ -40,7 +40,7 @@ SLOW = (
     "pipeline/test_exactness.py",
     "runbooks/test_pages_of_runs.py",
     "runbooks/test_pages_of_clusters.py",
-    "pipeline/finetune/test_from_pretraining.py",
+    "pipeline/tune/test_from_pretraining.py",
     "pipeline/test_guards_ray.py",
     "cluster/test_train_group.py",
     "test_fingerprints.py",

@@ -15,14 +15,14 @@ from cluster.runtime import ray_runtime
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationText
 from data_prep.job import prepare
-from pipeline.checkpoints.references import resolve_model
-from pipeline.exporting.exporting import export
-from pipeline.finetune.config import FinetuneConfig
-from pipeline.finetune.run import finetune
-from pipeline.finetune.scores import read_scores
-from pipeline.runs.directory import RunDirectory
-from tests.pipeline.finetune.conftest import Recorder
+from pipeline.checkpoint.references import resolve_model
+from pipeline.export.exporting import export
+from pipeline.run.directory import RunDirectory
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.run import finetune
+from pipeline.tune.scores import read_scores
 from tests.pipeline.ranks import MASKED_LM, free_port, make_run
+from tests.pipeline.tune.conftest import Recorder
 
 DETERMINISTIC = {
     "MKL_CBWR": "COMPATIBLE",

@@ -18,18 +18,18 @@ from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.filters.chain import FilterChain
 from data_prep.plan import plan_preparation
+from pipeline.ask.probing.config import ProbeConfig
+from pipeline.ask.prompting.config import PromptConfig
+from pipeline.ask.prompting.templates import Template
 from pipeline.commands.train import describe
 from pipeline.config.cluster_templates import load_template
 from pipeline.config.loading import load_config, to_yaml, validate
 from pipeline.config.networks import NetworkChoice
-from pipeline.demo.tasks import FinetuneConfig
-from pipeline.ladder.config import LadderConfig
 from pipeline.objectives.rtd import ReplacedTokenDetection
-from pipeline.probing.config import ProbeConfig
-from pipeline.prompting.config import PromptConfig
-from pipeline.prompting.templates import Template
 from pipeline.road.config import RoadConfig
-from pipeline.runs.config import PretrainConfig
+from pipeline.road.demo.tasks import FinetuneConfig
+from pipeline.road.ladder.config import LadderConfig
+from pipeline.run.config import PretrainConfig
 from tests.pipeline.test_plan import teaching
 from tests.published_networks import PRESETS
 

@@ -24,16 +24,15 @@ MAY_IMPORT = {
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "commands"}),
     frozenset({"road"}),
-    frozenset({"demo", "ladder"}),
     frozenset({"preparation"}),
     frozenset({"pretrain"}),
-    frozenset({"prompting", "probing"}),
-    frozenset({"finetune"}),
-    frozenset({"monitoring"}),
-    frozenset({"plan", "inspection", "exporting"}),
-    frozenset({"checkpoints"}),
+    frozenset({"ask"}),
+    frozenset({"tune"}),
+    frozenset({"watch"}),
+    frozenset({"plan", "inspect", "export"}),
+    frozenset({"checkpoint"}),
     frozenset({"engine"}),
-    frozenset({"runs"}),
+    frozenset({"run"}),
     frozenset({"objectives", "optimizers"}),
     frozenset({"samples"}),
     frozenset({"config"}),
@@ -206,11 +205,11 @@ def test_help_imports_nothing_heavy(arguments: list[str]):
 
 
 def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: Path, store: Path):
-    from pipeline.checkpoints.store import store_of
-    from pipeline.runs.directory import RunDirectory
-    from tests.pipeline.finetune.written_scores import score_of, write_artefact
-    from tests.pipeline.monitoring.materials import watched_run
+    from pipeline.checkpoint.store import store_of
+    from pipeline.run.directory import RunDirectory
     from tests.pipeline.small_checkpoints import state_at, write_files
+    from tests.pipeline.tune.written_scores import score_of, write_artefact
+    from tests.pipeline.watch.materials import watched_run
 
     one, other = (watched_run(tmp_path, store, name).path for name in ("one", "other"))
     write_files(store_of(RunDirectory(one)), state_at(4))

@@ -27,10 +27,10 @@ from cluster.artefacts import credentials
 from cluster.artefacts.credentials import has_credentials, without_credentials
 from cluster.artefacts.errors import ConfigError
 from pipeline.commands.verbs import app
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.lifecycle import replay
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.submission import environment_of, prepare
+from pipeline.run.directory import RunDirectory
+from pipeline.run.lifecycle import replay
+from pipeline.run.log.log import RunLog
+from pipeline.run.submission import environment_of, prepare
 from tests.pipeline.mlflow_server import Server
 from tests.pipeline.process_group import PATIENCE_S
 from tests.test_command_line import CONFIG, write_config

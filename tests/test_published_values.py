@@ -23,7 +23,7 @@ from models.weights import count_parameters
 from pipeline.config.loading import load_config, load_plain, to_plain
 from pipeline.config.networks import NetworkChoice
 from pipeline.objectives.registry import OBJECTIVES
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published_values.yaml").read_text())

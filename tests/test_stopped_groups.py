@@ -9,12 +9,12 @@ import pytest
 
 from cluster.runtime import ray_runtime
 from data_prep.job import prepare
-from pipeline.finetune.results import IN_PROGRESS
-from pipeline.finetune.run import finetune
+from pipeline.tune.results import IN_PROGRESS
+from pipeline.tune.run import finetune
 from tests.data_prep.conftest import small_config, write_corpus
-from tests.pipeline.finetune.conftest import write_sst2, write_tokenizer
-from tests.pipeline.finetune.test_side_by_side import make_config
 from tests.pipeline.process_group import PATIENCE_S
+from tests.pipeline.tune.conftest import write_sst2, write_tokenizer
+from tests.pipeline.tune.test_side_by_side import make_config
 from tests.test_signals import living, start_verb
 
 SOON_S = 15

@@ -13,7 +13,7 @@ from cluster.artefacts.errors import ConfigError, MissingInputError, StorageErro
 from cluster.artefacts.signatures import make_keys
 from cluster.artefacts.visible import visible
 from pipeline.commands.output import json_text, print_table
-from pipeline.runs.tracking import start_run
+from pipeline.run.tracking import start_run
 
 ODD = "a\x1b[2J\x9b\u202eb\r"
 

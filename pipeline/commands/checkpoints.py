@@ -10,7 +10,7 @@ import typer
 from pipeline.commands.output import Json, RunsDir, print_json, print_table
 
 if TYPE_CHECKING:
-    from pipeline.checkpoints.store import CheckpointStore
+    from pipeline.checkpoint.store import CheckpointStore
 
 _COLUMNS = ("reference", "metric", "held_out", "alias", "size_bytes", "state", "directory")
 
@@ -28,11 +28,11 @@ def checkpoints(
 ) -> None:
     """List a run's checkpoints; exit code 21 when one is damaged (with --verify)."""
     from cluster.artefacts.errors import CorruptCheckpointError
-    from pipeline.checkpoints.retention import best_step
-    from pipeline.checkpoints.store import store_of
-    from pipeline.runs.directory import find_run
-    from pipeline.runs.lifecycle import reconcile
-    from pipeline.runs.log.seals import damage_of_log
+    from pipeline.checkpoint.retention import best_step
+    from pipeline.checkpoint.store import store_of
+    from pipeline.run.directory import find_run
+    from pipeline.run.lifecycle import reconcile
+    from pipeline.run.log.seals import damage_of_log
 
     run = find_run(reference, runs_dir)
     reconcile(run)
@@ -71,7 +71,7 @@ def checkpoints(
 def _row(store: CheckpointStore, step: int, verify: bool) -> tuple[dict[str, Any], list[str]]:
     """The listing's row of a checkpoint, and a line for each damaged file."""
     from cluster.artefacts.errors import CorruptArtefactError
-    from pipeline.checkpoints.checkpoint import evaluated
+    from pipeline.checkpoint.checkpoint import evaluated
 
     place = store.place(step)
     row: dict[str, Any] = {"directory": place}

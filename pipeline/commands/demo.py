@@ -11,7 +11,7 @@ from pipeline.commands.finetune import show_scores
 from pipeline.commands.output import Json, LogFormat, print_json, print_mapping
 
 if TYPE_CHECKING:
-    from pipeline.demo.demo import Report
+    from pipeline.road.demo.demo import Report
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def demo(
     log_format: LogFormat = None,
 ) -> None:
     """Text to scores on two cores: documents, tokens, pre-training, fine-tuning."""
-    from pipeline.demo.demo import run_demo
+    from pipeline.road.demo.demo import run_demo
 
     report = run_demo(out, kill_a_worker=kill_a_worker)
     if as_json:

@@ -15,7 +15,7 @@ from pipeline.commands.output import Json, RunsDir, print_json, print_mapping
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails
 
-    from pipeline.monitoring.description import Description
+    from pipeline.watch.description import Description
 
 _ERROR_LINES = 8
 
@@ -35,7 +35,7 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Say what a job or run is, where it runs, how often it was restarted, and what its exit code means."""
-    from pipeline.monitoring.description import describe as describe_job
+    from pipeline.watch.description import describe as describe_job
 
     found = describe_job(name, runs_dir, find_job(name, address))
     if as_json:

@@ -41,8 +41,8 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a network as a Hugging Face directory, and make sure that transformers computes the same from it."""
-    from pipeline.demo.tasks import TASKS
-    from pipeline.finetune.export import export as write_export
+    from pipeline.road.demo.tasks import TASKS
+    from pipeline.tune.export import export as write_export
 
     made = write_export(
         reference,

@@ -12,7 +12,7 @@ from pipeline.commands.output import Json, RunsDir, print_json, print_table, sho
 
 if TYPE_CHECKING:
     from data_prep.token_store import TokenStore
-    from pipeline.inspection.exposure import RunExposure
+    from pipeline.inspect.exposure import RunExposure
 
 
 def find(
@@ -43,8 +43,8 @@ def find(
     from cluster.artefacts.places import as_place
     from data_prep.finding import Wanted, find_numbers
     from data_prep.token_store import TokenStore
-    from pipeline.inspection.exposure import exposure_of
-    from pipeline.runs.directory import list_runs
+    from pipeline.inspect.exposure import exposure_of
+    from pipeline.run.directory import list_runs
 
     wanted = Wanted(tuple(ids or ()), tuple(uris or ()), tuple(texts or ()))
     if wanted == Wanted():
@@ -76,7 +76,7 @@ def find(
 
 
 def _documents(store: TokenStore, numbers: list[int]) -> list[dict[str, Any]]:
-    from pipeline.inspection.whereabouts import find_documents
+    from pipeline.inspect.whereabouts import find_documents
 
     places = find_documents([store], [(0, number) for number in numbers])
     return [

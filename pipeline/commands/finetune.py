@@ -26,9 +26,9 @@ from pipeline.commands.output import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.finetune.config import FinetuneConfig
-    from pipeline.finetune.preview import Preview
-    from pipeline.finetune.scores import Score
+    from pipeline.tune.config import FinetuneConfig
+    from pipeline.tune.preview import Preview
+    from pipeline.tune.scores import Score
 
 REFERENCE_HELP = (
     "RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory, or `random`."
@@ -91,7 +91,7 @@ def run(
     log_format: LogFormat = None,
 ) -> None:
     """Fine-tune a checkpoint on tasks, score it, and log each score with the checkpoint it came from."""
-    from pipeline.finetune.reference import resolve_start
+    from pipeline.tune.reference import resolve_start
 
     require_place(html)
     given = {
@@ -105,13 +105,13 @@ def run(
     pretrained = resolve_start(reference, settings.runs_dir)
     if dry_run:
         with uncollected():
-            from pipeline.finetune.preview import preview
+            from pipeline.tune.preview import preview
 
         _show_preview(preview(settings, pretrained), as_json)
         return
     with uncollected():
-        from pipeline.finetune.run import finetune
-        from pipeline.finetune.workload import scores_directory
+        from pipeline.tune.run import finetune
+        from pipeline.tune.workload import scores_directory
 
     on_page = partial(write_page, html) if html is not None and _is_first() else None
     scores = finetune(settings, pretrained, replace=replace, on_page=on_page)
@@ -134,7 +134,7 @@ def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxy
     Args:
         kinds: of the tasks, by their names; where all of GLUE is among them, its average is printed.
     """
-    from pipeline.finetune.summary import glue_averages, protocol, summarise
+    from pipeline.tune.summary import glue_averages, protocol, summarise
 
     rows = summarise(scores)
     searched = any(row.choice for row in rows)
@@ -162,8 +162,8 @@ def percent(mean: float, std: float | None) -> str:
 
 def show_teachers(directory: Path) -> None:
     """Print teachers beside their students, where trainings had teachers."""
-    from pipeline.finetune.report.distilled import distilled_rows
-    from pipeline.finetune.report.scores import ScoresDirectory
+    from pipeline.tune.report.distilled import distilled_rows
+    from pipeline.tune.report.scores import ScoresDirectory
 
     rows = [
         (
@@ -184,7 +184,7 @@ def show_teachers(directory: Path) -> None:
 
 def _shown(metric: str, mean: float, std: float | None) -> str:
     """Mean and standard deviation of a metric in its unit."""
-    from pipeline.finetune.metrics.units import shown
+    from pipeline.tune.metrics.units import shown
 
     return shown(metric, mean) + ("" if std is None else f" ± {shown(metric, std)}")
 
@@ -196,7 +196,7 @@ def _settings(
     with uncollected():
         from cluster.artefacts.errors import ConfigError
         from pipeline.config.loading import load_config, validate, with_overrides
-        from pipeline.demo.tasks import FinetuneConfig
+        from pipeline.road.demo.tasks import FinetuneConfig
 
     if config is not None and "=" in str(config) and not config.exists():
         overrides, config = [str(config), *overrides], None

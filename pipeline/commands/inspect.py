@@ -24,8 +24,8 @@ from pipeline.commands.output import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pipeline.inspection.sample import InspectedPiece, LocatedSlice
-    from pipeline.inspection.step import DocumentUse, InspectedStep
+    from pipeline.inspect.sample import InspectedPiece, LocatedSlice
+    from pipeline.inspect.step import DocumentUse, InspectedStep
 
 _MAX_SHOWN_DOCUMENTS = 60
 """Documents of a batch listed on a terminal; `--json` has all."""
@@ -89,9 +89,9 @@ def inspect(
     if document is not None:
         _show_document(store, document, as_json)
         return
-    from pipeline.checkpoints.references import resolve_model
-    from pipeline.inspection.sample import inspect_sample
-    from pipeline.runs.inputs import open_inputs
+    from pipeline.checkpoint.references import resolve_model
+    from pipeline.inspect.sample import inspect_sample
+    from pipeline.run.inputs import open_inputs
 
     config = _pretrain_config(store, tuple(overrides or ()), objective)
     inputs = open_inputs(config, verify=False, resolve=resolve_model)
@@ -119,9 +119,9 @@ def _show_step(
     runs_dir: Path,
     as_json: bool,
 ) -> None:
-    from pipeline.inspection.run_lineage import described
-    from pipeline.inspection.step import inspect_step, rebuild_data_step, rebuild_step
-    from pipeline.runs.directory import find_run
+    from pipeline.inspect.run_lineage import described
+    from pipeline.inspect.step import inspect_step, rebuild_data_step, rebuild_step
+    from pipeline.run.directory import find_run
 
     run = find_run(name, runs_dir)
     if step is not None:
@@ -173,7 +173,7 @@ def _use_row(use: DocumentUse) -> list[Any]:
 
 def _step_as_dict(found: InspectedStep) -> dict[str, Any]:
     """What decided about the batch."""
-    from pipeline.inspection.run_lineage import attempt_facts
+    from pipeline.inspect.run_lineage import attempt_facts
 
     rebuilt = found.rebuilt
     config, first = rebuilt.config, rebuilt.inputs.phases[rebuilt.phase][0]
@@ -254,7 +254,7 @@ def _piece_as_dict(piece: InspectedPiece) -> dict[str, Any]:
 def _pretrain_config(name: str, overrides: tuple[str, ...], objective: str | None) -> Any:
     from pipeline.config.loading import load_config, validate, with_overrides
     from pipeline.objectives.registry import OBJECTIVES
-    from pipeline.runs.config import PretrainConfig
+    from pipeline.run.config import PretrainConfig
 
     if name.endswith((".yaml", ".yml")):
         chosen = (f"objective.kind={objective}",) if objective else ()

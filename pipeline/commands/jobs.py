@@ -84,7 +84,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run a verb as a job that outlives this terminal; the same work is not started twice."""
         from cluster.jobs import find_job
-        from pipeline.runs import submission
+        from pipeline.run import submission
 
         sized = submission.with_group_size(verb, nodes, gpus_per_node, elastic)
         prepared, variables = submission.prepare(app, sized), _variables(env or [])
@@ -107,7 +107,7 @@ def register(app: typer.Typer) -> None:
 def jobs(address: Address = None, as_json: Json = False) -> None:
     """List cloze's jobs of the cluster, newest first; `ray job list` has all of them."""
     from cluster.jobs import list_jobs
-    from pipeline.runs.submission import VERB_KEY
+    from pipeline.run.submission import VERB_KEY
 
     client = _connect(address)
     found = [job for job in list_jobs(client) if VERB_KEY in (job.metadata or {})]
@@ -250,7 +250,7 @@ def _as_row(job: JobDetails) -> tuple[str, ...]:
 
 
 def _as_dict(job: JobDetails) -> dict[str, Any]:
-    from pipeline.runs.submission import VERB_KEY
+    from pipeline.run.submission import VERB_KEY
 
     start_s, end_s = (ms / 1000 if ms else None for ms in (job.start_time, job.end_time))
     return {

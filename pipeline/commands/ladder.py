@@ -23,7 +23,7 @@ from pipeline.commands.output import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.ladder.arms import Ladder
+    from pipeline.road.ladder.arms import Ladder
 
 Markdown = Annotated[
     Path | None, typer.Option(dir_okay=False, help="Also write the tables as Markdown to this file.")
@@ -53,9 +53,9 @@ def ladder(
     The same command goes on after an interruption.
     """
     from pipeline.config.shipped import find_beside
-    from pipeline.ladder.arms import load_ladder
-    from pipeline.ladder.results import collect, commit_result, spent_on
-    from pipeline.ladder.running import run_stages
+    from pipeline.road.ladder.arms import load_ladder
+    from pipeline.road.ladder.results import collect, commit_result, spent_on
+    from pipeline.road.ladder.running import run_stages
 
     require_place(html)
     require_place(markdown)
@@ -82,20 +82,20 @@ def ladder(
             typer.echo(f"result: {directory}\nNext: cloze lineage {directory}")
     # The result is finished and shown: a page that cannot be written costs nothing but itself.
     if markdown is not None:
-        from pipeline.ladder.markdown import render_markdown
+        from pipeline.road.ladder.markdown import render_markdown
 
         write_page(markdown, render_markdown(result, spent))
     if html is not None:
-        from pipeline.ladder.page import render_page
+        from pipeline.road.ladder.page import render_page
 
         write_page(html, render_page(result, spent))
 
 
 def _show_plan(found: Ladder, as_json: bool) -> None:
     """The stages with their sizes, and which are finished."""
-    from pipeline.ladder.costs import read_costs
-    from pipeline.ladder.running import USUAL_FLOPS_PER_S, estimated_seconds
-    from pipeline.ladder.stages import place_of, stages_of
+    from pipeline.road.ladder.costs import read_costs
+    from pipeline.road.ladder.running import USUAL_FLOPS_PER_S, estimated_seconds
+    from pipeline.road.ladder.stages import place_of, stages_of
 
     stages, costs = stages_of(found), read_costs(found.work)
     places = {name: place_of(stage) for name, stage in stages.items()}
@@ -133,7 +133,7 @@ def _show_plan(found: Ladder, as_json: bool) -> None:
 
 
 def _show_result(result: Any) -> None:
-    from pipeline.ladder.tables import COMPARISON_COLUMNS, FLOOR_COLUMNS, comparison_rows, floor_rows
+    from pipeline.road.ladder.tables import COMPARISON_COLUMNS, FLOOR_COLUMNS, comparison_rows, floor_rows
 
     print_table("tasks, in percent", FLOOR_COLUMNS, floor_rows(result))
     for comparison in result.comparisons:

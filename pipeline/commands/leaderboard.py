@@ -28,8 +28,8 @@ def submission(
     """Write the archive that GLUE's or SuperGLUE's leaderboard takes, of trainings with `submit: true`."""
     from cluster.artefacts.manifest import write_durably
     from cluster.artefacts.storage import storage_errors
-    from pipeline.finetune.report.leaderboard import make_archive
-    from pipeline.finetune.scores import split_scores
+    from pipeline.tune.report.leaderboard import make_archive
+    from pipeline.tune.scores import split_scores
 
     require_place(out)
     archive = make_archive([split_scores(one)[0] for one in scores], seed)

@@ -16,7 +16,7 @@ from pipeline.commands.output import Json, RunsDir, json_text
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from pipeline.inspection.lineage import Node
+    from pipeline.inspect.lineage import Node
 
 _FIRST_FILES = 3
 """Files of an artefact that are named without --files."""
@@ -43,7 +43,7 @@ def lineage(
     as_json: Json = False,
 ) -> None:
     """Print what something was made from, down to the sources and their files."""
-    from pipeline.inspection.lineage import trace
+    from pipeline.inspect.lineage import trace
 
     tree = trace(reference, runs_dir, follow or ())
     if as_json:
@@ -144,9 +144,9 @@ def _files_in_short(node: Node, *, listed: bool) -> Iterator[str]:
 
 def _facts(node: Node) -> Iterator[str]:
     """The facts that people read of a node: the course of a run or up to a checkpoint; documents by source."""
-    from pipeline.checkpoints.checkpoint import KIND
-    from pipeline.inspection.lineage import MODEL_KIND, RUN_KIND
-    from pipeline.inspection.run_lineage import described
+    from pipeline.checkpoint.checkpoint import KIND
+    from pipeline.inspect.lineage import MODEL_KIND, RUN_KIND
+    from pipeline.inspect.run_lineage import described
 
     if node.kind in (RUN_KIND, KIND, MODEL_KIND):
         yield from described(node.facts)

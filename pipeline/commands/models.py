@@ -38,13 +38,13 @@ def publish(
 
     The same command with another reference moves the alias, also back.
     """
-    from pipeline.checkpoints.publishing import publish as publish_checkpoint
+    from pipeline.checkpoint.publishing import publish as publish_checkpoint
 
     if export:
         import mlflow.transformers  # noqa: F401  Before any client, which does without pandas.
 
-        from pipeline.exporting.flavour import save_flavour
-        from pipeline.finetune.export import export as write_export
+        from pipeline.export.flavour import save_flavour
+        from pipeline.tune.export import export as write_export
 
         with TemporaryDirectory() as work:
             exported = write_export(reference, Path(work) / "export", runs_dir=runs_dir)
@@ -66,7 +66,7 @@ def models(
     as_json: Json = False,
 ) -> None:
     """List the published versions of models, with their aliases and checkpoints."""
-    from pipeline.checkpoints.publishing import list_published
+    from pipeline.checkpoint.publishing import list_published
 
     rows = list_published(name, runs_dir)
     if as_json:

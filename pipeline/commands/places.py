@@ -89,7 +89,7 @@ def push(
     from cluster.artefacts.storage import find_artefacts
     from cluster.publication import push as push_one
     from data_prep.layout import WORK
-    from pipeline.runs.directory import RUN_FILE
+    from pipeline.run.directory import RUN_FILE
 
     target = _uri(uri)
     if (directory / RUN_FILE).is_file():

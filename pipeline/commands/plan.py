@@ -68,7 +68,7 @@ def plan(
         from pipeline.engine.uncompiled import without_compiler
         from pipeline.plan.plan import make_plan, to_json
         from pipeline.preparation.makers import missing_stores
-        from pipeline.runs.config import PretrainConfig
+        from pipeline.run.config import PretrainConfig
 
     of_runs = {"--gpu": gpu, "--gpus-per-node": gpus_per_node, "--memory-gib": memory_gib, "--mfu": mfu}
     of_preparations = {"--cpus-per-node": cpus_per_node, "--measured": measured, "--size": size}

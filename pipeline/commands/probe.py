@@ -49,8 +49,8 @@ def neighbors(
     """Print the occurrences of a word that a network sees as most alike, by the cosine of their hidden states."""
     from dataclasses import asdict
 
-    from pipeline.probing.features import load_features
-    from pipeline.probing.neighbors import find_neighbors, find_occurrences
+    from pipeline.ask.probing.features import load_features
+    from pipeline.ask.probing.neighbors import find_neighbors, find_occurrences
 
     occurrences = find_occurrences(text, word)
     found = find_neighbors(
@@ -81,11 +81,11 @@ def probe(
     log_format: LogFormat = None,
 ) -> None:
     """Fit linear or small non-linear classifiers on every layer of a network, and on a control task."""
+    from pipeline.ask.probing.config import ProbeConfig
+    from pipeline.ask.probing.features import load_features
+    from pipeline.ask.probing.page import COLUMNS, facts, page, rows
+    from pipeline.ask.probing.run import probe as probe_layers
     from pipeline.config.loading import load_config
-    from pipeline.probing.config import ProbeConfig
-    from pipeline.probing.features import load_features
-    from pipeline.probing.page import COLUMNS, facts, page, rows
-    from pipeline.probing.run import probe as probe_layers
 
     settings = load_config(ProbeConfig, config, overrides or ())
     require_place(html)

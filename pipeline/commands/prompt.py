@@ -10,8 +10,8 @@ import typer
 from pipeline.commands.output import Json, Overrides, RunsDir, print_json, print_table
 
 if TYPE_CHECKING:
-    from pipeline.prompting.config import PromptConfig
-    from pipeline.prompting.run import PromptResult, Spread
+    from pipeline.ask.prompting.config import PromptConfig
+    from pipeline.ask.prompting.run import PromptResult, Spread
 
 Reference = Annotated[
     str,
@@ -46,8 +46,8 @@ def fill(
     """Fill the masks of a text with a masked language model or an encoder-decoder."""
     from dataclasses import asdict
 
-    from pipeline.prompting.filling import fill as fill_masks
-    from pipeline.prompting.networks import load_language_model
+    from pipeline.ask.prompting.filling import fill as fill_masks
+    from pipeline.ask.prompting.networks import load_language_model
 
     network = load_language_model(reference, runs_dir, "ema" if ema else "model")
     found = fill_masks(network, text, top)
@@ -102,8 +102,8 @@ def generate(
 
     from cluster.artefacts.errors import ConfigError
     from models.generation.config import GenerationConfig
-    from pipeline.prompting.networks import load_language_model
-    from pipeline.prompting.writing import chat_prompt, write
+    from pipeline.ask.prompting.networks import load_language_model
+    from pipeline.ask.prompting.writing import chat_prompt, write
 
     if system is not None and not chat:
         raise ConfigError("--system has no meaning without --chat.", next_step="add --chat")
@@ -169,8 +169,8 @@ def prompt(
     """Score a network on a task by prompts, without training it."""
     from dataclasses import asdict
 
-    from pipeline.prompting.networks import load_language_model
-    from pipeline.prompting.run import prompt_task
+    from pipeline.ask.prompting.networks import load_language_model
+    from pipeline.ask.prompting.run import prompt_task
 
     given: dict[str, Any] = {
         "templates": template or None,
@@ -211,9 +211,9 @@ def _verbalizers(text: str) -> dict[str, str]:
 
 def _prompt_config(task: str, overrides: list[str], given: dict[str, Any]) -> PromptConfig:
     """The settings of a file, or of a kind of task, and those of the command line, which win."""
+    from pipeline.ask.prompting.config import PROMPTED, PromptConfig
     from pipeline.config.loading import load_plain, validate, with_overrides
     from pipeline.config.shipped import find_shipped
-    from pipeline.prompting.config import PROMPTED, PromptConfig
 
     if task not in PROMPTED and (task.endswith((".yaml", ".yml")) or find_shipped(task)):
         plain = load_plain(PromptConfig, Path(task), overrides)

@@ -52,7 +52,7 @@ def road(
         return
     from pipeline.road.report import all_scores, commit_report, facts, read_results
     from pipeline.road.run import command, travel
-    from pipeline.runs.submission import JOB_VARIABLE
+    from pipeline.run.submission import JOB_VARIABLE
 
     found = travel(
         settings,

@@ -20,7 +20,7 @@ from pipeline.commands.output import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.inspection.comparison import RunComparison
+    from pipeline.inspect.comparison import RunComparison
 
 Axis = Literal["step", "tokens"]
 
@@ -42,8 +42,8 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
     from contextlib import suppress
 
     from cluster.artefacts.errors import CorruptArtefactError, StorageError
-    from pipeline.runs.directory import list_runs
-    from pipeline.runs.lifecycle import awaits_replay, reconcile
+    from pipeline.run.directory import list_runs
+    from pipeline.run.lifecycle import awaits_replay, reconcile
 
     found = list_runs(runs_dir)
     silent: set[str] = set()
@@ -102,9 +102,9 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare two runs, in whatever state they are: settings, data, speeds, losses where both have been."""
-    from pipeline.inspection.comparison import compare as compare_runs
-    from pipeline.inspection.comparison_page import curves_in_mlflow, page
-    from pipeline.runs.directory import find_run
+    from pipeline.inspect.comparison import compare as compare_runs
+    from pipeline.inspect.comparison_page import curves_in_mlflow, page
+    from pipeline.run.directory import find_run
 
     require_place(html)
     place = runs_dir or context.obj
@@ -142,8 +142,8 @@ def export(
 ) -> None:
     """Write the numbers of a run's log for other programs."""
     from cluster.artefacts.errors import ConfigError
-    from pipeline.inspection.scalars import write_csv, write_tensorboard
-    from pipeline.runs.directory import find_run
+    from pipeline.inspect.scalars import write_csv, write_tensorboard
+    from pipeline.run.directory import find_run
 
     found = find_run(run, runs_dir or context.obj)
     if tensorboard is None and csv is None:
@@ -174,8 +174,8 @@ def replay(
 
     What MLflow has already is not doubled. A store that does not know a run gets a new MLflow run.
     """
-    from pipeline.checkpoints.tracking_anew import track_anew
-    from pipeline.runs.directory import find_run
+    from pipeline.checkpoint.tracking_anew import track_anew
+    from pipeline.run.directory import find_run
 
     for found in [find_run(run, runs_dir or context.obj) for run in runs]:
         uri = track_anew(found, move=move)
@@ -184,7 +184,7 @@ def replay(
 
 def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
     """The tables of a comparison: (title, rows of a label and a cell for each run)."""
-    from pipeline.inspection.comparison import LAST
+    from pipeline.inspect.comparison import LAST
 
     common, facts = comparison.common, [asdict(own) for own in comparison.facts]
     held_out = f"held-out {' | '.join(dict.fromkeys(own['metric'] for own in facts))}"
@@ -221,10 +221,10 @@ def _cell(value: Any) -> str:
 def _summary(run: Any) -> dict[str, Any]:
     from cluster.artefacts.errors import ClozeError
     from pipeline.objectives.terms import TOTAL
-    from pipeline.runs.history import last_logged
-    from pipeline.runs.log.kinds import LogKind
-    from pipeline.runs.state import state_of
-    from pipeline.runs.stored_settings import StoredSettings
+    from pipeline.run.history import last_logged
+    from pipeline.run.log.kinds import LogKind
+    from pipeline.run.state import state_of
+    from pipeline.run.stored_settings import StoredSettings
 
     step, data = last_logged(run) or (0, {})
     _, held_out = last_logged(run, LogKind.HELD_OUT) or (0, {})

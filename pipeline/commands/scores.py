@@ -11,8 +11,8 @@ from pipeline.commands.finetune import percent, show_scores, show_teachers
 from pipeline.commands.output import Html, Json, RunsDir, print_json, print_table, require_place, write_page
 
 if TYPE_CHECKING:
-    from pipeline.finetune.report.errors import WrongPrediction
-    from pipeline.finetune.report.listing import Listed
+    from pipeline.tune.report.errors import WrongPrediction
+    from pipeline.tune.report.listing import Listed
 
 
 def register(app: typer.Typer) -> None:
@@ -40,11 +40,11 @@ def show(
     from cluster.artefacts.errors import MissingInputError
     from cluster.artefacts.places import folded_uri
     from cluster.copies import place_of
-    from pipeline.finetune.report.errors import worst_of
-    from pipeline.finetune.report.page import render_page
-    from pipeline.finetune.report.scores import ScoresDirectory
-    from pipeline.finetune.results import Trial
-    from pipeline.finetune.scores import split_scores
+    from pipeline.tune.report.errors import worst_of
+    from pipeline.tune.report.page import render_page
+    from pipeline.tune.report.scores import ScoresDirectory
+    from pipeline.tune.results import Trial
+    from pipeline.tune.scores import split_scores
 
     require_place(html)
     directory, named = split_scores(scores)
@@ -81,7 +81,7 @@ def list_(
 ) -> None:
     """List all scores below a directory, the newest first; damaged ones are named."""
     from cluster.artefacts.places import as_place
-    from pipeline.finetune.report.listing import list_scores
+    from pipeline.tune.report.listing import list_scores
 
     found = list_scores(as_place(directory))
     if as_json:

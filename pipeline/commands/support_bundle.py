@@ -14,7 +14,7 @@ from pipeline.commands.jobs import Address
 from pipeline.commands.output import Json, RunsDir, print_json, require_place
 
 if TYPE_CHECKING:
-    from pipeline.runs.directory import RunDirectory
+    from pipeline.run.directory import RunDirectory
 
 
 def register(app: typer.Typer) -> None:
@@ -38,8 +38,8 @@ def support_bundle(
     as_json: Json = False,
 ) -> None:
     """Collect settings, events, logs, versions, plan and checks of a run in one file; secrets are removed."""
-    from pipeline.monitoring.support_bundle import write_bundle
-    from pipeline.monitoring.support_parts import part_of_plan, parts_of_machine, parts_of_run
+    from pipeline.watch.support_bundle import write_bundle
+    from pipeline.watch.support_parts import part_of_plan, parts_of_machine, parts_of_run
 
     run, job, log = _found(name, runs_dir, address)
     file = out or Path(f"support-{run.path.resolve().name}.tar.gz")
@@ -64,10 +64,10 @@ def support_bundle(
 def _found(name: str, runs_dir: Path, address: str | None) -> tuple[RunDirectory, Any, list[Any]]:
     """The run, its job, and the part with the job's log."""
     from cluster.artefacts.errors import ReferenceNotFoundError
-    from pipeline.monitoring.description import run_of
-    from pipeline.monitoring.run_status import RunReader
-    from pipeline.monitoring.support_parts import was_a_run
-    from pipeline.runs.directory import RunDirectory
+    from pipeline.run.directory import RunDirectory
+    from pipeline.watch.description import run_of
+    from pipeline.watch.run_status import RunReader
+    from pipeline.watch.support_parts import was_a_run
 
     places = [path for path in (Path(name), runs_dir / name) if path.is_dir()]
     damaged = next((path for path in places if was_a_run(path)), None)

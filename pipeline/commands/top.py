@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from cluster.node_load import NodeLoad
-    from pipeline.monitoring.cluster_watch import ClusterWatch
-    from pipeline.monitoring.data_status import DataStatus
-    from pipeline.monitoring.overview import Overview
-    from pipeline.monitoring.run_status import RunStatus
+    from pipeline.watch.cluster_watch import ClusterWatch
+    from pipeline.watch.data_status import DataStatus
+    from pipeline.watch.overview import Overview
+    from pipeline.watch.run_status import RunStatus
 
 RunsDirs = Annotated[
     list[Path] | None,
@@ -69,8 +69,8 @@ def top(
 
     from rich.console import Console
 
-    from pipeline.monitoring.overview import look
-    from pipeline.monitoring.runs import RunsReader
+    from pipeline.watch.overview import look
+    from pipeline.watch.runs import RunsReader
 
     reader = RunsReader(runs_dirs or [Path("runs")], days=days, most=most)
     cluster = watched_cluster(address)
@@ -91,7 +91,7 @@ def watched_cluster(address: str | None) -> ClusterWatch | None:
     """The cluster to watch; None without an address, because reaching one takes a second."""
     if address is None:
         return None
-    from pipeline.monitoring.cluster_watch import ClusterWatch
+    from pipeline.watch.cluster_watch import ClusterWatch
 
     return ClusterWatch(address)
 

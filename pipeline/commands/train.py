@@ -21,8 +21,8 @@ from pipeline.commands.output import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.runs.config import PretrainConfig
-    from pipeline.runs.directory import RunDirectory
+    from pipeline.run.config import PretrainConfig
+    from pipeline.run.directory import RunDirectory
 
 
 def register(app: typer.Typer) -> None:
@@ -41,15 +41,15 @@ def pretrain(
     """Train a network on token stores, from random weights. A job that is tried again goes on with its run."""
     with uncollected():
         from pipeline.config.loading import load_config
-        from pipeline.runs.config import PretrainConfig
+        from pipeline.run.config import PretrainConfig
 
     settings = load_config(PretrainConfig, config, overrides or ())
     if dry_run:
         _show("what would be trained", describe(settings, config), as_json)
         return
     from pipeline.pretrain.launch import begin
-    from pipeline.runs.directory import find_run_of_job
-    from pipeline.runs.submission import JOB_VARIABLE
+    from pipeline.run.directory import find_run_of_job
+    from pipeline.run.submission import JOB_VARIABLE
 
     job = os.environ.get(JOB_VARIABLE)
     if job and (begun := find_run_of_job(job, settings.name, settings.runs_dir)):
@@ -87,14 +87,14 @@ def resume(
     """Continue a run from its newest good checkpoint, on as many workers as `cluster.workers=N` says."""
     from contextlib import nullcontext
 
-    from pipeline.checkpoints.checkpoint import step_of
-    from pipeline.checkpoints.references import find_checkpoint
+    from pipeline.checkpoint.checkpoint import step_of
+    from pipeline.checkpoint.references import find_checkpoint
     from pipeline.pretrain.launch import execute, settled
     from pipeline.pretrain.resume_checks import check_resume
-    from pipeline.runs.directory import find_run
-    from pipeline.runs.environment import changed_packages
-    from pipeline.runs.events import Event
-    from pipeline.runs.history import tokens_by_step
+    from pipeline.run.directory import find_run
+    from pipeline.run.environment import changed_packages
+    from pipeline.run.events import Event
+    from pipeline.run.history import tokens_by_step
 
     name, _, chosen = reference.partition("@")
     run = find_run(name, runs_dir)
@@ -144,7 +144,7 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
     from dataclasses import replace
 
     from cluster.copies import is_on_this_machine
-    from pipeline.checkpoints.references import resolve_model
+    from pipeline.checkpoint.references import resolve_model
     from pipeline.objectives.outside import resolve_references
     from pipeline.preparation.makers import missing_stores, require_makers
     from pipeline.pretrain.guards.room import least_bytes, require_room
@@ -179,7 +179,7 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
     made = (maker.vocab_size for maker in missing.values() if maker is not None)
     vocab_size = config.model.vocab_size or next(made, None)
     if not missing and not elsewhere:
-        from pipeline.runs.inputs import open_inputs, remembered_sizes
+        from pipeline.run.inputs import open_inputs, remembered_sizes
 
         inputs = open_inputs(config, verify=False, resolve=resolve_model, cache=remembered_sizes())
         vocab_size = inputs.model.vocab_size
@@ -203,10 +203,10 @@ def _show(title: str, values: dict[str, Any], as_json: bool) -> None:
 
 
 def _show_end(run: RunDirectory, as_json: bool) -> None:
-    from pipeline.checkpoints.store import store_of
-    from pipeline.runs.log.kinds import LogKind
-    from pipeline.runs.log.lines import read_metrics
-    from pipeline.runs.stored_settings import StoredSettings
+    from pipeline.checkpoint.store import store_of
+    from pipeline.run.log.kinds import LogKind
+    from pipeline.run.log.lines import read_metrics
+    from pipeline.run.stored_settings import StoredSettings
 
     metric = StoredSettings.of(run).metric
     train, held_out = read_metrics(run), read_metrics(run, LogKind.HELD_OUT)

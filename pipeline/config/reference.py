@@ -18,12 +18,12 @@ from pipeline.config.members import TAG_FIELDS
 KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "data": ("data_prep.config", "PreparationConfig"),
-        "pretrain": ("pipeline.runs.config", "PretrainConfig"),
-        "finetune": ("pipeline.demo.tasks", "FinetuneConfig"),
-        "probe": ("pipeline.probing.config", "ProbeConfig"),
-        "prompt": ("pipeline.prompting.config", "PromptConfig"),
+        "pretrain": ("pipeline.run.config", "PretrainConfig"),
+        "finetune": ("pipeline.road.demo.tasks", "FinetuneConfig"),
+        "probe": ("pipeline.ask.probing.config", "ProbeConfig"),
+        "prompt": ("pipeline.ask.prompting.config", "PromptConfig"),
         "road": ("pipeline.road.config", "RoadConfig"),
-        "ladder": ("pipeline.ladder.config", "LadderConfig"),
+        "ladder": ("pipeline.road.ladder.config", "LadderConfig"),
         "kuberay": ("cluster.templates.kuberay.settings", "KubeRay"),
         "slurm": ("cluster.templates.slurm.settings", "Slurm"),
         "ray-up": ("cluster.templates.ray_up.settings", "RayUp"),

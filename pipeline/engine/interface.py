@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from pipeline.runs.settings import EmaConfig, ZeroConfig
+    from pipeline.run.settings import EmaConfig, ZeroConfig
 
 SUB_GROUP_ELEMENTS = 100_000_000
 """ZeRO-3 updates this many elements of a rank's share at a time, plus the parameter that exceeds them."""

@@ -10,7 +10,7 @@ from cluster.operators import WITH_COMPILER, has_compiler
 from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

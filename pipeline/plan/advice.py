@@ -6,7 +6,7 @@ from pipeline.engine.gpus import find_gpu
 from pipeline.plan.choices import Machines, chosen_option, options
 from pipeline.plan.findings import memory_findings
 from pipeline.plan.network import make_network
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 
 _GIB = 1 << 30
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pipeline.plan.memory import DeviceMemory, HostMemory, device_memory, host_memory
 from pipeline.plan.network import Network
 from pipeline.plan.sharding import Sharding
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.settings import OffloadConfig, ZeroConfig
+from pipeline.run.config import PretrainConfig
+from pipeline.run.settings import OffloadConfig, ZeroConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pipeline.plan.memory import saved_bytes
 from pipeline.plan.sharding import Sharding
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.token_plan import UNBOUNDED_STEPS
+from pipeline.run.config import PretrainConfig
+from pipeline.run.token_plan import UNBOUNDED_STEPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from pipeline.engine.gpus import Gpu, find_gpu
 from pipeline.plan.network import Network
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.token_plan import UNBOUNDED_STEPS
+from pipeline.run.config import PretrainConfig
+from pipeline.run.token_plan import UNBOUNDED_STEPS
 
 _DEFAULT_MFU = {"encoder": 0.35, "decoder": 0.35, "encoder_decoder": 0.30, "elmo": 0.05}
 """Expected shares of a GPU's peak, below the published ones: 52% of a V100's for BERT large (Rasley et al. 2020,
@@ -129,7 +129,7 @@ def _usual(config: PretrainConfig) -> Speed:
 def measured(config: PretrainConfig, gpu: Gpu) -> Speed | None:
     """The median MFU of finished runs with the same kind of network, objective and precision on such a GPU; None where
     there is none, or no tracking store that can be asked."""
-    from pipeline.runs.tracking import connect, tracking_uri
+    from pipeline.run.tracking import connect, tracking_uri
 
     uri = tracking_uri(config.runs_dir)
     if uri.startswith("sqlite:///") and not (config.runs_dir / "mlflow.db").is_file():

@@ -18,7 +18,7 @@ from data_prep.layout import TOKENS
 from pipeline.objectives.base import Batch
 from pipeline.objectives.registry import OBJECTIVES
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed
 from pipeline.samples.reading import PAIR_FORMATS
@@ -51,7 +51,7 @@ def reader_of(config: PretrainConfig, vocab_size: int | None = None) -> Reader:
     """
     try:
         from data_prep.token_store import TokenStore
-        from pipeline.runs.inputs import open_vocabulary
+        from pipeline.run.inputs import open_vocabulary
 
         if (size := _size_elsewhere(config)) is not None:
             return Reader(_invented(config, size), "")

@@ -14,9 +14,9 @@ from data_prep.token_store import TokenStore
 from pipeline.plan.choices import Machines, Option, cheapest
 from pipeline.plan.disk import Disk
 from pipeline.plan.duration import Duration
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.settings import must_be_multiple
-from pipeline.runs.token_plan import UNBOUNDED_STEPS
+from pipeline.run.config import PretrainConfig
+from pipeline.run.settings import must_be_multiple
+from pipeline.run.token_plan import UNBOUNDED_STEPS
 
 _GIB = 1 << 30
 _WORTHWHILE_EPOCHS, _USELESS_EPOCHS = 4, 40

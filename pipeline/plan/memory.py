@@ -8,7 +8,7 @@ from typing import Literal
 from pipeline.plan.network import Network
 from pipeline.plan.sharding import ITEM_BYTES, Sharding
 from pipeline.plan.trace import Trace
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 
 _MIB = 1 << 20
 CONTEXT_BYTES = 600 * _MIB

@@ -14,12 +14,12 @@ from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.initialization import without_memory
 from models.transformer import Transformer
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.references import resolve_model
 from pipeline.objectives.outside import resolve_references
 from pipeline.objectives.registry import build_model
 from pipeline.plan.example import Reader, example_batch, reader_of
 from pipeline.plan.trace import Device, Place, Trace, trace, without_storage
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -12,7 +12,7 @@ from pipeline.plan.disk import Disk, disk_of
 from pipeline.plan.duration import Duration, duration_of
 from pipeline.plan.findings import StoreUse, findings, store_uses
 from pipeline.plan.network import make_network
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 
 
 @dataclass(frozen=True, slots=True)

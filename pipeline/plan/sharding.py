@@ -28,7 +28,7 @@ import numpy as np
 
 from pipeline.engine.interface import SUB_GROUP_ELEMENTS
 from pipeline.optimizers.base import FLOAT_BYTES
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 _PREFETCHED = 50_000_000

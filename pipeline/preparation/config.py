@@ -21,7 +21,7 @@ from pipeline.config.loading import load_plain, validate
 
 def evaluation_texts(config: DecontaminationConfig) -> Iterator[EvaluationText]:
     """As in `evaluation_sets`, which imports every task: only a configuration that names some waits for that."""
-    from pipeline.finetune import evaluation_sets
+    from pipeline.tune import evaluation_sets
 
     return evaluation_sets.evaluation_texts(config)
 

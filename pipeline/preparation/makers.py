@@ -17,7 +17,7 @@ from data_prep.layout import TOKENS
 from data_prep.tokenizers.config import AnyTokenizer, TrainedTokenizer
 from pipeline.config.loading import load_merged
 from pipeline.config.shipped import SUFFIX, list_shipped
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from cluster import logs, signals
 
 if TYPE_CHECKING:
     from cluster.train_group import Rank
-    from pipeline.runs.directory import RunDirectory
+    from pipeline.run.directory import RunDirectory
 
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 """Variables that torchrun would set for a group of one."""
@@ -39,8 +39,8 @@ def _main(directory: str) -> None:
     from cluster.artefacts.errors import ClozeError
     from cluster.train_group import rank_from_environment
     from pipeline.pretrain.guards.leftovers import end_leftovers
-    from pipeline.runs.directory import RunDirectory
-    from pipeline.runs.lifecycle import record_launch
+    from pipeline.run.directory import RunDirectory
+    from pipeline.run.lifecycle import record_launch
 
     if "RANK" not in os.environ:
         os.environ |= _ALONE
@@ -82,8 +82,8 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     from pipeline.pretrain.guards.out_of_memory import memory_explained
     from pipeline.pretrain.guards.stalled_rank import watching_without_driver
     from pipeline.pretrain.step.collectives import from_rank_zero
-    from pipeline.runs.heartbeat import has_made_updates
-    from pipeline.runs.lifecycle import record_end, record_failure, replay
+    from pipeline.run.heartbeat import has_made_updates
+    from pipeline.run.lifecycle import record_end, record_failure, replay
 
     first = rank.rank == 0
     if trains_on_cuda():

@@ -12,7 +12,7 @@ from cluster.artefacts.errors import ConfigError
 from cluster.train_group import Rank
 from models.backends import Choice
 from models.initialization import init_weights
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.references import resolve_model
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.factory import open_engine
 from pipeline.engine.interface import TrainingEngine
@@ -20,8 +20,8 @@ from pipeline.engine.network import prepare_network
 from pipeline.objectives.registry import OBJECTIVES
 from pipeline.pretrain.evaluation import Evaluation
 from pipeline.pretrain.step.device_batches import HostBatch, host_batch
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.inputs import Inputs, open_inputs
+from pipeline.run.config import PretrainConfig
+from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.samples.epochs.index_cache import IndexCache
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise.noise import Noise

@@ -7,9 +7,9 @@ import sys
 from cluster.artefacts.errors import ClozeError, ResumeRefusedError
 from pipeline.pretrain.launch import begin, execute, settled
 from pipeline.pretrain.resume_checks import check_resume
-from pipeline.runs.config import PretrainConfig, identity_of
-from pipeline.runs.directory import RunDirectory, list_runs
-from pipeline.runs.state import state_of
+from pipeline.run.config import PretrainConfig, identity_of
+from pipeline.run.directory import RunDirectory, list_runs
+from pipeline.run.state import state_of
 
 
 def train_to_end(config: PretrainConfig, *, submission_id: str | None = None) -> RunDirectory:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipeline.checkpoints.checkpoint import TrainerState
+from pipeline.checkpoint.checkpoint import TrainerState
 from pipeline.objectives.terms import is_better
 
 

@@ -25,8 +25,8 @@ from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile, stop_on_sigterm
 from cluster.train_group import PRELOAD, run_group
-from pipeline.checkpoints.references import resolve_model
-from pipeline.checkpoints.store import store_of
+from pipeline.checkpoint.references import resolve_model
+from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_plain
 from pipeline.objectives.outside import pin_references
 from pipeline.pretrain.guards.endings import stalled
@@ -41,17 +41,17 @@ from pipeline.pretrain.guards.out_of_memory import (
 from pipeline.pretrain.guards.room import require_room
 from pipeline.pretrain.guards.stall_watch import StallWatch, watching
 from pipeline.pretrain.told_events import ToldEvents
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.events import Event
-from pipeline.runs.heartbeat import has_made_updates, read_heartbeats
-from pipeline.runs.history import last_logged
-from pipeline.runs.lifecycle import record_end, record_failure, record_launch, replay
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.lines import log_size, read_new
-from pipeline.runs.log.sender import want_status
-from pipeline.runs.token_plan import UNBOUNDED_STEPS
-from pipeline.runs.wandb_client import require_client, wandb_environment
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory, RunInfo
+from pipeline.run.events import Event
+from pipeline.run.heartbeat import has_made_updates, read_heartbeats
+from pipeline.run.history import last_logged
+from pipeline.run.lifecycle import record_end, record_failure, record_launch, replay
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import log_size, read_new
+from pipeline.run.log.sender import want_status
+from pipeline.run.token_plan import UNBOUNDED_STEPS
+from pipeline.run.wandb_client import require_client, wandb_environment
 
 _POLL_S = 0.5
 
@@ -95,8 +95,8 @@ def create_run(
         TrackingUnreachableError: no tracking store answers.
         UntrustedArtefactError: as `require_key`.
     """
-    from pipeline.runs.inputs import open_inputs, remembered_sizes
-    from pipeline.runs.tracking import start_run
+    from pipeline.run.inputs import open_inputs, remembered_sizes
+    from pipeline.run.tracking import start_run
 
     require_key()
     require_client(config.wandb)

@@ -22,7 +22,7 @@ from cluster.artefacts.manifest import hash_json, seal, unseal, write_durably
 from cluster.artefacts.private import cache_directory
 from models.config import NetworkConfig
 from pipeline.objectives.outside import OutsideModels
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 from pipeline.samples.noise.kernel_cache import digest_of
 
 _ROOT = Path(__file__).parents[2]

@@ -15,21 +15,21 @@ from cluster.artefacts.errors import CorruptCheckpointError, ResumeRefusedError
 from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
-from pipeline.checkpoints import checkpoint as checkpoints
-from pipeline.checkpoints.references import CheckpointReference, resolve_model
-from pipeline.checkpoints.retention import newest_good
-from pipeline.checkpoints.store import CheckpointStore, open_store, store_of
+from pipeline.checkpoint import checkpoint as checkpoints
+from pipeline.checkpoint.references import CheckpointReference, resolve_model
+from pipeline.checkpoint.retention import newest_good
+from pipeline.checkpoint.store import CheckpointStore, open_store, store_of
 from pipeline.objectives.outside import OUTSIDE_KIND
 from pipeline.pretrain.guards.endings import require_not_lost
 from pipeline.pretrain.rollback import roll_back
-from pipeline.runs.config import PretrainConfig, identity_of
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import Event
-from pipeline.runs.log.seals import damage_of_log
+from pipeline.run.config import PretrainConfig, identity_of
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.log.seals import damage_of_log
 from pipeline.samples.epochs.index_cache import IndexCache
 
 if TYPE_CHECKING:
-    from pipeline.runs.inputs import Inputs
+    from pipeline.run.inputs import Inputs
 
 MACHINE = "machine"
 """The key under which an optimizer of another class is allowed."""
@@ -57,7 +57,7 @@ def check_resume(
         CorruptCheckpointError: there are checkpoints, and none verifies; or the wanted one does not.
         ConfigError: the data does not give a single sample any more.
     """
-    from pipeline.runs.inputs import open_inputs, remembered_sizes
+    from pipeline.run.inputs import open_inputs, remembered_sizes
 
     _require_same_checkpoints(run, config)
     # From a store elsewhere, the driver's machine does not get the weights: the workers' machines verify them.

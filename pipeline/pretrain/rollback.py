@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from pipeline.checkpoints.retention import best_step
-from pipeline.checkpoints.store import CheckpointStore
+from pipeline.checkpoint.retention import best_step
+from pipeline.checkpoint.store import CheckpointStore
 from pipeline.pretrain.guards.leftovers import end_leftovers
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import Event
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.log import RunLog
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.log import RunLog
 
 
 def roll_back(run: RunDirectory, store: CheckpointStore, step: int) -> None:

@@ -7,23 +7,23 @@ from pathlib import Path
 
 from cluster.artefacts.errors import ClozeError, StorageError, TakenOverError
 from cluster.train_group import Rank
-from pipeline.checkpoints.checkpoint import TrainerState, evaluated
-from pipeline.checkpoints.retention import Retention, best_step
-from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
-from pipeline.checkpoints.store import CheckpointStore
+from pipeline.checkpoint.checkpoint import TrainerState, evaluated
+from pipeline.checkpoint.retention import Retention, best_step
+from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
+from pipeline.checkpoint.store import CheckpointStore
 from pipeline.engine.interface import TrainingEngine
 from pipeline.pretrain.counters import Counters
 from pipeline.pretrain.guards.fence import Fence
 from pipeline.pretrain.guards.spikes import SpikeGuard
 from pipeline.pretrain.step.collectives import from_rank_zero
-from pipeline.runs.config import PretrainConfig, identity_of
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import Event
-from pipeline.runs.history import logged_checkpoints, published_steps
-from pipeline.runs.inputs import Inputs
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.reporter import Reporter
-from pipeline.runs.log.sender import METRIC_PREFIXES
+from pipeline.run.config import PretrainConfig, identity_of
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.history import logged_checkpoints, published_steps
+from pipeline.run.inputs import Inputs
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.reporter import Reporter
+from pipeline.run.log.sender import METRIC_PREFIXES
 
 MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""

@@ -6,8 +6,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.settings import ScheduleConfig
+from pipeline.run.config import PretrainConfig
+from pipeline.run.settings import ScheduleConfig
 
 Shape = Callable[[float, ScheduleConfig], float]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from cluster.artefacts.errors import StorageError
 from cluster.collectives import while_others_wait
 from cluster.train_group import Rank
-from pipeline.checkpoints.checkpoint import TrainerState, read_trainer_state, step_of
-from pipeline.checkpoints.retention import newest_good
-from pipeline.checkpoints.store import CheckpointStore
+from pipeline.checkpoint.checkpoint import TrainerState, read_trainer_state, step_of
+from pipeline.checkpoint.retention import newest_good
+from pipeline.checkpoint.store import CheckpointStore
 from pipeline.pretrain.guards.endings import require_not_lost
 from pipeline.pretrain.step.collectives import from_rank_zero
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import Event
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
 
 
 @dataclass(frozen=True, slots=True)

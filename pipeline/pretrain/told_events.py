@@ -6,8 +6,8 @@ On a terminal and in text they would stand between the lines of progress; there 
 from __future__ import annotations
 
 from cluster import logs
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import TROUBLES
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import TROUBLES
 
 _LONG = frozenset({"event", "time", "environment", "machine", "store_fingerprints", "attention"})
 """Members that are no news, or too long for a line."""

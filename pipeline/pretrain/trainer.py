@@ -14,8 +14,8 @@ from cluster import logs
 from cluster.artefacts.manifest import created_by
 from cluster.stopping import StopFile
 from cluster.train_group import Rank
-from pipeline.checkpoints.checkpoint import DEEPSPEED_DIRECTORY
-from pipeline.checkpoints.store import store_of
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY
+from pipeline.checkpoint.store import store_of
 from pipeline.engine.deterministic import deterministic_algorithms
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.interface import Update
@@ -39,13 +39,13 @@ from pipeline.pretrain.step.collectives import from_rank_zero, gathered
 from pipeline.pretrain.step.device_batches import HostBatch
 from pipeline.pretrain.step.exchange import Shared, Signals, exchange
 from pipeline.pretrain.step.totals import Totals
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.environment import environment
-from pipeline.runs.events import Event
-from pipeline.runs.heartbeat import Heartbeat
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.reporter import Reporter
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory
+from pipeline.run.environment import environment
+from pipeline.run.events import Event
+from pipeline.run.heartbeat import Heartbeat
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.reporter import Reporter
 from pipeline.samples.epochs.index_cache import IndexCache
 from pipeline.samples.loader import Step
 

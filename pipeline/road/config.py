@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pipeline.config.loading import Config, flatten, load_config
-from pipeline.finetune.config import NAME_PATTERN
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.settings import GuardsConfig
+from pipeline.run.config import PretrainConfig
+from pipeline.run.settings import GuardsConfig
+from pipeline.tune.config import NAME_PATTERN
 
 
 class StageConfig(Config):

@@ -7,12 +7,12 @@ from typing import Any
 from cluster.artefacts.storage import is_committed
 from cluster.copies import is_on_this_machine
 from data_prep.plan import plan_preparation
-from pipeline.checkpoints.references import resolve_model
-from pipeline.finetune.evaluation_sets import evaluation_texts
-from pipeline.finetune.workload import num_trainings, scores_directory
+from pipeline.checkpoint.references import resolve_model
 from pipeline.pretrain.continuing import find_same_run, is_finished
 from pipeline.road.config import RoadConfig
 from pipeline.road.stages import Stages
+from pipeline.tune.evaluation_sets import evaluation_texts
+from pipeline.tune.workload import num_trainings, scores_directory
 
 
 def plan_road(road: RoadConfig, stages: Stages) -> list[dict[str, Any]]:

@@ -16,17 +16,17 @@ from cluster.artefacts.visible import finalize
 from data_prep.report.page import render_report
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
-from pipeline.finetune.report.curves import Curve, plot
-from pipeline.finetune.report.page import percent, render_page, start_of
-from pipeline.finetune.results import file_entries
-from pipeline.finetune.scores import Score
-from pipeline.finetune.summary import protocol, summarise
 from pipeline.road.config import RoadConfig
 from pipeline.road.run import Travelled
-from pipeline.runs.history import tokens_by_step
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.lines import read_metrics
-from pipeline.runs.stored_settings import StoredSettings
+from pipeline.run.history import tokens_by_step
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import read_metrics
+from pipeline.run.stored_settings import StoredSettings
+from pipeline.tune.report.curves import Curve, plot
+from pipeline.tune.report.page import percent, render_page, start_of
+from pipeline.tune.results import file_entries
+from pipeline.tune.scores import Score
+from pipeline.tune.summary import protocol, summarise
 
 KIND = "road"
 RESULTS_FILE = "road.json"

@@ -17,16 +17,16 @@ from cluster.artefacts.errors import ClozeError, PreemptedError
 from cluster.artefacts.manifest import InputEntry, read_manifest
 from cluster.runtime import ray_runtime
 from data_prep.job import prepare
-from pipeline.checkpoints.references import resolve_model
-from pipeline.finetune.config import FinetuneConfig
-from pipeline.finetune.evaluation_sets import evaluation_texts
-from pipeline.finetune.run import finetune
-from pipeline.finetune.scores import Score
-from pipeline.finetune.workload import scores_directory
+from pipeline.checkpoint.references import resolve_model
 from pipeline.pretrain.continuing import train_to_end
 from pipeline.road.config import RoadConfig
 from pipeline.road.stages import Stages
-from pipeline.runs.directory import RunDirectory
+from pipeline.run.directory import RunDirectory
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.evaluation_sets import evaluation_texts
+from pipeline.tune.run import finetune
+from pipeline.tune.scores import Score
+from pipeline.tune.workload import scores_directory
 
 
 @dataclass

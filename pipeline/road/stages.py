@@ -18,12 +18,12 @@ from cluster.copies import is_there
 from data_prep.config import PreparationConfig
 from data_prep.layout import TOKENS
 from pipeline.config.loading import load_config
-from pipeline.demo.tasks import FinetuneConfig as LoadedConfig
-from pipeline.finetune.config import FinetuneConfig
-from pipeline.finetune.fit import check_network
 from pipeline.preparation.config import load_preparation
 from pipeline.road.config import RoadConfig
-from pipeline.runs.config import PretrainConfig
+from pipeline.road.demo.tasks import FinetuneConfig as LoadedConfig
+from pipeline.run.config import PretrainConfig
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.fit import check_network
 
 LoadedT = TypeVar("LoadedT")
 

@@ -50,9 +50,9 @@ def _measure(directory: Path) -> list[Share]:
     import torch.distributed as dist
 
     from cluster.train_group import Rank
-    from pipeline.checkpoints.retention import Retention
-    from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
-    from pipeline.checkpoints.store import CheckpointStore
+    from pipeline.checkpoint.retention import Retention
+    from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
+    from pipeline.checkpoint.store import CheckpointStore
     from pipeline.engine.factory import open_engine
     from tests.pipeline.ranks import make_config
     from tests.pipeline.small_checkpoints import state_at

@@ -27,10 +27,10 @@ def run() -> list[Comparison]:
     from transformers import PreTrainedTokenizerFast
 
     from models.config import TransformerConfig
-    from pipeline.finetune.forms.spans.windows import encode_questions
-    from pipeline.finetune.tasks.squad import read_questions
-    from pipeline.finetune.tokenizer import TextTokenizer, sequence_format
-    from tests.pipeline.finetune.test_bulk_encoding import featurised
+    from pipeline.tune.forms.spans.windows import encode_questions
+    from pipeline.tune.tasks.squad import read_questions
+    from pipeline.tune.tokenizer import TextTokenizer, sequence_format
+    from tests.pipeline.tune.test_bulk_encoding import featurised
 
     corpora = Path(os.environ["CLOZE_DATA"])
     questions = read_questions(corpora / "squad/train-v1.1.44articles.json")[:QUESTIONS]

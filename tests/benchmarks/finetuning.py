@@ -88,14 +88,14 @@ def ours(directory: Path) -> float:
     """Our trainer on one epoch."""
     from accelerate import Accelerator
 
-    from pipeline.checkpoints.references import resolve_model
+    from pipeline.checkpoint.references import resolve_model
     from pipeline.config.loading import Config
-    from pipeline.finetune.config import FinetuneConfig
-    from pipeline.finetune.forms.base import TaskContext
-    from pipeline.finetune.forms.registry import FORMS
-    from pipeline.finetune.starting import initial_network
-    from pipeline.finetune.tokenizer import TextTokenizer
-    from pipeline.finetune.trainer import Callbacks, train
+    from pipeline.tune.config import FinetuneConfig
+    from pipeline.tune.forms.base import TaskContext
+    from pipeline.tune.forms.registry import FORMS
+    from pipeline.tune.starting import initial_network
+    from pipeline.tune.tokenizer import TextTokenizer
+    from pipeline.tune.trainer import Callbacks, train
 
     config = FinetuneConfig.model_validate(
         {

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import orjson
 
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.seals import LogSeals
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.seals import LogSeals
 
 NUM_CHECKPOINTS = 10_000
 NUM_LOG_LINES = int(os.environ.get("CLOZE_BENCHMARK_LOG_LINES", 10_000_000))

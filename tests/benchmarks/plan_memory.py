@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.loading import load_config
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 from tests.benchmarks import heap
 
 TOLERANCE = 0.1
@@ -289,7 +289,7 @@ def network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
     import torch
 
     from models.initialization import init_weights
-    from pipeline.checkpoints.references import resolve_model
+    from pipeline.checkpoint.references import resolve_model
     from pipeline.engine.network import prepare_network
     from pipeline.objectives.outside import resolve_references
     from pipeline.objectives.registry import build_model

@@ -29,10 +29,10 @@ from typing import Any
 
 import psutil
 
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.log.sender import Sender
-from pipeline.runs.tracking import connect
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.log import RunLog
+from pipeline.run.log.sender import Sender
+from pipeline.run.tracking import connect
 from tests.pipeline.ranks import free_port
 
 STEPS = 500

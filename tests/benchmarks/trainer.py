@@ -71,7 +71,7 @@ def _ours(directory: Path, stage: int) -> Callable[[], float]:
 
     def measure() -> float:
         from pipeline.pretrain.launch import create_run
-        from pipeline.runs.log.lines import read_new
+        from pipeline.run.log.lines import read_new
 
         run = create_run(_config(directory, stage))
         command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
@@ -86,7 +86,7 @@ def _ours(directory: Path, stage: int) -> Callable[[], float]:
 
 def _config(directory: Path, stage: int = 1) -> Any:
     from pipeline.config.loading import load_config
-    from pipeline.runs.config import PretrainConfig
+    from pipeline.run.config import PretrainConfig
 
     path = directory / "benchmark.yaml"
     path.write_text(CONFIG.format(directory=directory, steps=STEPS, stage=stage))
@@ -173,8 +173,8 @@ def bare_loop(directory: str) -> None:
     import torch
 
     from models.initialization import init_weights
-    from pipeline.checkpoints.references import resolve_model
-    from pipeline.runs.inputs import open_inputs
+    from pipeline.checkpoint.references import resolve_model
+    from pipeline.run.inputs import open_inputs
     from pipeline.samples.noise.noise import Noise
 
     torch.set_num_threads(2)

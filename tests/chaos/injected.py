@@ -107,7 +107,7 @@ def _number_in(path: Path) -> float:
 
 def _slow_down(pace: Path) -> None:
     """Wait in every update."""
-    from pipeline.runs.heartbeat import Heartbeat
+    from pipeline.run.heartbeat import Heartbeat
 
     beat = Heartbeat.beat
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cluster.artefacts.storage import open_artefact
-from pipeline.checkpoints.checkpoint import MODEL_FILE, list_checkpoints, step_of
-from pipeline.checkpoints.store import store_of
+from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints, step_of
+from pipeline.checkpoint.store import store_of
 from pipeline.pretrain.launch import create_run
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import read_heartbeats
-from pipeline.runs.lifecycle import replay
-from pipeline.runs.log.lines import read_metrics
-from pipeline.runs.log.seals import damage_of_log
+from pipeline.run.directory import RunDirectory
+from pipeline.run.heartbeat import read_heartbeats
+from pipeline.run.lifecycle import replay
+from pipeline.run.log.lines import read_metrics
+from pipeline.run.log.seals import damage_of_log
 from tests.chaos.injected import Injected
 from tests.chaos.progress import Progress
 from tests.pipeline.process_group import PATIENCE_S, Group
@@ -268,7 +268,7 @@ class Scene:
         return found + self._problems_of_tracking()
 
     def _problems_of_tracking(self) -> list[str]:
-        from pipeline.runs.tracking import connect
+        from pipeline.run.tracking import connect
 
         if not replay(self.run):
             return ["MLflow did not get everything"]

@@ -29,7 +29,7 @@ from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.artefacts.storage import Damage, commit, find_damage, open_artefact, quarantine
 from data_prep.sources import hf_datasets
 from data_prep.verify import examine
-from pipeline.checkpoints.store import open_store
+from pipeline.checkpoint.store import open_store
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 OUTSIDE = [

@@ -143,7 +143,7 @@ def test_ten_sources_are_ten_rows_of_the_plan_and_of_the_statistics(tmp_path, mo
     config = {"name": "ten", "out": str(tmp_path / "out"), "sources": sources, "decontaminate": ["glue"]}
     (tmp_path / "ten.yaml").write_text(json.dumps(config))
     monkeypatch.setattr("pipeline.preparation.config.evaluation_texts", lambda settings: iter(()))
-    monkeypatch.setattr("pipeline.finetune.evaluation_sets.evaluation_texts", lambda settings: iter(()))
+    monkeypatch.setattr("pipeline.tune.evaluation_sets.evaluation_texts", lambda settings: iter(()))
     plan = shown_by("prepare", tmp_path / "ten.yaml", "--dry-run")
     assert [line.split()[1] for line in plan if "json_lines" in line] == names
     assert any("decontaminated of" in line and "glue" in line for line in plan)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.objectives.registry import OBJECTIVES
-from pipeline.runs.log.lines import read_metrics
+from pipeline.run.log.lines import read_metrics
 from tests.conftest import write_store
 from tests.pipeline.one_rank import endings
 from tests.pipeline.ranks import TRANSFORMER, make_run

@@ -10,8 +10,8 @@ from data_prep.document import Document
 from data_prep.token_store import TokenStore
 from pipeline.objectives.base import Batch
 from pipeline.objectives.registry import OBJECTIVES
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.inputs import Inputs, open_vocabulary
+from pipeline.run.config import PretrainConfig
+from pipeline.run.inputs import Inputs, open_vocabulary
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise.noise import Noise

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cluster.train_group import Rank
-from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
+from pipeline.checkpoint.snapshot import HostBuffers, Snapshot
 from pipeline.engine.deepspeed import engine as engines
 from pipeline.engine.deepspeed import kernels
 from pipeline.engine.deepspeed.engine import ZeroEngine

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.runs.directory import RunDirectory
+from pipeline.run.directory import RunDirectory
 from tests.pipeline.process_group import run_group
 
 

@@ -3,8 +3,8 @@
 import os
 import runpy
 
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.skipped_data import SkipLedger
+from pipeline.run.directory import RunDirectory
+from pipeline.run.skipped_data import SkipLedger
 
 
 def refuse(*_: object) -> None:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from pipeline.config.loading import load_config
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory, RunInfo
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory, RunInfo
 from tests.pipeline.process_group import Group, run_group
 
 CONFIG = """

@@ -17,7 +17,7 @@ from torch import nn
 
 from pipeline.objectives.registry import OBJECTIVES
 from pipeline.pretrain.__main__ import main
-from pipeline.runs.directory import RunDirectory
+from pipeline.run.directory import RunDirectory
 
 VARIABLE = "RECORDED_BATCHES"
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from pipeline.checkpoints.checkpoint import DEEPSPEED_DIRECTORY, MODEL_FILE, list_checkpoints
-from pipeline.runs.directory import RunDirectory
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, MODEL_FILE, list_checkpoints
+from pipeline.run.directory import RunDirectory
 
 
 def final_state(run: RunDirectory) -> dict[str, Any]:

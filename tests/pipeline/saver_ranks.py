@@ -27,12 +27,12 @@ from cluster.train_group import Rank
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from pipeline.checkpoints import saver as saver_module
-from pipeline.checkpoints.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
-from pipeline.checkpoints.rank_save import RankSave, copy_state
-from pipeline.checkpoints.retention import Retention
-from pipeline.checkpoints.saver import CheckpointSaver, Contents, Failed
-from pipeline.checkpoints.store import CheckpointStore, open_store
+from pipeline.checkpoint import saver as saver_module
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
+from pipeline.checkpoint.rank_save import RankSave, copy_state
+from pipeline.checkpoint.retention import Retention
+from pipeline.checkpoint.saver import CheckpointSaver, Contents, Failed
+from pipeline.checkpoint.store import CheckpointStore, open_store
 from pipeline.engine.deepspeed.engine import ZeroEngine
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at

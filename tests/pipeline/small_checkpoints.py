@@ -8,14 +8,14 @@ from typing import Any
 
 from cluster.artefacts.manifest import InputEntry
 from models.config import NetworkConfig, TransformerConfig
-from pipeline.checkpoints.checkpoint import (
+from pipeline.checkpoint.checkpoint import (
     MODEL_FILE,
     TrainerState,
     description,
     manifest_config,
     manifest_stats,
 )
-from pipeline.checkpoints.store import CheckpointStore
+from pipeline.checkpoint.store import CheckpointStore
 
 NETWORK = TransformerConfig(vocab_size=100)
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.runs.skipped_data import SkippedData
+from pipeline.run.skipped_data import SkippedData
 from pipeline.samples.batch_plan import BatchPlan
 
 stages = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), max_size=3)

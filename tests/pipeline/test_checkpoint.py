@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import CorruptCheckpointError
-from pipeline.checkpoints import checkpoint as checkpoints
-from pipeline.checkpoints.retention import Retention, apply_retention, best_step, newest_good
-from pipeline.checkpoints.store import CheckpointStore
+from pipeline.checkpoint import checkpoint as checkpoints
+from pipeline.checkpoint.retention import Retention, apply_retention, best_step, newest_good
+from pipeline.checkpoint.store import CheckpointStore
 from pipeline.pretrain.guards.endings import require_not_lost
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.log import RunLog
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.log import RunLog
 from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
 
 

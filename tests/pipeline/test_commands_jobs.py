@@ -22,7 +22,7 @@ from cluster.jobs import connect as connect_jobs
 from cluster.jobs import submit
 from cluster.local_cluster import find_local_cluster, resolve_address
 from pipeline.commands import describe, doctor, jobs, top, train
-from pipeline.runs import submission
+from pipeline.run import submission
 
 SLEEPING = """
 import sys, time, typer
@@ -237,7 +237,7 @@ def test_what_is_passed_on_is_named_or_refused(monkeypatch):
 
 
 def test_the_code_that_a_job_gets_finds_the_configurations_that_come_with_cloze(tmp_path: Path):
-    from pipeline.runs.submission import CODE
+    from pipeline.run.submission import CODE
 
     root = Path(__file__).parents[2]
     for name in CODE:

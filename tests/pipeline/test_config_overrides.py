@@ -9,8 +9,8 @@ import pytest
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError
 from data_prep.config import PreparationConfig
 from pipeline.config.loading import load_config, to_yaml
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory, RunInfo
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory, RunInfo
 
 RUN = """
 name: run

@@ -19,14 +19,14 @@ from cluster.artefacts.errors import (
     CorruptCheckpointError,
     ResumeRefusedError,
 )
-from pipeline.checkpoints.checkpoint import list_checkpoints
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.checkpoint import list_checkpoints
+from pipeline.checkpoint.references import resolve_model
 from pipeline.commands.verbs import app
-from pipeline.inspection.lineage import trace
+from pipeline.inspect.lineage import trace
 from pipeline.pretrain.resume_checks import check_resume
-from pipeline.runs.directory import RunDirectory, list_runs
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.log.seals import damage_of_log
+from pipeline.run.directory import RunDirectory, list_runs
+from pipeline.run.log.log import RunLog
+from pipeline.run.log.seals import damage_of_log
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import Event
-from pipeline.runs.log.lines import read_metrics
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.log.lines import read_metrics
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import make_run
 

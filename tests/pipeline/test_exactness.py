@@ -16,11 +16,11 @@ import psutil
 import pytest
 import torch
 
-from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
+from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
 from pipeline.pretrain.launch import create_run, execute
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.lifecycle import replay
-from pipeline.runs.log.lines import read_metrics
+from pipeline.run.directory import RunDirectory
+from pipeline.run.lifecycle import replay
+from pipeline.run.log.lines import read_metrics
 from tests.pipeline.process_group import PATIENCE_S, Group
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train, train_by_torchrun
 from tests.pipeline.run_state import final_state
@@ -74,8 +74,8 @@ def make_tracked_run(directory: Path, store: Path, *overrides: str) -> RunDirect
 
 def assert_everything_is_in_mlflow_once(run: RunDirectory, steps: int) -> None:
     """One MLflow run, with each step's loss once and each kept checkpoint as a version."""
-    from pipeline.checkpoints.references import resolve_model, with_logged_model
-    from pipeline.runs.tracking import connect
+    from pipeline.checkpoint.references import resolve_model, with_logged_model
+    from pipeline.run.tracking import connect
 
     assert replay(run)
     info = run.info

@@ -18,11 +18,13 @@ from cluster.artefacts.manifest import InputEntry, read_manifest
 from models.config import ElmoConfig, TransformerConfig
 from models.generation.config import GenerationConfig
 from models.initialization import init_weights
-from pipeline.checkpoints.checkpoint import MODEL_FILE
-from pipeline.checkpoints.store import CheckpointStore
+from pipeline.ask.prompting.networks import load_language_model
+from pipeline.ask.prompting.writing import write
+from pipeline.checkpoint.checkpoint import MODEL_FILE
+from pipeline.checkpoint.store import CheckpointStore
 from pipeline.config.loading import Config
-from pipeline.exporting.exporting import export
-from pipeline.inspection.lineage import trace
+from pipeline.export.exporting import export
+from pipeline.inspect.lineage import trace
 from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.bilm import BidirectionalLM
 from pipeline.objectives.clm import CausalLM
@@ -31,8 +33,6 @@ from pipeline.objectives.registry import OBJECTIVES
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.t5_span_corruption import SpanCorruption
-from pipeline.prompting.networks import load_language_model
-from pipeline.prompting.writing import write
 from tests.pipeline.small_checkpoints import state_at, write_files
 from tests.published_networks import PRESETS
 

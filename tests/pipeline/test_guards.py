@@ -12,8 +12,8 @@ from cluster.artefacts.errors import CorruptArtefactError
 from pipeline.pretrain.guards import endings
 from pipeline.pretrain.guards.loss_window import LossWindow
 from pipeline.pretrain.guards.stragglers import compare
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.skipped_data import SkipLedger, SkippedStep
+from pipeline.run.directory import RunDirectory
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from tests.pipeline.ranks import make_config
 
 SPIKE = SkippedStep(at_update=7, data_step=7, loss=9.5, score=12.0)

@@ -17,13 +17,13 @@ from cluster.artefacts.errors import ResumeRefusedError, StorageError, TakenOver
 from cluster.artefacts.lease import exclusive
 from cluster.artefacts.manifest import MANIFEST_NAME
 from cluster.jobs import STOP_SIGNAL
-from pipeline.checkpoints.checkpoint import (
+from pipeline.checkpoint.checkpoint import (
     checkpoint_name,
     list_checkpoints,
     read_trainer_state,
     step_of,
 )
-from pipeline.checkpoints.store import store_of
+from pipeline.checkpoint.store import store_of
 from pipeline.commands import train
 from pipeline.commands.checkpoints import checkpoints
 from pipeline.commands.verbs import app
@@ -38,16 +38,16 @@ from pipeline.pretrain.guards.out_of_memory import (
 )
 from pipeline.pretrain.guards.stall_watch import StallWatch
 from pipeline.pretrain.resume_checks import check_resume
-from pipeline.runs import heartbeat
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import process_of, read_heartbeats
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.lines import read_metrics
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.log.seals import damage_of_log
-from pipeline.runs.skipped_data import SkipLedger, SkippedStep
-from pipeline.runs.submission import prepare
+from pipeline.run import heartbeat
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory
+from pipeline.run.heartbeat import process_of, read_heartbeats
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import read_metrics
+from pipeline.run.log.log import RunLog
+from pipeline.run.log.seals import damage_of_log
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
+from pipeline.run.submission import prepare
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run, start_ranks
 from tests.pipeline.small_checkpoints import state_at, write_files
@@ -55,8 +55,8 @@ from tests.pipeline.small_checkpoints import state_at, write_files
 BEATING = """
 import sys, time
 from pathlib import Path
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import Heartbeat
+from pipeline.run.directory import RunDirectory
+from pipeline.run.heartbeat import Heartbeat
 heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), 0, timeout_s=900)
 heartbeat.beat(1, "data")
 heartbeat.beat(2, "data")

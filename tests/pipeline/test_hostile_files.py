@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from cluster.artefacts.errors import ClozeError, CorruptCheckpointError, exit_codes
 from cluster.artefacts.manifest import make_manifest, read_manifest, write_manifest
 from cluster.artefacts.storage import hash_tree
-from pipeline.checkpoints.checkpoint import (
+from pipeline.checkpoint.checkpoint import (
     MODEL_CONFIG_FILE,
     MODEL_FILE,
     TOKENIZER_FILE,
@@ -32,10 +32,10 @@ from pipeline.checkpoints.checkpoint import (
 )
 from pipeline.commands.verbs import app
 from pipeline.engine.deepspeed.saved_state import _read_tensors
-from pipeline.runs.directory import RunDirectory
-from tests.pipeline.finetune.conftest import write_sst2
+from pipeline.run.directory import RunDirectory
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
+from tests.pipeline.tune.conftest import write_sst2
 
 Attack = Callable[[Path, Path], None]
 """Changes a checkpoint, given the file that must never appear."""

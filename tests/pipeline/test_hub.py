@@ -17,8 +17,8 @@ import transformers
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ClozeError, DownloadError, MismatchError, ReferenceNotFoundError
-from pipeline.checkpoints.hub import HubName, hub_name
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.hub import HubName, hub_name
+from pipeline.checkpoint.references import resolve_model
 from tests.pipeline.hub_server import Hub, serve
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "on", "mat", "."]

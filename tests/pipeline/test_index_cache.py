@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenStore
-from pipeline.checkpoints.checkpoint import MODEL_FILE, list_checkpoints
-from pipeline.runs.directory import RunDirectory
+from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints
+from pipeline.run.directory import RunDirectory
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.epochs import index_blocks
 from pipeline.samples.epochs.index_cache import IndexCache

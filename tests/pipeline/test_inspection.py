@@ -15,13 +15,13 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ReferenceNotFoundError
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.references import resolve_model
 from pipeline.commands.verbs import app
 from pipeline.config.loading import validate
-from pipeline.inspection.sample import InspectedPiece, _Tokens, inspect_sample
+from pipeline.inspect.sample import InspectedPiece, _Tokens, inspect_sample
 from pipeline.objectives.registry import OBJECTIVES
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.inputs import Inputs, open_inputs
+from pipeline.run.config import PretrainConfig
+from pipeline.run.inputs import Inputs, open_inputs
 from tests.pipeline.real_text import write_text_store
 from tests.pipeline.test_refusals import plain
 

@@ -16,16 +16,16 @@ from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import commit
 from cluster.publication import push
-from pipeline.checkpoints.checkpoint import EMA_FILE, MODEL_FILE
-from pipeline.checkpoints.store import CheckpointStore
+from pipeline.checkpoint.checkpoint import EMA_FILE, MODEL_FILE
+from pipeline.checkpoint.store import CheckpointStore
 from pipeline.commands.output import json_text
 from pipeline.commands.verbs import app
-from pipeline.inspection import lineage
-from pipeline.inspection.lineage import Node, trace
-from pipeline.runs.config import PretrainConfig, identity_of
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.skipped_data import SkipLedger, SkippedStep
+from pipeline.inspect import lineage
+from pipeline.inspect.lineage import Node, trace
+from pipeline.run.config import PretrainConfig, identity_of
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.log import RunLog
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from tests.pipeline.ranks import make_config, make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 

@@ -25,7 +25,7 @@ from models.config import NetworkConfig, TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.initialization import init_weights
 from models.losses import EACH, sums_by_group
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.references import resolve_model
 from pipeline.objectives.base import Batch, Objective
 from pipeline.objectives.outside import resolve_references
 from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice, build_model

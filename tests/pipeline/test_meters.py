@@ -19,11 +19,11 @@ from models.distillation import DistilledLanguageModel
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from models.transformer import Transformer
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.references import resolve_model
 from pipeline.engine.gpus import peak_flops
 from pipeline.plan.flops import product_formula
 from pipeline.pretrain.measuring.meters import Meter, Meters, count_flops, device_peak
-from pipeline.runs.inputs import open_inputs
+from pipeline.run.inputs import open_inputs
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise.noise import Noise

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.manifest import InputEntry, hash_file
 from cluster.artefacts.storage import commit
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.references import resolve_model
 from pipeline.commands.verbs import app
-from pipeline.inspection.lineage import trace
+from pipeline.inspect.lineage import trace
 from tests.pipeline.test_hub import bert
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

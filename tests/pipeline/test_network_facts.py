@@ -18,7 +18,7 @@ from models.weights import count_parameters
 from pipeline.config.loading import load_config
 from pipeline.objectives.registry import build_model
 from pipeline.pretrain import network_facts as module
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 from tests.conftest import write_store
 
 ROOT = Path(__file__).parents[2]

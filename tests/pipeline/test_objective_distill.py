@@ -15,7 +15,7 @@ from cluster.artefacts.errors import ConfigError, MismatchError, ReferenceNotFou
 from models.config import TransformerConfig
 from models.distillation import DistilledLanguageModel
 from models.initialization import init_weights
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.references import resolve_model
 from pipeline.objectives import distill, mlm
 from pipeline.objectives.distill import Distillation, TermWeights, check_fit, corrupt
 from pipeline.objectives.mlm import MaskedLM

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.checkpoints.checkpoint import EMA_FILE, MODEL_FILE, list_checkpoints
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.lines import read_metrics
+from pipeline.checkpoint.checkpoint import EMA_FILE, MODEL_FILE, list_checkpoints
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.lines import read_metrics
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
 

@@ -17,7 +17,7 @@ from pipeline.plan.advice import advise
 from pipeline.plan.disk import kept_checkpoints
 from pipeline.plan.network import make_network
 from pipeline.plan.plan import make_plan
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 from tests.benchmarks.plan_memory import Case
 from tests.conftest import write_store
 
@@ -96,7 +96,7 @@ def test_hours_follow_the_share_that_finished_runs_like_this_one_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pipeline.config.loading import to_plain
-    from pipeline.runs.tracking import connect, start_run
+    from pipeline.run.tracking import connect, start_run
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     config = Case("", ("batch.samples=64", "precision=bf16", f"runs_dir={tmp_path}")).config()

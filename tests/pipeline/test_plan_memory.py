@@ -9,7 +9,7 @@ import pytest
 from pipeline.plan.choices import Machines, chosen_option, memory_of, options
 from pipeline.plan.network import make_network
 from pipeline.plan.sharding import Sharding
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 from tests.benchmarks.plan_memory import CASES, TOLERANCE, Case, measure, measure_known, predict
 
 GPUS = Machines(nodes=1, devices_per_node=8, device_bytes=80 << 30, on_cuda=True)

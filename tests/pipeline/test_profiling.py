@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeline.pretrain.measuring.profiling import MAX_PROFILED_RANKS, StepProfiler
-from pipeline.runs.settings import ProfileConfig
+from pipeline.run.settings import ProfileConfig
 
 PARTS = ("data", "forward", "backward", "optimizer")
 

@@ -15,19 +15,19 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from cluster.artefacts.errors import ConfigError, ReferenceNotFoundError
-from pipeline.checkpoints.publishing import list_published, publish
-from pipeline.checkpoints.references import find_checkpoint
-from pipeline.checkpoints.retention import Retention, apply_retention
-from pipeline.checkpoints.store import store_of
-from pipeline.checkpoints.tracking_anew import track_anew
-from pipeline.exporting.exporting import Export
-from pipeline.exporting.flavour import save_flavour
-from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.history import published_steps
-from pipeline.runs.lifecycle import replay
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.model_versions import find_version
-from pipeline.runs.tracking import connect, start_run, tracking_uri
+from pipeline.checkpoint.publishing import list_published, publish
+from pipeline.checkpoint.references import find_checkpoint
+from pipeline.checkpoint.retention import Retention, apply_retention
+from pipeline.checkpoint.store import store_of
+from pipeline.checkpoint.tracking_anew import track_anew
+from pipeline.export.exporting import Export
+from pipeline.export.flavour import save_flavour
+from pipeline.run.directory import RunDirectory, RunInfo
+from pipeline.run.history import published_steps
+from pipeline.run.lifecycle import replay
+from pipeline.run.log.log import RunLog
+from pipeline.run.model_versions import find_version
+from pipeline.run.tracking import connect, start_run, tracking_uri
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at, write_files
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from cluster.artefacts.errors import ReferenceNotFoundError, StorageError
-from pipeline.checkpoints.checkpoint import MODEL_FILE, step_of
-from pipeline.checkpoints.rank_save import PARTS_DIRECTORY, RankSave, assemble, files_of_all
-from pipeline.checkpoints.references import resolve_model
-from pipeline.checkpoints.store import CheckpointStore
+from pipeline.checkpoint.checkpoint import MODEL_FILE, step_of
+from pipeline.checkpoint.rank_save import PARTS_DIRECTORY, RankSave, assemble, files_of_all
+from pipeline.checkpoint.references import resolve_model
+from pipeline.checkpoint.store import CheckpointStore
 
 
 def test_a_share_that_cannot_be_opened_leaves_none_of_the_others_open(tmp_path: Path):

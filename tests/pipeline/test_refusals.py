@@ -32,14 +32,14 @@ from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.references import resolve_model
 from pipeline.config.loading import validate
-from pipeline.finetune.export import export
 from pipeline.objectives.registry import OBJECTIVES
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.inputs import Inputs, open_inputs
+from pipeline.run.config import PretrainConfig
+from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.reading import SINGLE_FORMATS
+from pipeline.tune.export import export
 from tests.conftest import write_store
 from tests.published_networks import PRESETS
 

@@ -25,7 +25,7 @@ from cluster.artefacts.errors import (
     UntrustedArtefactError,
 )
 from cluster.artefacts.signatures import KEY_VARIABLE, TRUST_VARIABLE, make_keys
-from pipeline.checkpoints.checkpoint import (
+from pipeline.checkpoint.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,
     MODEL_FILE,
@@ -33,11 +33,11 @@ from pipeline.checkpoints.checkpoint import (
     checkpoint_name,
     step_of,
 )
-from pipeline.checkpoints.references import resolve_checkpoint, resolve_model
-from pipeline.checkpoints.retention import Retention, apply_retention, best_step, newest_good
-from pipeline.checkpoints.store import CheckpointStore, open_store, store_of
+from pipeline.checkpoint.references import resolve_checkpoint, resolve_model
+from pipeline.checkpoint.retention import Retention, apply_retention, best_step, newest_good
+from pipeline.checkpoint.store import CheckpointStore, open_store, store_of
 from pipeline.commands.verbs import app
-from pipeline.runs.directory import RunDirectory
+from pipeline.run.directory import RunDirectory
 from tests.object_store import flip_byte, objects
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import make_run
@@ -167,7 +167,7 @@ def test_copies_share_the_bound_of_the_cache_and_make_room_unless_they_are_used(
         write(store, step)
     monkeypatch.setenv("CLOZE_CACHE_BYTES", "150KB")
     script = (
-        "import sys; from pipeline.checkpoints.store import open_store; store = open_store(sys.argv[1], 'run');"
+        "import sys; from pipeline.checkpoint.store import open_store; store = open_store(sys.argv[1], 'run');"
         " print(store.fetch(int(sys.argv[2])), flush=True); input()"
     )
     command = [sys.executable, "-c", script, uri]

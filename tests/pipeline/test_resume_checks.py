@@ -13,17 +13,17 @@ from typer.testing import CliRunner
 from cluster.artefacts.errors import ResumeRefusedError
 from cluster.group_size import GroupSize
 from cluster.train_group import Rank, worker_environment
-from pipeline.checkpoints.checkpoint import (
+from pipeline.checkpoint.checkpoint import (
     list_checkpoints,
     read_trainer_state,
 )
 from pipeline.commands.verbs import app
 from pipeline.pretrain.assembly import device_of
 from pipeline.pretrain.resume_checks import check_resume, require_same_optimizer
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.environment import changed_packages
-from pipeline.runs.events import Event
-from pipeline.runs.tracking import tracking_uri
+from pipeline.run.directory import RunDirectory
+from pipeline.run.environment import changed_packages
+from pipeline.run.events import Event
+from pipeline.run.tracking import tracking_uri
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run

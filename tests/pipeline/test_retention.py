@@ -13,14 +13,14 @@ import pytest
 
 from cluster.artefacts.errors import CorruptCheckpointError, StorageError
 from cluster.train_group import Rank
-from pipeline.checkpoints.checkpoint import MODEL_FILE, checkpoint_name, list_lost
-from pipeline.checkpoints.rank_save import RankSave, copy_state, write_rank_files
-from pipeline.checkpoints.references import CheckpointReference
-from pipeline.checkpoints.retention import Retention, apply_retention, best_step, newest_good
-from pipeline.checkpoints.saver import CheckpointSaver, Committed, Contents
-from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
-from pipeline.checkpoints.store import CheckpointStore, open_store
-from pipeline.checkpoints.weights_file import from_array
+from pipeline.checkpoint.checkpoint import MODEL_FILE, checkpoint_name, list_lost
+from pipeline.checkpoint.rank_save import RankSave, copy_state, write_rank_files
+from pipeline.checkpoint.references import CheckpointReference
+from pipeline.checkpoint.retention import Retention, apply_retention, best_step, newest_good
+from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
+from pipeline.checkpoint.snapshot import HostBuffers, Snapshot
+from pipeline.checkpoint.store import CheckpointStore, open_store
+from pipeline.checkpoint.weights_file import from_array
 from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
 
 ALONE = Rank(0, 1, 0, 1)

@@ -14,13 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.commands.verbs import app
-from pipeline.inspection.comparison import compare, flat_settings
-from pipeline.inspection.comparison_page import curves_in_mlflow, page
-from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.history import list_attempts, tokens_by_step
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.skipped_data import SkipLedger, SkippedStep
-from pipeline.runs.tracking import start_run
+from pipeline.inspect.comparison import compare, flat_settings
+from pipeline.inspect.comparison_page import curves_in_mlflow, page
+from pipeline.run.directory import RunDirectory, RunInfo
+from pipeline.run.history import list_attempts, tokens_by_step
+from pipeline.run.log.log import RunLog
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
+from pipeline.run.tracking import start_run
 from tests.conftest import write_store
 from tests.pipeline.mlflow_server import Server
 from tests.pipeline.ranks import make_config, make_run

@@ -12,23 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.train_group import Rank
-from pipeline.checkpoints.references import resolve_model
-from pipeline.checkpoints.retention import Retention, apply_retention
-from pipeline.checkpoints.store import store_of
+from pipeline.checkpoint.references import resolve_model
+from pipeline.checkpoint.retention import Retention, apply_retention
+from pipeline.checkpoint.store import store_of
 from pipeline.pretrain.rollback import roll_back
 from pipeline.pretrain.run_checkpoints import RunCheckpoints
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.environment import environment, source_tags
-from pipeline.runs.events import Event
-from pipeline.runs.history import last_logged, logged, logged_checkpoints
-from pipeline.runs.inputs import open_inputs
-from pipeline.runs.log import lines as log_lines
-from pipeline.runs.log.lines import entries_backwards, log_size, read_metrics, read_new
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.log.reporter import Reporter
-from pipeline.runs.log.seals import damage_of_log
-from pipeline.runs.log.sender import Sender, send_log, want_status
-from pipeline.runs.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run, tracking_uri
+from pipeline.run.directory import RunDirectory
+from pipeline.run.environment import environment, source_tags
+from pipeline.run.events import Event
+from pipeline.run.history import last_logged, logged, logged_checkpoints
+from pipeline.run.inputs import open_inputs
+from pipeline.run.log import lines as log_lines
+from pipeline.run.log.lines import entries_backwards, log_size, read_metrics, read_new
+from pipeline.run.log.log import RunLog
+from pipeline.run.log.reporter import Reporter
+from pipeline.run.log.seals import damage_of_log
+from pipeline.run.log.sender import Sender, send_log, want_status
+from pipeline.run.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run, tracking_uri
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import StorageError
-from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.lifecycle import record_failure, replay
-from pipeline.runs.log.lines import log_size, read_new
-from pipeline.runs.log.log import RunLog
+from pipeline.run.directory import RunDirectory, RunInfo
+from pipeline.run.lifecycle import record_failure, replay
+from pipeline.run.log.lines import log_size, read_new
+from pipeline.run.log.log import RunLog
 from tests.pipeline.ranks import make_config
 
 

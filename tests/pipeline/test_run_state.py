@@ -17,21 +17,21 @@ from typer.testing import CliRunner
 from pipeline.commands.verbs import app
 from pipeline.pretrain.guards.lost_workers import record_lost_workers
 from pipeline.pretrain.launch import create_run
-from pipeline.runs.directory import RunDirectory, find_run_of_job
-from pipeline.runs.heartbeat import Heartbeat, read_heartbeats
-from pipeline.runs.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
-from pipeline.runs.log.lines import encode
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.state import state_of
-from pipeline.runs.stored_settings import StoredSettings
-from pipeline.runs.tracking import connect
+from pipeline.run.directory import RunDirectory, find_run_of_job
+from pipeline.run.heartbeat import Heartbeat, read_heartbeats
+from pipeline.run.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
+from pipeline.run.log.lines import encode
+from pipeline.run.log.log import RunLog
+from pipeline.run.state import state_of
+from pipeline.run.stored_settings import StoredSettings
+from pipeline.run.tracking import connect
 from tests.pipeline.ranks import make_config, make_run, train
 
 BEAT = """
 import sys
 from pathlib import Path
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import Heartbeat
+from pipeline.run.directory import RunDirectory
+from pipeline.run.heartbeat import Heartbeat
 heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), int(sys.argv[2]), 900.0)
 heartbeat.beat(7, "forward")
 if sys.argv[3] == "killed":
@@ -108,7 +108,7 @@ LAUNCHED = """
 import os, signal, sys
 from pathlib import Path
 from pipeline.config.loading import load_config
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 from pipeline.pretrain.launch import create_run
 run = create_run(load_config(PretrainConfig, Path(sys.argv[1]), ()))
 print(run.path, flush=True)
@@ -220,7 +220,7 @@ def test_looking_at_a_run_sends_nothing_to_an_address_that_only_the_run_names(
     stranger.create(info, run.config())
     stranger.log.write_bytes(encode("train", 1, 0, {"loss": 1.0}))
     sent: list[str] = []
-    monkeypatch.setattr("pipeline.runs.lifecycle.send_log", lambda run, uri, **_: sent.append(uri))
+    monkeypatch.setattr("pipeline.run.lifecycle.send_log", lambda run, uri, **_: sent.append(uri))
     reconcile(stranger)
     assert not sent
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://stranger")

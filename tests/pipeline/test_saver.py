@@ -21,17 +21,17 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from cluster.train_group import Rank
-from pipeline.checkpoints.checkpoint import (
+from pipeline.checkpoint.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,
     MODEL_FILE,
     read_trainer_state,
 )
-from pipeline.checkpoints.retention import Retention, newest_good
-from pipeline.checkpoints.saver import CheckpointSaver, Committed, Failed
-from pipeline.checkpoints.snapshot import HostBuffers, Snapshot
-from pipeline.checkpoints.store import CheckpointStore, store_of
-from pipeline.checkpoints.weights_file import (
+from pipeline.checkpoint.retention import Retention, newest_good
+from pipeline.checkpoint.saver import CheckpointSaver, Committed, Failed
+from pipeline.checkpoint.snapshot import HostBuffers, Snapshot
+from pipeline.checkpoint.store import CheckpointStore, store_of
+from pipeline.checkpoint.weights_file import (
     IncompleteWeightsError,
     from_array,
     read_slices,
@@ -214,7 +214,7 @@ def test_what_a_killed_save_left_is_removed_at_the_next_start_and_never_counts(
 
 
 def test_the_configuration_says_where_checkpoints_are(tmp_path: Path):
-    from pipeline.runs.directory import RunDirectory, RunInfo
+    from pipeline.run.directory import RunDirectory, RunInfo
 
     places = {
         "null": tmp_path / "runs" / "here" / "checkpoints",

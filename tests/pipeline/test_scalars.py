@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.commands.verbs import app
-from pipeline.inspection.scalars import COLUMNS, write_csv, write_tensorboard
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.lines import encode
+from pipeline.inspect.scalars import COLUMNS, write_csv, write_tensorboard
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.lines import encode
 
 LINES = [
     encode("train", 1, 1_760_000_000_000, {"loss": 2.5, "grad_norm": math.inf, "lr": 1e-4, "tokens": 1024}),

@@ -5,7 +5,7 @@ import pytest
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import validate
 from pipeline.pretrain.schedule import SHAPES, Schedule
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 
 
 def make(

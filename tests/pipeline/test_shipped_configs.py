@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from pipeline.ask.prompting.config import PromptConfig
 from pipeline.commands.prompt import _prompt_config
 from pipeline.config.loading import load_config, load_plain
 from pipeline.config.shipped import PARTS, SHIPPED, copy_shipped, find_beside, find_shipped, list_shipped
-from pipeline.ladder.config import LadderConfig
-from pipeline.prompting.config import PromptConfig
-from pipeline.runs.config import PretrainConfig
+from pipeline.road.ladder.config import LadderConfig
+from pipeline.run.config import PretrainConfig
 
 NAMES = [one.name for one in list_shipped()]
 

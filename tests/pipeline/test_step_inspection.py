@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.commands.verbs import app
-from pipeline.inspection.exposure import exposure_of
-from pipeline.inspection.sample import documents_of
-from pipeline.inspection.step import RebuiltStep, inspect_step, rebuild_data_step, rebuild_step
+from pipeline.inspect.exposure import exposure_of
+from pipeline.inspect.sample import documents_of
+from pipeline.inspect.step import RebuiltStep, inspect_step, rebuild_data_step, rebuild_step
 from pipeline.objectives.registry import OBJECTIVES
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.history import list_attempts
-from pipeline.runs.skipped_data import SkipLedger, SkippedStep
+from pipeline.run.directory import RunDirectory
+from pipeline.run.history import list_attempts
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from pipeline.samples.noise.noise import Noise
 from tests.conftest import write_store
 from tests.pipeline.process_group import run_group

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, ResumeRefusedError
 from cluster.publication import push
-from pipeline.checkpoints.checkpoint import MODEL_FILE, list_checkpoints
+from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints
 from pipeline.commands.verbs import app
-from pipeline.inspection.lineage import trace
+from pipeline.inspect.lineage import trace
 from pipeline.pretrain.launch import settled
 from pipeline.pretrain.resume_checks import check_resume
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.lines import read_metrics
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.lines import read_metrics
 from tests.conftest import write_store
 from tests.object_store import behind_proxy, running_store
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.checkpoints.checkpoint import TrainerState
+from pipeline.checkpoint.checkpoint import TrainerState
 from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.terms import Term, deciding_metric, metric_names, with_perplexities
 from pipeline.pretrain.counters import Counters

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from data_prep.token_store import TokenStore
 from models.initialization import init_weights
-from pipeline.checkpoints.references import resolve_model
+from pipeline.checkpoint.references import resolve_model
 from pipeline.config.loading import load_config
 from pipeline.objectives.base import Batch
 from pipeline.objectives.registry import OBJECTIVES
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.inputs import Inputs, open_inputs
+from pipeline.run.config import PretrainConfig
+from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise.noise import Noise

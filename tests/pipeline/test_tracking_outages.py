@@ -20,14 +20,14 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
-from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
-from pipeline.runs.directory import RunDirectory, RunInfo
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.lines import read_metrics, read_new
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.log.sender import Sender, send_log, want_status
-from pipeline.runs.model_versions import find_version, logged_models, register_checkpoint
-from pipeline.runs.tracking import TrackedRun, connect, start_run
+from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
+from pipeline.run.directory import RunDirectory, RunInfo
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import read_metrics, read_new
+from pipeline.run.log.log import RunLog
+from pipeline.run.log.sender import Sender, send_log, want_status
+from pipeline.run.model_versions import find_version, logged_models, register_checkpoint
+from pipeline.run.tracking import TrackedRun, connect, start_run
 from tests.pipeline.mlflow_server import Server, wait_until
 from tests.pipeline.one_rank import endings
 from tests.pipeline.process_group import PATIENCE_S, run_group
@@ -178,7 +178,7 @@ class BlackHole:
 
 def test_processes_that_begin_an_embedded_store_together_all_get_their_run(tmp_path: Path):
     begin = (
-        "import sys; from pathlib import Path; from pipeline.runs.tracking import start_run;"
+        "import sys; from pathlib import Path; from pipeline.run.tracking import start_run;"
         "import mlflow, mlflow.store.db.utils; print('ready', flush=True); sys.stdin.readline();"
         "print(start_run('e', 'n', config={}, tags={}, runs_dir=Path(sys.argv[1])).run_id)"
     )
@@ -264,9 +264,9 @@ def test_a_checkpoint_whose_registration_broke_off_has_one_model_and_one_version
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.log import RunLog
-from pipeline.runs.log.sender import Sender
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.log import RunLog
+from pipeline.run.log.sender import Sender
 run, uri, run_id = RunDirectory(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
 log = RunLog(run)
 sender = Sender(run, uri=uri, run_id=run_id, model_name="killed")

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from cluster.artefacts.manifest import read_manifest
-from pipeline.checkpoints.checkpoint import (
+from pipeline.checkpoint.checkpoint import (
     EMA_FILE,
     MODEL_FILE,
     list_checkpoints,
@@ -20,10 +20,10 @@ from pipeline.checkpoints.checkpoint import (
     step_of,
 )
 from pipeline.pretrain.schedule import Schedule
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import read_heartbeats
-from pipeline.runs.history import list_attempts
-from pipeline.runs.log.lines import read_metrics
+from pipeline.run.directory import RunDirectory
+from pipeline.run.heartbeat import read_heartbeats
+from pipeline.run.history import list_attempts
+from pipeline.run.log.lines import read_metrics
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run

@@ -9,15 +9,15 @@ from typing import Any
 import orjson
 import pytest
 
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import ENDED, read_heartbeats
-from pipeline.runs.log.lines import log_size
+from pipeline.run.directory import RunDirectory
+from pipeline.run.heartbeat import ENDED, read_heartbeats
+from pipeline.run.log.lines import log_size
 from tests.pipeline.process_group import Group
 from tests.pipeline.ranks import make_run
 
 PROFILER = "pipeline.pretrain.measuring.profiling:StepProfiler"
 INDEX_CACHE = "pipeline.samples.epochs.index_cache:IndexCache"
-HEARTBEAT = "pipeline.runs.heartbeat:Heartbeat"
+HEARTBEAT = "pipeline.run.heartbeat:Heartbeat"
 EXPLODES = ("optimizer.lr=1e30", "schedule.warmup_steps=0", "guards.max_skipped_updates=1")
 
 

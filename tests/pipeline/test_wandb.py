@@ -15,12 +15,12 @@ import pytest
 
 from cluster.artefacts.errors import MissingInputError
 from pipeline.pretrain.launch import create_run
-from pipeline.runs.config import identity_of
-from pipeline.runs.events import Event
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.reporter import Reporter
-from pipeline.runs.settings import WandbConfig
-from pipeline.runs.wandb_client import SpokenWandbRun, require_client
+from pipeline.run.config import identity_of
+from pipeline.run.events import Event
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.reporter import Reporter
+from pipeline.run.settings import WandbConfig
+from pipeline.run.wandb_client import SpokenWandbRun, require_client
 from tests.pipeline.ranks import make_config, make_run
 
 _found = find_spec("wandb")
@@ -138,7 +138,7 @@ def test_a_server_that_does_not_answer_is_told_and_stops_nothing(
 ):
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setattr("pipeline.runs.wandb_client._INIT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("pipeline.run.wandb_client._INIT_TIMEOUT_S", 1.0)
     copy = SpokenWandbRun(WandbConfig(), run_id="b" * 32, name="n", group="g", config={}, directory=tmp_path)
     copy.log({"loss": 1.0}, 1)
     copy.finish(failed=False)
@@ -162,7 +162,7 @@ def test_a_missing_client_is_told_before_anything_starts(tmp_path: Path, monkeyp
 @needs_client
 def test_a_missing_key_is_told_before_anything_starts(tmp_path: Path):
     """In a process of its own: the client remembers keys."""
-    code = "from pipeline.runs.wandb_client import WandbConfig, require_client; require_client(WandbConfig())"
+    code = "from pipeline.run.wandb_client import WandbConfig, require_client; require_client(WandbConfig())"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     done = subprocess.run(
         [sys.executable, "-c", code],

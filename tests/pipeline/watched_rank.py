@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from pipeline.runs.log.sender import Sender
+from pipeline.run.log.sender import Sender
 from tests.pipeline import one_rank
 
 

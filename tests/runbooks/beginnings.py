@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checkpoints.checkpoint import checkpoint_name, list_checkpoints
+from pipeline.checkpoint.checkpoint import checkpoint_name, list_checkpoints
 from pipeline.config.loading import load_config
 from pipeline.pretrain.launch import create_run
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import start_ranks
 from tests.runbooks.materials import ROOT, Corpus

@@ -19,10 +19,10 @@ import pytest
 from cluster.artefacts.signatures import make_keys
 from data_prep.documents import DocumentStore, read_selected
 from data_prep.selection import Selection
-from pipeline.checkpoints.checkpoint import list_checkpoints
+from pipeline.checkpoint.checkpoint import list_checkpoints
 from pipeline.pretrain.guards.stall_watch import watching
-from pipeline.runs.directory import RunDirectory, list_runs
-from pipeline.runs.skipped_data import SkipLedger, SkippedStep
+from pipeline.run.directory import RunDirectory, list_runs
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from tests.data_prep.download.publisher import Answer, serve
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import start_ranks

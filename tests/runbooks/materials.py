@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import Beat, process_of, read_heartbeats
+from pipeline.run.directory import RunDirectory
+from pipeline.run.heartbeat import Beat, process_of, read_heartbeats
 from tests.pipeline.process_group import PATIENCE_S, Group
 
 ROOT = Path(__file__).parents[2]

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from data_prep.token_store import TokenStore
-from pipeline.checkpoints.checkpoint import list_checkpoints, step_of
-from pipeline.inspection.exposure import exposure_of
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import Event
+from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
+from pipeline.inspect.exposure import exposure_of
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
 from tests.object_store import running_store
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import start_ranks

@@ -13,11 +13,11 @@ from cluster.artefacts.errors import (
     StalledError,
     TakenOverError,
 )
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.history import last_logged
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.skipped_data import SkippedStep
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory
+from pipeline.run.history import last_logged
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.skipped_data import SkippedStep
 
 
 def require_not_lost(run: RunDirectory, start: Path | None) -> None:

@@ -17,7 +17,7 @@ import orjson
 from cluster.artefacts.errors import TakenOverError
 from cluster.artefacts.manifest import write_durably
 from pipeline.pretrain.guards.endings import taken_over
-from pipeline.runs.directory import RunDirectory
+from pipeline.run.directory import RunDirectory
 
 _POLL_S = 1.0
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import psutil
 
 from cluster.artefacts.errors import StorageError
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import Event
-from pipeline.runs.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
 
 _OBSERVATION_S = 12.0
 """Seconds without a beat after which a worker of another machine is taken for gone."""

@@ -6,9 +6,9 @@ import re
 
 from cluster.failure_budget import errors_by_rank
 from pipeline.pretrain.guards.out_of_memory import was_killed_for_memory
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import Event
-from pipeline.runs.heartbeat import Beat, read_heartbeats
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.heartbeat import Beat, read_heartbeats
 
 _NODE_LOST = re.compile(
     r"NodeDied|NODE_DIED|node (?:has|had)? ?(?:died|been (?:lost|terminated|preempted))", re.IGNORECASE

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.artefacts.errors import OutOfMemoryError
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.heartbeat import read_heartbeats
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory
+from pipeline.run.heartbeat import read_heartbeats
 
 _ALLOCATION = re.compile(r"out of memory|can(?:'|no)t allocate memory|unable to allocate", re.IGNORECASE)
 """Messages of torch, CUDA, NumPy and the C library; torch's allocator for CPUs raises a plain RuntimeError."""

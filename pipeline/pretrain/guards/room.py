@@ -8,7 +8,7 @@ from cluster.artefacts.errors import OutOfMemoryError
 from cluster.memory import memory
 from models.config import NetworkConfig, TransformerConfig
 from pipeline.engine.gpus import GPUS
-from pipeline.runs.config import PretrainConfig
+from pipeline.run.config import PretrainConfig
 
 _GIB = 1 << 30
 _LEAST_BYTES = 8

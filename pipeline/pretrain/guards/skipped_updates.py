@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pipeline.pretrain.guards import endings
 from pipeline.pretrain.step.collectives import from_rank_zero, gathered
 from pipeline.pretrain.step.device_batches import HostBatch
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.reporter import Reporter
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.reporter import Reporter
 from pipeline.samples.loader import Step
 
 

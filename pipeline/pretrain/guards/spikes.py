@@ -8,9 +8,9 @@ from pathlib import Path
 from pipeline.pretrain.guards import endings
 from pipeline.pretrain.guards.loss_window import LossWindow
 from pipeline.pretrain.step.collectives import from_rank_zero
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.skipped_data import SkipLedger, SkippedData, SkippedStep
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory
+from pipeline.run.skipped_data import SkipLedger, SkippedData, SkippedStep
 
 
 class SpikeGuard:

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 
 from cluster.artefacts.repeated import repeated
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import Event
-from pipeline.runs.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
 
 NAMED_AFTER = 0.9
 """Share of the timeout after which a silent rank is named: before any of them has ended itself."""

@@ -14,8 +14,8 @@ from functools import partial
 from cluster import logs, signals
 from pipeline.pretrain.guards.endings import stalled
 from pipeline.pretrain.guards.stall_watch import Stall, StallWatch, watching
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.lifecycle import record_failure
+from pipeline.run.directory import RunDirectory
+from pipeline.run.lifecycle import record_failure
 
 
 def watching_without_driver(run: RunDirectory) -> AbstractContextManager[StallWatch]:

@@ -15,11 +15,11 @@ from pipeline.pretrain.measuring.meters import Meter, Meters, memory
 from pipeline.pretrain.step.clock import StepTime
 from pipeline.pretrain.step.collectives import gathered
 from pipeline.pretrain.step.device_batches import HostBatch
-from pipeline.runs.config import PretrainConfig
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.events import Event
-from pipeline.runs.log.kinds import LogKind
-from pipeline.runs.log.reporter import Reporter
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.reporter import Reporter
 from pipeline.samples.loader import Step
 
 

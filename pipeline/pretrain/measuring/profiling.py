@@ -21,8 +21,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from cluster.artefacts.manifest import write_durably
 from pipeline.engine.device import trains_on_cuda
-from pipeline.runs.events import Event
-from pipeline.runs.settings import ProfileConfig
+from pipeline.run.events import Event
+from pipeline.run.settings import ProfileConfig
 
 MAX_PROFILED_RANKS = 8
 """Ranks from this number on are not profiled: they do the same work, and a trace has tens of megabytes."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from pipeline.runs.directory import RunDirectory
-from pipeline.runs.log.lines import read_metrics
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.lines import read_metrics
 from tests.benchmarks.gpu.check import Check
 from tests.conftest import write_store
 from tests.pipeline.ranks import TRANSFORMER, make_run

@@ -6,8 +6,8 @@ import random
 import signal
 from pathlib import Path
 
-from pipeline.checkpoints.checkpoint import MODEL_FILE, list_checkpoints, step_of
-from pipeline.runs.events import Event
+from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints, step_of
+from pipeline.run.events import Event
 from tests.chaos.scene import STEPS, Row, Scene
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.runs.events import Event
+from pipeline.run.events import Event
 from tests.chaos.injected import Injected
 from tests.chaos.scene import STEPS, Scene
 

@@ -9,7 +9,7 @@ from data_prep.decontaminate import ngrams
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.words import split_words
-from pipeline.finetune.evaluation_sets import evaluation_texts
+from pipeline.tune.evaluation_sets import evaluation_texts
 from tests.data_prep.decontaminate.oracle import ngrams_of, search, words_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -83,7 +83,7 @@ def test_task_on_a_store_that_the_road_makes_is_not_read_yet(road: Path):
 
 def test_stop_of_a_submitted_road_waits_for_its_run_to_save(road: Path):
     from pipeline.commands.verbs import app
-    from pipeline.runs.submission import prepare
+    from pipeline.run.submission import prepare
 
     short, long = (
         prepare(app, ["road", str(road), f"pretrain.settings.guards.grace_s={grace}"]).stop_grace_s

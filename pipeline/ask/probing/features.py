@@ -1,0 +1,226 @@
+"""Hidden states of the words of texts, from every layer of any network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cluster.artefacts.errors import MismatchError
+from data_prep.ragged import Ragged
+from models.config import ElmoConfig, NetworkConfig, TransformerConfig
+from models.elmo.sentences import read_sentences
+from models.encoder import position_limit
+from models.features import FeatureExtractor, FeatureSettings, hidden_states, num_layers_of
+from models.initialization import without_memory
+from pipeline.checkpoint.references import Weights, resolve_model
+from pipeline.tune.batches import pad_rows
+from pipeline.tune.forms.base import STACK_PARTS, Part
+from pipeline.tune.starting import take_parts
+from pipeline.tune.tokenizer import TextTokenizer, sequence_format
+
+Span = tuple[int, int]
+"""Characters of a text, from and up to (exclusive)."""
+WORD = re.compile(r"\w+|[^\w\s]")
+"""Words of a text, for networks that read words: letters and digits together, every other character by itself."""
+_BATCH_TOKENS = 4096
+_DECODERS_TOO = {"encoder_decoder": "encoder"}
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text with the words to look at."""
+
+    text: str
+    spans: tuple[Span, ...]
+    """At least one."""
+    words: tuple[Span, ...] | None = None
+    """All words of the text, for networks that read words; None takes those of WORD."""
+
+    @classmethod
+    def of_words(cls, words: Sequence[str]) -> Passage:
+        """Words joined by spaces, all of which are looked at."""
+        spans, start = [], 0
+        for word in words:
+            spans.append((start, start + len(word)))
+            start += len(word) + 1
+        return cls(" ".join(words), tuple(spans), tuple(spans))
+
+
+@dataclass(frozen=True)
+class FeatureNetwork:
+    """A network whose hidden states are looked at."""
+
+    reference: str
+    fingerprint: str
+    extractor: FeatureExtractor
+    config: NetworkConfig
+    tokenizer: TextTokenizer
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.extractor.parameters()).device
+
+    @property
+    def num_layers(self) -> int:
+        """Layers above the embeddings, which are layer 0."""
+        return num_layers_of(self.config)
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of the longest sequence; None where there is no limit."""
+        return None if isinstance(self.config, ElmoConfig) else position_limit(self.config) or 512
+
+    def layer(self, number: int) -> int:
+        """The number of a layer counted from the embeddings, 0; -1 is the last.
+
+        Raises:
+            MismatchError: the network has no such layer.
+        """
+        count = self.num_layers + 1
+        if not -count <= number < count:
+            raise MismatchError(
+                f"{self.reference} has no layer {number}.",
+                next_step=f"name one from 0 (the embeddings) to {count - 1}, or -1 for the last",
+            )
+        return number % count
+
+
+def load_features(reference: str, runs_dir: Path, weights: Weights = "model") -> FeatureNetwork:
+    """The network that a reference stands for; of an encoder-decoder its encoder, of an ELECTRA its discriminator.
+
+    Raises:
+        ReferenceNotFoundError, CorruptCheckpointError, MismatchError: as `resolve_model`; and MismatchError for weights
+            that do not fit or are not finite.
+    """
+    pretrained = resolve_model(reference, runs_dir, weights)
+    config = pretrained.model
+    if isinstance(config, TransformerConfig) and config.network in _DECODERS_TOO:
+        config = replace(config, network="encoder", num_decoder_layers=None)
+    with without_memory():
+        extractor = FeatureExtractor(config, FeatureSettings())
+    extractor.to_empty(device="cpu")
+    parts = (Part("encoder."),) if isinstance(config, ElmoConfig) else STACK_PARTS[config.network]
+    take_parts(extractor, parts, pretrained.state_dict())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return FeatureNetwork(
+        reference=pretrained.reference,
+        fingerprint=pretrained.fingerprint,
+        extractor=extractor.eval().to(device),
+        config=config,
+        tokenizer=TextTokenizer(pretrained.tokenizer_path),
+    )
+
+
+def word_vectors(
+    network: FeatureNetwork, passages: Sequence[Passage], layers: Sequence[int] | None = None
+) -> np.ndarray:
+    """The mean of the hidden states of the tokens of each span.
+
+    A text that is longer than the network's positions is read from a little before its first span on.
+
+    Args:
+        layers: numbers from 0, the embeddings; None takes all.
+
+    Returns:
+        float32 [layers, spans of all passages, width]; NaN at spans that no token stands for, or that lie outside the
+        part of a text that is read.
+    """
+    read = _read_words if isinstance(network.config, ElmoConfig) else _read_tokens
+    chosen = list(range(network.num_layers + 1)) if layers is None else [network.layer(n) for n in layers]
+    starts = np.cumsum([0, *(len(passage.spans) for passage in passages)])
+    order = sorted(range(len(passages)), key=lambda number: len(passages[number].text))
+    found: np.ndarray | None = None
+    for numbers in _batches(order, passages):
+        for number, vectors in zip(
+            numbers, read(network, [passages[n] for n in numbers], chosen), strict=True
+        ):
+            if found is None:
+                shape = (len(chosen), int(starts[-1]), vectors.shape[-1])
+                found = np.full(shape, np.nan, dtype=np.float32)
+            found[:, starts[number] : starts[number + 1]] = vectors
+    assert found is not None, "there are no passages"
+    return found
+
+
+def _batches(order: Sequence[int], passages: Sequence[Passage]) -> Iterator[list[int]]:
+    """Passages of similar length together, about as many characters as make `_BATCH_TOKENS` tokens."""
+    batch: list[int] = []
+    for number in order:
+        if batch and (len(batch) + 1) * (len(passages[number].text) + 8) > 4 * _BATCH_TOKENS:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+@torch.no_grad()
+def _read_tokens(
+    network: FeatureNetwork, passages: Sequence[Passage], layers: Sequence[int]
+) -> Iterator[np.ndarray]:
+    around = sequence_format(network.config, network.tokenizer)
+    limit = network.max_length or 512
+    rows, places = [], []
+    for passage, (ids, offsets) in zip(
+        passages, network.tokenizer.ids_with_offsets([passage.text for passage in passages]), strict=True
+    ):
+        own = [_overlapping(offsets, span) for span in passage.spans]
+        first = _first_kept(own, len(ids), limit - around.specials_of_single)
+        kept = ids[first : first + limit - around.specials_of_single]
+        rows.append(np.array([*around.first, *kept, *around.last], dtype=np.int64))
+        shift = len(around.first) - first
+        places.append([each[(each >= first) & (each < first + len(kept))] + shift for each in own])
+    padded = pad_rows(Ragged.of(rows), np.arange(len(rows)), network.tokenizer.pad_id)
+    input_ids, mask = (torch.from_numpy(each).to(network.device) for each in padded)
+    states = hidden_states(network.extractor, input_ids=input_ids, attention_mask=mask)
+    yield from _means(states, layers, places)
+
+
+@torch.no_grad()
+def _read_words(
+    network: FeatureNetwork, passages: Sequence[Passage], layers: Sequence[int]
+) -> Iterator[np.ndarray]:
+    assert isinstance(network.config, ElmoConfig)
+    sentences, places = [], []
+    for passage in passages:
+        spans = passage.words or tuple(match.span() for match in WORD.finditer(passage.text))
+        sentences.append([passage.text[start:stop] for start, stop in spans])
+        offsets = np.array(spans, dtype=np.int64).reshape(-1, 2)
+        places.append([_overlapping(offsets, span) for span in passage.spans])
+    inputs: dict[str, Any] = read_sentences(sentences, network.config.max_characters)._asdict()
+    inputs = {name: each.to(network.device) for name, each in inputs.items()}
+    states = hidden_states(network.extractor, **inputs)
+    yield from _means(states, layers, places)
+
+
+def _overlapping(offsets: np.ndarray, span: Span) -> np.ndarray:
+    """The tokens that share a character with a span."""
+    return np.flatnonzero((offsets[:, 0] < span[1]) & (offsets[:, 1] > span[0]))
+
+
+def _first_kept(places: Sequence[np.ndarray], length: int, room: int) -> int:
+    """The first token that is read: 0, or later where the first span would lie outside."""
+    first = int(places[0][0]) if len(places[0]) else 0
+    return 0 if first < room // 2 or length <= room else min(first - room // 2, length - room)
+
+
+def _means(
+    states: torch.Tensor, layers: Sequence[int], places: Sequence[Sequence[np.ndarray]]
+) -> Iterator[np.ndarray]:
+    """Per passage float32 [layers, spans, width]."""
+    chosen = states[list(layers)].float().cpu().numpy()
+    for number, own in enumerate(places):
+        vectors = [
+            chosen[:, number, each].mean(1)
+            if len(each)
+            else np.full((len(layers), chosen.shape[-1]), np.nan, dtype=np.float32)
+            for each in own
+        ]
+        yield np.stack(vectors, 1)

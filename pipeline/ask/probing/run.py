@@ -1,0 +1,161 @@
+"""A task, probed on every layer; the result is an artefact, as scores are."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict
+
+from cluster.artefacts.errors import ConfigError, StorageError
+from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
+from cluster.artefacts.storage import (
+    commit,
+    contents_of,
+    is_committed,
+    open_artefact,
+    staging_directory,
+    storage_errors,
+)
+from pipeline.ask.probing.config import ProbeConfig, ProbeKind
+from pipeline.ask.probing.examples import Features, control_labels, make_features, make_items
+from pipeline.ask.probing.features import FeatureNetwork
+from pipeline.ask.probing.probes import accuracy
+from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+
+KIND = "probes"
+RESULT_FILE = "probes.json"
+
+
+class LayerScore(BaseModel):
+    """One probe on one layer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layer: int
+    """0 are the embeddings."""
+    probe: ProbeKind
+    accuracy: float
+    """As a share of 1."""
+    control: float | None = None
+    """Accuracy on the control task; None where it was not asked for."""
+
+    @property
+    def selectivity(self) -> float | None:
+        """Accuracy less the accuracy on the control task."""
+        return None if self.control is None else self.accuracy - self.control
+
+
+class ProbeResult(BaseModel):
+    """All probes of a configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str
+    num_train_items: int
+    """Words, or pairs of sentences."""
+    num_evaluation_items: int
+    majority: float
+    """Accuracy of the most frequent training label."""
+    scores: tuple[LayerScore, ...]
+
+
+def probe(config: ProbeConfig, network: FeatureNetwork, *, replace: bool = False) -> tuple[Path, ProbeResult]:
+    """The directory of the result, and the result; a finished one is read instead of made again.
+
+    Raises:
+        MissingInputError, ConfigError: the task cannot be read, or no word of it can.
+        MismatchError: the network has no such layer.
+        StorageError: the directory holds a result of other settings, and `replace` is false.
+    """
+    layers = sorted({network.layer(number) for number in config.layers or range(network.num_layers + 1)})
+    task: Any = config.task
+    data = task.load()
+    inputs = [
+        InputEntry(kind=CHECKPOINT_KIND, uri=network.reference, fingerprint=network.fingerprint),
+        *data.inputs,
+    ]
+    # Where a result lies changes nothing in it.
+    plain = config.model_dump(mode="json", exclude={"name", "out", "runs_dir", "task"})
+    settings = plain | {"task": task.identity(), "layers": layers}
+    key = hash_json([KIND, settings, [[entry.kind, entry.fingerprint] for entry in inputs]])
+    directory = result_directory(config, network)
+    if is_committed(directory) and read_manifest(directory).stats.get("key") == key:
+        return directory, read_result(directory)
+    if directory.exists() and not replace:
+        raise StorageError(
+            f"{directory} holds something else: the result of other settings, or other files.",
+            kept="everything in it",
+            next_step="add --replace, or choose another name=NAME",
+        )
+    train, evaluation = (
+        make_features(network, make_items(task.form, examples, data.labels, limit), layers)
+        for examples, limit in (
+            (data.train, config.max_train_examples),
+            (data.evaluation, config.max_evaluation_examples),
+        )
+    )
+    result = fit_probes(config, task.kind, layers, train, evaluation, len(data.labels))
+    staging = staging_directory(directory, key)
+    with storage_errors(staging):
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        write_durably(staging / RESULT_FILE, orjson.dumps(result.model_dump(), option=orjson.OPT_INDENT_2))
+    commit(staging, directory, KIND, config=settings, inputs=inputs, stats={"key": key})
+    return directory, result
+
+
+def fit_probes(
+    config: ProbeConfig, task: str, layers: list[int], train: Features, evaluation: Features, num_labels: int
+) -> ProbeResult:
+    """Fit every probe on every layer, and on the control task of the same words.
+
+    Raises:
+        ConfigError: the network reads no word of the task.
+    """
+    if not len(train.labels) or not len(evaluation.labels):
+        raise ConfigError(
+            "The network reads no word of the task's sentences.",
+            next_step="compare its tokenizer with the texts",
+        )
+    frequencies = np.bincount(train.labels, minlength=num_labels)
+    controls = [control_labels(part.words, frequencies, config.seed) for part in (train, evaluation)]
+    scores = []
+    for number, layer in enumerate(layers):
+        vectors = train.vectors[number], evaluation.vectors[number]
+        for kind in config.probes:
+            right = accuracy(kind, config, (vectors[0], train.labels), (vectors[1], evaluation.labels))
+            control = (
+                accuracy(kind, config, (vectors[0], controls[0]), (vectors[1], controls[1]))
+                if config.control
+                else None
+            )
+            scores.append(LayerScore(layer=layer, probe=kind, accuracy=right, control=control))
+    return ProbeResult(
+        task=task,
+        num_train_items=len(train.labels),
+        num_evaluation_items=len(evaluation.labels),
+        majority=float((evaluation.labels == frequencies.argmax()).mean()),
+        scores=tuple(scores),
+    )
+
+
+def result_directory(config: ProbeConfig, network: FeatureNetwork) -> Path:
+    """`OUT/NAME/CHECKPOINT`."""
+    path = Path(network.reference)
+    place = f"{path.resolve().name}-{network.fingerprint[:8]}" if path.is_dir() else network.reference
+    return config.out / config.name / place.replace("/", "_")
+
+
+def read_result(directory: Path) -> ProbeResult:
+    """A committed result.
+
+    Raises:
+        CorruptArtefactError: it is none, or a file is damaged.
+    """
+    open_artefact(directory, kind=KIND, repair="run the same `cloze probe` again with --replace")
+    with contents_of(directory / RESULT_FILE):
+        return ProbeResult.model_validate_json((directory / RESULT_FILE).read_bytes())

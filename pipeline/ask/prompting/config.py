@@ -1,0 +1,73 @@
+"""The settings of prompts for a task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Literal, Union
+
+from pydantic import Field, field_validator, model_validator
+
+from pipeline.config.loading import Config
+from pipeline.tune.config import NAME_PATTERN
+from pipeline.tune.forms.classification.settings import ClassificationTaskConfig
+from pipeline.tune.tasks import TASKS
+
+PROMPTED = {
+    name: task
+    for name, task in TASKS.items()
+    if issubclass(task, ClassificationTaskConfig) and not task.regression
+}
+"""Kinds of tasks that can be prompted: those of classification."""
+PromptedTask = Annotated[Union[tuple(PROMPTED.values())], Field(discriminator="kind")]  # noqa: UP007
+Scoring = Literal["left_to_right", "joint"]
+
+
+class PromptConfig(Config):
+    """A task asked of a network by prompts, without training."""
+
+    name: str = Field(default="prompt", pattern=NAME_PATTERN)
+    """Names the result."""
+    runs_dir: Path = Path("runs")
+    """Directory of pre-training runs and of the tracking store."""
+    task: PromptedTask  # pyright: ignore[reportInvalidTypeForm]
+    """The task: a kind of classification, and where its files lie."""
+    templates: tuple[str, ...] = Field(min_length=1)
+    """Texts with `[x]` for the text of an example, `[y]` for the second text of a pair, and `[z]` for the answer."""
+    verbalizers: dict[str, str] = Field(min_length=2)
+    """Per label, by its name or its number, the answer that stands for it; of one or several tokens."""
+    shots: int = Field(default=0, ge=0)
+    """Demonstrations before the text, as many of each label as of the others; 0 for none."""
+    seeds: tuple[int, ...] = Field(default=(1, 2, 3), min_length=1)
+    """One draw of demonstrations for each; without demonstrations there is nothing to draw, and one run."""
+    separator: str = "\n"
+    """Between demonstrations, and before the text."""
+    calibrate: bool = False
+    """Divide the probability of each answer by its probability for texts without content (Zhao et al. 2021)."""
+    scoring: Scoring = "left_to_right"
+    """How a masked language model scores an answer of several tokens: `left_to_right` predicts each token with those
+    before it filled in, `joint` predicts all of them from masks. Both take the mean log-probability."""
+    max_length: int | None = Field(default=None, ge=8)
+    """Tokens of a prompt; texts are cut to fit. null takes what the network takes."""
+    batch_tokens: int = Field(default=8192, gt=0)
+    """Tokens in one forward pass, padding included."""
+    max_examples: int | None = Field(default=None, gt=0)
+    """Evaluation examples, a fixed random sample; null takes all."""
+
+    @field_validator("verbalizers", mode="before")
+    @classmethod
+    def _names(cls, given: object) -> object:
+        # YAML reads the labels 0 and 1 as numbers.
+        return {str(key): value for key, value in given.items()} if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _sound(self) -> PromptConfig:
+        problems = []
+        if len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+            problems.append(f"seeds {list(self.seeds)} must be different and not negative")
+        answers = Counter(answer.strip() for answer in self.verbalizers.values())
+        if twice := [answer for answer, count in answers.items() if count > 1 or not answer]:
+            problems.append(f"verbalizers need an answer of its own for each label, and {twice[0]!r} is none")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self

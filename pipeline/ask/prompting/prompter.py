@@ -1,0 +1,164 @@
+"""The prompt of an example, as questions about the tokens of each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster.artefacts.errors import ConfigError, MismatchError
+from pipeline.ask.prompting.config import Scoring
+from pipeline.ask.prompting.networks import LanguageModel
+from pipeline.ask.prompting.scoring import Question, log_probabilities
+from pipeline.ask.prompting.templates import Template
+from pipeline.tune.tokenizer import generation_format, sequence_format
+
+LEAST_ROOM = 8
+"""Tokens that demonstrations must leave for a text."""
+Texts = tuple[str, str | None]
+"""The text of an example, and the second one of a pair."""
+
+
+@dataclass(frozen=True)
+class Prompter:
+    """A template with its answers and demonstrations, for a network."""
+
+    network: LanguageModel
+    template: Template
+    answers: tuple[str, ...]
+    """Per label."""
+    demonstrations: str = ""
+    """What stands before the template, with a separator at its end."""
+    scoring: Scoring = "left_to_right"
+    max_length: int = 512
+
+    def __post_init__(self) -> None:
+        if self.network.kind != "masked" and not self.template.ends_with_answer:
+            raise ConfigError(
+                f"The template {self.template.text!r} has a text behind [z], which {self.network.reference}, reading"
+                " from the left, would not see.",
+                next_step='let the template end with the answer: "[x] It was [z]"',
+            )
+        if self._length("", "") + LEAST_ROOM > self.max_length:
+            raise MismatchError(
+                f"The template and its demonstrations have {self._length('', '')} tokens, and the prompt may have"
+                f" {self.max_length}.",
+                next_step="lower --shots (--shots 0 leaves out all demonstrations), or shorten the template",
+            )
+        self._check_answers()
+
+    def scores(self, texts: Sequence[Texts], batch_tokens: int) -> np.ndarray:
+        """float32 [texts, labels]: the mean log-probability of each answer's tokens, in nats."""
+        fitted = [self.fitted(*each) for each in texts]
+        asked = [self.questions(*each, label) for each in fitted for label in range(len(self.answers))]
+        found = iter(log_probabilities(self.network, [one for each in asked for one in each], batch_tokens))
+        means = [np.concatenate([next(found) for _ in each]).mean() for each in asked]
+        return np.array(means, dtype=np.float32).reshape(len(texts), len(self.answers))
+
+    def questions(self, first: str, second: str | None, label: int) -> list[Question]:
+        """What to ask for an answer; together a place for each of its tokens."""
+        return _ASKED[self.network.kind](self, first, second, label)
+
+    def answer_ids(self, label: int) -> list[int]:
+        """The tokens of an answer, with the space before it where the template has one. An encoder-decoder begins its
+        text with the answer."""
+        before = self.template.halves("", "")[0]
+        spaced = self.network.kind != "encoder_decoder" and before.endswith(" ")
+        return self.network.tokenizer.encode(" " * spaced + self.answers[label].strip()).ids
+
+    def fitted(self, first: str, second: str | None) -> Texts:
+        """The texts, cut at their ends until the prompt has `max_length` tokens: always the longer one."""
+        while (excess := self._length(first, second) - self.max_length) > 0:
+            tokens = [self.network.tokenizer.encode(text or "") for text in (first, second)]
+            longer = int(len(tokens[1].ids) > len(tokens[0].ids))
+            # Whole words are cut where a cut word has more tokens than before.
+            kept = len(tokens[longer].ids) - excess
+            text = (second or "") if longer else first
+            cut = text[: tokens[longer].spans[kept - 1][1]] if kept > 0 else ""
+            shorter = cut if len(cut) < len(text) else text[:-1]
+            first, second = (first, shorter) if longer else (shorter, second)
+        return first, second
+
+    def halves(self, first: str, second: str | None) -> tuple[str, str]:
+        """The prompt before the answer and behind it."""
+        before, behind = self.template.halves(first, second)
+        return self.demonstrations + before, behind
+
+    def _length(self, first: str, second: str | None) -> int:
+        longest = 0
+        for label in range(len(self.answers)):
+            question = self.questions(first, second, label)[-1]
+            longest = max(longest, len(question.ids), len(question.written))
+        return longest
+
+    def _check_answers(self) -> None:
+        unknown = self.network.tokenizer.special.get("unk")
+        found: dict[tuple[int, ...], str] = {}
+        for label, answer in enumerate(self.answers):
+            ids = tuple(self.answer_ids(label))
+            if not ids or (unknown in ids and unknown != self.network.tokenizer.special["eos"]):
+                raise ConfigError(
+                    f"The tokenizer of {self.network.reference} does not know the answer {answer!r}.",
+                    next_step="choose a word of its vocabulary: cloze tokenizer encode",
+                )
+            if ids in found:
+                raise ConfigError(
+                    f"The answers {found[ids]!r} and {answer!r} are the same tokens.",
+                    next_step="choose other words",
+                )
+            found[ids] = answer
+
+
+def _ask_masked(prompter: Prompter, first: str, second: str | None, label: int) -> list[Question]:
+    network, tokenizer = prompter.network, prompter.network.tokenizer
+    around = sequence_format(network.config, tokenizer.plain)
+    before, behind = prompter.halves(first, second)
+    before, targets = tokenizer.before_mask(before), prompter.answer_ids(label)
+    masks = tokenizer.mask * len(targets)
+    found = tokenizer.encode(before + masks + behind)
+    start, stop = len(before), len(before) + len(masks)
+    places = [
+        len(around.first) + number
+        for number, (token, span) in enumerate(zip(found.ids, found.spans, strict=True))
+        if token == tokenizer.mask_id and span[0] < stop and span[1] > start
+    ]
+    assert len(places) == len(targets), "every mask is a token"
+    ids = [*around.first, *found.ids, *around.last]
+    if prompter.scoring == "joint" or len(targets) == 1:
+        return [Question(tuple(ids), tuple(places), tuple(targets))]
+    asked = []
+    for place, target in zip(places, targets, strict=True):
+        asked.append(Question(tuple(ids), (place,), (target,)))
+        ids[place] = target
+    return asked
+
+
+def _ask_from_the_left(prompter: Prompter, first: str, second: str | None, label: int) -> list[Question]:
+    network, tokenizer = prompter.network, prompter.network.tokenizer
+    begins = [tokenizer.special["bos"]] if network.directory is None else tokenizer.around()[0]
+    before = tokenizer.before_mask(prompter.halves(first, second)[0])
+    prompt = [*begins, *tokenizer.encode(before).ids] or [tokenizer.special["bos"]]
+    targets = prompter.answer_ids(label)
+    places = range(len(prompt) - 1, len(prompt) + len(targets) - 1)
+    prefix = len(prompt) if network.reads_both_ways else 0
+    return [Question((*prompt, *targets[:-1]), tuple(places), tuple(targets), prefix=prefix)]
+
+
+def _ask_encoder_decoder(prompter: Prompter, first: str, second: str | None, label: int) -> list[Question]:
+    tokenizer = prompter.network.tokenizer
+    layout = generation_format(prompter.network.config, tokenizer.plain, None)
+    inner = tokenizer.encode(prompter.halves(first, second)[0].rstrip()).ids
+    targets = prompter.answer_ids(label)
+    begins = [layout.start, *layout.target.first]
+    places = range(len(begins) - 1, len(begins) + len(targets) - 1)
+    source = (*layout.source.first, *inner, *layout.source.last)
+    return [Question(source, tuple(places), tuple(targets), written=(*begins, *targets[:-1]))]
+
+
+_ASKED: Mapping[str, Callable[[Prompter, str, str | None, int], list[Question]]] = {
+    "masked": _ask_masked,
+    "left_to_right": _ask_from_the_left,
+    "encoder_decoder": _ask_encoder_decoder,
+}
+"""By kind of prediction."""

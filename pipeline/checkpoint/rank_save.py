@@ -1,0 +1,203 @@
+"""One save on one rank: copy the state, write this rank's files and mark them done; rank 0 joins the weights."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import orjson
+import torch
+from torch.utils.serialization import config
+
+from cluster.artefacts.errors import StorageError
+from cluster.artefacts.manifest import FileEntry
+from cluster.artefacts.storage import storage_errors
+from pipeline.checkpoint.checkpoint import TrainerState
+from pipeline.checkpoint.snapshot import Snapshot
+from pipeline.checkpoint.staging import PARTS_DIRECTORY, Staging
+from pipeline.checkpoint.weights_file import (
+    StoredSlice,
+    from_array,
+    read_slices,
+    write_slices,
+    write_weights,
+)
+from pipeline.engine.interface import TrainingEngine
+
+_MARKERS_TIMEOUT_S = 120.0
+"""Timeout in seconds for rank 0 to see the other ranks' done-markers, on a shared file system that may be slow."""
+
+_HOW_TORCH_SAVES = {"save.compute_crc32": False}
+"""Settings of this thread, which has its own: a checksum inside of the file takes as long as writing it, and the
+manifest has a better one."""
+
+
+@dataclass(slots=True)
+class RankSave:
+    """One save on one rank."""
+
+    state: TrainerState
+    staging: Staging
+    snapshot: Snapshot
+    began: float
+    files: dict[str, Any] = field(default_factory=dict)
+    """Captured contents of the engine's files, by path in the checkpoint."""
+    weights: dict[str, list[StoredSlice]] = field(default_factory=dict)
+    """This rank's slices of MODEL_FILE and EMA_FILE."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shape of every tensor of the network by name, in its order."""
+    error: Exception | None = None
+    """What went wrong on this rank."""
+    entries: list[FileEntry] = field(default_factory=list)
+    """Files that this rank has written."""
+    copied: threading.Event = field(default_factory=threading.Event)
+    """Set when the state of training may change again."""
+    written: threading.Event = field(default_factory=threading.Event)
+    """Set when this rank has written its files, or failed to."""
+    settled: threading.Event = field(default_factory=threading.Event)
+    """Set when all ranks have written or failed; `any_failed` is known then."""
+    any_failed: bool = False
+    waited_s: float = 0.0
+    """Seconds that the training loop waited."""
+
+
+def copy_state(save: RankSave) -> None:
+    """Copy the collected tensors. Never raises: see `RankSave.error`."""
+    try:
+        if save.error is None:
+            save.snapshot.copy()
+    except Exception as error:
+        save.error = error
+    finally:
+        save.copied.set()
+
+
+def write_rank_files(save: RankSave, rank: int) -> None:
+    """Write the files of a rank, and mark them done or failed. Never raises: see `RankSave.error`."""
+    begun: list[str] = []
+    try:
+        if save.error is not None:
+            raise save.error
+        for path, contents in save.files.items():
+            begun.append(path)
+            with save.staging.create(path) as stream, cast(Any, config).patch(_HOW_TORCH_SAVES):
+                torch.save(contents, cast(Any, stream))
+            save.entries.append(stream.entry(path))
+        if rank != 0:
+            for file, slices in save.weights.items():
+                begun.append(_slices_path(file, rank))
+                with save.staging.create(_slices_path(file, rank)) as stream:
+                    write_slices(stream, slices)
+            entries = [entry.plain() for entry in save.entries]
+            save.staging.mark(_done(rank), orjson.dumps(entries))
+    except Exception as error:
+        save.error = error
+        with suppress(Exception):
+            save.staging.remove(begun)
+        if rank != 0:
+            told = explained(error, save.state.step)
+            with suppress(Exception):
+                save.staging.mark(_failed(rank), orjson.dumps([told.problem, told.next_step]))
+    finally:
+        if rank != 0:
+            save.snapshot.release()
+        save.files.clear()
+        save.written.set()
+
+
+def files_of_all(save: RankSave, world_size: int, place: str) -> list[FileEntry]:
+    """The files of all ranks, once each rank has written or failed; called on rank 0.
+
+    Raises:
+        StorageError: a rank failed, or its markers do not appear here.
+    """
+    missing = set(range(1, world_size))
+    entries, problems, deadline = list(save.entries), [], None
+    while missing:
+        # Asked before the look at the markers: a rank that failed has written down why before all have settled.
+        settled = save.settled.is_set()
+        markers = save.staging.marks()
+        for rank in sorted(missing):
+            if data := markers.get(_done(rank)):
+                entries += [FileEntry(**entry) for entry in orjson.loads(data)]
+                missing.discard(rank)
+            elif data := markers.get(_failed(rank)):
+                problems.append(orjson.loads(data))
+                missing.discard(rank)
+        if not missing:
+            break
+        if settled:
+            if save.any_failed:
+                break
+            deadline = deadline or time.monotonic() + _MARKERS_TIMEOUT_S
+            if time.monotonic() > deadline:
+                raise StorageError(
+                    f"The files of ranks {sorted(missing)} do not appear at {place}, though they were written.",
+                    next_step="keep checkpoints where all machines see the same files (checkpoint.directory)",
+                )
+        time.sleep(save.staging.poll_s)
+    if problems:
+        problem, next_step = problems[0]
+        raise StorageError(problem, kept="the earlier checkpoints", next_step=next_step)
+    if missing and save.error is None:
+        raise StorageError(
+            f"Ranks {sorted(missing)} could not write to {place}.",
+            kept="the earlier checkpoints",
+            next_step="look at the disk and the permissions of the machines of these ranks (events.jsonl)",
+        )
+    return entries
+
+
+def assemble(save: RankSave, file: str, world_size: int) -> FileEntry:
+    """Write MODEL_FILE or EMA_FILE from the slices of all ranks, one slice in memory at a time."""
+    with ExitStack() as opened:
+        paths = (_slices_path(file, rank) for rank in range(1, world_size))
+        streams = [opened.enter_context(save.staging.open(path)) for path in paths]
+        slices = [*save.weights[file], *(one for stream in streams for one in read_slices(stream))]
+        with save.staging.create(file) as target:
+            write_weights(target, save.shapes, slices)
+    return target.entry(file)
+
+
+def own_slices(
+    engine: TrainingEngine, kind: Literal["weights", "average"], snapshot: Snapshot
+) -> list[StoredSlice]:
+    """This rank's slices of the weights or of their average; `snapshot` copies the values."""
+    return [
+        from_array(one.name, one.start, snapshot.tensor(one.values).detach().numpy())
+        for one in engine.slices(kind)
+        if one.values.numel()
+    ]
+
+
+def explained(error: Exception, step: int) -> StorageError:
+    """Any error as a StorageError, because a save never ends training by itself."""
+    if isinstance(error, StorageError):
+        return error
+    try:
+        with storage_errors(Path(f"the checkpoint of step {step}")):
+            raise error
+    except StorageError as explained:
+        return explained
+    except Exception:
+        return StorageError(
+            f"The checkpoint of step {step} could not be saved: {type(error).__name__}: {error}",
+            kept="the earlier checkpoints",
+        )
+
+
+def _done(rank: int) -> str:
+    return f"rank-{rank:05d}.done"
+
+
+def _failed(rank: int) -> str:
+    return f"rank-{rank:05d}.failed"
+
+
+def _slices_path(file: str, rank: int) -> str:
+    return f"{PARTS_DIRECTORY}/{file}.{rank:05d}"

@@ -1,0 +1,309 @@
+"""References: the ways to name a model or a checkpoint, and resolving them.
+
+`RUN`, `RUN@STEP`, `RUN@latest`, `RUN@best`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, a checkpoint's directory
+or URI, a Hugging Face directory, or a name on the Hugging Face Hub (`hub.py`). RUN is a run's name, its directory or
+its MLflow run id; it wins over a name on the Hub.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cluster.artefacts.errors import (
+    CorruptArtefactError,
+    CorruptCheckpointError,
+    MismatchError,
+    ReferenceNotFoundError,
+)
+from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.storage import is_committed
+from pipeline.checkpoint import checkpoint as checkpoints
+from pipeline.checkpoint.hub import HubName, fetch, hub_name
+from pipeline.checkpoint.pretrained import WEIGHT_FILES, PretrainedModel, Weights, read_directory
+from pipeline.checkpoint.retention import best_step
+from pipeline.checkpoint.store import (
+    CheckpointStore,
+    open_checkpoint,
+    open_store,
+    store_of,
+)
+from pipeline.run.directory import RUN_FILE, RunDirectory, find_run
+
+_MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>.+)|/(?P<version>\d+|latest))$")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReference:
+    """A checkpoint, wherever it is kept."""
+
+    store: CheckpointStore
+    step: int
+    directory: Path | None = None
+    """Of a checkpoint that was named by its directory, whatever that is called."""
+
+    @property
+    def place(self) -> str:
+        """Path or URI."""
+        return self.store.place(self.step) if self.directory is None else str(self.directory)
+
+    def fetch(self, files: Collection[str] | None = None) -> Path:
+        """`CheckpointStore.fetch`, with the way out in the message.
+
+        Raises:
+            CorruptCheckpointError: the checkpoint's bytes changed.
+        """
+        try:
+            if self.directory is not None:
+                return open_checkpoint(self.directory, files)
+            return self.store.fetch(self.step, files)
+        except CorruptArtefactError as error:
+            kept_in = Path(self.place).parent
+            run = RunDirectory(kept_in.parent).typed if kept_in.name == "checkpoints" else kept_in.name
+            raise CorruptCheckpointError(
+                error.problem,
+                kept=error.kept,
+                next_step=f"use another checkpoint: cloze checkpoints {run} --verify",
+            ) from None
+
+
+def find_checkpoint(reference: str, runs_dir: Path) -> CheckpointReference:
+    """The checkpoint that a reference (other than a Hugging Face directory) stands for; its bytes are not read.
+
+    Raises:
+        ReferenceNotFoundError: names what exists instead.
+    """
+    if matched := _MODELS_URI.match(reference):
+        return _registered(reference, matched, runs_dir)
+    if "://" in reference:
+        return _at_uri(reference)
+    directory = Path(reference)
+    if (directory / checkpoints.TRAINER_FILE).is_file() or _was_checkpoint(directory):
+        return _in_directory(directory)
+    if directory.is_dir() and not RunDirectory(directory).exists and directory.name != reference:
+        raise ReferenceNotFoundError(
+            f"{directory} is no model: it has neither {checkpoints.TRAINER_FILE}, as a checkpoint, nor config.json, as"
+            f" a Hugging Face directory, nor {RUN_FILE}, as a run.",
+            next_step="name one of those, or a run: cloze runs",
+        )
+    name, _, selector = reference.partition("@")
+    run = find_run(name, runs_dir)
+    store = store_of(run)
+    available = store.steps()
+    chosen = _select(selector or "latest", available, store)
+    if chosen is None:
+        steps = ", ".join(map(str, available)) or "none yet"
+        raise ReferenceNotFoundError(
+            f"{name} has no checkpoint {selector or 'latest'}; its checkpoints: {steps}.",
+            next_step=f"cloze checkpoints {run.typed}",
+        )
+    return CheckpointReference(store, chosen)
+
+
+def resolve_checkpoint(reference: str, runs_dir: Path) -> Path:
+    """A local directory with the checkpoint that a reference stands for, or with the copy of its small files where
+    checkpoints are kept in an object store.
+
+    Raises:
+        ReferenceNotFoundError: names what exists instead.
+    """
+    found = find_checkpoint(reference, runs_dir)
+    if not found.store.copies:
+        return found.directory or found.store.local(found.step)
+    return found.fetch(checkpoints.DESCRIPTION_FILES)
+
+
+def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") -> PretrainedModel:
+    """The model that a reference stands for, verified.
+
+    Args:
+        weights: `ema` takes the moving average of a run that keeps one.
+
+    Raises:
+        ReferenceNotFoundError: there is no such run, step, alias or directory.
+        CorruptCheckpointError: the checkpoint's bytes changed.
+        MismatchError: a Hugging Face directory holds what these networks cannot carry, or is damaged; or an average
+            is wanted where there is none.
+    """
+    directory = Path(reference)
+    if (directory / "config.json").is_file():
+        if weights == "ema":
+            raise _no_average(str(directory))
+        return read_directory(directory)
+    found = _checkpoint_or_hub_name(reference, runs_dir)
+    if isinstance(found, _OnHub):
+        if weights == "ema":
+            raise _no_average(reference)
+        snapshot = fetch(found.name, found.otherwise)
+        return read_directory(snapshot.directory, str(snapshot.name))
+    wanted = {*checkpoints.DESCRIPTION_FILES, WEIGHT_FILES[weights]}
+    path = found.fetch(wanted)
+    manifest = read_manifest(path)
+    if WEIGHT_FILES[weights] not in {entry.path for entry in manifest.files}:
+        raise _no_average(found.place)
+    state = checkpoints.read_trainer_state(path)
+    return PretrainedModel(
+        directory=path,
+        reference=f"{state.run_name}@{state.step}",
+        run_id=state.run_id,
+        step=state.step,
+        fingerprint=manifest.fingerprint,
+        model=checkpoints.read_model_config(path),
+        tokenizer_path=path / checkpoints.TOKENIZER_FILE,
+        weights=weights,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _OnHub:
+    """A reference that may be the name of a model on the Hub, because it is nothing here."""
+
+    name: HubName
+    otherwise: str
+    """The message about what it is not."""
+
+
+def _checkpoint_or_hub_name(reference: str, runs_dir: Path) -> CheckpointReference | _OnHub:
+    """The checkpoint of a reference, or the name on the Hub where there is no such run.
+
+    Raises:
+        ReferenceNotFoundError: it is neither, and it is said of what is missing.
+    """
+    if "://" in reference or _MODELS_URI.match(reference):
+        return find_checkpoint(reference, runs_dir)
+    name = hub_name(reference)
+    try:
+        find_run(reference.partition("@")[0], runs_dir)
+    except ReferenceNotFoundError as absent:
+        path = Path(reference)
+        if name is None and "/" in reference and not path.is_dir():
+            raise _no_path(path, runs_dir) from None
+        if name is None or (path.is_dir() and len(path.parts) > 1):
+            return find_checkpoint(reference, runs_dir)
+        if _in_runs(path, runs_dir):
+            raise absent from None
+        if path.is_dir():
+            if (path / checkpoints.TRAINER_FILE).is_file() or _was_checkpoint(path):
+                return find_checkpoint(reference, runs_dir)
+            return _OnHub(name, f"{absent.problem} The directory {path} has no config.json.")
+        if len(path.parts) > 1:
+            return _OnHub(name, f"There is no directory {path}. {absent.problem}")
+        return _OnHub(name, absent.problem)
+    return find_checkpoint(reference, runs_dir)
+
+
+def _in_runs(path: Path, runs_dir: Path) -> bool:
+    """Whether it names a place in the directory of runs, which is for no server to know."""
+    return len(path.parts) > 1 and path.resolve().is_relative_to(runs_dir.resolve())
+
+
+def _no_path(path: Path, runs_dir: Path) -> ReferenceNotFoundError:
+    what = f"{path} is a file, not a directory" if path.exists() else f"There is no directory {path}"
+    return ReferenceNotFoundError(
+        f"{what}.",
+        next_step=f"correct the path; or name a run (cloze runs --runs-dir {runs_dir}), or a model of the Hugging Face"
+        " Hub, such as bert-base-uncased",
+    )
+
+
+def _no_average(place: str) -> MismatchError:
+    return MismatchError(
+        f"{place} holds no moving average of the weights.",
+        next_step="leave out --ema, or train with ema.decay set",
+    )
+
+
+def _at_uri(uri: str) -> CheckpointReference:
+    place, _, name = uri.rstrip("/").rpartition("/")
+    try:
+        step = checkpoints.step_of(Path(name))
+    except ValueError:
+        raise ReferenceNotFoundError(
+            f"{uri} is no checkpoint: those are named step-00000100.",
+            next_step="name one of them, or a run; `cloze lineage` also takes an artefact, such as URI/tokens;"
+            " `cloze pull URI DIRECTORY` copies an export to this machine",
+        ) from None
+    base, _, run = place.rpartition("/")
+    store = open_store(base, run)
+    if step not in store.steps():
+        raise ReferenceNotFoundError(f"{uri} holds no checkpoint.")
+    return CheckpointReference(store, step)
+
+
+def _in_directory(directory: Path) -> CheckpointReference:
+    """A checkpoint by its directory, which may have been copied under another name."""
+    try:
+        step = int(read_manifest(directory).config["step"])
+    except (CorruptArtefactError, KeyError):
+        step = -1  # `fetch` names its fault
+    return CheckpointReference(CheckpointStore(directory.parent), step, directory)
+
+
+def _was_checkpoint(directory: Path) -> bool:
+    """Whether a manifest says so, though the file that tells checkpoints apart is gone."""
+    try:
+        return is_committed(directory) and read_manifest(directory).kind == checkpoints.KIND
+    except CorruptArtefactError:
+        return False
+
+
+def _select(selector: str, available: list[int], store: CheckpointStore) -> int | None:
+    if selector == "latest":
+        return available[-1] if available else None
+    if selector == "best":
+        return best_step(store)
+    return next((step for step in available if str(step) == selector), None)
+
+
+def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> CheckpointReference:
+    from mlflow.exceptions import MlflowException
+
+    from pipeline.run.model_versions import CHECKPOINT_TAG
+    from pipeline.run.tracking import connect, tracking_uri
+
+    client = connect(tracking_uri(runs_dir))
+    name, alias, number = matched["name"], matched["alias"], matched["version"]
+    try:
+        if "latest" in (alias, number):
+            # MLflow reserves this alias for the highest version and resolves it only inside its own URIs.
+            number = str(
+                max(int(found.version) for found in client.search_model_versions(f"name = '{name}'"))
+            )
+            alias = None
+        by_alias, by_number = client.get_model_version_by_alias, client.get_model_version
+        version = by_alias(name, alias) if alias else by_number(name, number)
+    except (MlflowException, ValueError) as error:
+        raise ReferenceNotFoundError(
+            f"The registry {tracking_uri(runs_dir)} has no {reference}: {error}",
+            next_step=f"cloze runs --runs-dir {runs_dir}",
+        ) from None
+    place = version.tags.get(CHECKPOINT_TAG) or str(version.source)
+    if "://" in place and not place.startswith("file://"):
+        return _at_uri(place)
+    directory = Path(place.removeprefix("file://"))
+    if not (directory / checkpoints.TRAINER_FILE).is_file():
+        raise ReferenceNotFoundError(f"{reference} points to {directory}, where there is no checkpoint.")
+    return _in_directory(directory)
+
+
+def with_logged_model(pretrained: PretrainedModel, runs_dir: Path) -> PretrainedModel:
+    """A model with the id of its logged model in MLflow, where tracking answers and knows it.
+
+    Apart from `resolve_model`, because most verbs do not need it, and MLflow takes longer to import than they do.
+    """
+    if pretrained.model_id is not None or pretrained.step is None:
+        return pretrained
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from pipeline.run.model_versions import MODEL_ID_TAG, find_version
+    from pipeline.run.tracking import connect, tracking_uri
+
+    name = pretrained.reference.rpartition("@")[0]
+    try:
+        version = find_version(connect(tracking_uri(runs_dir)), name, pretrained.step)
+    except (MlflowException, SQLAlchemyError):
+        return pretrained
+    return replace(pretrained, model_id=version and version.tags[MODEL_ID_TAG])

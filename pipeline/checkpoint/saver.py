@@ -1,0 +1,300 @@
+"""Saving while training goes on: a thread copies the state while the next step computes, and then writes the copy.
+
+Every rank writes its own parts and marks them as done; rank 0 waits for the marks of all, puts the weights together and
+publishes. The threads talk to each other only through the store, never through the process group, which belongs to
+training.
+
+A save that fails, on whichever rank, leaves nothing behind and is reported; the checkpoints before it stay.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from cluster.artefacts.errors import ClozeError, StorageError
+from cluster.artefacts.manifest import FileEntry, InputEntry
+from cluster.priority import step_back
+from cluster.train_group import Rank
+from models.config import NetworkConfig
+from pipeline.checkpoint.checkpoint import (
+    DEEPSPEED_DIRECTORY,
+    EMA_FILE,
+    MODEL_FILE,
+    TrainerState,
+    description,
+    manifest_config,
+    manifest_stats,
+)
+from pipeline.checkpoint.rank_save import (
+    RankSave,
+    assemble,
+    copy_state,
+    explained,
+    files_of_all,
+    own_slices,
+    write_rank_files,
+)
+from pipeline.checkpoint.retention import Retention, apply_retention, best_step
+from pipeline.checkpoint.snapshot import HostBuffers, Snapshot
+from pipeline.checkpoint.store import CheckpointStore
+
+if TYPE_CHECKING:
+    from pipeline.engine.interface import TrainingEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A save that became a checkpoint."""
+
+    step: int
+    place: str
+    """Path or URI."""
+    fingerprint: str
+    held_out: Mapping[str, float]
+    """By name, the metrics of the newest evaluation."""
+    best: bool
+    """Whether it is the best of those there are."""
+    kept: tuple[int, ...]
+    """Steps of the checkpoints that were there after retention did its work, this one among them."""
+    waited_s: float
+    """Seconds that the training loop waited."""
+    seconds: float
+    """Seconds from the beginning to the commit."""
+    size_bytes: int
+    warning: str = ""
+    """Why retention could not do its work; the checkpoint is good all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A save that came to nothing."""
+
+    step: int
+    error: StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What every checkpoint of an attempt has in common."""
+
+    model: NetworkConfig
+    tokenizer_json: str
+    inputs: Sequence[InputEntry]
+    ema: bool
+    """Whether the run keeps an average of its weights."""
+
+
+class CheckpointSaver:
+    """Saves the checkpoints of one attempt. All ranks make one, and call `save` and `wait` at the same steps."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        rank: Rank,
+        contents: Contents,
+        retention: Retention,
+        *,
+        asynchronous: bool = True,
+        while_waiting: Callable[[], None] = lambda: None,
+        before_publishing: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            while_waiting: called again and again while `save` or `wait` waits, for a heartbeat.
+            before_publishing: called on rank 0 just before a checkpoint appears; raises where it must not.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        self._store, self._rank, self._contents, self._retention = store, rank, contents, retention
+        self._asynchronous, self._while_waiting = asynchronous, while_waiting
+        self._before_publishing = before_publishing
+        self._buffers = HostBuffers()
+        self._save: RankSave | None = None
+        self._thread: threading.Thread | None = None
+        self._outcomes: deque[Committed | Failed] = deque()
+        self._count = 0
+        # What a save of an earlier attempt marked must never count for one of this.
+        attempt = [uuid.uuid4().hex[:8]]
+        if rank.world_size > 1:
+            dist.broadcast_object_list(attempt, src=0)
+        self.attempt: str = attempt[0]
+        self._known: set[int] = set()
+        self._untidy = False
+        """Whether something that was to be deleted may still be there."""
+        if rank.rank == 0:
+            store.clean()
+            self._known = set(store.steps())
+
+    def save(self, engine: TrainingEngine, state: TrainerState) -> None:
+        """Have the state of training copied and written. All ranks must call it, between two updates.
+
+        Returns when it is known what to copy, or without `asynchronous` when all is written. Weights and the
+        optimizer's state must not change before `before_update` was called: forward and backward passes are allowed.
+        Where the save before is still being written, waits for that first: there is memory for one copy. Never raises
+        for what a store refuses: see `finished`.
+        """
+        self.wait()
+        began = time.perf_counter()
+        save = self._collect(engine, state, began)
+        self._save = save
+        save.waited_s = time.perf_counter() - began
+        if self._asynchronous:
+            self._thread = threading.Thread(target=self._run, args=(save,), name="checkpoint", daemon=True)
+            self._thread.start()
+        else:
+            copy_state(save)
+            write_rank_files(save, self._rank.rank)
+            self._settle(save)
+            self._conclude(save)
+            self._save = None
+
+    def before_update(self) -> None:
+        """Return when weights and optimizer state may change: the save of before has its copy. Every rank by itself."""
+        save = self._save
+        if save is None or save.copied.is_set():
+            return
+        began = time.perf_counter()
+        self._await(save.copied.wait)
+        save.waited_s += time.perf_counter() - began
+
+    def finished(self) -> list[Committed | Failed]:
+        """What became of saves since the last call, oldest first; on other ranks than 0 nothing."""
+        outcomes = []
+        while self._outcomes:
+            outcomes.append(self._outcomes.popleft())
+        return outcomes
+
+    def wait(self) -> None:
+        """Return when nothing is being written any more. All ranks must call it at the same step."""
+        save, thread = self._save, self._thread
+        if save is None:
+            return
+        if thread is not None:
+            self._await(save.written.wait)
+            self._settle(save)
+            self._await(lambda seconds: _ended(thread, seconds))
+        self._save = self._thread = None
+
+    def _collect(self, engine: TrainingEngine, state: TrainerState, began: float) -> RankSave:
+        self._count += 1
+        step, snapshot = state.step, Snapshot(self._buffers)
+        staging = self._store.staging(step, f"{self.attempt}-{self._count:04d}")
+        save = RankSave(state, staging, snapshot, began)
+        if step in self._known:
+            # Before the collective below, behind which the other ranks begin to write.
+            try:
+                self._store.make_room(step)
+            except ClozeError as error:
+                save.error = error
+        captured = engine.capture(snapshot.tree)
+        save.files = {f"{DEEPSPEED_DIRECTORY}/{name}": contents for name, contents in captured.files.items()}
+        try:
+            save.weights[MODEL_FILE] = own_slices(engine, "weights", snapshot)
+            if self._contents.ema:
+                save.weights[EMA_FILE] = own_slices(engine, "average", snapshot)
+            save.shapes = engine.shapes()
+            snapshot.complete()
+        except Exception as error:
+            # The other ranks go on to save: this one must, too.
+            save.error = error
+        save.error = save.error or captured.error
+        return save
+
+    def _run(self, save: RankSave) -> None:
+        """The thread's work."""
+        # The next update waits for the copy; nothing waits for what follows.
+        copy_state(save)
+        step_back()
+        write_rank_files(save, self._rank.rank)
+        self._conclude(save)
+
+    def _settle(self, save: RankSave) -> None:
+        """Tell rank 0 whether a rank failed that could not even write that down. All ranks are here."""
+        if self._rank.world_size > 1:
+            failed = torch.tensor([float(save.error is not None)], device=_device())
+            dist.all_reduce(failed, op=dist.ReduceOp.MAX)
+            save.any_failed = bool(failed.item())
+        save.settled.set()
+
+    def _conclude(self, save: RankSave) -> None:
+        """Rank 0: wait for the others, then publish or give up."""
+        if self._rank.rank != 0:
+            return
+        try:
+            entries = files_of_all(save, self._rank.world_size, self._store.place(save.state.step))
+            if save.error is not None:
+                raise save.error
+            self._outcomes.append(self._publish(save, entries))
+        except Exception as error:
+            with suppress(Exception):
+                save.staging.discard()
+            self._outcomes.append(Failed(save.state.step, explained(error, save.state.step)))
+        finally:
+            save.snapshot.release()
+
+    def _publish(self, save: RankSave, entries: list[FileEntry]) -> Committed:
+        step, staging, state = save.state.step, save.staging, save.state
+        for name, data in description(state, self._contents.model, self._contents.tokenizer_json).items():
+            with staging.create(name) as stream:
+                stream.write(data)
+            entries.append(stream.entry(name))
+        for file in save.weights:
+            entries.append(assemble(save, file, self._rank.world_size))
+        self._before_publishing()
+        manifest = staging.publish(
+            entries, manifest_config(state), self._contents.inputs, manifest_stats(state)
+        )
+        seconds = time.perf_counter() - save.began
+        self._known.add(step)
+        best, warning = False, ""
+        # The checkpoint is there, whatever becomes of older ones.
+        try:
+            if self._untidy:
+                self._store.clean()
+            self._untidy = True
+            apply_retention(self._store, self._retention)
+            self._untidy = False
+        except Exception as error:
+            warning = explained(error, step).problem
+        with suppress(Exception):
+            self._known = set(self._store.steps()) | {step}
+            best = best_step(self._store) == step
+        return Committed(
+            step=step,
+            place=self._store.place(step),
+            fingerprint=manifest.fingerprint,
+            held_out=state.held_out,
+            best=best,
+            kept=tuple(sorted(self._known)),
+            waited_s=save.waited_s,
+            seconds=seconds,
+            size_bytes=sum(entry.size_bytes for entry in manifest.files),
+            warning=warning,
+        )
+
+    def _await(self, condition: Callable[[float], bool]) -> None:
+        """Wait for something that can be waited for so many seconds at a time."""
+        while not condition(0.1):
+            self._while_waiting()
+
+
+def _ended(thread: threading.Thread, seconds: float) -> bool:
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def _device() -> torch.device:
+    if dist.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

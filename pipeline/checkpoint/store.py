@@ -1,0 +1,315 @@
+"""Where the checkpoints of a run are kept: a directory that all ranks share, or an object store with a local copy.
+
+Both are a directory of `step-*` subdirectories. With an object store, files are uploaded when they are written, and
+downloaded and hashed when they are needed, into the bounded cache of this machine; copies are deleted with the store's
+own.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from cluster.artefacts.errors import (
+    ClozeError,
+    CorruptArtefactError,
+    CorruptCheckpointError,
+    StorageError,
+)
+from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest, write_durably
+from cluster.artefacts.private import cache_directory
+from cluster.artefacts.remote import Remote
+from cluster.artefacts.storage import Damage, find_damage, open_artefact, remove_tree, storage_errors
+from cluster.copies import copy_directory, drop_copies, making_copy
+from pipeline.checkpoint.checkpoint import (
+    CHECKPOINT_NAME,
+    DESCRIPTION_FILES,
+    KIND,
+    TrainerState,
+    checkpoint_name,
+    evaluated,
+    list_checkpoints,
+    list_lost,
+    read_trainer_state,
+    set_aside,
+    step_of,
+    unlisted,
+)
+from pipeline.checkpoint.staging import Staging, staging_of, wrong_sizes
+from pipeline.run.directory import RunDirectory
+from pipeline.run.stored_settings import StoredSettings
+
+if TYPE_CHECKING:
+    from pipeline.run.config import PretrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStore:
+    """The checkpoints of one run. Unpublished ones are never listed or read."""
+
+    directory: Path
+    """Holds the checkpoints; with a `remote`, files on their way to it."""
+    remote: Remote | None = None
+    _evaluated: dict[int, tuple[str, dict[str, float]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """By step, what `evaluated` read."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether `fetch` copies files to this machine; if not, all machines read the same files."""
+        return self.remote is not None
+
+    def steps(self) -> list[int]:
+        """Steps of the committed checkpoints, ascending; their bytes are not checked."""
+        if self.remote is None:
+            return [step_of(path) for path in list_checkpoints(self.directory)]
+        found = (int(match[1]) for name in self.remote.names() if (match := CHECKPOINT_NAME.match(name)))
+        manifests = {_manifest_name(step): step for step in found}
+        return sorted(manifests[name] for name in self.remote.existing([*manifests]))
+
+    def lost(self) -> list[int]:
+        """Steps of checkpoints that lost their manifest, ascending. None with a remote, where the manifest is written
+        last: a directory without one is a save that still runs."""
+        return [] if self.remote is not None else [step_of(path) for path in list_lost(self.directory)]
+
+    def place(self, step: int) -> str:
+        """Path or URI of a checkpoint, for people and for tracking."""
+        name = checkpoint_name(step)
+        return str(self.local(step).resolve()) if self.remote is None else self.remote.place(name)
+
+    def local(self, step: int) -> Path:
+        """Where a checkpoint, or its copy, lies on this machine; nothing is read."""
+        name = checkpoint_name(step)
+        return self.directory / name if self.remote is None else copy_directory(self.remote.place(name))
+
+    def manifest(self, step: int) -> Manifest:
+        """The manifest of a checkpoint.
+
+        Raises:
+            CorruptArtefactError: it is missing or damaged, or of another step than its directory's name says.
+        """
+        if self.remote is None:
+            manifest = read_manifest(self.local(step))
+        else:
+            place = f"{self.place(step)}/{MANIFEST_NAME}"
+            manifest = parse_manifest(self._manifest_data(self.remote, step), place)
+        if problem := self._misnamed(step, manifest):
+            raise CorruptArtefactError(problem)
+        return manifest
+
+    def evaluated(self, step: int, *, again: bool = False) -> tuple[str, dict[str, float]]:
+        """The deciding metric of a checkpoint, and what was measured, by name. Read once: a save compares its
+        checkpoint with all before it.
+
+        Args:
+            again: read it once more, because the step may have been saved anew.
+
+        Raises:
+            CorruptArtefactError: the manifest is missing or damaged.
+        """
+        if again or step not in self._evaluated:
+            self._evaluated[step] = evaluated(self.manifest(step).stats)
+        return self._evaluated[step]
+
+    def damage(self, step: int, manifest: Manifest, *, deep: bool) -> list[Damage]:
+        """Files of a checkpoint that differ from its manifest in size, or when `deep` in their hash. `deep` reads
+        everything of a remote checkpoint through the network, and keeps nothing."""
+        if self.remote is None:
+            directory = self.local(step)
+            return [*find_damage(directory, manifest, deep=deep), *unlisted(directory, manifest)]
+        name = checkpoint_name(step)
+        found = wrong_sizes(manifest, self.remote.sizes(name))
+        if deep:
+            known = {damage.path for damage in found}
+            rest = [entry for entry in manifest.files if entry.path not in known]
+            found += [damage for damage in self.remote.download(name, rest, None) if damage is not None]
+        return found
+
+    def fetch(self, step: int, files: Collection[str] | None = None) -> Path:
+        """A local directory that holds a checkpoint, or the named ones of its files, with the hashes of its manifest.
+
+        Raises:
+            CorruptArtefactError: names every file that is missing or damaged. Of the files that are not named, only
+                the sizes are compared.
+            CorruptCheckpointError: its directory is named for another step than its manifest.
+            StorageError: there is no room for the copy.
+        """
+        if self.remote is None:
+            directory = open_checkpoint(self.local(step), files)
+            self._require_own_name(step, read_manifest(directory))
+            return directory
+        remote, name, local = self.remote, checkpoint_name(step), self.local(step)
+        data = self._manifest_data(remote, step)
+        manifest = parse_manifest(data, f"{self.place(step)}/{MANIFEST_NAME}")
+        if manifest.kind != KIND:
+            raise CorruptArtefactError(f"{self.place(step)} holds {manifest.kind}, but {KIND} is needed.")
+        self._require_own_name(step, manifest)
+        drop_copies(remote.uri, [remote.place(checkpoint_name(one)) for one in self.steps()])
+        wanted = [entry for entry in manifest.files if files is None or entry.path in files]
+        present = [entry for entry in manifest.files if (local / entry.path).is_file()]
+        needed = {*wanted, *present} if set(wanted) - set(present) else ()
+        size_bytes = sum(entry.size_bytes for entry in needed)
+        self._require_whole(step, manifest, wrong_sizes(manifest, remote.sizes(name)))
+        with making_copy(local, remote.place(name), size_bytes):
+            self._require_whole(step, manifest, remote.download(name, wanted, local))
+            # The step may have been saved again since the last copy, by another number of ranks.
+            for stale in unlisted(local, manifest):
+                (local / stale.path).unlink()
+            write_durably(local / MANIFEST_NAME, data)
+        return local
+
+    def _misnamed(self, step: int, manifest: Manifest) -> str:
+        """How a manifest contradicts the name of its directory; empty where it does not."""
+        own = manifest.config.get("step")
+        return (
+            ""
+            if own == step
+            else f"{self.place(step)} is a checkpoint of step {own}, whatever its name says."
+        )
+
+    def _require_own_name(self, step: int, manifest: Manifest) -> None:
+        if problem := self._misnamed(step, manifest):
+            raise CorruptCheckpointError(
+                problem,
+                kept="everything in it",
+                next_step="find out who put it there, and delete it, or give it the name of its step",
+            )
+
+    def _require_whole(self, step: int, manifest: Manifest, found: Sequence[Damage | None]) -> None:
+        damages = [damage for damage in found if damage is not None]
+        if damages:
+            listed = "\n".join(f"  {damage}" for damage in damages)
+            raise CorruptArtefactError(
+                f"{self.place(step)} ({KIND}) is damaged:\n{listed}",
+                kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
+            )
+
+    def delete(self, step: int) -> None:
+        """Delete a checkpoint; a deletion that is killed leaves no checkpoint. A link is removed, not its target.
+
+        Raises:
+            StorageError: some of it could not be deleted.
+        """
+        if self.remote is not None:
+            self.remote.remove_directory(checkpoint_name(step), MANIFEST_NAME)
+            return
+        path = self.local(step)
+        # Renamed first: half a checkpoint must never look like one.
+        doomed = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.deleted")
+        with suppress(FileNotFoundError), storage_errors(path):
+            os.replace(path, doomed)
+        # Together with what could not be deleted before, such as files that another machine still had open.
+        errors = list(self._sweep(".step-*.deleted"))
+        if errors:
+            raise StorageError(
+                f"Cannot delete all files of {path}, which is not listed any more: {errors[0]}"
+            )
+
+    def set_aside(self, step: int, why: str = "corrupt") -> str:
+        """Rename a checkpoint to `step-*.WHY`, so that it is not listed; returns its new place."""
+        if self.remote is None:
+            return str(set_aside(self.local(step), why))
+        name, number = checkpoint_name(step), 0
+        target = f"{name}.{why}"
+        while self.remote.exists(target):
+            number += 1
+            target = f"{name}.{why}.{number}"
+        self.remote.copy(name, target)
+        self.delete(step)
+        return self.remote.place(target)
+
+    def staging(self, step: int, key: str) -> Staging:
+        """Where a checkpoint is written; `key` tells this save from all others of the step."""
+        return staging_of(self.directory, step, key, self.remote)
+
+    def make_room(self, step: int) -> None:
+        """On rank 0, before any rank writes: invalidate an existing checkpoint of this step. On a disk the rename that
+        commits replaces it."""
+        if self.remote is not None:
+            self.remote.remove([_manifest_name(step)])
+
+    def clean(self) -> None:
+        """Delete the remains of killed saves and deletions. Only while no save is running."""
+        for pattern in (".step-*.partial", ".step-*.deleted", ".step-*.replaced*"):
+            list(self._sweep(pattern))
+        if self.remote is not None:
+            committed = {checkpoint_name(step) for step in self.steps()}
+            for name in self.remote.names():
+                if CHECKPOINT_NAME.match(name) and name not in committed:
+                    self.remote.remove_directory(name, MANIFEST_NAME)
+
+    def _sweep(self, pattern: str) -> Iterator[OSError]:
+        """Delete the directories that match a pattern; yields the errors of those that could not be deleted."""
+        for leftover in self.directory.glob(pattern):
+            try:
+                remove_tree(leftover)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                yield error
+
+    def _manifest_data(self, remote: Remote, step: int) -> bytes:
+        try:
+            return remote.read(_manifest_name(step))
+        except FileNotFoundError:
+            raise CorruptArtefactError(
+                f"{self.place(step)} is no checkpoint: it has no {MANIFEST_NAME}."
+            ) from None
+
+
+def _manifest_name(step: int) -> str:
+    return f"{checkpoint_name(step)}/{MANIFEST_NAME}"
+
+
+def open_checkpoint(directory: Path, files: Collection[str] | None = None) -> Path:
+    """Verify a checkpoint's directory, or the named ones of its files, and return it.
+
+    Raises:
+        CorruptArtefactError: names every file that is missing, damaged, or not in the manifest.
+    """
+    manifest = open_artefact(directory, kind=KIND, only=files)
+    if foreign := unlisted(directory, manifest):
+        listed = "\n".join(f"  {damage}" for damage in foreign)
+        raise CorruptArtefactError(f"{directory} ({KIND}) holds files of unknown origin:\n{listed}")
+    return directory
+
+
+def store_of(run: RunDirectory, config: PretrainConfig | None = None) -> CheckpointStore:
+    """The checkpoints of a run, where its configuration keeps them; None reads it from the run's directory."""
+    place = StoredSettings.of(run).checkpoint_directory if config is None else config.checkpoint.directory
+    return CheckpointStore(run.checkpoints) if place is None else open_store(place, run.info.name)
+
+
+def newest_state(run: RunDirectory) -> TrainerState | None:
+    """What the newest checkpoint that can be read says of the run; None when there is none."""
+    try:
+        store = store_of(run)
+        steps = store.steps()
+    except (ClozeError, OSError):
+        return None
+    for step in reversed(steps):
+        with suppress(ClozeError, OSError, ValueError):
+            return read_trainer_state(store.fetch(step, DESCRIPTION_FILES))
+    return None
+
+
+def open_store(place: str, name: str) -> CheckpointStore:
+    """The checkpoints of the run `name` below a directory or an fsspec URI.
+
+    Raises:
+        MissingInputError: there is no such kind of store, or its library is not installed.
+    """
+    scheme, separator, rest = place.partition("://")
+    if not separator or scheme == "file":
+        return CheckpointStore(Path(rest if separator else place).expanduser() / name)
+    remote = Remote.open(f"{place.rstrip('/')}/{name}")
+    key = xxhash.xxh3_64_hexdigest(remote.uri.encode())
+    return CheckpointStore(cache_directory() / "checkpoints" / key, remote)

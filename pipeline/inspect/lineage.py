@@ -1,0 +1,329 @@
+"""From a score back to the source files: every artefact names its inputs by fingerprint, and this follows them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cluster.artefacts.entries import InputEntries
+from cluster.artefacts.errors import (
+    ClozeError,
+    ConfigError,
+    CorruptArtefactError,
+    MissingInputError,
+    ReferenceNotFoundError,
+)
+from cluster.artefacts.manifest import InputEntry, Manifest, read_manifest
+from cluster.artefacts.packed_strings import Columns
+from cluster.artefacts.places import Place, as_place, inner, is_below, is_uri, outer
+from cluster.artefacts.private import cache_directory
+from cluster.artefacts.storage import describe_damage, is_committed
+from cluster.copies import manifest_at
+from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.checkpoint.hub import CONFIG_FILE
+from pipeline.checkpoint.pretrained import is_export
+from pipeline.checkpoint.references import resolve_checkpoint
+from pipeline.inspect.model_directory import (
+    describe_model_directory,
+    find_model_directory,
+    hash_weights,
+)
+from pipeline.inspect.run_lineage import checkpoint_facts, created_facts, run_facts
+from pipeline.run.directory import RunDirectory, find_run
+from pipeline.run.lifecycle import reconcile
+from pipeline.run.stored_settings import StoredSettings
+
+RUN_KIND = "run"
+MODEL_KIND = "hugging-face-directory"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One thing in the ancestry."""
+
+    kind: str
+    uri: str
+    fingerprint: str
+    note: str = ""
+    """The facts for a glance, such as a step or a row count."""
+    problem: str = ""
+    """The damage, or why the ancestry cannot be followed further."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """How it was made: of a checkpoint and a run, how training went; of others, their settings and who made them."""
+    inputs: Sequence[Node] = ()
+    """Of an artefact, `InputNodes`."""
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The node without its inputs, as JSON-like data."""
+        names = ("kind", "uri", "fingerprint", "note", "problem", "facts")
+        return {name: getattr(self, name) for name in names}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The tree as JSON-like data."""
+        return self.own | {"inputs": [node.as_dict() for node in self.inputs]}
+
+    @property
+    def artefacts(self) -> list[Node]:
+        """The inputs that are no files."""
+        if isinstance(self.inputs, InputNodes):
+            return [*self.inputs.artefacts.values()]
+        return [node for node in self.inputs if not _is_file(node.kind)]
+
+    @property
+    def num_files(self) -> int:
+        """How many of the inputs are files, which have no ancestry."""
+        return len(self.inputs) - len(self.artefacts)
+
+    @property
+    def kinds_of_files(self) -> Counter[str]:
+        """How many of the inputs are files, by their kind."""
+        kinds = self.inputs.kinds() if isinstance(self.inputs, InputNodes) else (x.kind for x in self.inputs)
+        return Counter({kind: count for kind, count in Counter(kinds).items() if _is_file(kind)})
+
+    @property
+    def files(self) -> Iterator[Node]:
+        """The inputs that are files."""
+        if isinstance(self.inputs, InputNodes):
+            return self.inputs.files()
+        return (node for node in self.inputs if _is_file(node.kind))
+
+
+class InputNodes(Columns[Node]):
+    """The inputs of an artefact, of which a million may be files: a file's node is made when it is asked for."""
+
+    __slots__ = ("_entries", "artefacts")
+
+    def __init__(self, entries: InputEntries, artefacts: Mapping[int, Node]) -> None:
+        self._entries = entries
+        self.artefacts = artefacts
+        """By the place of their entries."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def item(self, place: int) -> Node:
+        """The input at a place."""
+        if (found := self.artefacts.get(place)) is not None:
+            return found
+        entry = self._entries[place]
+        return Node(entry.kind, entry.uri, entry.fingerprint)
+
+    def kinds(self) -> Iterator[str]:
+        """The kind of every input."""
+        return self._entries.kinds()
+
+    def files(self) -> Iterator[Node]:
+        """The files, one after the other."""
+        entries = self._entries
+        for kind, uri, fingerprint in zip(entries.kinds(), entries.uris, entries.fingerprints, strict=True):
+            if _is_file(kind):
+                yield Node(kind, uri, fingerprint)
+
+
+def _is_file(kind: str) -> bool:
+    return kind.endswith("file")
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One search for ancestors. Several artefacts may name the same input: its manifest, which may have a million
+    inputs, is read once, and its files are looked at once."""
+
+    runs_dir: Path
+    named: tuple[Place, ...] = ()
+    """Places whose addresses are opened: a manifest may be a stranger's, and name any address."""
+    manifests: dict[Place, Manifest | None] = field(default_factory=dict)
+    nodes: dict[tuple[Place, str], Node] = field(default_factory=dict)
+    """By place and fingerprint."""
+
+    def opens(self, place: Place) -> bool:
+        """Whether a place that a manifest or a run names is looked at: a directory, or an address below `named`."""
+        return isinstance(place, Path) or is_below(place, self.named)
+
+    def manifest_at(self, place: Place) -> Manifest | None:
+        """The manifest of the artefact at a place, as `copies.manifest_at`.
+
+        Raises:
+            MissingInputError: it is not opened.
+        """
+        if not self.opens(place):
+            raise MissingInputError(f"not looked for at {place} (--follow URI does)")
+        if place not in self.manifests:
+            self.manifests[place] = manifest_at(place)
+        return self.manifests[place]
+
+
+def trace(reference: str, runs_dir: Path, follow: Sequence[str] = ()) -> Node:
+    """The ancestry of a run, of a checkpoint reference, of an artefact's directory, or of a Hugging Face directory.
+
+    Args:
+        runs_dir: where the runs lie that are named, also by scores as `RUN@STEP`.
+        follow: URIs below which inputs are looked for, besides what lies beside a reference that is a URI. No other
+            address is opened.
+
+    Raises:
+        ReferenceNotFoundError: there is no such thing.
+    """
+    named = [as_place(uri) for uri in follow]
+    if is_uri(reference):
+        named.append(outer(as_place(reference)))
+    search = _Search(runs_dir, tuple(named))
+    if is_uri(reference):
+        place = as_place(reference)
+        manifest = search.manifest_at(place)
+        if manifest is not None and manifest.kind != CHECKPOINT_KIND:
+            return _node(manifest, place, search)
+    directory = Path(reference)
+    if (directory / CONFIG_FILE).is_file():
+        return _model_node(directory, search)
+    if is_committed(directory):
+        return _node(read_manifest(directory), directory, search)
+    if (run := _named_run(reference, runs_dir)) is not None:
+        return _run_node(run, search)
+    if (found := find_model_directory(reference)) is not None:
+        return _model_node(found, search)
+    directory = resolve_checkpoint(reference, runs_dir)
+    return _node(read_manifest(directory), directory, search)
+
+
+def _named_run(reference: str, runs_dir: Path) -> RunDirectory | None:
+    """The run, where the reference is one's name, directory or MLflow run id and nothing more."""
+    try:
+        return find_run(reference, runs_dir)
+    except ReferenceNotFoundError:
+        return None
+
+
+def _run_node(run: RunDirectory, search: _Search) -> Node:
+    """A run, made from its newest checkpoint, or while it has none from the stores of its configuration."""
+    reconcile(run)
+    facts = run_facts(run)
+    try:
+        checkpoint = resolve_checkpoint(str(run.path), search.runs_dir)
+        inputs = [_node(read_manifest(checkpoint), checkpoint, search)]
+    except (ReferenceNotFoundError, CorruptArtefactError):
+        inputs = [_store_node(as_place(store["path"]), search) for store in StoredSettings.of(run).stores]
+    note = f"step {facts['step']:,}" + (f", {facts['state']}" if "state" in facts else "")
+    return Node(RUN_KIND, str(run.path), run.info.run_id, note=note, facts=facts, inputs=inputs)
+
+
+def _store_node(place: Place, search: _Search) -> Node:
+    """A store that no checkpoint names by fingerprint yet: it is what lies there now."""
+    try:
+        manifest = search.manifest_at(place)
+    except ClozeError as error:
+        return Node("tokens", str(place), "", problem=error.problem)
+    if manifest is None:
+        return Node("tokens", str(place), "", problem="not found there")
+    return _node(manifest, place, search)
+
+
+def _node(manifest: Manifest, place: Place, search: _Search) -> Node:
+    key = place, manifest.fingerprint
+    if key not in search.nodes:
+        search.nodes[key] = _made(manifest, place, search)
+    return search.nodes[key]
+
+
+def _made(manifest: Manifest, place: Place, search: _Search) -> Node:
+    is_checkpoint = manifest.kind == CHECKPOINT_KIND
+    is_here = isinstance(place, Path)
+    facts = checkpoint_facts(place, manifest, search.runs_dir) if is_checkpoint and is_here else {}
+    entries = InputEntries.of(manifest.inputs)
+    artefacts = {
+        number: _follow(entries[number], place, search)
+        for number, kind in enumerate(entries.kinds())
+        if not _is_file(kind)
+    }
+    if is_checkpoint:
+        # A checkpoint reads tokens; another checkpoint among its inputs taught it.
+        artefacts = {
+            number: replace(node, note=f"teacher, {node.note}") if node.kind == CHECKPOINT_KIND else node
+            for number, node in artefacts.items()
+        }
+    return Node(
+        kind=manifest.kind,
+        uri=str(place),
+        fingerprint=manifest.fingerprint,
+        note=_note(manifest),
+        # Of files at a URI, and of copies that hold only some, nothing is looked at.
+        problem=describe_damage(place, manifest) if is_here and not _is_copy(place) else "",
+        facts=facts
+        or {
+            "settings": manifest.config,
+            "made_by": created_facts(manifest.created_by),
+            "sources": manifest.stats.get("sources") or {},
+        },
+        inputs=InputNodes(entries, artefacts),
+    )
+
+
+def _model_node(directory: Path, search: _Search) -> Node:
+    """A Hugging Face directory: an export of cloze is followed, any other one ends the ancestry."""
+    if is_export(directory):
+        return _node(read_manifest(directory), directory, search)
+    found = describe_model_directory(directory)
+    note = "its own ancestry is not recorded"
+    return Node(MODEL_KIND, str(directory), found.fingerprint, note, problem=found.problem, facts=found.facts)
+
+
+def _is_copy(directory: Path) -> bool:
+    """Whether it holds only some files of a checkpoint that is kept elsewhere."""
+    return directory.is_relative_to(cache_directory())
+
+
+def _follow(entry: InputEntry, used_by: Place, search: _Search) -> Node:
+    """The node of an input artefact, which is read again, and must still be the one that was used."""
+    problem = "not found here"
+    for place in _candidates(entry, used_by, search):
+        try:
+            manifest = search.manifest_at(place)
+        except ClozeError as error:
+            problem = error.problem
+            continue
+        if manifest is None:
+            continue
+        if manifest.fingerprint == entry.fingerprint:
+            return _node(manifest, place, search)
+        if manifest.kind == entry.kind:
+            problem = f"{place} now holds something else ({manifest.fingerprint})"
+    if entry.kind == CHECKPOINT_KIND and (found := find_model_directory(entry.uri)) is not None:
+        # Users of a Hugging Face directory record the hash of its weights.
+        if hash_weights(found) == entry.fingerprint:
+            return _model_node(found, search)
+        problem = f"{found} now holds other weights"
+    return Node(entry.kind, entry.uri, entry.fingerprint, problem=problem)
+
+
+def _candidates(entry: InputEntry, used_by: Place, search: _Search) -> Iterator[Place]:
+    """Where an input artefact may lie: where it was, or beside its user when both were moved together."""
+    with suppress(ConfigError):
+        place = as_place(entry.uri)
+        yield from (place, inner(place, entry.kind))
+    if (name := entry.uri.rpartition("/")[2]) not in ("", ".", ".."):
+        yield inner(outer(used_by), name)
+    if entry.kind == CHECKPOINT_KIND and (not is_uri(entry.uri) or search.opens(entry.uri)):
+        # It may be gone, or lie in a store that does not answer.
+        with suppress(ClozeError):
+            yield resolve_checkpoint(entry.uri, search.runs_dir)
+
+
+def _note(manifest: Manifest) -> str:
+    parts = [f"step {manifest.config['step']}"] if "step" in manifest.config else []
+    parts += [
+        f"{name} {manifest.config[name]}" for name in ("family", "weights") if manifest.config.get(name)
+    ]
+    parts += [
+        f"{manifest.stats[name]:,} {name.replace('_', ' ')}"
+        for name in ("rows", "tokens", "predicted_tokens", "rejects", "trainings")
+        if isinstance(manifest.stats.get(name), int)
+    ]
+    parts.append(f"cloze {manifest.created_by.version}")
+    if manifest.created_by.commit:
+        parts.append(f"commit {manifest.created_by.commit}")
+    return ", ".join(parts)

@@ -1,0 +1,121 @@
+"""What a Hugging Face directory tells of itself: it records no training, so a lineage ends there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cluster.artefacts.manifest import hash_file
+from pipeline.checkpoint.hub import CONFIG_FILE, VOCABULARY_FILES, find_cached, hub_name
+
+_IN_CACHE = re.compile(r"models--(?P<repository>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})$")
+_DOWNLOAD_RECORD = Path(".cache/huggingface/download") / f"{CONFIG_FILE}.metadata"
+"""What `hf download --local-dir` notes of a file; its first line is the commit."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+UNKNOWN = (
+    "the texts, settings and code of its training, because a Hugging Face directory does not record them"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDirectory:
+    """A Hugging Face directory, as far as it is known."""
+
+    fingerprint: str
+    """`hash_weights`."""
+    problem: str
+    """Why its weights cannot be read; empty where they can."""
+    facts: dict[str, Any]
+
+
+def find_model_directory(reference: str) -> Path | None:
+    """The Hugging Face directory of a path, or of a name on the Hub that is in the local cache; None without one."""
+    directory = Path(reference)
+    if (directory / CONFIG_FILE).is_file():
+        return directory
+    name = hub_name(reference)
+    cached = find_cached(name) if name is not None and not directory.exists() else None
+    return cached.directory if cached is not None and (cached.directory / CONFIG_FILE).is_file() else None
+
+
+def describe_model_directory(directory: Path) -> ModelDirectory:
+    """Read the configuration, the header of the weights and the bytes that are hashed; the network is not built."""
+    from models.hf.directory import weight_files
+
+    try:
+        weights, problem = _weights(weight_files(directory)), ""
+    except ValueError as error:
+        weights, problem = {}, str(error)
+    config = _config(directory / CONFIG_FILE)
+    facts = {
+        "architecture": ", ".join(map(str, config.get("architectures") or [])) or config.get("model_type"),
+        **weights,
+        "tokenizer": ", ".join(name for name in VOCABULARY_FILES if (directory / name).is_file()),
+        **_revision(directory),
+        "transformers": config.get("transformers_version"),
+        "unknown": UNKNOWN,
+    }
+    return ModelDirectory(
+        hash_weights(directory), problem, {name: fact for name, fact in facts.items() if fact}
+    )
+
+
+def hash_weights(directory: Path) -> str:
+    """xxh3_128 of the weight files, joined by `+`, which scores record of their start; empty without such files."""
+    from models.hf.directory import weight_files
+
+    try:
+        return "+".join(hash_file(file)[0] for file in weight_files(directory))
+    except ValueError:
+        return ""
+
+
+def _weights(files: list[Path]) -> dict[str, Any]:
+    """Counts from the headers of safetensors files.
+
+    Raises:
+        ValueError: a file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    elements: Counter[str] = Counter()
+    try:
+        for file in files:
+            with safe_open(file, framework="np") as opened:
+                for name in opened.keys():  # noqa: SIM118 (not a mapping)
+                    tensor = opened.get_slice(name)
+                    elements[tensor.get_dtype()] += prod(tensor.get_shape())
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged: {error}; fetch it again") from error
+    return {
+        "parameters": elements.total(),
+        "precision": ", ".join(sorted(elements)),
+        "weights": ", ".join(file.name for file in files),
+    }
+
+
+def _config(file: Path) -> dict[str, Any]:
+    try:
+        content = orjson.loads(file.read_bytes())
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _revision(directory: Path) -> dict[str, str]:
+    """The name and commit on the Hub, where the directory is part of its cache or was downloaded from it."""
+    if found := _IN_CACHE.search(directory.absolute().as_posix()):
+        return {"hub_model": found["repository"].replace("--", "/"), "hub_commit": found["commit"]}
+    try:
+        commit = (directory / _DOWNLOAD_RECORD).read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, ValueError):
+        commit = ""
+    if _COMMIT.fullmatch(commit):
+        return {"hub_commit": commit}
+    return {"hub_model": "unknown, because the directory is not in the Hub's cache"}

@@ -1,0 +1,195 @@
+"""Facts that a checkpoint's weights depend on besides its inputs: the course of the run up to its step.
+
+Facts are from the checkpoint itself, which may have been copied away from its run; what only the run's directory knows
+(who worked at it, and when) is added where that is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.manifest import CreatedBy, Manifest
+from pipeline.checkpoint.checkpoint import EMA_FILE, TrainerState, read_trainer_state
+from pipeline.run.directory import RunDirectory, find_run
+from pipeline.run.events import Event
+from pipeline.run.history import Attempt, last_logged, list_attempts, tokens_by_step
+from pipeline.run.skipped_data import SkipLedger
+from pipeline.run.state import state_of
+from pipeline.run.stored_settings import StoredSettings
+
+_CHANGES = (
+    *(Event.CHANGED, Event.SPIKE, Event.SKIPPED_UPDATE, Event.CHECKPOINT_SET_ASIDE, Event.PROFILED),
+    *(Event.ROLLED_BACK, Event.PUBLISHED),
+)
+"""Events that a reader of weights wants to know of, besides starts and ends."""
+
+
+def checkpoint_facts(directory: Path, manifest: Manifest, runs_dir: Path) -> dict[str, Any]:
+    """How a checkpoint came to be, as JSON-like data."""
+    try:
+        state = read_trainer_state(directory)
+    except ClozeError:
+        return {}
+    facts: dict[str, Any] = {
+        "run": state.run_name,
+        "mlflow_run": state.run_id,
+        "step": state.step,
+        "samples": state.samples,
+        "tokens": state.tokens or None,
+        "predicted_tokens": state.predicted_tokens,
+        "hours": state.elapsed_s / 3600 or None,
+        "held_out": state.held_out,
+        "ema": _ema(state, manifest),
+        **_learned_from(state.identity),
+        "left_out": state.skipped_data,
+        "allowed_changes": state.allowed_changes,
+        "saved_by": {
+            "workers": state.world_size,
+            "zero_stage": state.zero_stage,
+            "optimizer": state.optimizer,
+            **created_facts(manifest.created_by),
+        },
+    }
+    run = _run_of(directory, state.run_name, state.run_id, runs_dir)
+    return facts if run is None else facts | _history(run, state.step)
+
+
+def run_facts(run: RunDirectory) -> dict[str, Any]:
+    """Where a run stands and how it came there, as JSON-like data."""
+    facts: dict[str, Any] = {"run": run.info.name, "mlflow_run": run.info.run_id}
+    step = (last_logged(run) or (0, {}))[0]
+    try:
+        settings = StoredSettings.of(run)
+        tokens = tokens_by_step(run, settings)(step)
+    except ClozeError as error:
+        return facts | {"step": step, "problem": error.problem}
+    state = state_of(run)
+    return {
+        **facts,
+        "state": state.name,
+        "detail": state.detail,
+        "step": step,
+        "tokens": tokens,
+        **_learned_from(settings.plain),
+        "left_out": [entry.model_dump(mode="json") for entry in SkipLedger(run).entries],
+        **_history(run, None),
+    }
+
+
+def created_facts(created: CreatedBy) -> dict[str, Any]:
+    """The code, host and time that made an artefact."""
+    return {
+        "cloze": created.version,
+        "commit": created.commit,
+        "host": created.host,
+        "time": created.time,
+    }
+
+
+def described(facts: Mapping[str, Any]) -> Iterator[str]:
+    """The facts as lines to read; those that say nothing are left out."""
+    for name, value in facts.items():
+        if value in (None, "", [], {}) or name in ("run", "step"):
+            continue
+        label = name.replace("_", " ")
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            yield f"{label}:"
+            yield from (f"  {_line(item)}" for item in value)
+        else:
+            yield f"{label}: {_line(value)}"
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, Mapping):
+        said = {key: own for key, own in value.items() if own not in (None, [], {})}
+        return ", ".join(
+            f"{key} ({_line(own)})" if isinstance(own, Mapping) else f"{key} {_line(own)}"
+            for key, own in said.items()
+        )
+    if isinstance(value, list):
+        return ", ".join(map(_line, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _ema(state: TrainerState, manifest: Manifest) -> dict[str, Any] | None:
+    """The average of the weights that lies beside them."""
+    if not any(entry.path == EMA_FILE for entry in manifest.files):
+        return None
+    return {"decay": (state.identity.get("ema") or {}).get("decay"), "file": EMA_FILE}
+
+
+def _learned_from(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that weights depend on first; of identities of other versions, what they have."""
+    data, batch = identity.get("data") or {}, identity.get("batch") or {}
+    found = {
+        "objective": identity.get("objective"),
+        "seed": identity.get("seed"),
+        "precision": identity.get("precision"),
+        "mixture": [_compact(store) for store in data.get("stores", ())],
+        "batch": _compact({name: value for name, value in batch.items() if name not in ("phases", "warmup")}),
+        "warmup": [_compact(stage) for stage in batch.get("warmup") or ()],
+        "phases": [_compact(phase) for phase in batch.get("phases") or ()],
+    }
+    return {name: value for name, value in found.items() if value not in (None, [], {})}
+
+
+def _compact(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _run_of(directory: Path, name: str, run_id: str, runs_dir: Path) -> RunDirectory | None:
+    """The run that a checkpoint belongs to; one of the same name that is another is not taken for it."""
+    candidates = [RunDirectory(directory.absolute().parent.parent)]
+    with suppress(ClozeError, OSError):
+        candidates.append(find_run(name, runs_dir))
+    for run in candidates:
+        if run.exists:
+            with suppress(OSError, ValueError):
+                if run.info.run_id == run_id or run.info.name == name:
+                    return run
+    return None
+
+
+def _history(run: RunDirectory, step: int | None) -> dict[str, Any]:
+    """Attempts, and what happened, until a step; None: all."""
+    try:
+        events = run.events()
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    attempts = [each for each in list_attempts(events) if step is None or each.first_step < step]
+    told = [
+        {
+            "event": event["event"],
+            **{key: own for key, own in event.items() if key not in ("event", "samples")},
+        }
+        for event in events
+        if event["event"] in _CHANGES and (step is None or int(event.get("step", 0)) <= step)
+    ]
+    return {"attempts": list(attempt_facts(attempts)), "events": told}
+
+
+def attempt_facts(attempts: Sequence[Attempt]) -> Iterator[dict[str, Any]]:
+    """Of each attempt, the steps, workers, code and configuration, as JSON-like data."""
+    for attempt in attempts:
+        event = attempt.event
+        hosts = sorted({str(worker.get("host")) for worker in event.get("workers", ())})
+        yield {
+            "attempt": attempt.number,
+            "from_step": attempt.first_step + 1,
+            "time": attempt.time,
+            "workers": attempt.world_size,
+            "hosts": hosts,
+            "device": event.get("device"),
+            "optimizer": event.get("optimizer"),
+            "attention": event.get("attention"),
+            "config": attempt.config_file,
+            **_compact({"commit": event.get("commit"), "environment": event.get("environment")}),
+        }

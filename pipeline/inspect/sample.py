@@ -1,0 +1,289 @@
+"""One training sample as readable text: its documents, where they lie, and what the objective makes of it.
+
+Original and corrupted text are aligned token by token. Where the network reads as many tokens as the text has, the
+places tell what was done; where noise changes the length, a longest common subsequence does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from cluster.artefacts.errors import ReferenceNotFoundError
+from cluster.artefacts.storage import contents_of
+from pipeline.inspect.whereabouts import Whereabouts, find_documents
+from pipeline.objectives.base import Batch
+from pipeline.run.inputs import Inputs
+from pipeline.samples.dataset import SampleOrigin, TokenDataset
+from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import Packed
+from pipeline.samples.rows import Slice
+
+RELATIONS = {"nsp": ("next", "random"), "sop": ("in order", "swapped")}
+"""By relation of a pair, the meanings of the labels 0 and 1."""
+_UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+"""Decoded text of an incomplete character."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A stretch of the text beside what the network reads there."""
+
+    original: str
+    read: str
+    fate: str
+    """`masked`, `random` or `kept`, which an encoder predicts; `deleted`, `inserted` or `replaced`; empty where the
+    network reads the text as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedSlice(Whereabouts):
+    """A slice of a document in a sample, and where it lies."""
+
+    tokens: tuple[int, int]
+    """First and one past the last token, counted in the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedPiece:
+    """A piece of a row that attends to itself: a slice of a document, a pair of segments, or the whole row."""
+
+    slices: tuple[LocatedSlice, ...]
+    original: str
+    """The text as it is."""
+    read: str
+    """The text as the network reads it."""
+    cells: tuple[Cell, ...]
+    """Both side by side."""
+    target: str
+    """The prediction target as one text; the predicted tokens with gaps between them if they are a part of the text."""
+    relation: str = ""
+    """Of a pair, what its segments are to each other, as RELATIONS has it."""
+
+    def plain(self) -> str:
+        """The text with what was done to it in brackets: `[masked:the]`, `[random:the→cat]`, `[deleted:the]`."""
+        return "".join(_plain(cell) for cell in self.cells)
+
+
+def inspect_sample(inputs: Inputs, sample: int) -> list[InspectedPiece]:
+    """Sample number `sample` of the last phase of training, exactly as the run of these inputs reads it.
+
+    Raises:
+        ReferenceNotFoundError: the number is negative.
+    """
+    if sample < 0:
+        raise ReferenceNotFoundError(f"Samples are numbered from 0; there is no sample {sample}.")
+    origin = inputs.train.origin(sample)
+    documents = find_documents(inputs.train.stores, documents_of(origin))
+    return SampleReader(inputs, inputs.train).read(sample, origin, documents)
+
+
+def documents_of(origin: SampleOrigin) -> list[tuple[int, int]]:
+    """The documents of a sample, each by the number of its store and its own."""
+    return [(origin.store, one.document) for one in origin.slices]
+
+
+def located(
+    origin: SampleOrigin, part: Slice, documents: Mapping[tuple[int, int], Whereabouts]
+) -> LocatedSlice:
+    """A slice of a sample with the whereabouts of its document."""
+    own = documents[origin.store, part.document]
+    return LocatedSlice(
+        own.doc_id, own.title, own.source, own.uri, own.byte_start, own.byte_end, (part.start, part.stop)
+    )
+
+
+class SampleReader:
+    """Turns samples of a phase into readable text."""
+
+    def __init__(self, inputs: Inputs, dataset: TokenDataset) -> None:
+        self._inputs, self._dataset = inputs, dataset
+        with contents_of(inputs.stores[0].tokenizer_path):
+            self._tokens = _Tokens(inputs.vocabulary.tokenizer_json)
+        self._pad = inputs.vocabulary["pad"]
+
+    def read(
+        self, sample: int, origin: SampleOrigin, documents: Mapping[tuple[int, int], Whereabouts]
+    ) -> list[InspectedPiece]:
+        """The pieces of a sample; its noise does not depend on what else is in its micro-batch."""
+        inputs, special, tokens = self._inputs, self._dataset.special, self._tokens
+        packed = self._dataset.batch([sample])
+        batch = inputs.corrupt(packed, Noise.of("train", inputs.config.seed))
+        places = _places(packed, batch, (special.bos, special.eos, self._pad))
+        relation = _relation(packed, inputs.config.reading.relation)
+        found = []
+        for place in places:
+            stop = place.first + len(place.ids)
+            own = [one for one in origin.slices if place.first <= one.row_start < stop]
+            cells = _cells(tokens, place, batch, inputs.vocabulary.roles.get("mask"))
+            slices = tuple(located(origin, one, documents) for one in own)
+            original, read = tokens.text(place.ids), tokens.text(place.read)
+            target = _target(tokens, place, batch)
+            found.append(InspectedPiece(slices, original, read, tuple(cells), target, relation))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a piece lies."""
+
+    first: int
+    """Its first position in the row."""
+    ids: np.ndarray
+    """[tokens] its ids, without padding."""
+    read: np.ndarray
+    """[tokens that are read] the ids that the network, or its encoder, reads in its stead."""
+    written: tuple[int, int]
+    """First and one past the last position at which something about it may be predicted."""
+
+
+class _Tokens:
+    """Texts of tokens, with the spaces that belong to them."""
+
+    def __init__(self, tokenizer_json: str) -> None:
+        self._tokenizer: Any = Tokenizer.from_str(tokenizer_json)
+        self._prefix = getattr(self._tokenizer.model, "continuing_subword_prefix", None)
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._added = {number: _set_off(token.content) for number, token in added.items()}
+
+    def text(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Tokens that hold parts of a character are read together."""
+        numbers = [int(number) for number in ids]
+        alone = [self._one(number) for number in numbers]
+        shown = []
+        for is_part, group in groupby(range(len(alone)), lambda place: _UNREADABLE in alone[place]):
+            places = list(group)
+            if is_part:
+                together = [numbers[place] for place in places]
+                shown.append(self._tokenizer.decode(together, skip_special_tokens=False))
+            else:
+                shown += [alone[place] for place in places]
+        return "".join(shown)
+
+    def _one(self, number: int) -> str:
+        if number in self._added:
+            return self._added[number]
+        token = self._tokenizer.id_to_token(number)
+        if token is None:
+            return f"<{number}>"
+        if self._prefix:
+            goes_on = token.startswith(self._prefix)
+            return token.removeprefix(self._prefix) if goes_on else f" {token}"
+        if token.startswith("▁"):
+            return token.replace("▁", " ")
+        return self._tokenizer.decode([number], skip_special_tokens=False)
+
+
+def _set_off(special: str) -> str:
+    """A special token that does not stand out by itself, such as a language tag, with a space before it."""
+    return special if special.startswith(("<", "[")) else f" {special}"
+
+
+def _places(packed: Packed, batch: Batch, special: tuple[int, int, int]) -> list[_Place]:
+    """The pieces of a single row, without padding."""
+    bos, eos, pad = special
+    texts = _pieces_of(packed.cu_seqlens, packed.input_ids.reshape(-1), pad)
+    if "decoder_input_ids" not in batch.inputs:
+        read = batch.inputs.get("input_ids", packed.input_ids).reshape(-1)
+        return [
+            _Place(first, ids, read[first : first + len(ids)], (first, first + len(ids)))
+            for first, ids in texts
+        ]
+    row, writes = batch.inputs["input_ids"].reshape(-1), batch.inputs["decoder_input_ids"].size
+    sources = batch.inputs.get("cu_seqlens", np.asarray([0, len(row)]))
+    targets = batch.inputs.get("decoder_cu_seqlens", np.asarray([0, writes])).tolist()
+    read = _pieces_of(sources, row, pad)
+    # A text that is too short to be corrupted is left out of the batch.
+    is_left_out = [
+        len(read) < len(texts) and int(((ids != bos) & (ids != eos)).sum()) < 2 for _, ids in texts
+    ]
+    kept = iter(zip((ids for _, ids in read), pairwise(targets), strict=False))
+    nothing = row[:0], (0, 0)
+    return [
+        _Place(first, ids, *(nothing if left_out else next(kept)))
+        for (first, ids), left_out in zip(texts, is_left_out, strict=True)
+    ]
+
+
+def _pieces_of(boundaries: np.ndarray, flat: np.ndarray, pad: int) -> list[tuple[int, np.ndarray]]:
+    """(first position, ids) of every piece, without padding."""
+    found = []
+    for start, stop in zip(boundaries[:-1].tolist(), boundaries[1:].tolist(), strict=True):
+        ids = flat[start:stop]
+        size = int(np.flatnonzero(ids != pad).max(initial=-1)) + 1
+        if size:
+            found.append((start, ids[:size]))
+    return found
+
+
+def _relation(packed: Packed, relation: str | None) -> str:
+    if packed.pair_labels is None or relation is None:
+        return ""
+    return RELATIONS[relation][int(packed.pair_labels[0])]
+
+
+def _cells(tokens: _Tokens, place: _Place, batch: Batch, mask: int | None) -> Iterator[Cell]:
+    if "decoder_input_ids" in batch.inputs:
+        yield from _aligned_by_content(tokens, place.ids, place.read)
+        return
+    # What a decoder predicts is the text itself; only an encoder's predictions are places of interest.
+    predicted: set[int] = set()
+    if "targets" in batch.inputs and _hides(batch, place.ids, place.first):
+        predicted = set(batch.inputs["predicted_positions"].tolist())
+
+    def fate(number: int) -> str:
+        if place.first + number not in predicted:
+            return ""
+        true, seen = place.ids[number], place.read[number]
+        return "masked" if seen == mask else "kept" if seen == true else "random"
+
+    for name, group in groupby(range(len(place.ids)), fate):
+        numbers = list(group)
+        # What was done to a token was done to it alone; the others are text.
+        for own in [[number] for number in numbers] if name else [numbers]:
+            yield Cell(tokens.text(place.ids[own]), tokens.text(place.read[own]), name)
+
+
+def _hides(batch: Batch, ids: np.ndarray, first: int) -> bool:
+    """Whether predictions are about the very places, not about what follows them."""
+    positions = batch.inputs["predicted_positions"]
+    inside = (positions >= first) & (positions < first + len(ids))
+    return bool((batch.inputs["targets"][inside] == ids[positions[inside] - first]).all())
+
+
+def _aligned_by_content(tokens: _Tokens, ids: np.ndarray, read: np.ndarray) -> Iterator[Cell]:
+    fates = {"equal": "", "delete": "deleted", "insert": "inserted", "replace": "replaced"}
+    matcher = SequenceMatcher(None, ids.tolist(), read.tolist(), autojunk=False)
+    for kind, start, stop, read_start, read_stop in matcher.get_opcodes():
+        yield Cell(tokens.text(ids[start:stop]), tokens.text(read[read_start:read_stop]), fates[kind])
+
+
+def _target(tokens: _Tokens, place: _Place, batch: Batch) -> str:
+    if "targets" not in batch.inputs:
+        return tokens.text(place.ids)
+    start, stop = place.written
+    positions, targets = batch.inputs["predicted_positions"], batch.inputs["targets"]
+    inside = (positions >= start) & (positions < stop)
+    positions, targets = positions[inside], targets[inside]
+    runs = np.split(targets, np.flatnonzero(np.diff(positions) > 1) + 1)
+    return " …".join(tokens.text(run) for run in runs)
+
+
+def _plain(cell: Cell) -> str:
+    if not cell.fate:
+        return cell.original
+    # The leading space belongs to the word, not to the bracket.
+    word = cell.original.lstrip(" ") or cell.original
+    space = cell.original[: len(cell.original) - len(word)]
+    shown = {
+        "random": f"{word}→{cell.read.strip() or cell.read}",
+        "inserted": cell.read.strip() or cell.read,
+        "replaced": f"{word}→{cell.read.strip() or cell.read}",
+    }.get(cell.fate, word)
+    return f"{space}[{cell.fate}:{shown}]"

@@ -1,0 +1,302 @@
+"""The global batch of one update of a run, made again without any checkpoint.
+
+The samples of an update are a function of the run's configuration, its stores, the ledger of skipped data, and the
+update's number; which rank read which part of it, of the number of workers that the run's history tells.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
+from pipeline.checkpoint.references import resolve_model
+from pipeline.checkpoint.store import newest_state
+from pipeline.inspect.sample import InspectedPiece, LocatedSlice, SampleReader, documents_of, located
+from pipeline.inspect.whereabouts import Whereabouts, find_documents
+from pipeline.objectives.base import Batch
+from pipeline.run import history as run_history
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import CONFIG_FILE, RunDirectory
+from pipeline.run.history import Attempt
+from pipeline.run.inputs import Inputs, open_inputs
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
+from pipeline.samples.dataset import SampleOrigin, TokenDataset
+from pipeline.samples.loader import StepLoader
+from pipeline.samples.noise.noise import Noise
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedSample:
+    """One sample of the batch."""
+
+    sample: int
+    """Its number, counted from 0 at the beginning of the phase."""
+    micro_batch: int
+    rank: int
+    store: str
+    """Directory of the token store that gave it."""
+    epoch: int
+    """Pass over that store's documents; 0 is the first."""
+    slices: tuple[LocatedSlice, ...]
+    """Its slices of documents from left to right."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentUse:
+    """A document of the batch."""
+
+    document: Whereabouts
+    store: str
+    number: int
+    """In its store, as `cloze data inspect STORE --document` takes it."""
+    tokens: int
+    """Of its tokens, how many the batch reads."""
+    samples: tuple[int, ...]
+    """The samples that it is in."""
+
+
+@dataclass(frozen=True)
+class RebuiltStep:
+    """An update's data, with what decided about it."""
+
+    run: RunDirectory
+    step: int
+    """The step that the update made; 1 is the first."""
+    data_step: int
+    """Number of the global batch, from 0; `step - 1` where nothing was left out before it."""
+    spike: SkippedStep | None
+    """Of a global batch that was left out, why; the update that read it was taken back."""
+    skipped: tuple[SkippedStep, ...]
+    """The entries of the ledger for global batches before this one."""
+    attempts: tuple[Attempt, ...]
+    """Those that may have made the update, oldest first; the run stands on the last. Empty: it was not started."""
+    metrics: Mapping[str, Any] | None
+    """The logged metrics; None for an update that was not made yet."""
+    config: PretrainConfig
+    """In force in the last attempt."""
+    inputs: Inputs
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that shared the batch."""
+        return self.attempts[-1].world_size if self.attempts else self.config.cluster.workers
+
+    @property
+    def phase(self) -> int:
+        """Number of the phase among `config.phases`."""
+        return bisect_right([first for first, _ in self.inputs.phases], self.data_step) - 1
+
+    @property
+    def dataset(self) -> TokenDataset:
+        """The samples of the phase."""
+        return self.inputs.phases[self.phase][1]
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of the step, over all ranks."""
+        return self.config.batch_plan.num_micro_batches(self.data_step)
+
+    @cached_property
+    def _loader(self) -> StepLoader[Batch]:
+        noise = Noise.of("train", self.config.seed)
+        return StepLoader(
+            self.inputs.phases,
+            self.config.batch_plan,
+            lambda packed: self.inputs.corrupt(packed, noise),
+            rank=0,
+            world_size=1,
+            lengths=self.inputs.lengths(noise),
+        )
+
+    def batch(self, micro_batch: int) -> Batch:
+        """The arguments of the network, bit for bit as the update's rank had them."""
+        return self._loader.micro_batch(self.data_step, micro_batch).data
+
+    def samples(self, micro_batch: int) -> np.ndarray:
+        """int64 [micro_batch_size]: the sample numbers of a micro-batch."""
+        return self._loader.samples(self.data_step, micro_batch)
+
+    def rank_of(self, micro_batch: int) -> int:
+        """The rank that read a micro-batch."""
+        return micro_batch % self.world_size
+
+    def micro_batches(self, wanted: int | None) -> Sequence[int]:
+        """The number of a micro-batch of the step, over all ranks; None: all numbers.
+
+        Raises:
+            ReferenceNotFoundError: there is no such micro-batch.
+        """
+        count = self.num_micro_batches
+        if wanted is None:
+            return range(count)
+        if not 0 <= wanted < count:
+            raise ReferenceNotFoundError(
+                f"Step {self.step} has the micro-batches 0 to {count - 1}; there is no micro-batch {wanted}."
+            )
+        return (wanted,)
+
+
+def rebuild_step(run: RunDirectory, step: int, overrides: Sequence[str] = ()) -> RebuiltStep:
+    """Find out what the update that made `step` read.
+
+    Args:
+        overrides: settings that changed since without changing any update, such as where the stores lie now.
+
+    Raises:
+        ReferenceNotFoundError: the run has no such step.
+        MismatchError: the stores are not those that the run was trained on.
+        CorruptArtefactError, MissingInputError, ConfigError: the stores cannot be read.
+    """
+    if step < 1:
+        raise ReferenceNotFoundError(
+            f"Steps are numbered from 1, as they are logged; there is no step {step}."
+        )
+    ledger = SkipLedger(run)
+    metrics = run_history.logged(run, step)
+    return _rebuild(run, step, ledger.data.data_step(step - 1), ledger, metrics, overrides)
+
+
+def rebuild_data_step(run: RunDirectory, data_step: int, overrides: Sequence[str] = ()) -> RebuiltStep:
+    """Inspect a global batch by its number, also one that was skipped after a loss spike.
+
+    Its step is the update that read it; for a skipped one, the update that was rolled back.
+
+    Raises:
+        As `rebuild_step` does.
+    """
+    if data_step < 0:
+        raise ReferenceNotFoundError(
+            f"Global batches are numbered from 0; there is no global batch {data_step}."
+        )
+    ledger = SkipLedger(run)
+    spikes = [entry for entry in ledger.entries if entry.data_step == data_step]
+    if spikes:
+        return _rebuild(run, spikes[-1].at_update + 1, data_step, ledger, None, overrides)
+    step = data_step + 1 - sum(entry.data_step < data_step for entry in ledger.entries)
+    return _rebuild(run, step, data_step, ledger, run_history.logged(run, step), overrides)
+
+
+def _rebuild(
+    run: RunDirectory,
+    step: int,
+    data_step: int,
+    ledger: SkipLedger,
+    metrics: Mapping[str, Any] | None,
+    overrides: Sequence[str],
+) -> RebuiltStep:
+    attempts = run_history.attempts_at(run_history.list_attempts(run.events()), step)
+    config = run.config(overrides, attempts[-1].config_file if attempts else CONFIG_FILE)
+    if step > config.num_steps:
+        raise ReferenceNotFoundError(
+            f"{run.path.name} has {config.num_steps} steps; there is no step {step}."
+        )
+    rebuilt = RebuiltStep(
+        run=run,
+        step=step,
+        data_step=data_step,
+        spike=next((entry for entry in ledger.entries if entry.data_step == data_step), None),
+        skipped=tuple(entry for entry in ledger.entries if entry.data_step < data_step),
+        attempts=tuple(attempts),
+        metrics=metrics,
+        config=config,
+        inputs=open_inputs(config, verify=False, resolve=resolve_model),
+    )
+    _require_same_stores(rebuilt)
+    return rebuilt
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedStep:
+    """The selected part of a global batch."""
+
+    rebuilt: RebuiltStep
+    samples: tuple[InspectedSample, ...]
+    documents: tuple[DocumentUse, ...]
+    """The documents with the most tokens first."""
+    _origins: tuple[SampleOrigin, ...]
+    """Of each of the samples."""
+    _whereabouts: Mapping[tuple[int, int], Whereabouts]
+
+    def texts(self) -> Iterator[tuple[InspectedSample, list[InspectedPiece]]]:
+        """Every sample with its text and its prediction targets."""
+        reader = SampleReader(self.rebuilt.inputs, self.rebuilt.dataset)
+        for one, origin in zip(self.samples, self._origins, strict=True):
+            yield one, reader.read(one.sample, origin, self._whereabouts)
+
+
+def inspect_step(rebuilt: RebuiltStep, micro_batch: int | None = None) -> InspectedStep:
+    """Find out what the samples of an update are made of.
+
+    Raises:
+        ReferenceNotFoundError: there is no such micro-batch.
+    """
+    drawn = [
+        (number, sample, rebuilt.dataset.origin(sample))
+        for number in rebuilt.micro_batches(micro_batch)
+        for sample in rebuilt.samples(number).tolist()
+    ]
+    dataset = rebuilt.dataset
+    documents = find_documents(dataset.stores, (key for *_, origin in drawn for key in documents_of(origin)))
+    samples = tuple(
+        InspectedSample(
+            sample=sample,
+            micro_batch=number,
+            rank=rebuilt.rank_of(number),
+            store=dataset.stores[origin.store].place,
+            epoch=origin.epoch,
+            slices=tuple(located(origin, one, documents) for one in origin.slices),
+        )
+        for number, sample, origin in drawn
+    )
+    uses = tuple(_uses(dataset, drawn, documents))
+    return InspectedStep(rebuilt, samples, uses, tuple(origin for *_, origin in drawn), documents)
+
+
+def _uses(
+    dataset: TokenDataset,
+    drawn: Sequence[tuple[int, int, SampleOrigin]],
+    documents: Mapping[tuple[int, int], Whereabouts],
+) -> list[DocumentUse]:
+    tokens = dict.fromkeys(documents, 0)
+    samples: dict[tuple[int, int], list[int]] = {key: [] for key in documents}
+    for _, sample, origin in drawn:
+        for one in origin.slices:
+            key = origin.store, one.document
+            tokens[key] += one.stop - one.start
+            samples[key] += [sample] if sample not in samples[key][-1:] else []
+    return [
+        DocumentUse(documents[key], dataset.stores[key[0]].place, key[1], tokens[key], tuple(samples[key]))
+        for key in sorted(documents, key=lambda key: (-tokens[key], key))
+    ]
+
+
+def _require_same_stores(rebuilt: RebuiltStep) -> None:
+    """Compare the stores with those that the attempt named at its start, or else a checkpoint of the run."""
+    used = _fingerprints_used(rebuilt)
+    found = [store.fingerprint for store in rebuilt.inputs.stores]
+    if used is None or used == found:
+        return
+    changed = [
+        store.place
+        for number, store in enumerate(rebuilt.inputs.stores)
+        if number >= len(used) or used[number] != store.fingerprint
+    ]
+    raise MismatchError(
+        f"{rebuilt.run.path.name} was trained on other tokens than {' and '.join(changed)} now hold:"
+        f" what step {rebuilt.step} read cannot be told from them.",
+        next_step=f"restore the tokens that `cloze lineage {rebuilt.run.typed}` names by fingerprint",
+    )
+
+
+def _fingerprints_used(rebuilt: RebuiltStep) -> list[str] | None:
+    named = rebuilt.attempts[-1].event.get("store_fingerprints") if rebuilt.attempts else None
+    if named is not None:
+        return list(named)
+    state = newest_state(rebuilt.run)
+    return None if state is None else state.store_fingerprints

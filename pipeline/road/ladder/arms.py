@@ -1,0 +1,239 @@
+"""The arms of a ladder, resolved: which runs there are, how many tokens each reads, and how each is fine-tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, MismatchError
+from cluster.artefacts.places import Place, absolute, inner
+from cluster.copies import is_there
+from data_prep.config import PreparationConfig
+from data_prep.layout import TOKENIZER_FILE, TOKENS
+from pipeline.config.loading import load_config, load_plain, validate
+from pipeline.config.problems import nearest
+from pipeline.config.shipped import find_beside
+from pipeline.preparation.config import load_preparation
+from pipeline.preparation.makers import vocab_size_of
+from pipeline.road.ladder.config import ArmConfig, LadderConfig
+from pipeline.run.config import PretrainConfig
+from pipeline.tune.config import FinetuneConfig, ScratchConfig
+from pipeline.tune.evaluation_sets import expand
+from pipeline.tune.fit import check_network
+from pipeline.tune.task import TaskConfig
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm with its configurations."""
+
+    name: str
+    settings: ArmConfig
+    pretrain: PretrainConfig
+    """The run, or with random weights the network, without seed and budget."""
+    finetune: FinetuneConfig
+    """The tasks of this arm, without seed and places."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether nothing is pre-trained."""
+        return self.settings.initial == "random"
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """A configuration with everything that it names, read and checked."""
+
+    config: LadderConfig
+    path: Path
+    """Its file."""
+    data: Mapping[Path, PreparationConfig]
+    """By file, in order."""
+    arms: Mapping[str, Arm]
+    _flops: dict[tuple[Path, bool], float] = field(default_factory=dict)
+    """By pre-training configuration, and whether its data was prepared."""
+    places: dict[str, Path] = field(default_factory=dict)
+    """Artefacts of finished stages by name, which are looked for once."""
+
+    @property
+    def directory(self) -> Path:
+        """Where the result is committed."""
+        return self.config.out / self.config.name
+
+    @property
+    def work(self) -> Path:
+        """Beside the result: settings, logs and costs of the stages."""
+        return self.config.out / f"{self.config.name}-stages"
+
+    @property
+    def scores(self) -> Path:
+        """Beside the result: the scores of all arms, each of whose trainings saved its predictions."""
+        return self.config.out / f"{self.config.name}-scores"
+
+    def flops_per_token(self, arm: str) -> float:
+        """Model FLOPs of pre-training, forward and backward; 0 without pre-training.
+
+        Until the data of the arm is prepared, its vocabulary has the size that its configuration asks for.
+        """
+        chosen = self.arms[arm]
+        if chosen.is_random:
+            return 0.0
+        is_prepared = all(is_there(store.path) for store in chosen.pretrain.data.stores)
+        key = chosen.settings.pretrain, is_prepared
+        if key not in self._flops:
+            run = with_tokens(chosen.pretrain, self.config.tokens)
+            self._flops[key] = _flops_per_token(run, self._vocab_size(run))
+        return self._flops[key]
+
+    def _vocab_size(self, run: PretrainConfig) -> int | None:
+        """Entries of the vocabulary of a run's tokens, as their configuration has them."""
+        stores = {absolute(store.path) for store in run.data.stores}
+        made = [each for each in self.data.values() if (each.out / TOKENS).resolve() in stores]
+        return next((vocab_size_of(each.tokenizer) for each in made), None)
+
+    def tokens(self, arm: str) -> int:
+        """Tokens of text that the pre-training of an arm reads; 0 without one."""
+        if self.arms[arm].is_random:
+            return 0
+        like = self.arms[arm].settings.same_compute_as
+        if like is None:
+            return self.config.tokens
+        return round(self.config.tokens * self.flops_per_token(like) / self.flops_per_token(arm))
+
+    def run_of(self, arm: str, seed: int) -> PretrainConfig:
+        """The pre-training of an arm; arms that share it get the same."""
+        chosen = self.arms[arm]
+        like = chosen.settings.same_compute_as
+        stem = chosen.settings.pretrain.stem + (f"-compute-of-{like}" if like else "")
+        named = {"name": f"{self.config.name}-{stem}-seed{seed}", "seed": seed}
+        return with_tokens(chosen.pretrain.model_copy(update=named), self.tokens(arm))
+
+    def finetuning_of(self, arm: str, seed: int) -> FinetuneConfig:
+        """The fine-tuning of an arm with a seed."""
+        chosen = self.arms[arm]
+        scratch = None
+        if chosen.is_random:
+            tokenizer = inner(chosen.pretrain.data.stores[0].path, TOKENIZER_FILE)
+            scratch = ScratchConfig(model=chosen.pretrain.model, tokenizer=tokenizer)
+        return chosen.finetune.model_copy(
+            update={"name": f"{arm}-seed{seed}", "out": self.scores, "seeds": (seed,), "scratch": scratch}
+        )
+
+
+def _flops_per_token(run: PretrainConfig, vocab_size: int | None) -> float:
+    from pipeline.plan.duration import operations
+    from pipeline.plan.network import make_network
+
+    flops = operations(run, make_network(run, "cpu", vocab_size), run.num_steps)
+    return flops / run.tokens_before(run.num_steps)
+
+
+def with_tokens(config: PretrainConfig, tokens: int) -> PretrainConfig:
+    """A run that ends after so many tokens of text, whatever the configuration says."""
+    plain = config.model_dump(mode="json") | {"steps": None, "budget": {"tokens": tokens}}
+    return validate(PretrainConfig, plain, config.name)
+
+
+def load_ladder(path: Path, overrides: list[str]) -> Ladder:
+    """Read a ladder and all configurations that it names.
+
+    Raises:
+        MissingInputError: a file is not there.
+        ConfigError: every problem of every file at once.
+    """
+    config = load_config(LadderConfig, path, overrides)
+    reading = _Reading(path.parent)
+    data = {
+        file: found
+        for number, file in enumerate(config.data)
+        if (found := reading.read(f"data.{number}", load_preparation, file)) is not None
+    }
+    shared = {"runs_dir": str(config.runs_dir), "experiment": config.name}
+    arms = {name: reading.arm(config, name, shared) for name in config.arms}
+    found = {name: arm for name, arm in arms.items() if arm is not None}
+    reading.problems += _misfits(config, data, found)
+    if reading.problems:
+        count = len(reading.problems)
+        raise ConfigError(
+            f"{path}: {count} problem{'s' if count > 1 else ''} in the ladder:",
+            problems=tuple(reading.problems),
+        )
+    return Ladder(config, path, data, found)
+
+
+class _Reading:
+    """Reads files and collects their problems."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.problems: list[ConfigProblem] = []
+
+    def read(self, key: str, load: Any, file: Path, *args: Any) -> Any:
+        """What `load` makes of a file; None where that has problems."""
+        try:
+            return load(*args, find_beside(self.directory, file))
+        except ClozeError as error:
+            self.problems.append(ConfigProblem(key, str(file), str(error)))
+            return None
+
+    def arm(self, config: LadderConfig, name: str, shared: dict[str, str]) -> Arm | None:
+        settings, key = config.arms[name], f"arms.{name}"
+        run = self.read(f"{key}.pretrain", lambda file: _pretraining(file, config, shared), settings.pretrain)
+        tasks = config.tasks_of(name)
+        tuned = self.read(
+            f"{key}.finetune", lambda file: _finetuning(file, settings, tasks, shared), config.finetune
+        )
+        return None if run is None or tuned is None else Arm(name, settings, run, tuned)
+
+
+def _pretraining(file: Path, config: LadderConfig, shared: dict[str, str]) -> PretrainConfig:
+    plain = load_plain(PretrainConfig, file) | shared
+    # The runs of a ladder are as long as its budget says, one worker each.
+    plain |= {"steps": None, "budget": {"tokens": config.tokens}}
+    plain["cluster"] = dict(plain.get("cluster") or {}) | {"workers": 1}
+    return validate(PretrainConfig, plain, str(file))
+
+
+def _finetuning(file: Path, arm: ArmConfig, tasks: list[str], shared: dict[str, str]) -> FinetuneConfig:
+    plain = load_plain(FinetuneConfig, file, list(arm.finetune)) | shared
+    known = plain.get("tasks") or {}
+    if unknown := [task for task in tasks if task not in known]:
+        near = nearest(unknown[0], list(known))
+        hint = f"; did you mean {near}?" if near else ""
+        raise ConfigError(f"It has no task {', '.join(unknown)}{hint}; there are {', '.join(known)}.")
+    plain["tasks"] = {task: known[task] for task in tasks}
+    return validate(FinetuneConfig, plain, str(file))
+
+
+def _misfits(
+    config: LadderConfig, data: Mapping[Path, PreparationConfig], arms: Mapping[str, Arm]
+) -> list[ConfigProblem]:
+    """Stores that no data configuration makes, and evaluation texts that they may hold."""
+    if len(data) < len(config.data):
+        return []
+    problems = []
+    made: dict[Place, PreparationConfig] = {(each.out / "tokens").resolve(): each for each in data.values()}
+    for name, arm in arms.items():
+        try:
+            check_network(arm.finetune, arm.pretrain.model)
+        except MismatchError as error:
+            problems.append(ConfigProblem(f"arms.{name}", "", error.problem))
+        for store in arm.pretrain.data.stores:
+            source = made.get(absolute(store.path))
+            if source is None:
+                allowed = ", ".join(str(each.out / "tokens") for each in data.values())
+                message = f"reads {store.path}, which no configuration of `data` makes; they make {allowed}"
+                problems.append(ConfigProblem(f"arms.{name}.pretrain", str(arm.settings.pretrain), message))
+                continue
+            kept_out = set(expand(source.decontaminate.tasks))
+            for task, settings in arm.finetune.tasks.items():
+                if missing := sorted(_sets_of(settings) - kept_out):
+                    message = f"must name {', '.join(missing)}: arm {name} is scored on {task}"
+                    problems.append(ConfigProblem("data", f"decontaminate of {source.name}", message))
+    return list(dict.fromkeys(problems))
+
+
+def _sets_of(task: TaskConfig) -> set[str]:
+    return {each.name for each in type(task).evaluation_sets}

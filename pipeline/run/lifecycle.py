@@ -1,0 +1,119 @@
+"""The launch and the end of an attempt, in the run's history and in MLflow: as its driver records them, and where the
+driver was killed, as any verb does that looks at the run.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from contextlib import suppress
+
+import psutil
+
+from cluster.artefacts.credentials import refused
+from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, TakenOverError
+from cluster.artefacts.processes import born_s, this_machine
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.history import last_logged
+from pipeline.run.log.sender import send_log, unsent_bytes, want_status
+from pipeline.run.state import is_held, state_of
+from pipeline.run.submission import JOB_VARIABLE
+
+SENT_ON_THE_WAY_BYTES = 1 << 20
+"""What a command that looks at a run sends in a few seconds."""
+
+
+def record_launch(run: RunDirectory) -> None:
+    """Record this process as the driver of the run."""
+    process = psutil.Process()
+    run.record_event(
+        Event.LAUNCHED,
+        host=platform.node(),
+        machine=this_machine(),
+        pid=process.pid,
+        started_s=born_s(process),
+        submission_id=os.environ.get(JOB_VARIABLE),
+    )
+
+
+def record_failure(run: RunDirectory, error: BaseException) -> None:
+    """Record why an attempt at a run ended. One that another group has taken over has not."""
+    if isinstance(error, TakenOverError):
+        return
+    status = "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED"
+    # A disk that is full must not hide why the run ended.
+    with suppress(OSError, StorageError):
+        run.record_event(Event.FAILED, error=type(error).__name__, message=str(error)[:2000])
+    with suppress(OSError, StorageError):
+        want_status(run, status)
+
+
+def record_end(run: RunDirectory) -> None:
+    """Record that a run came to its end, and at which step."""
+    last = last_logged(run)
+    run.record_event(Event.FINISHED, step=0 if last is None else last[0])
+    want_status(run, "FINISHED")
+
+
+def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
+    """Record a run's end in history and MLflow if its processes could not; False if the tracking store does not answer.
+
+    Args:
+        send: whether to send the log to MLflow now; if not, the next command does. A log of which more than
+            `SENT_ON_THE_WAY_BYTES` are missing there is left to `cloze runs replay`.
+    """
+    # Looking at a run must not fail because a file of it cannot be read or written.
+    with suppress(ClozeError, OSError):
+        state, events = state_of(run), run.events()
+        if state.name == "lost" and events[-1]["event"] != Event.LOST:
+            run.record_event(Event.LOST, message=state.detail)
+            want_status(run, "FAILED")
+        elif state.name == "finished" and not is_held(run) and not run.events(Event.FINISHED):
+            record_end(run)
+    with suppress(ClozeError):
+        return not send or unsent_bytes(run) > SENT_ON_THE_WAY_BYTES or not _is_ours(run) or replay(run)
+    return True
+
+
+def _is_ours(run: RunDirectory) -> bool:
+    """Whether a run is tracked in a file, or in the store that is in force here. A run that was copied from a stranger
+    may name any address, and this process would send its credentials there."""
+    from pipeline.run.tracking import tracking_uri
+
+    uri = run.info.tracking_uri
+    return uri.startswith("sqlite:") or uri in ("", tracking_uri(run.path.parent))
+
+
+def awaits_replay(run: RunDirectory) -> int:
+    """Bytes of the log that MLflow has not got, where they are too many for a command that looks at the run, and
+    nothing else sends them; otherwise 0.
+
+    Raises:
+        CorruptArtefactError: a file of the run is damaged.
+    """
+    behind = unsent_bytes(run) if run.info.tracking_uri else 0
+    return behind if behind > SENT_ON_THE_WAY_BYTES and not is_held(run) else 0
+
+
+def replay(run: RunDirectory) -> bool:
+    """Send the part of the log that MLflow does not have; False when the tracking store does not answer."""
+    from pipeline.run.tracking import CREDENTIALS_HINT, told_of
+
+    info = run.info
+    if not info.tracking_uri:
+        return True
+    try:
+        send_log(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
+    except Exception as error:
+        if refused(error):
+            print(
+                f"{info.tracking_uri} does not take the log of {run.path.name}: {CREDENTIALS_HINT}.",
+                file=sys.stderr,
+            )
+        # On a disk that is full, why the run ended matters more.
+        with suppress(StorageError):
+            run.record_event(Event.TRACKING_BEHIND, message=told_of(error)[:2000])
+        return False
+    return True

@@ -1,0 +1,144 @@
+"""The lines of a run's log, and reading them: from an offset on, or backwards from the end.
+
+    {"kind": "train", "step": 7, "time_ms": 1760000000000, "data": {"loss": 2.5, "grad_norm": "Infinity"}}
+
+One line is one entry. NaN and infinities, which JSON lacks, are written as words. A line that a killed process left
+unfinished is never returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.kinds import LogKind
+
+_BLOCK_BYTES = 1 << 18
+_TAKES_BACK = b'"%s"' % LogKind.ROLLED_BACK.encode()
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def encode(kind: str, step: int, time_ms: int, data: Mapping[str, Any]) -> bytes:
+    """An entry as a line."""
+    plain = {key: _in_words(value) for key, value in data.items()}
+    entry = {"kind": kind, "step": step, "time_ms": time_ms, "data": plain}
+    return orjson.dumps(entry, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """The entry of a line; None for a line without one, such as the zeros that a power failure leaves in a file."""
+    try:
+        entry = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(entry, dict) or not {"kind", "step", "time_ms", "data"} <= entry.keys():
+        return None
+    data = entry["data"]
+    if not (isinstance(data, dict) and isinstance(entry["step"], int)):
+        return None
+    for key, value in data.items():
+        if isinstance(value, str) and value in _WORDS:
+            data[key] = _WORDS[value]
+    return entry
+
+
+def entries_from(run: RunDirectory, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """Whole entries from byte `offset` on, each with the offset behind it; reads no further than it is asked."""
+    path = run.log
+    if not path.exists():
+        return
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        for line in stream:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            if (entry := decode(line)) is not None:
+                yield entry, offset
+
+
+def entries_that_count(run: RunDirectory) -> Iterator[dict[str, Any]]:
+    """All whole entries but those of steps that the run was taken back behind later, the oldest first."""
+    path = run.log
+    with path.open("rb") if path.exists() else nullcontext(()) as stream:
+        # Parsing each line of a long log takes many times as long as searching its bytes.
+        taken_back = [entry["step"] for line in stream if _TAKES_BACK in line and (entry := decode(line))]
+    for entry, _ in entries_from(run):
+        if all(entry["step"] <= step for step in taken_back):
+            yield entry
+        if entry["kind"] == LogKind.ROLLED_BACK:
+            del taken_back[:1]
+
+
+def entries_backwards(run: RunDirectory, part: bytes = b"") -> Iterator[dict[str, Any]]:
+    """As `entries_that_count`, the newest first; reads no further back than it is asked.
+
+    Args:
+        part: only entries whose lines have these bytes, which is fast.
+    """
+    last = math.inf
+    for line in lines_backwards(run.log):
+        if part not in line and _TAKES_BACK not in line:
+            continue
+        if (entry := decode(line)) is None or entry["step"] > last:
+            continue
+        if entry["kind"] == LogKind.ROLLED_BACK:
+            last = entry["step"]
+        yield entry
+
+
+def lines_backwards(path: Path) -> Iterator[bytes]:
+    """Whole lines of a file without their line breaks, the newest first; reads no further back than it is asked."""
+    if not path.exists():
+        return
+    with path.open("rb") as stream:
+        end = stream.seek(0, 2)
+        head, torn = b"", True
+        while end:
+            start = max(0, end - _BLOCK_BYTES)
+            stream.seek(start)
+            head, *lines = (stream.read(end - start) + head).split(b"\n")
+            end = start
+            if lines and torn:
+                # After the last line break there is a line that a killed process left unfinished, or nothing.
+                lines.pop()
+                torn = False
+            yield from reversed(lines)
+        if not torn:
+            yield head
+
+
+def read_new(run: RunDirectory, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """The whole entries from byte `offset` on, and the offset behind them."""
+    found = []
+    for entry, behind in entries_from(run, offset):
+        found.append(entry)
+        offset = behind
+    return found, offset
+
+
+def read_metrics(run: RunDirectory, kind: LogKind = LogKind.STEP) -> list[dict[str, Any]]:
+    """The metrics of each logged step, as dicts with `step` added."""
+    return [
+        {"step": entry["step"], **entry["data"]} for entry in entries_that_count(run) if entry["kind"] == kind
+    ]
+
+
+def log_size(run: RunDirectory) -> int:
+    """Bytes of the log; 0 when there is none. The offset from which `read_new` returns only what comes."""
+    path = run.log
+    return path.stat().st_size if path.exists() else 0
+
+
+def _in_words(value: Any) -> Any:
+    """A number as JSON has it, or its word: `orjson` would write null for NaN and for infinities."""
+    if not isinstance(value, float | np.floating) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

@@ -1,0 +1,196 @@
+"""The log of a training run: every step is written to disk first, and sent to MLflow from there.
+
+`log.jsonl` in the run's directory is append-only and is the truth; MLflow is a copy that a process of its own keeps
+up to date (`sender.py`). A tracking store that is down, slow or restarted costs training nothing.
+
+A resumed run repeats the steps after its checkpoint; those that are in the log already are not written again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from cluster.artefacts.errors import StorageError
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import encode, entries_backwards
+from pipeline.run.log.seals import LogSeals
+
+
+class RunLog:
+    """Appends entries to `log.jsonl`. Only rank 0 has one."""
+
+    def __init__(
+        self, run: RunDirectory, *, since: int = 0, is_lost: Callable[[], bool] = lambda: False
+    ) -> None:
+        """
+        Args:
+            since: the step of the checkpoint that the run continues from. Only the log from there on is read: its last
+                lines, where that is the last step of a long run.
+            is_lost: whether another group has taken the run over. Asked before every line, because a machine may stop
+                for minutes between any two; then nothing is written any more.
+
+        Raises:
+            StorageError: the log cannot be written.
+        """
+        self._run, self._is_lost = run, is_lost
+        self._last: dict[str, int] = {}
+        self._events: set[bytes] = set()
+        self._recorded: dict[int, dict[str, Any]] = {}
+        self._evaluated: dict[int, int] = {}
+        with _refusals(self._run):
+            self._descriptor = os.open(run.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = self._drop_torn_line()
+        self._seals = LogSeals(run, self._size)
+        self._read_back_to(since)
+
+    def write(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
+        """Append an entry unless this kind already has one for `step` or later; returns whether it did.
+
+        Raises:
+            StorageError: the disk is full, or refuses. The log is as it was before, and the run can be resumed from
+                its last checkpoint.
+        """
+        if step <= self.last_step(kind):
+            return False
+        time_ms = _now_ms()
+        if not self._append(encode(kind, step, time_ms, data)):
+            return False
+        self._last[kind] = step
+        if kind == LogKind.HELD_OUT:
+            self._evaluated[step] = time_ms
+        if kind == LogKind.STEP:
+            self._recorded[step] = dict(data)
+        elif kind == LogKind.CHECKPOINT:
+            # Earlier steps will not be repeated, except from an older checkpoint: `recorded` then reads again.
+            self._recorded = {number: kept for number, kept in self._recorded.items() if number > step}
+            self._evaluated = {number: time for number, time in self._evaluated.items() if number > step}
+        return True
+
+    def event(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
+        """Append an event at `step`, which may have several, unless an equal one is in the log already because the run
+        repeats its steps; returns whether it did.
+
+        Raises:
+            StorageError: as `write` does.
+        """
+        known = _identity(kind, step, data)
+        if known in self._events or not self._append(encode(kind, step, _now_ms(), data)):
+            return False
+        self._events.add(known)
+        return True
+
+    def roll_back(self, step: int, data: Mapping[str, Any]) -> None:
+        """Append that the run goes on from `step`: what was logged of later steps counts no more, and is logged anew.
+
+        Raises:
+            StorageError: as `write` does.
+        """
+        self._append(encode(LogKind.ROLLED_BACK, step, _now_ms(), data))
+
+    def last_step(self, kind: str) -> int:
+        """Step of the newest entry of this kind from `since` on; -1 when there is none."""
+        return self._last.get(kind, -1)
+
+    def recorded(self, step: int) -> dict[str, Any] | None:
+        """The logged metrics of a step that is about to be repeated; None for a new step."""
+        if step > self.last_step(LogKind.STEP):
+            return None
+        if step not in self._recorded:
+            self._read_back_to(step - 1)
+        return self._recorded.get(step)
+
+    def evaluated_ms(self, step: int) -> int | None:
+        """When a step newer than the last checkpoint was evaluated, in milliseconds since 1970, as the log says; None
+        without an evaluation."""
+        return self._evaluated.get(step)
+
+    def sync(self) -> None:
+        """Flush the log to the disk itself, as it must be before a checkpoint of these steps is committed: they are not
+        repeated after a power failure.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        with _refusals(self._run):
+            os.fsync(self._descriptor)
+        if not self._is_lost():
+            self._seals.close_stretch()
+
+    def close(self) -> None:
+        """Close the file; everything was written when it was logged. Closing twice is closing once."""
+        if self._descriptor >= 0:
+            with suppress(StorageError):
+                self.sync()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _append(self, line: bytes) -> bool:
+        if self._is_lost():
+            return False
+        # One call for one line, and no buffer: a kill leaves nothing in memory, and a failed write nothing to come.
+        with _refusals(self._run):
+            try:
+                written = os.write(self._descriptor, line)
+                while written < len(line):
+                    written += os.write(self._descriptor, line[written:])
+            except BaseException:
+                os.ftruncate(self._descriptor, self._size)
+                raise
+        self._size += len(line)
+        self._seals.add(line)
+        return True
+
+    def _drop_torn_line(self) -> int:
+        """Cut off a last line that a killed process left unfinished; returns the bytes that are left."""
+        size = end = os.fstat(self._descriptor).st_size
+        whole = 0
+        while end and not whole:
+            start = max(0, end - (1 << 16))
+            whole = os.pread(self._descriptor, end - start, start).rfind(b"\n") + 1
+            whole, end = (start + whole if whole else 0), start
+        if whole != size:
+            os.ftruncate(self._descriptor, whole)
+        return whole
+
+    def _read_back_to(self, step: int) -> None:
+        """Read the log backwards down to `step`: everything after it, and its own entries but for its metrics.
+
+        A step's metrics are its first entry: all other entries with its number, or a higher one, come after them.
+        """
+        for entry in entries_backwards(self._run):
+            kind, number, data = entry["kind"], entry["step"], entry["data"]
+            self._last[kind] = max(number, self._last.get(kind, -1))
+            if kind == LogKind.HELD_OUT:
+                self._evaluated[number] = entry["time_ms"]
+            if kind != LogKind.STEP:
+                self._events.add(_identity(kind, number, data))
+                continue
+            if number <= step:
+                return
+            self._recorded[number] = data
+
+
+@contextmanager
+def _refusals(run: RunDirectory) -> Iterator[None]:
+    """Raise a refusal of the file system as a StorageError that names the parts of the run that are kept."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {run.log}: {error.strerror}.",
+            kept="the run up to its last checkpoint, and every line that is in the log",
+            next_step=f"make room, or give permission, then: cloze resume {run.typed}",
+        ) from error
+
+
+def _identity(kind: str, step: int, data: Mapping[str, Any]) -> bytes:
+    return encode(kind, step, 0, data)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

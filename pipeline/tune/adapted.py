@@ -1,0 +1,83 @@
+"""Networks of parameter-efficient fine-tuning on disk: what was trained, over the checkpoint that it started from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from pydantic import TypeAdapter
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from cluster.artefacts.storage import contents_of
+from models.config import NetworkConfig, TransformerConfig
+from models.hf.heads import Head
+from models.hf.networks import build_on_meta
+from models.peft.apply import apply_peft, load_peft, peft_state
+from models.peft.settings import PeftSettings
+from pipeline.tune.forms.base import Part
+from pipeline.tune.starting import take_parts
+
+_KEY = "peft"
+"""The one key of the file's metadata: several are written by safetensors in an order that differs between processes."""
+WRAPPER = "network."
+"""Prefix of the tensor names of a ConditionalGenerator, which the encoder-decoder inside does not have."""
+
+
+def trained_tensors(
+    model: nn.Module, parts: tuple[Part, ...], settings: PeftSettings
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors that were trained, and the metadata that `load_adapted` needs beside them."""
+    bare = [dataclasses.replace(part, own=part.own.removeprefix(WRAPPER)) for part in parts]
+    stored = {"method": dataclasses.asdict(settings), "parts": [dataclasses.asdict(part) for part in bare]}
+    tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in peft_state(model).items()}
+    return tensors, {_KEY: orjson.dumps(stored).decode()}
+
+
+def method_of(file: Path) -> PeftSettings | None:
+    """The method of a file of weights; None for the weights of a whole network."""
+    stored = _stored(file)
+    return None if stored is None else TypeAdapter(PeftSettings).validate_python(stored["method"])
+
+
+def _stored(file: Path) -> dict[str, Any] | None:
+    """The method, and which parts of the network come from the checkpoint; None for a whole network."""
+    with contents_of(file), safe_open(str(file), "pt") as opened:
+        metadata = opened.metadata() or {}
+        return orjson.loads(metadata[_KEY]) if _KEY in metadata else None
+
+
+def load_adapted(
+    file: Path, network: NetworkConfig, head: Head, num_labels: int, base: Mapping[str, Tensor]
+) -> nn.Module:
+    """A network with its method, in host memory.
+
+    Args:
+        file: holds what `trained_tensors` gave.
+        base: the tensors of the checkpoint that the training started from.
+
+    Raises:
+        MismatchError: the checkpoint lacks tensors.
+        CorruptArtefactError: the file cannot be read.
+    """
+    stored = _stored(file)
+    assert stored is not None, "the file holds a whole network"
+    assert isinstance(network, TransformerConfig), "ELMo has no such methods"
+    with contents_of(file), safe_open(str(file), "pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- no mapping
+    settings: PeftSettings = TypeAdapter(PeftSettings).validate_python(stored["method"])
+    parts = TypeAdapter(tuple[Part, ...]).validate_python(stored["parts"])
+    model = build_on_meta(network, head, num_labels)
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.zero_()
+    take_parts(model, parts, base)
+    apply_peft(model, settings, seed=0)
+    with contents_of(file):
+        load_peft(model, tensors)
+    return model.eval()

@@ -1,0 +1,303 @@
+"""Exports of checkpoints and of fine-tuned networks, which lie in directories of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from pydantic import TypeAdapter
+
+from cluster.artefacts.confined import inside
+from cluster.artefacts.errors import ExportError, MismatchError, ReferenceNotFoundError
+from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, Manifest
+from cluster.artefacts.storage import contents_of, open_artefact
+from cluster.copies import place_of
+from models.config import ElmoConfig, NetworkConfig, TransformerConfig
+from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.checkpoint.references import Weights
+from pipeline.config.networks import NetworkChoice
+from pipeline.export import exporting
+from pipeline.export.exporting import Export, Source, is_artefact, refuse_option, write_export
+from pipeline.tune.results import TOKENIZER_FILE, Trial
+from pipeline.tune.scores import KIND, SCORES_FILE, START, Score, split_scores
+from pipeline.tune.task import TaskConfig, Tasks
+from pipeline.tune.tasks import TASKS
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from models.hf.heads import Head
+
+
+def export(
+    reference: str,
+    directory: Path,
+    *,
+    runs_dir: Path,
+    part: str | None = None,
+    trial: str | None = None,
+    family: str | None = None,
+    weights: Weights = "model",
+    verify: bool = True,
+    peft: bool = False,
+    tasks: Tasks = TASKS,
+) -> Export:
+    """Write a network as a directory that others read.
+
+    Args:
+        reference: any reference to a model, or a directory of scores whose models were kept (`SCORES@TRIAL` names one).
+        trial: `TASK-INITIAL-SEED` among the trainings of scores; None where there is only one.
+        peft: write what LoRA or prefix tuning trained as the library `peft` reads it, over an export of the checkpoint;
+            otherwise LoRA is added to the weights.
+        tasks: the kinds of tasks that scores may be of.
+
+    Other arguments, and errors: see `pipeline.export.exporting.export`.
+    """
+    path, named = split_scores(reference)
+    trial = trial or named
+    if not is_artefact(path, KIND):
+        remedy = "leave it out, or name the scores of a fine-tuning"
+        refuse_option("trial", trial, f"{reference} is no directory of scores", remedy)
+        return exporting.export(
+            reference,
+            directory,
+            runs_dir=runs_dir,
+            part=part,
+            family=family,
+            weights=weights,
+            verify=verify,
+        )
+    refuse_option("part", part, f"{path} holds scores, and their networks have no parts")
+    if weights != "model":
+        raise MismatchError(
+            f"--ema has no meaning here: {path} holds scores, and fine-tuning keeps no average.",
+            next_step="leave it out",
+        )
+    found = finetuned_network(path, trial)
+    if peft:
+        return _export_for_peft(found, path, directory, family, verify, runs_dir, tasks)
+    source = _plain(found, path, tasks, runs_dir)
+    if isinstance(source.config, ElmoConfig):
+        raise ExportError(
+            f"{path} holds a classifier on top of an ELMo, which no library can read; the biLM below it is the"
+            " checkpoint's, unchanged.",
+            next_step=f"export the checkpoint (cloze lineage {path} names it), or read the classifier with"
+            " pipeline.tune.export.load_finetuned",
+        )
+    return write_export(_for_others(source, found, path, tasks), directory, family=family, verify=verify)
+
+
+def _for_others(source: Source, found: FinetunedNetwork, scores: Path, tasks: Tasks) -> Source:
+    """The network with all that others need to read and write texts as it was scored."""
+    from pipeline.tune.text_reading import with_own_padding, with_template
+    from pipeline.tune.tokenizer import TextTokenizer
+
+    assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
+    tokenizer = TextTokenizer(scores / TOKENIZER_FILE)
+    reading = found.task(tasks).reading(source.config, tokenizer)
+    written, network, tensors = (
+        with_template(tokenizer, reading.around, reading.special_tokens),
+        source.config,
+        source.state_dict,
+    )
+    if (source.head, network.network) == ("sequence_classification", "decoder"):
+        # `transformers` reads the scores of labels at the last token that is not padding.
+        written, network, tensors = with_own_padding(written, network, tensors)
+    return replace(
+        source,
+        tokenizer_json=written,
+        config=network,
+        state_dict=tensors,
+        search=reading.search,
+        max_length=found.settings["training"]["max_length"],
+        cut=reading.cut,
+    )
+
+
+def load_finetuned(
+    directory: Path, trial: str | None = None, tasks: Tasks = TASKS, runs_dir: Path = Path("runs")
+) -> Source:
+    """Read a fine-tuned network from an artefact of scores.
+
+    Its weights are float32 tensors in host memory: of a SequenceClassifier, DecoderClassifier, ElmoClassifier,
+    SpanClassifier or SequenceToSequence.
+
+    Args:
+        directory: a committed scores artefact, as `OUT/NAME/CHECKPOINT`.
+        trial: `TASK-INITIAL-SEED`; may be left out where there is only one.
+        tasks: the kinds of tasks that the scores may be of.
+        runs_dir: where the run lies whose checkpoint LoRA was trained over.
+
+    Raises:
+        CorruptArtefactError: the directory holds no scores, or a file is damaged.
+        ReferenceNotFoundError: its models were not kept, or there is no such training, or no such checkpoint any more.
+        ExportError: its weights cannot be those of a plain network: adapters and prefixes are more than that.
+    """
+    return _plain(finetuned_network(directory, trial), directory, tasks, runs_dir)
+
+
+def _plain(found: FinetunedNetwork, directory: Path, tasks: Tasks, runs_dir: Path) -> Source:
+    from safetensors.torch import load_file
+
+    from models.peft.apply import merge
+    from pipeline.tune.adapted import WRAPPER, method_of
+
+    if method_of(found.weights_file) is None:
+        with contents_of(found.weights_file):
+            tensors = load_file(found.weights_file)
+    else:
+        adapted = _adapted(found, tasks, runs_dir)
+        try:
+            tensors = merge(adapted).state_dict()
+        except ValueError as error:
+            raise ExportError(
+                f"{directory} cannot be exported as a plain network: {error}.",
+                next_step="of prefix tuning of a language model, add --peft; read others with"
+                " pipeline.tune.adapted.load_adapted",
+            ) from None
+    tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()}
+    return _source(found, directory, tensors, tasks)
+
+
+def _source(found: FinetunedNetwork, directory: Path, tensors: Mapping[str, Tensor], tasks: Tasks) -> Source:
+    """A network among scores with what an export needs beside its tensors."""
+    with contents_of(directory / MANIFEST_NAME):
+        return Source(
+            state_dict=tensors,
+            config=found.network,
+            head=_head_of(found, tasks),
+            tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
+            input=InputEntry(kind=KIND, uri=place_of(directory), fingerprint=found.manifest.fingerprint),
+            labels=found.labels,
+            trial=found.asked,
+            chat_template=chat_template_of(found, tasks),
+        )
+
+
+def _export_for_peft(
+    found: FinetunedNetwork,
+    path: Path,
+    directory: Path,
+    family: str | None,
+    verify: bool,
+    runs_dir: Path,
+    tasks: Tasks,
+) -> Export:
+    """Write what was trained as `peft` reads it, over the network without it."""
+    from pipeline.export.adapters import write_peft
+    from pipeline.tune.adapted import method_of
+
+    if method_of(found.weights_file) is None:
+        raise ExportError(
+            f"{path} holds whole networks: they were trained without training.peft.",
+            next_step="leave out --peft",
+        )
+    adapted = _adapted(found, tasks, runs_dir)
+    source = _for_others(_source(found, path, adapted.state_dict(), tasks), found, path, tasks)
+    return write_peft(adapted, source, directory, family=family, verify=verify)
+
+
+def _adapted(found: FinetunedNetwork, tasks: Tasks, runs_dir: Path) -> nn.Module:
+    """The network with its method, over the checkpoint that it started from."""
+    from pipeline.checkpoint.references import resolve_model
+    from pipeline.tune.adapted import load_adapted
+
+    base = resolve_model(_start_of(found), runs_dir)
+    recorded = next(entry.fingerprint for entry in found.manifest.inputs if entry.kind == CHECKPOINT_KIND)
+    if base.fingerprint != recorded:
+        raise MismatchError(
+            f"{base.reference} is not the checkpoint that the network was trained over any more.",
+            next_step="name the runs directory that holds it: --runs-dir DIR",
+        )
+    head = _head_of(found, tasks)
+    return load_adapted(found.weights_file, found.network, head, max(1, len(found.labels)), base.state_dict())
+
+
+def _start_of(found: FinetunedNetwork) -> str:
+    """The reference of the checkpoint that the network started from."""
+    plain = START not in found.manifest.config
+    started = next((entry.uri for entry in found.manifest.inputs if entry.kind == CHECKPOINT_KIND), None)
+    if started is None or not plain:
+        raise ExportError(
+            "A network that was trained with training.peft over another fine-tuned network is not exported.",
+            next_step="train it over an export of that network",
+        )
+    return started
+
+
+def _head_of(found: FinetunedNetwork, tasks: Tasks) -> Head:
+    return tasks[found.settings["kind"]].head_of(found.network)
+
+
+def chat_template_of(found: FinetunedNetwork, tasks: Tasks = TASKS) -> str | None:
+    """The template of the conversations that a network learned, in Jinja; None where it learned none."""
+    return found.task(tasks).chat_template(found.network)
+
+
+@dataclass(frozen=True, slots=True)
+class FinetunedNetwork:
+    """A network among scores, whose bytes were verified."""
+
+    trial: Trial
+    network: NetworkConfig
+    labels: tuple[str, ...]
+    """Of its task, in the order of their numbers."""
+    weights_file: Path
+    manifest: Manifest
+    asked: str | None
+    """The name of the training, where one was asked for."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of its task, as the scores were made with."""
+        return self.manifest.config["tasks"][self.trial.task]
+
+    def task(self, tasks: Tasks) -> TaskConfig:
+        """The task, without its files."""
+        return tasks[self.settings["kind"]].without_files(self.settings)
+
+
+def finetuned_network(directory: Path, trial: str | None = None) -> FinetunedNetwork:
+    """Find a fine-tuned network in an artefact of scores; its weights are not loaded.
+
+    Arguments and errors: as `load_finetuned`.
+    """
+    manifest = open_artefact(directory, kind=KIND)
+    with contents_of(directory / SCORES_FILE):
+        content = orjson.loads((directory / SCORES_FILE).read_bytes())
+        scores = {Trial.of(score).name: score for score in map(Score.model_validate, content["scores"])}
+    chosen = Trial.of(scores[_choose(directory, manifest, scores, trial)])
+    if manifest.config["tasks"][chosen.task].get("training", {}).get("features") is not None:
+        raise ExportError(
+            f"{directory} holds a linear layer on frozen features, over the checkpoint as it was.",
+            next_step=f"use the checkpoint itself: cloze lineage {directory} names it",
+        )
+    with contents_of(directory / MANIFEST_NAME):
+        return FinetunedNetwork(
+            trial=chosen,
+            network=TypeAdapter(NetworkChoice).validate_python(manifest.config["model"]),
+            labels=tuple(content["labels"][chosen.task]),
+            weights_file=inside(directory, chosen.model_file),
+            manifest=manifest,
+            asked=trial,
+        )
+
+
+def _choose(directory: Path, manifest: Manifest, scores: Mapping[str, Score], trial: str | None) -> str:
+    if not manifest.config.get("save_models"):
+        raise ReferenceNotFoundError(
+            f"{directory} holds scores, but the fine-tuned weights were not kept.",
+            next_step="run the same `cloze finetune` again with save_models=true --replace",
+        )
+    if trial is None and len(scores) == 1:
+        return next(iter(scores))
+    if trial is None or trial not in scores:
+        asked = "more than one training" if trial is None else f"no training {trial}"
+        raise ReferenceNotFoundError(
+            f"{directory} has {asked}; there are {', '.join(scores)}.",
+            next_step=f"name one of them, such as {directory}@{next(iter(scores))}",
+        )
+    return trial

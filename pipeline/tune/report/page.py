@@ -1,0 +1,216 @@
+"""Scores as one HTML file that needs nothing else: tables, published scores, errors, curves, costs, lineage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.visible import finalize, visible
+from cluster.copies import place_of
+from pipeline.inspect.lineage import Node, trace
+from pipeline.tune.metrics.units import shown
+from pipeline.tune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, Interval, confidence_interval
+from pipeline.tune.report.curves import Curve, plot, thinned
+from pipeline.tune.report.errors import WrongPrediction, worst_of
+from pipeline.tune.report.lines import form_of
+from pipeline.tune.report.published import Published, published_scores
+from pipeline.tune.report.scores import Line, ScoresDirectory, median_score
+from pipeline.tune.results import Trial
+from pipeline.tune.scores import Score
+from pipeline.tune.summary import SummaryRow, protocol, summarise
+
+TEMPLATE = Path(__file__).with_name("page.html.j2")
+NUM_ERRORS = 8
+FOLDED_AT = 240
+"""Characters of a text that are shown before a reader unfolds it."""
+MOST_LABELS = 20
+"""Of more labels, the most frequent confusions are listed instead of a matrix."""
+MOST_FILES = 100
+"""Files that are listed of one artefact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A line of the summary, with all that the page tells of it."""
+
+    row: SummaryRow
+    interval: Interval | None
+    """Of the main metric."""
+    median: Score | None
+    """The training whose predictions are shown; None for a baseline."""
+    lines: Sequence[Line]
+    """Its predictions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """Counts of right and predicted labels."""
+
+    labels: list[str]
+    counts: list[list[int]]
+    """By right label, then by predicted label; empty where there are too many labels."""
+    most: list[tuple[str, str, int]]
+    """(right, predicted, examples) of wrong predictions, the most frequent first."""
+
+
+def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -> str:
+    """HTML of one self-contained page. The same artefacts give the same page.
+
+    Args:
+        runs_dir: where the runs lie that the lineage names.
+        num_errors: worst errors of a training, at most.
+
+    Raises:
+        MissingInputError, CorruptArtefactError: `directory` holds no scores, or damaged ones.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    opened = ScoresDirectory.open(directory)
+    rows = summarise(opened.scores)
+    results = [_result(opened, row) for row in rows]
+    environment = Environment(
+        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "percent": percent,
+        "shown": lambda value, metric: shown(metric, value),
+        "printed": printed,
+        "number": lambda value: f"{value:,}",
+        "visible": visible,
+        "public": without_credentials,
+        "start": start_of,
+    }
+    costs = [_cost(opened, score) for score in opened.scores]
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(
+        name=f"{directory.resolve().parent.name}/{directory.resolve().name}",
+        manifest=opened.manifest,
+        results=results,
+        protocol=protocol(opened.scores),
+        confidence=CONFIDENCE,
+        num_resamples=NUM_RESAMPLES,
+        tasks=[_task(opened, name, results, num_errors) for name in dict.fromkeys(row.task for row in rows)],
+        searched=[row for row in summarise(opened.scores, all_choices=True) if row.num_choices > 1],
+        costs=costs,
+        total_seconds=sum(cost["seconds"] or 0 for cost in costs),
+        lineage=trace(place_of(directory), runs_dir),
+        split_files=split_files,
+        folded_at=FOLDED_AT,
+    )
+
+
+def percent(share: float) -> str:
+    """A share in percent with one decimal, as tables on the terminal show it."""
+    return f"{100 * share:.1f}"
+
+
+def printed(value: float) -> str:
+    """A published score with one decimal, or two where the paper has two."""
+    return f"{value:.1f}" if round(value, 1) == value else f"{value:.2f}"
+
+
+def start_of(row: SummaryRow) -> str:
+    """The weights of a line: the checkpoint, random weights, or the name of the baseline."""
+    return row.reference or "random weights"
+
+
+def confusion(lines: Sequence[Line], labels: Sequence[str]) -> Confusion:
+    """Count right and predicted labels; the counts sum to the number of lines."""
+    pairs = Counter((line["label"], line["prediction"]) for line in lines)
+    names = list(labels) if len(labels) <= MOST_LABELS else []
+    return Confusion(
+        labels=names,
+        counts=[[pairs[right, predicted] for predicted in names] for right in names],
+        most=[(*pair, count) for pair, count in pairs.most_common() if pair[0] != pair[1]][:MOST_LABELS],
+    )
+
+
+def split_files(node: Node) -> tuple[list[Node], list[Node], int]:
+    """Artefacts among a node's inputs, its first files, and the number of its files."""
+    return node.artefacts, list(islice(node.files, MOST_FILES)), node.num_files
+
+
+def _result(opened: ScoresDirectory, row: SummaryRow) -> Result:
+    if row.initial is None:
+        return Result(row, None, None, ())
+    scores = opened.of_row(row)
+    trainings = [(opened.lines(Trial.of(score)), score.value) for score in scores]
+    interval = confidence_interval(row.main_metric, trainings, opened.labels.get(row.task, ()))
+    median = median_score(scores)
+    return Result(row, interval, median, trainings[scores.index(median)][0])
+
+
+def _task(opened: ScoresDirectory, name: str, results: Sequence[Result], num_errors: int) -> dict[str, Any]:
+    own = [result for result in results if result.row.task == name]
+    trained = [result for result in own if result.median is not None]
+    published = published_scores(opened.kind(name))
+    return {
+        "name": name,
+        "kind": opened.kind(name),
+        "num_examples": opened.of_row(trained[0].row)[0].num_evaluation_examples,
+        "own": own,
+        "metrics": _compared_metrics(own[0].row, published),
+        "published": published,
+        "notes": list(dict.fromkeys((each.source, each.note) for each in published if each.note)),
+        "plots": _plots(opened, trained),
+        "starts": [start_of(result.row) for result in trained],
+        "details": [_details(opened, result, num_errors) for result in trained],
+    }
+
+
+def _compared_metrics(row: SummaryRow, published: Sequence[Published]) -> list[str]:
+    """Our metrics, in our order, that a paper reports."""
+    return [name for name in row.mean if any(name in each.metrics for each in published)]
+
+
+def _details(opened: ScoresDirectory, result: Result, num_errors: int) -> dict[str, Any]:
+    """The confusions and the errors of the training in the middle."""
+    assert result.median is not None, "a baseline has no predictions"
+    labels, lines = opened.labels.get(result.row.task, []), result.lines
+    errors: list[WrongPrediction] = worst_of(lines, num_errors)
+    has_labels = bool(lines) and form_of(lines[0]) == "label"
+    return {
+        "trial": Trial.of(result.median).name,
+        "start": start_of(result.row),
+        "confusion": confusion(lines, labels) if has_labels else None,
+        "num_lines": len(lines),
+        "errors": errors,
+    }
+
+
+def _plots(opened: ScoresDirectory, results: Sequence[Result]) -> list[tuple[str, str]]:
+    """Titles and drawings: the loss of every update, and the main metric of every scored epoch."""
+    losses, metrics = [], []
+    for colour, result in enumerate(results):
+        for score in opened.of_row(result.row):
+            trial = Trial.of(score)
+            updates, values = thinned(opened.losses(trial))
+            losses.append(Curve(trial.name, colour, updates, values))
+            scored = [epoch for epoch in score.epochs if score.main_metric in epoch.metrics]
+            points = [epoch.metrics[score.main_metric] for epoch in scored]
+            metrics.append(Curve(trial.name, colour, [epoch.update for epoch in scored], points, marked=True))
+    metric = results[0].row.main_metric
+    # A network that is scored once has no curve; its score is in the table.
+    metrics = [curve for curve in metrics if len(curve.x) > 1]
+    drawings = [
+        ("loss, nats per prediction", plot(losses, title="loss by update", y_format=lambda y: f"{y:g}")),
+        (f"{metric}, percent", plot(metrics, title=f"{metric} by update", y_format=lambda y: f"{100 * y:g}")),
+    ]
+    return [(title, drawing) for title, drawing in drawings if drawing]
+
+
+def _cost(opened: ScoresDirectory, score: Score) -> dict[str, Any]:
+    trial = Trial.of(score)
+    return {
+        "trial": trial.name,
+        "seconds": opened.seconds(trial),
+        "examples": score.num_train_examples,
+        "epochs": len(score.epochs),
+        "updates": score.epochs[-1].update if score.epochs else 0,
+        "run": opened.runs.get(trial.name, ""),
+    }

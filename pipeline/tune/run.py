@@ -1,0 +1,202 @@
+"""Everything that a fine-tuning configuration asks for, from a checkpoint to committed scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.artefacts.errors import ClozeError, StorageError
+from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.parts import ArtefactPart, Condition, PartedArtefact
+from cluster.artefacts.storage import storage_errors
+from cluster.progress import Advance, progress
+from cluster.publication import push
+from pipeline.run.tracking import start_run
+from pipeline.run.wandb_client import require_client
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.results import (
+    IN_PROGRESS,
+    TOKENIZER_FILE,
+    TRIAL_RECORDS,
+    TrialRecord,
+    file_entries,
+    write_scores,
+)
+from pipeline.tune.scores import KIND, SCORES_FILE, Score, read_scores
+from pipeline.tune.workload import Workload, make_workload
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from pipeline.checkpoint.references import PretrainedModel
+    from pipeline.tune.trials import StartRun
+
+
+def finetune(
+    config: FinetuneConfig,
+    pretrained: PretrainedModel | None,
+    *,
+    replace: bool = False,
+    track: StartRun = start_run,
+    on_page: Callable[[str], object] | None = None,
+) -> list[Score]:
+    """Train every task from the checkpoint (and from random weights, if asked), once per seed.
+
+    Finished trainings are never repeated: a killed run continues after them, and in the middle of a training after its
+    last saved update. A finished artefact is only verified, and a damaged file costs only its own training. All
+    processes call this; the first one writes.
+
+    Args:
+        pretrained: the checkpoint; None trains the network of `config.scratch`.
+        replace: allow committed scores of other settings to be replaced; unchanged trainings are kept.
+        on_page: takes the HTML of the page of the scores. A page that cannot be made or taken is told on stderr and is
+            no failure.
+
+    Returns:
+        The scores, also in the artefact `scores_directory(config, pretrained)`, ordered by task, initial
+        weights and seed as the configuration has them.
+
+    Raises:
+        ConfigError: committed scores of other settings are in the way, or a task's data is wrong.
+        MissingInputError, MismatchError: as `make_workload`; MissingInputError for `wandb` without its client, too.
+        CorruptArtefactError: repaired files of damaged scores differ from the first ones.
+        TrackingUnreachableError: MLflow does not answer; finished trainings are kept.
+    """
+    require_client(config.wandb)
+    workload = make_workload(config, pretrained)
+    artefact = PartedArtefact(
+        workload.directory,
+        KIND,
+        workload.key,
+        workload.settings,
+        workload.inputs,
+        [ArtefactPart(trial.name, workload.identity(trial)) for trial in workload.trials],
+        TRIAL_RECORDS,
+        records_are_content=False,
+        place_setting="name",
+    )
+    condition = artefact.inspect(replace=replace)
+    tracked_runs = [] if condition.is_intact else _make(workload, artefact, condition, track)
+    if config.publish is not None and os.environ.get("RANK", "0") == "0":
+        place = artefact.directory.relative_to(config.out).as_posix()
+        push(artefact.directory, f"{config.publish}/{place}", replace=replace)
+    if tracked_runs or on_page is not None:
+        from pipeline.tune.report.tracked import publish_page
+
+        publish_page(artefact.directory, config.runs_dir, tracked_runs, on_page)
+    return read_scores(artefact.directory)
+
+
+def _make(
+    workload: Workload, artefact: PartedArtefact[TrialRecord], condition: Condition, track: StartRun
+) -> list[str]:
+    """Run the missing trainings and commit the artefact, or repair a committed one in place.
+
+    Returns:
+        The MLflow runs of all trainings, in the process that tracks them.
+    """
+    # Everything from here on needs torch; a finished artefact is confirmed without it.
+    from pipeline.checkpoint.references import with_logged_model
+    from pipeline.tune.processes import make_accelerator, on_first
+
+    if workload.pretrained and track is start_run:
+        pretrained = with_logged_model(workload.pretrained, workload.config.runs_dir)
+        workload = dataclasses.replace(workload, pretrained=pretrained)
+
+    def prepare() -> tuple[Path, dict[str, TrialRecord]]:
+        workspace = artefact.prepare(condition)
+        return workspace, TRIAL_RECORDS.finished(workspace, artefact.parts)
+
+    def conclude() -> None:
+        with storage_errors(workspace):
+            shutil.rmtree(workspace / IN_PROGRESS, ignore_errors=True)
+            write_scores(workspace, records, {name: task.labels for name, task in workload.tasks.items()})
+            files = [*file_entries(workspace, [SCORES_FILE], rows=len(records))]
+            if workload.config.save_models:
+                write_durably(workspace / TOKENIZER_FILE, workload.tokenizer.path.read_bytes())
+                files += file_entries(workspace, [TOKENIZER_FILE])
+        files += [entry for record in records for entry in record.files]
+        tracked = {record.part_name: record.tracked_run for record in records}
+        seconds = {record.part_name: record.seconds for record in records}
+        speeds = {
+            record.part_name: record.examples_per_second for record in records if record.examples_per_second
+        }
+        stats = {"trainings": len(records), "tracked_runs": tracked, "seconds": seconds} | (
+            {"examples_per_second": speeds} if speeds else {}
+        )
+        artefact.conclude(condition, workspace, files, stats)
+
+    accelerator = make_accelerator(workload.config)
+    workspace, finished = on_first(accelerator, prepare)
+    with _noticing_removal(workspace):
+        records = _train_missing(accelerator, workload, workspace, finished, track)
+    on_first(accelerator, conclude)
+    is_tracked = accelerator.is_main_process and track is start_run
+    return [record.tracked_run for record in records] if is_tracked else []
+
+
+def _train_missing(
+    accelerator: Accelerator,
+    workload: Workload,
+    workspace: Path,
+    finished: dict[str, TrialRecord],
+    track: StartRun,
+) -> list[TrialRecord]:
+    """The records of all trials, in order; trains those that `finished` does not have, one after another or side by
+    side."""
+    from pipeline.tune.side_by_side import train_side_by_side
+    from pipeline.tune.trials import TrialRunner, stopping
+
+    runner = TrialRunner(accelerator, workload, workspace, track)
+    sizes = {trial.name: runner.num_updates(trial) for trial in workload.trials}
+    missing = [trial for trial in workload.trials if trial.name not in finished]
+    if accelerator.is_main_process:
+        for name in dict.fromkeys(trial.task for trial in missing):
+            for note in runner.task(name).notes:
+                print(f"Note: {name}: {note}.", file=sys.stderr)
+    with _progress(accelerator, sum(sizes.values())) as advance:
+        for name in finished:
+            advance(sizes[name], f"{name} already done")
+        if workload.config.side_by_side == 1 or len(missing) < 2:
+            with stopping(workspace, speaks=accelerator.is_main_process) as request:
+                finished |= {trial.name: runner.run(trial, advance, request) for trial in missing}
+        else:
+            finished |= train_side_by_side(accelerator, workload, workspace, missing, track, sizes, advance)
+    return [finished[trial.name] for trial in workload.trials]
+
+
+@contextmanager
+def _noticing_removal(workspace: Path) -> Iterator[None]:
+    """Say so where errors come from a workspace that was removed.
+
+    Raises:
+        StorageError: the workspace is gone.
+    """
+    try:
+        yield
+    except ClozeError:
+        raise
+    except Exception as error:
+        if workspace.is_dir():
+            raise
+        raise StorageError(
+            f"The directory of the unfinished trainings, {workspace}, was removed while they ran.",
+            kept="committed scores; nothing of these trainings",
+            next_step="run the same command again",
+        ) from error
+
+
+@contextmanager
+def _progress(accelerator: Accelerator, total: int) -> Iterator[Advance]:
+    """Progress from the first process; the others stay silent."""
+    if accelerator.is_main_process:
+        with progress("fine-tuning", total) as advance:
+            yield advance
+    else:
+        yield lambda count=1, shown="": None

@@ -1,0 +1,143 @@
+"""Tables over seeds: mean and spread of each task, and of a search the choice with the best median."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pipeline.tune.metrics.glue import glue_average
+from pipeline.tune.metrics.units import LOWER_IS_BETTER
+from pipeline.tune.scores import Initial, Score
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """One line of a table: a task with its initial weights and settings over seeds, or a baseline of the task."""
+
+    task: str
+    initial: Initial | None
+    """None for a baseline, which nothing was trained for."""
+    reference: str | None
+    """The checkpoint, or the name of the baseline; None for random weights."""
+    choice: dict[str, float | int]
+    """Searched settings."""
+    num_choices: int
+    """Choices that were compared; the row has the best. 1 without a search, 0 for a baseline."""
+    num_seeds: int
+    main_metric: str
+    mean: dict[str, float]
+    """By metric, the main one first."""
+    std: dict[str, float | None]
+    """Sample standard deviation (n - 1) by metric; None with a single seed."""
+    median: dict[str, float]
+    best: dict[str, float]
+    """The best of the seeds."""
+
+    def has(self, score: Score) -> bool:
+        """Whether a score is of one of the row's seeds."""
+        of_row = (self.task, self.initial, self.reference, self.choice)
+        return of_row == (score.task, score.initial, score.reference, score.choice)
+
+
+def summarise(scores: Iterable[Score], *, all_choices: bool = False) -> list[SummaryRow]:
+    """A row per task and initial weights, in order of appearance; a task's first row is followed by its baselines.
+
+    Of searched settings, the choice with the highest median of the main metric over seeds counts (Liu et al. 2019,
+    section 5.1); the first of equals.
+
+    Args:
+        all_choices: give a row to every choice.
+    """
+    groups: dict[tuple[str, Initial, str | None], dict[tuple, list[Score]]] = {}
+    for score in scores:
+        of_task = groups.setdefault((score.task, score.initial, score.reference), {})
+        of_task.setdefault(tuple(score.choice.items()), []).append(score)
+    rows: list[SummaryRow] = []
+    for choices in groups.values():
+        found = [_summary(group, len(choices)) for group in choices.values()]
+        compared = {row.task for row in rows}
+        best = max(found, key=lambda row: row.median[row.main_metric])
+        rows += found if all_choices else [best]
+        rows += [] if best.task in compared else _baseline_rows(next(iter(choices.values()))[0])
+    return rows
+
+
+def glue_averages(rows: Iterable[SummaryRow], kinds: Mapping[str, str]) -> dict[str, float]:
+    """The average over the tasks of GLUE by start (a reference, or random weights), where all of them are there.
+
+    Args:
+        kinds: of the tasks, by their names.
+    """
+    by_start: dict[str, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        if row.initial is not None:
+            by_kind = by_start.setdefault(row.reference or "random weights", {})
+            by_kind[kinds.get(row.task, row.task)] = row.mean
+    found = {}
+    for start, scores in by_start.items():
+        with suppress(ValueError):
+            found[start] = glue_average(scores)
+    return found
+
+
+def protocol(scores: Sequence[Score]) -> str:
+    """One sentence that says how the numbers of a table of scores came about, and which were learned by no network."""
+    trained = [row for row in summarise(scores) if row.initial is not None]
+    seeds = max((row.num_seeds for row in trained), default=0)
+    searched = max((row.num_choices for row in trained), default=0)
+    parts = [f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "a single seed"]
+    if searched > 1:
+        parts.append(
+            f"of {searched} choices of settings the one with the best median on the evaluation examples, on which it is"
+            " scored too"
+        )
+    keeps_best = any(score.kept_epoch for score in scores)
+    parts.append("the best epoch on the evaluation examples" if keeps_best else "after the last epoch")
+    for row in trained:
+        same = [score.same_prediction for score in scores if row.has(score) and score.same_prediction]
+        if same:
+            parts.append(
+                f"{row.task} from {row.reference or 'random weights'}: in {len(same)} of {row.num_seeds} trainings all"
+                f" predictions are the same ({', '.join(sorted(set(same)))})"
+            )
+    return "; ".join(parts)
+
+
+def _summary(group: list[Score], num_choices: int) -> SummaryRow:
+    first = group[0]
+    names = sorted(first.metrics, key=lambda name: name != first.main_metric)
+    values = {name: [score.metrics[name] for score in group] for name in names}
+    return SummaryRow(
+        task=first.task,
+        initial=first.initial,
+        reference=first.reference,
+        choice=first.choice,
+        num_choices=num_choices,
+        num_seeds=len(group),
+        main_metric=first.main_metric,
+        mean={name: statistics.fmean(found) for name, found in values.items()},
+        std={name: statistics.stdev(found) if len(found) > 1 else None for name, found in values.items()},
+        median={name: statistics.median(found) for name, found in values.items()},
+        best={name: (min if name in LOWER_IS_BETTER else max)(found) for name, found in values.items()},
+    )
+
+
+def _baseline_rows(score: Score) -> list[SummaryRow]:
+    return [
+        SummaryRow(
+            task=score.task,
+            initial=None,
+            reference=name,
+            choice={},
+            num_choices=0,
+            num_seeds=0,
+            main_metric=score.main_metric,
+            mean=metrics,
+            std=dict.fromkeys(metrics),
+            median=metrics,
+            best=metrics,
+        )
+        for name, metrics in score.baselines.items()
+    ]

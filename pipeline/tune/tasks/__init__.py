@@ -1,0 +1,85 @@
+"""The kinds of tasks on published data, one per file, and on one's own rows (`rows/`)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from pipeline.tune.task import by_kind
+from pipeline.tune.tasks.boolq import BoolqConfig
+from pipeline.tune.tasks.cb import CbConfig
+from pipeline.tune.tasks.cnn_dailymail import CnnDailymailConfig
+from pipeline.tune.tasks.cola import ColaConfig
+from pipeline.tune.tasks.conll_ner import ConllNerConfig
+from pipeline.tune.tasks.conllu_pos import ConlluPosConfig
+from pipeline.tune.tasks.copa import CopaConfig
+from pipeline.tune.tasks.instructions import InstructionsConfig
+from pipeline.tune.tasks.mnli import MnliConfig
+from pipeline.tune.tasks.mrpc import MrpcConfig
+from pipeline.tune.tasks.mrqa import MrqaConfig
+from pipeline.tune.tasks.multirc import MultircConfig
+from pipeline.tune.tasks.qnli import QnliConfig
+from pipeline.tune.tasks.qqp import QqpConfig
+from pipeline.tune.tasks.race import RaceConfig
+from pipeline.tune.tasks.record import RecordConfig
+from pipeline.tune.tasks.rows.choices import RowsChoicesConfig
+from pipeline.tune.tasks.rows.classification import RowsClassificationConfig
+from pipeline.tune.tasks.rows.generation import RowsGenerationConfig
+from pipeline.tune.tasks.rows.regression import RowsRegressionConfig
+from pipeline.tune.tasks.rows.spans import RowsSpansConfig
+from pipeline.tune.tasks.rows.tags import RowsTagsConfig
+from pipeline.tune.tasks.rte import RteConfig
+from pipeline.tune.tasks.snli import SnliConfig
+from pipeline.tune.tasks.squad import SquadConfig
+from pipeline.tune.tasks.squad2 import Squad2Config
+from pipeline.tune.tasks.sst2 import Sst2Config
+from pipeline.tune.tasks.sst5 import Sst5Config
+from pipeline.tune.tasks.stsb import StsbConfig
+from pipeline.tune.tasks.superglue_rte import SuperglueRteConfig
+from pipeline.tune.tasks.swag import SwagConfig
+from pipeline.tune.tasks.translation import TranslationConfig
+from pipeline.tune.tasks.wic import WicConfig
+from pipeline.tune.tasks.wnli import WnliConfig
+from pipeline.tune.tasks.xsum import XsumConfig
+
+TaskChoice = Annotated[
+    ColaConfig
+    | Sst2Config
+    | MrpcConfig
+    | StsbConfig
+    | QqpConfig
+    | MnliConfig
+    | QnliConfig
+    | RteConfig
+    | WnliConfig
+    | SnliConfig
+    | Sst5Config
+    | BoolqConfig
+    | CbConfig
+    | CopaConfig
+    | MultircConfig
+    | RecordConfig
+    | SuperglueRteConfig
+    | WicConfig
+    | SquadConfig
+    | Squad2Config
+    | MrqaConfig
+    | ConllNerConfig
+    | ConlluPosConfig
+    | SwagConfig
+    | RaceConfig
+    | XsumConfig
+    | CnnDailymailConfig
+    | TranslationConfig
+    | InstructionsConfig
+    | RowsClassificationConfig
+    | RowsRegressionConfig
+    | RowsSpansConfig
+    | RowsTagsConfig
+    | RowsChoicesConfig
+    | RowsGenerationConfig,
+    Field(discriminator="kind"),
+]
+"""Settings of any task."""
+TASKS = by_kind(TaskChoice)

@@ -1,0 +1,219 @@
+"""The tokenizer of a network, and the places of special tokens in its sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer
+
+from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError
+from data_prep.ragged import Ragged
+from data_prep.tokenizers.special import NAMES, REQUIRED_ROLES, find_special_tokens, vocabulary_size
+from models.config import NetworkConfig, TransformerConfig
+from pipeline.tune.bulk_encoding import encode_rows
+
+
+class TextTokenizer:
+    """A `tokenizer.json` that gives ids without special tokens."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the tokenizer.
+
+        Raises:
+            MissingInputError: there is no such file.
+            CorruptArtefactError: it cannot be read.
+            MismatchError: it has no token to begin, end or pad a sequence.
+        """
+        if not path.is_file():
+            raise MissingInputError(f"There is no tokenizer {path}.")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises bare Exception for every unreadable file
+            raise CorruptArtefactError(f"{path} cannot be read: {error}") from None
+        # The file may ask for truncation or padding, which would act on each text of a pair by itself.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.path = path
+        self.special = find_special_tokens(self._tokenizer)
+        """Ids by role: `bos`, `eos` and `pad`, and further roles that the vocabulary has."""
+        if absent := [role for role in REQUIRED_ROLES if role not in self.special]:
+            known = "; ".join(f"{role}: {', '.join(NAMES[role])}" for role in absent)
+            raise MismatchError(
+                f"The tokenizer {path} has no {' and no '.join(absent)} token.",
+                next_step=f"start from a model whose tokenizer has one under a usual name ({known})",
+            )
+        self.vocab_size: int = vocabulary_size(self._tokenizer)
+
+    @property
+    def pad_id(self) -> int:
+        """The id of the padding token."""
+        return self.special["pad"]
+
+    def rows(self, texts: Sequence[str]) -> Ragged:
+        """Token ids of each text, int64."""
+        return self.rows_with_offsets(texts)[0]
+
+    def rows_with_offsets(self, texts: Sequence[str]) -> tuple[Ragged, np.ndarray]:
+        """Token ids of each text, int64, and int64 [tokens of all texts, 2]: the span of characters of each token in
+        its text, from and up to (exclusive). Byte tokens that share a character all have its span."""
+        return encode_rows(self._tokenizer, texts)
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+        found = self.rows(texts)
+        return [found[number].tolist() for number in range(len(found))]
+
+    def ids_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each text the ids and the spans of `rows_with_offsets`, int64 [tokens] and [tokens, 2]."""
+        rows, spans = self.rows_with_offsets(texts)
+        bounds = list(pairwise(rows.offsets.tolist()))
+        return [(rows.values[first:last], spans[first:last]) for first, last in bounds]
+
+    def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Decode each row of ids, without white space around the text, and without special tokens: those that the file
+        calls so, and those with a role, as in `transformers`."""
+        hidden = {*self.special.values()}
+        kept = [[number for number in row if number not in hidden] for row in rows]
+        return [text.strip() for text in self._tokenizer.decode_batch(kept)]
+
+    def token(self, number: int) -> str:
+        """The token with an id, as the vocabulary writes it."""
+        return str(self._tokenizer.id_to_token(number))
+
+    def with_special_tokens(self, more: Sequence[str] = ()) -> Tokenizer:
+        """A copy that reads `more` tokens, and those that begin, end and pad a text, as single tokens wherever a text
+        names them. `transformers` makes those with a role special, too, where the file does not say so."""
+        found = Tokenizer.from_str(self._tokenizer.to_str())
+        known = {token.content for token in found.get_added_tokens_decoder().values()}
+        named = {*map(self.token, (self.special[role] for role in REQUIRED_ROLES)), *more}
+        found.add_special_tokens([AddedToken(token) for token in sorted(named - known)])
+        return found
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token, such as a language tag; None when the vocabulary lacks it."""
+        return self._tokenizer.token_to_id(token)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFormat:
+    """The special tokens of a text, or of two."""
+
+    first: tuple[int, ...]
+    """Before the first text."""
+    between: tuple[int, ...]
+    """Between the two texts of a pair."""
+    last: tuple[int, ...]
+    """Behind the last text."""
+    has_segments: bool = False
+    """Whether the second text, with the token behind it, is segment 1."""
+
+    @property
+    def specials_of_single(self) -> int:
+        """Special tokens of a text by itself."""
+        return len(self.first) + len(self.last)
+
+    @property
+    def specials_of_pair(self) -> int:
+        """Special tokens of a pair."""
+        return self.specials_of_single + len(self.between)
+
+
+def sequence_format(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
+    """The special tokens around the texts that a network classifies, as published for its kind."""
+    return _FORMATS[network.network](network, tokenizer)
+
+
+def _of_encoder(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
+    """`[CLS] a [SEP] b [SEP]` with two segments (Devlin et al. 2019, figure 2) where the network knows segments,
+    otherwise `<s> a </s></s> b </s>` (Liu et al. 2019, released code)."""
+    bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
+    segments = isinstance(network, TransformerConfig) and network.num_segments > 1
+    return SequenceFormat((bos,), (eos,) if segments else (eos, eos), (eos,), segments)
+
+
+def _of_decoder(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
+    """`<s> a </s> b </s>`: the special tokens of pre-training serve as start, delimiter and extract token (Radford et
+    al. 2018, section 3.3)."""
+    bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
+    return SequenceFormat((bos,), (eos,), (eos,))
+
+
+def _of_elmo(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
+    """Words only: the network adds begin and end of a sentence itself."""
+    return SequenceFormat((), (), ())
+
+
+def _of_encoder_decoder(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
+    """`<s> a </s></s> b </s>` as in RoBERTa (Lewis et al. 2020, section 5.1); T5 begins no text with a special
+    token."""
+    bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
+    if starts_with_padding(network):
+        return SequenceFormat((), (eos,), (eos,))
+    return SequenceFormat((bos,), (eos, eos), (eos,))
+
+
+def starts_with_padding(network: NetworkConfig) -> bool:
+    """Whether a decoder starts with `<pad>`, as in T5 (Raffel et al. 2020), recognised by its relative positions."""
+    return isinstance(network, TransformerConfig) and network.positions == "relative_bias"
+
+
+_FORMATS: Mapping[str, Callable[[NetworkConfig, TextTokenizer], SequenceFormat]] = {
+    "encoder": _of_encoder,
+    "decoder": _of_decoder,
+    "encoder_decoder": _of_encoder_decoder,
+    "elmo": _of_elmo,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationFormat:
+    """The special tokens of the source and the target of an encoder-decoder."""
+
+    source: SequenceFormat
+    target: SequenceFormat
+    start: int
+    """The start token of the decoder."""
+
+
+def generation_format(
+    network: NetworkConfig,
+    tokenizer: TextTokenizer,
+    language: str | None,
+    written_language: str | None = None,
+) -> GenerationFormat:
+    """The special tokens around source and target of an encoder-decoder.
+
+    `<s> a </s>` on both sides and a start `</s>` as in BART (Lewis et al. 2020, released code); `a </s>` and a start
+    `<pad>` for T5 (Raffel et al. 2020), recognised by its relative positions; with a language, `a </s> [tag]` and
+    the tag as the start (Liu et al. 2020, section 2.1).
+
+    Args:
+        language: tag of the sources; None for networks without language tags.
+        written_language: tag of the targets; None takes the one of the sources.
+
+    Raises:
+        MismatchError: the vocabulary has no such language tag.
+    """
+    bos, eos = (tokenizer.special["bos"],), (tokenizer.special["eos"],)
+    if language is not None:
+        read, written = (_tag_id(tokenizer, name) for name in (language, written_language or language))
+        return GenerationFormat(SequenceFormat((), (), (*eos, read)), SequenceFormat((), (), eos), written)
+    if starts_with_padding(network):
+        return GenerationFormat(
+            SequenceFormat((), (), eos), SequenceFormat((), (), eos), tokenizer.special["pad"]
+        )
+    return GenerationFormat(SequenceFormat(bos, (), eos), SequenceFormat(bos, (), eos), eos[0])
+
+
+def _tag_id(tokenizer: TextTokenizer, language: str) -> int:
+    tag = tokenizer.id_of(language)
+    if tag is None:
+        raise MismatchError(
+            f"The tokenizer {tokenizer.path} has no language tag {language}.",
+            next_step="set `language` to a tag that the network was pre-trained with, or to null",
+        )
+    return tag

@@ -1,0 +1,215 @@
+"""The data, the trainings and the identity of the scores that a configuration and a checkpoint ask for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
+from cluster.copies import place_of_file
+from data_prep.tokenizers.pretrained import find_tokenizer
+from models.config import NetworkConfig
+from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.distillation.teacher import Teacher, resolve_teacher
+from pipeline.tune.fit import check_fit
+from pipeline.tune.results import Trial
+from pipeline.tune.scores import KIND, START, TEACHER, Initial
+from pipeline.tune.task import TaskData
+from pipeline.tune.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from pipeline.checkpoint.references import PretrainedModel
+
+_VERSION = 2
+"""Of what the same settings and inputs train. 2: pairs are cut, and poolers drop out, as in `transformers`; unknown
+tokens are left out of written texts."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Everything that is known before the first training starts."""
+
+    config: FinetuneConfig
+    pretrained: PretrainedModel | None
+    model: NetworkConfig
+    """The network, with its vocabulary size."""
+    tokenizer: TextTokenizer
+    tasks: Mapping[str, TaskData[Any]]
+    trials: tuple[Trial, ...]
+    inputs: tuple[InputEntry, ...]
+    """Inputs of the artefact: checkpoint, tokenizer, the files or stores of the tasks, then teachers."""
+    teachers: Mapping[str, Teacher]
+    """Of the tasks that learn from one, by their names."""
+
+    @property
+    def reference(self) -> str | None:
+        """The checkpoint's reference; None without one."""
+        return self.pretrained.reference if self.pretrained else None
+
+    @property
+    def directory(self) -> Path:
+        """Where the scores are committed."""
+        return scores_directory(self.config, self.pretrained)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that determine the scores besides the inputs."""
+        config = self.config
+        searched = [choice for choice in config.search.choices if choice]
+        return {
+            "tasks": {name: self._task_settings(name) for name in config.tasks},
+            **({"search": searched} if searched else {}),
+            **({START: self.reference} if self.pretrained and self.pretrained.origin else {}),
+            "seeds": list(config.seeds),
+            "initial": _initials(config, self.pretrained),
+            "model": dataclasses.asdict(self.model),
+            "precision": config.precision,
+            "save_models": config.save_models,
+            "version": _VERSION,
+        }
+
+    @property
+    def key(self) -> str:
+        """Hash of inputs and settings, known before the artefact is made."""
+        return hash_json([KIND, self.settings, [[entry.kind, entry.fingerprint] for entry in self.inputs]])
+
+    def identity(self, trial: Trial) -> str:
+        """Hash of everything that determines one training, so that a run with other tasks or seeds can adopt it."""
+        from_checkpoint = trial.initial == "pretrained" and self.pretrained
+        return hash_json(
+            {
+                "task": self._task_settings(trial.task, dict(trial.choice)),
+                "inputs": [entry.fingerprint for entry in self.tasks[trial.task].inputs],
+                "initial": self.pretrained.fingerprint if from_checkpoint and self.pretrained else None,
+                "tokenizer": next(
+                    e.fingerprint for e in self.inputs if e.kind not in (CHECKPOINT_KIND, KIND)
+                ),
+                "model": dataclasses.asdict(self.model),
+                "seed": trial.seed,
+                "precision": self.config.precision,
+                "save_models": self.config.save_models,
+                "version": _VERSION,
+            }
+        )
+
+    def _task_settings(
+        self, name: str, choice: Mapping[str, float | int] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        training = self.config.training_of(name, choice).model_dump(mode="json")
+        if name in self.teachers:
+            # The same teacher may lie elsewhere.
+            fingerprint = self.teachers[name].pretrained.fingerprint
+            training["distill"] = training["distill"] | {TEACHER: fingerprint}
+        return self.config.tasks[name].identity() | {"training": training}
+
+
+def scores_directory(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Path:
+    """Where the scores of a configuration and a checkpoint lie, `OUT/NAME/CHECKPOINT`."""
+    if pretrained is None:
+        place = "random"
+    elif pretrained.step is not None:
+        place = pretrained.reference.replace("/", "_")
+    else:
+        # Two directories may have the same last name.
+        place = f"{pretrained.name}-{pretrained.fingerprint[:8]}"
+    return config.out / config.name / place
+
+
+def make_workload(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Workload:
+    """Read the tasks and check that everything fits, before anything is trained.
+
+    Raises:
+        MissingInputError, ConfigError: a task cannot be read, or there is neither a checkpoint nor `scratch`.
+        MismatchError: tasks, tokenizer, network, lengths or held-out documents do not fit together.
+    """
+    if pretrained:
+        model, tokenizer_path = pretrained.model, pretrained.tokenizer_path
+    elif config.scratch:
+        model, place = config.scratch.model, config.scratch.tokenizer
+        tokenizer_path = find_tokenizer(place).files[0]
+    else:
+        raise ConfigError(
+            "There is no checkpoint to start from, and the configuration has no `scratch` network.",
+            next_step="add --from RUN, or set scratch.model and scratch.tokenizer",
+        )
+    tokenizer = TextTokenizer(tokenizer_path)
+    model = dataclasses.replace(model, vocab_size=model.vocab_size or tokenizer.vocab_size)
+    check_fit(config, model, tokenizer)
+    if pretrained:
+        for name, task in config.tasks.items():
+            task.check_checkpoint(name, pretrained)
+    _check_kept_weights(config, pretrained)
+    tasks = {name: task.load() for name, task in config.tasks.items()}
+    entry = InputEntry(
+        kind="source-file", uri=place_of_file(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0]
+    )
+    inputs = [entry, *(entry for task in tasks.values() for entry in task.inputs)]
+    teachers = _teachers(config, tasks)
+    inputs += [teacher.input for teacher in teachers.values()]
+    if pretrained:
+        own = InputEntry(kind=CHECKPOINT_KIND, uri=pretrained.reference, fingerprint=pretrained.fingerprint)
+        inputs.insert(0, pretrained.origin or own)
+    unique = {(entry.kind, entry.fingerprint): entry for entry in reversed(inputs)}
+    return Workload(
+        config=config,
+        pretrained=pretrained,
+        model=model,
+        tokenizer=tokenizer,
+        tasks=tasks,
+        trials=tuple(
+            Trial(task, initial, seed, tuple(choice.items()))
+            for task in config.tasks
+            for initial in _initials(config, pretrained)
+            for choice in config.search.choices
+            for seed in config.seeds
+        ),
+        inputs=tuple(reversed(unique.values())),
+        teachers=teachers,
+    )
+
+
+def _teachers(config: FinetuneConfig, tasks: Mapping[str, TaskData[Any]]) -> dict[str, Teacher]:
+    """The teachers of the tasks that learn from one.
+
+    Raises:
+        MismatchError, ReferenceNotFoundError, CorruptArtefactError: as `resolve_teacher`.
+    """
+    settings = {name: config.training_of(name).distill for name in tasks}
+    return {
+        name: resolve_teacher(name, distill.teacher, config.runs_dir, tasks[name].labels)
+        for name, distill in settings.items()
+        if distill is not None
+    }
+
+
+def _check_kept_weights(config: FinetuneConfig, pretrained: PretrainedModel | None) -> None:
+    """Check that the weights that are to be kept can be: those of `training.peft` lie over a checkpoint.
+
+    Raises:
+        ConfigError: trainings from random weights would have to keep them.
+    """
+    methods = [name for name in config.tasks if config.training_of(name).peft is not None]
+    if config.save_models and methods and "random" in _initials(config, pretrained):
+        raise ConfigError(
+            f"save_models keeps what training.peft trains over a checkpoint, and {methods[0]} is trained from random"
+            " weights, too.",
+            next_step="set save_models=false or compare_random=false",
+        )
+
+
+def num_trainings(config: FinetuneConfig) -> int:
+    """Trainings that a configuration asks for, from a checkpoint."""
+    starts = 2 if config.compare_random else 1
+    return len(config.tasks) * starts * len(config.search.choices) * len(config.seeds)
+
+
+def _initials(config: FinetuneConfig, pretrained: PretrainedModel | None) -> list[Initial]:
+    if pretrained is None:
+        return ["random"]
+    return ["pretrained", "random"] if config.compare_random else ["pretrained"]

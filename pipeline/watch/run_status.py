@@ -1,0 +1,218 @@
+"""The figures of a run that operators watch, read from its directory alone: its machines may be anywhere.
+
+A run whose files are damaged is `unreadable`, and hides no other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.manifest import hash_json
+from pipeline.run.directory import RunDirectory, RunInfo
+from pipeline.run.events import Event
+from pipeline.run.heartbeat import ENDED, read_heartbeats
+from pipeline.run.history import Attempt, list_attempts, tokens_by_step
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import log_size
+from pipeline.run.state import RunState, state_of
+from pipeline.run.stored_settings import StoredSettings
+from pipeline.watch.log_tail import LogTail
+
+UNREADABLE = "unreadable"
+RUNNING = frozenset({"starting", "running", "stalled"})
+"""States of a run that a driver, or its workers, see to."""
+_OVER = frozenset({"finished", "failed", "preempted"})
+_DAMAGE = (ClozeError, OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run at one moment. Times are Unix times in seconds."""
+
+    name: str
+    place: str
+    """Its directory."""
+    state: str
+    """A state of `pipeline/run/state.py`, or `unreadable`."""
+    detail: str = ""
+    run_id: str = ""
+    """Of MLflow."""
+    submission_id: str = ""
+    """The Ray job that drives it, or drove it last; empty for none."""
+    config_hash: str = ""
+    """Hash of the stored configuration; 32 hex digits."""
+    step: int = 0
+    """Updates in the log. A step that is made again is not counted again, so it never falls."""
+    num_steps: int | None = None
+    tokens: int = 0
+    """Tokens of text that these updates read."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The newest step's, by their names in the log."""
+    held_out: Mapping[str, float] = field(default_factory=dict)
+    ranks: Mapping[str, float] = field(default_factory=dict)
+    saving: Mapping[str, float] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By host, the newest figures of its machine."""
+    logged_s: float | None = None
+    """When the newest step was logged."""
+    checkpoint_step: int | None = None
+    checkpoint_s: float | None = None
+    attempt_s: str = ""
+    """When the newest attempt began; UTC, ISO 8601."""
+    workers: tuple[Mapping[str, Any], ...] = ()
+    """By rank, where the newest attempt runs."""
+    heartbeat_s: float | None = None
+    """The oldest heartbeat of a worker that has not ended."""
+    restarts: int = 0
+    """Attempts after the first."""
+    events: Mapping[str, int] = field(default_factory=dict)
+    """How often each kind of event is in its history."""
+    unsent_bytes: int = 0
+    """Of the log, that MLflow does not have; 0 for a run without a tracking store."""
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Of the fullest rank: GPU memory, or the process's on a CPU."""
+        names = ("reserved_gpu_memory_bytes", "host_memory_bytes")
+        found = (self.ranks.get(f"max_{name}", self.metrics.get(name)) for name in names)
+        return next((value for value in found if value is not None), None)
+
+
+class RunReader:
+    """Reads the status of one run again and again, and only what has changed of it."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._tail = LogTail(run)
+        self._settings: tuple[Any, StoredSettings, str] | None = None
+        self._last: tuple[Any, RunStatus] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self._run.path.name
+
+    @property
+    def changed_s(self) -> float:
+        """When something was last written to the run's log or history; 0 if never."""
+        return max((_stat(path)[0] for path in (self._run.log, self._run.history)), default=0) / 1e9
+
+    def read(self) -> RunStatus:
+        """The status now."""
+        run = self._run
+        key = [_stat(path) for path in (run.log, run.history, run.config_file, run.info_file, run.log_sent)]
+        if self._last is not None and self._last[0] == key and self._last[1].state in _OVER:
+            return self._last[1]
+        try:
+            found = self._read()
+        except _DAMAGE as error:
+            problem = error.problem if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}"
+            found = RunStatus(run.path.name, str(run.path), UNREADABLE, problem)
+        self._last = key, found
+        return found
+
+    def _read(self) -> RunStatus:
+        run, info = self._run, self._run.info
+        settings, config_hash = self._stored_settings()
+        state, events = state_of(run), run.events()
+        attempts = list_attempts(events)
+        newest = self._tail.read()
+        step = newest[LogKind.STEP]["step"] if LogKind.STEP in newest else 0
+        checkpoint = newest.get(LogKind.CHECKPOINT)
+        return RunStatus(
+            name=run.path.name,
+            place=str(run.path),
+            state=state.name,
+            detail=state.detail,
+            run_id=info.run_id,
+            submission_id=submission_of(info, events),
+            config_hash=config_hash,
+            step=step,
+            num_steps=settings.num_steps,
+            tokens=tokens_by_step(run, settings)(step),
+            metrics=_numbers(newest.get(LogKind.STEP)),
+            held_out=_numbers(newest.get(LogKind.HELD_OUT)),
+            ranks=_numbers(newest.get(LogKind.RANKS)),
+            saving=_numbers(newest.get(LogKind.SAVING)),
+            nodes=_by_host(_numbers(newest.get(LogKind.SYSTEM))),
+            logged_s=_time_of(newest.get(LogKind.STEP)),
+            checkpoint_step=None if checkpoint is None else checkpoint["step"],
+            checkpoint_s=_time_of(checkpoint),
+            attempt_s=attempts[-1].time if attempts else "",
+            workers=_workers(attempts),
+            heartbeat_s=self._oldest_heartbeat(state, attempts),
+            restarts=max(0, len(attempts) - 1),
+            events=dict(Counter(str(event["event"]) for event in events)),
+            unsent_bytes=self._unsent_bytes() if info.tracking_uri else 0,
+        )
+
+    def _stored_settings(self) -> tuple[StoredSettings, str]:
+        key = _stat(self._run.config_file)
+        if self._settings is None or self._settings[0] != key:
+            settings = StoredSettings.of(self._run)
+            self._settings = key, settings, hash_json(settings.plain)
+        return self._settings[1:]
+
+    def _oldest_heartbeat(self, state: RunState, attempts: list[Attempt]) -> float | None:
+        if state.name not in RUNNING or not attempts:
+            return None
+        times = []
+        for beat in read_heartbeats(self._run):
+            if beat.rank < attempts[-1].world_size and beat.part != ENDED:
+                # By the clock of the storage, as every watcher of the run sees it.
+                times.append(_stat(self._run.heartbeat(beat.rank))[0] / 1e9)
+        return min(times, default=None)
+
+    def _unsent_bytes(self) -> int:
+        sent = 0
+        with suppress(OSError, ValueError):
+            sent = int(self._run.log_sent.read_text())
+        return max(0, log_size(self._run) - sent)
+
+
+def submission_of(info: RunInfo, events: list[dict[str, Any]]) -> str:
+    """The Ray job that drives a run, or drove it last; empty for none."""
+    launches = [event for event in events if event["event"] == Event.LAUNCHED]
+    return (launches[-1]["submission_id"] if launches else info.submission_id) or ""
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    """(time of change in ns, bytes) of a file; zeros without one."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+def _numbers(entry: Mapping[str, Any] | None) -> dict[str, float]:
+    data = {} if entry is None else entry["data"]
+    return {
+        str(name): float(value)
+        for name, value in data.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _time_of(entry: Mapping[str, Any] | None) -> float | None:
+    return None if entry is None else entry["time_ms"] / 1000
+
+
+def _by_host(figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Figures named `HOST/cpu_utilization_percentage` by host."""
+    found: dict[str, dict[str, float]] = {}
+    for name, value in figures.items():
+        host, _, figure = name.rpartition("/")
+        found.setdefault(host, {})[figure] = value
+    return found
+
+
+def _workers(attempts: list[Attempt]) -> tuple[Mapping[str, Any], ...]:
+    return tuple(attempts[-1].event.get("workers") or ()) if attempts else ()

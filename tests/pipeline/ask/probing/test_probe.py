@@ -1,0 +1,155 @@
+"""Probes find what hidden states tell; control tasks find what a probe remembers; results are artefacts."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cluster.artefacts.errors import ClozeError, CorruptArtefactError
+from pipeline.ask.probing.config import ProbeConfig
+from pipeline.ask.probing.examples import control_labels, find_form, make_features, tagged_words, word_pairs
+from pipeline.ask.probing.features import load_features
+from pipeline.ask.probing.page import page
+from pipeline.ask.probing.run import probe, read_result
+from pipeline.commands.verbs import app
+from pipeline.config.loading import validate
+from pipeline.tune.forms.classification.settings import Example
+from tests.pipeline.ask.prompting import networks_of_transformers as theirs
+
+NOWHERE = Path("no-runs")
+TAGS = {"the": "DET", "a": "DET", "film": "NOUN", "plot": "NOUN", "was": "AUX", "great": "ADJ", "bad": "ADJ"}
+
+
+@pytest.fixture
+def treebank(tmp_path: Path) -> dict[str, str]:
+    """Sentences whose words have one class each, so that the embeddings tell it."""
+    draw = random.Random(1)
+    for name, count in (("train", 60), ("dev", 20)):
+        lines = []
+        for _ in range(count):
+            words = draw.choices(list(TAGS), k=draw.randint(1, 6))
+            lines += [
+                "\t".join([str(n), word, "_", TAGS[word], *"______"]) for n, word in enumerate(words, 1)
+            ] + [""]
+        (tmp_path / f"{name}.conllu").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return {
+        "kind": "conllu_pos",
+        "train": str(tmp_path / "train.conllu"),
+        "evaluation": str(tmp_path / "dev.conllu"),
+    }
+
+
+def settings(task: dict[str, str], tmp_path: Path, **changes: Any) -> ProbeConfig:
+    return validate(ProbeConfig, {"task": task, "out": str(tmp_path / "probes"), **changes}, "test")
+
+
+@pytest.mark.parametrize("make", [theirs.bert, theirs.gpt2, theirs.t5], ids=lambda make: make.__name__)
+def test_words_that_have_one_class_are_told_by_the_embeddings(
+    make: Any, treebank: dict[str, str], tmp_path: Path
+):
+    network = load_features(str(make(tmp_path / "model")), NOWHERE)
+    config = settings(treebank, tmp_path, probes=["linear", "mlp"])
+    directory, found = probe(config, network)
+    assert [(each.layer, each.probe) for each in found.scores] == [
+        (layer, kind) for layer in (0, 1, 2) for kind in ("linear", "mlp")
+    ]
+    assert found.scores[0].accuracy == 1.0
+    # The control task gives each word one label too, so that a probe can learn it by heart.
+    assert found.scores[0].control is not None
+    assert found.scores[0].control > 0.9
+    assert found.scores[0].selectivity == found.scores[0].accuracy - found.scores[0].control
+    assert found.majority < 0.5
+    assert read_result(directory) == found
+
+
+def test_a_finished_result_is_read_and_another_is_not_written_over(treebank: dict[str, str], tmp_path: Path):
+    network = load_features(str(theirs.bert(tmp_path / "model")), NOWHERE)
+    config = settings(treebank, tmp_path, layers=[0, -1], control=False)
+    directory, found = probe(config, network)
+    written = (directory / "manifest.json").stat().st_mtime_ns
+    assert probe(config, network) == (directory, found)
+    assert (directory / "manifest.json").stat().st_mtime_ns == written
+    other = settings(treebank, tmp_path, layers=[1])
+    with pytest.raises(ClozeError, match="--replace"):
+        probe(other, network)
+    assert [each.layer for each in probe(other, network, replace=True)[1].scores] == [1]
+    (directory / "probes.json").write_text("{}")
+    with pytest.raises(CorruptArtefactError, match=r"probes\.json"):
+        probe(other, network)
+
+
+def test_control_labels_belong_to_words_and_follow_the_frequencies():
+    words = [f"word{n % 500}" for n in range(1000)]
+    labels = control_labels(words, np.array([80, 0, 20]), seed=1)
+    assert (labels[:500] == labels[500:]).all()
+    counts = np.bincount(labels, minlength=3)
+    assert counts[1] == 0
+    assert 0.7 < counts[0] / 1000 < 0.9
+    assert (labels != control_labels(words, np.array([80, 0, 20]), seed=2)).any()
+
+
+def test_pairs_of_words_are_compared_where_they_occur(tmp_path: Path):
+    assert find_form("They plays and play", "play") == (15, 19)
+    assert find_form("She plays it", "play") == (4, 9)
+    assert find_form("xyz", "play") == (0, 3)
+    example = Example("dev-1", "play: they play in the park", "she plays a play", 1)
+    network = load_features(str(theirs.bert(tmp_path / "model")), NOWHERE)
+    same = Example("dev-2", "play: they play", "they play", 0)
+    features = make_features(network, word_pairs([example, same], ("different", "same")), [0, 2])
+    assert features.vectors.shape == (2, 2, 32)
+    assert (features.words, features.labels.tolist()) == (("play", "play"), [1, 0])
+    np.testing.assert_allclose(features.vectors[:, 1, :16], 0, atol=1e-5)
+
+
+def test_words_that_the_network_does_not_read_are_left_out(tmp_path: Path):
+    from pipeline.tune.forms.tags.settings import TaggedSentence
+
+    network = load_features(str(theirs.bert(tmp_path / "model")), NOWHERE)
+    long = TaggedSentence("dev-1", ("film",) * 100, ("NOUN",) * 100)
+    strange = TaggedSentence("dev-2", ("\u200b", "film"), ("NOUN", "NOUN"))
+    features = make_features(network, tagged_words([long, strange], ("NOUN",)), [1])
+    assert features.vectors.shape[1] == 62 + 1
+
+
+def test_the_verb_prints_a_table_json_and_a_page(
+    treebank: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    directory = str(theirs.bert(tmp_path / "model"))
+    Path("probe.yaml").write_text(json.dumps({"task": treebank}))
+    arguments = ["probe", "probe.yaml", "--from", directory]
+    shown = CliRunner().invoke(app, [*arguments, "--html", "page.html"], catch_exceptions=False).stdout
+    assert "selectivity" in shown
+    text = Path("page.html").read_text()
+    assert text.startswith("<!doctype html>")
+    assert text.count("<polyline") == 2
+    assert not re.search(r"https?://|<script|<img", text)
+    found = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
+    assert len(found["scores"]) == 3
+    lineage = CliRunner().invoke(app, ["lineage", found["directory"], "--json"], catch_exceptions=False)
+    assert json.loads(lineage.stdout)["kind"] == "probes"
+
+
+@pytest.mark.skipif("CLOZE_DATA" not in os.environ, reason="needs real corpora")
+def test_parts_of_speech_of_a_real_treebank_are_probed(tmp_path: Path):
+    folder = Path(os.environ["CLOZE_DATA"]) / "ud-english-ewt"
+    task = {
+        "kind": "conllu_pos",
+        "train": str(folder / "en_ewt-ud-train.conllu"),
+        "evaluation": str(folder / "en_ewt-ud-dev.conllu"),
+    }
+    if not (folder / "en_ewt-ud-train.conllu").is_file():
+        task["train"] = str(folder / "en_ewt-ud-test.conllu")
+    network = load_features(str(theirs.roberta(tmp_path / "model")), NOWHERE)
+    config = settings(task, tmp_path, max_train_examples=100, max_evaluation_examples=50, layers=[-1])
+    _, found = probe(config, network)
+    assert found.scores[0].accuracy > found.majority
+    assert "<svg" in page(network.reference, found)

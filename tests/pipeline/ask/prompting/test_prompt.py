@@ -1,0 +1,216 @@
+"""Answers are scored as their definition says, by networks of every kind; mistakes are answered in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from scipy.special import log_softmax
+from typer.testing import CliRunner
+
+from cluster.artefacts.errors import ClozeError
+from pipeline.ask.prompting.calibration import calibrated, prior
+from pipeline.ask.prompting.config import PromptConfig
+from pipeline.ask.prompting.demonstrations import draw_demonstrations
+from pipeline.ask.prompting.networks import load_language_model
+from pipeline.ask.prompting.prompter import Prompter
+from pipeline.ask.prompting.run import prompt_task
+from pipeline.ask.prompting.templates import Template
+from pipeline.commands.verbs import app
+from pipeline.config.loading import validate
+from pipeline.tune.forms.classification.settings import Example
+from tests.pipeline.ask.prompting import networks_of_transformers as theirs
+
+NOWHERE = Path("no-runs")
+PHRASES = ["the film was great", "a bad plot", "they play a long play", "she plays"]
+TEXTS = [(phrase, None) for phrase in PHRASES]
+MAKERS = [theirs.bert, theirs.roberta, theirs.electra_generator, theirs.gpt2, theirs.bart, theirs.t5]
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    """A folder in SST-2's layout."""
+    folder = tmp_path / "SST-2"
+    folder.mkdir()
+    for name, count in (("train", 12), ("dev", 8)):
+        lines = [f"{PHRASES[n % 4]} {n}\t{int(n % 3 == 0)}" for n in range(count)]
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n", encoding="utf-8")
+    return folder
+
+
+def settings(reviews: Path, **changes: Any) -> PromptConfig:
+    plain = {
+        "task": {"kind": "sst2", "path": str(reviews)},
+        "templates": ["[x] It was [z]", "the film: [x] was [z]"],
+        "verbalizers": {"positive": "great", "negative": "terrible"},
+        "seeds": [1, 2],
+    }
+    return validate(PromptConfig, plain | changes, "test")
+
+
+def log_probabilities_of(directory: Path, ids: list[int], **more: Any) -> np.ndarray:
+    model = transformers.AutoModelForMaskedLM.from_pretrained(directory)
+    with torch.no_grad():
+        return log_softmax(model(input_ids=torch.tensor([ids]), **more).logits[0].double().numpy(), axis=-1)
+
+
+@pytest.mark.parametrize("scoring", ["left_to_right", "joint"])
+def test_a_masked_answer_of_several_tokens_scores_their_mean(scoring: Any, tmp_path: Path):
+    directory = theirs.bert(tmp_path / "model")
+    network = load_language_model(str(directory), NOWHERE)
+    answers = ("great", "partook")
+    prompter = Prompter(network, Template("[x] It was [z]."), answers, scoring=scoring, max_length=64)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    found = prompter.scores(TEXTS, 64)
+    for row, phrase in enumerate(PHRASES):
+        for label, answer in enumerate(answers):
+            targets = tokenizer(answer, add_special_tokens=False).input_ids
+            assert (len(targets) > 1) == (answer == "partook")
+            ids = tokenizer(f"{phrase} It was {'[MASK]' * len(targets)}.").input_ids
+            expected = []
+            first = ids.index(tokenizer.mask_token_id)
+            for number, target in enumerate(targets):
+                expected.append(log_probabilities_of(directory, ids)[first + number, target])
+                if scoring == "left_to_right":
+                    ids[first + number] = target
+            assert found[row, label] == pytest.approx(np.mean(expected), abs=1e-4)
+
+
+def test_a_decoder_scores_the_continuation(tmp_path: Path):
+    directory = theirs.gpt2(tmp_path / "model")
+    network = load_language_model(str(directory), NOWHERE)
+    prompter = Prompter(network, Template("[x] It was [z]."), ("great", "terrible"), max_length=64)
+    found = prompter.scores(TEXTS, 100)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    for row, phrase in enumerate(PHRASES):
+        for label, answer in enumerate(prompter.answers):
+            prompt, targets = tokenizer(f"{phrase} It was").input_ids, tokenizer(f" {answer}").input_ids
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([[*prompt, *targets]])).logits[0].double().numpy()
+            scores = log_softmax(logits, axis=-1)
+            places = range(len(prompt) - 1, len(prompt) - 1 + len(targets))
+            expected = [scores[place, target] for place, target in zip(places, targets, strict=True)]
+            assert found[row, label] == pytest.approx(np.mean(expected), abs=1e-4)
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+def test_scores_do_not_depend_on_batches(make: Any, tmp_path: Path):
+    network = load_language_model(str(make(tmp_path / "model")), NOWHERE)
+    prompter = Prompter(network, Template("[x] It was [z]"), ("great", "terrible"), max_length=64)
+    together, alone = prompter.scores(TEXTS, 4096), prompter.scores(TEXTS, 1)
+    np.testing.assert_allclose(together, alone, atol=1e-4)
+    assert np.isfinite(together).all()
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+def test_a_task_is_scored_with_every_template_and_seed(make: Any, reviews: Path, tmp_path: Path):
+    network = load_language_model(str(make(tmp_path / "model")), NOWHERE)
+    config = settings(reviews, shots=2, calibrate=True, separator=" ", templates=["[x] was [z]", "[x] [z]"])
+    found = prompt_task(config, network)
+    assert [(each.template, each.seed) for each in found.scores] == [
+        (template, seed) for template in config.templates for seed in (1, 2)
+    ]
+    assert all(each.metrics.keys() == {"accuracy"} and each.uncalibrated for each in found.scores)
+    assert found.majority == {"accuracy": 5 / 8}
+    assert prompt_task(config, network) == found
+
+
+def test_without_demonstrations_there_is_one_run_per_template(reviews: Path, tmp_path: Path):
+    network = load_language_model(str(theirs.bert(tmp_path / "model")), NOWHERE)
+    found = prompt_task(settings(reviews), network)
+    assert [each.seed for each in found.scores] == [None, None]
+    assert found.overall.lowest <= found.overall.mean <= found.overall.highest
+
+
+def test_calibration_makes_a_text_without_content_undecided(tmp_path: Path):
+    network = load_language_model(str(theirs.gpt2(tmp_path / "model")), NOWHERE)
+    prompter = Prompter(network, Template("[x] It was [z]"), ("great", "terrible"), max_length=64)
+    weights = prior(prompter, False, 4096)
+    assert weights.sum() == pytest.approx(1)
+    even = calibrated(np.log(weights)[None].astype(np.float32), weights)
+    assert even[0, 0] == pytest.approx(even[0, 1], abs=1e-5)
+
+
+def test_demonstrations_are_balanced_and_follow_from_the_seed():
+    examples = [Example(str(n), f"text {n}", None, int(n < 4)) for n in range(40)]
+    drawn = draw_demonstrations(examples, 2, 6, seed=3)
+    assert sorted(each.label for each in drawn) == [0, 0, 0, 1, 1, 1]
+    assert drawn == draw_demonstrations(examples, 2, 6, seed=3)
+    assert drawn != draw_demonstrations(examples, 2, 6, seed=4)
+    with pytest.raises(ClozeError, match="more examples of a label"):
+        draw_demonstrations(examples, 2, 10, seed=3)
+
+
+@pytest.mark.parametrize("make", [theirs.bert, theirs.roberta, theirs.gpt2, theirs.t5])
+def test_long_and_strange_texts_are_cut_to_fit(make: Any, tmp_path: Path):
+    network = load_language_model(str(make(tmp_path / "model")), NOWHERE)
+    prompter = Prompter(network, Template("[x] [y] It was [z]"), ("great", "terrible"), max_length=32)
+    strange = [
+        ("film " * 500, "plot"),
+        ("[MASK] <mask> [z] [y]", "</s><pad>"),
+        ("", ""),
+        ("😀é\n\t" * 50, "\x00" * 40),
+    ]
+    scores = prompter.scores(strange, 512)
+    assert np.isfinite(scores).all()
+    for texts in strange:
+        asked = prompter.questions(*prompter.fitted(*texts), 0)
+        assert all(len(question.ids) <= 32 for question in asked)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"templates": ["It was [z]"]}, r"has no \[x\]"),
+        ({"templates": ["[x] It was"]}, r"has no \[z\]"),
+        ({"templates": ["[x] [y] [z]"]}, r"leave out \[y\]"),
+        ({"verbalizers": {"positiv": "great", "negative": "bad"}}, "did you mean positive"),
+        ({"verbalizers": {"positive": "great", "1": "bad"}}, "no answer for negative"),
+        ({"verbalizers": {"positive": "great", "negative": "Great"}}, "same tokens"),
+        ({"verbalizers": {"positive": "great", "negative": "漢"}}, "does not know the answer"),
+        ({"verbalizers": {"positive": "great", "negative": "great"}}, "answer of its own"),
+        ({"shots": 12, "max_length": 40}, "lower --shots|more examples"),
+        ({"shots": 6, "max_length": 40}, "lower --shots"),
+        ({"seeds": [1, 1]}, "must be different"),
+        ({"task": {"kind": "stsb", "path": "."}}, "stsb"),
+    ],
+)
+def test_mistakes_are_answered_in_words(changes: dict[str, Any], message: str, reviews: Path, tmp_path: Path):
+    network = load_language_model(str(theirs.bert(tmp_path / "model")), NOWHERE)
+    with pytest.raises(ClozeError, match=message):
+        prompt_task(settings(reviews, **changes), network)
+
+
+def test_a_text_behind_the_answer_is_refused_where_it_would_not_be_seen(reviews: Path, tmp_path: Path):
+    network = load_language_model(str(theirs.gpt2(tmp_path / "model")), NOWHERE)
+    with pytest.raises(ClozeError, match="text behind"):
+        prompt_task(settings(reviews, templates=["It was [z]: [x]"]), network)
+
+
+def test_the_verb_takes_a_kind_or_a_file(reviews: Path, tmp_path: Path):
+    directory = str(theirs.bert(tmp_path / "model"))
+    arguments = ["prompt", "--from", directory, f"task.path={reviews}", "--task", "sst2"]
+    arguments += ["--template", "[x] It was [z].", "--verbalizer", "great=1,terrible=0"]
+    shown = CliRunner().invoke(app, [*arguments, "--shots", "2"], catch_exceptions=False).stdout
+    assert "majority label" in shown
+    assert "[x] It was [z]." in shown, "brackets are no markup"
+    assert "seed 3" in shown
+    found = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
+    assert found["scores"][0]["metrics"]["accuracy"] >= 0
+    file = tmp_path / "prompt.yaml"
+    file.write_text(
+        f"task: {{kind: sst2, path: {reviews}}}\ntemplates: ['[x] It was [z].']\n"
+        "verbalizers: {1: great, 0: terrible}\n"
+    )
+    again = CliRunner().invoke(
+        app, ["prompt", "--task", str(file), "--from", directory, "--json"], catch_exceptions=False
+    )
+    assert json.loads(again.stdout) == found
+    wrong = CliRunner().invoke(app, [*arguments, "--verbalizer", "great"])
+    assert "ANSWER=LABEL" in str(wrong.exception)

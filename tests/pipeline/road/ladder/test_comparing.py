@@ -1,0 +1,127 @@
+"""Differences between arms, their intervals and verdicts; scores without a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.dummy import DummyClassifier
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from pipeline.config.loading import validate
+from pipeline.road.ladder.comparing import Pair, arm_score, compare
+from pipeline.road.ladder.floors import MAJORITY, WORDS, floors_of
+from pipeline.road.ladder.tables import signed
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.report.bootstrap import sums_of
+from tests.pipeline.tune.written_scores import label_lines
+
+NAMES = ("no", "yes")
+
+
+def arm(name: str, right: list[np.ndarray]):
+    """An arm whose seeds are right on these examples."""
+    values = {seed: float(one.mean()) for seed, one in enumerate(right, 1)}
+    lines = [label_lines([("yes", NAMES[int(each)]) for each in one], NAMES) for one in right]
+    sums = [sums_of("accuracy", each, NAMES) for each in lines]
+    return arm_score(name, values), [each for each in sums if each is not None]
+
+
+def pair_of(low: list[np.ndarray], high: list[np.ndarray]) -> Pair:
+    (lower, low_sums), (higher, high_sums) = arm("lower", low), arm("higher", high)
+    return compare(lower, higher, {"lower": low_sums, "higher": high_sums})
+
+
+def test_interval_of_a_difference_is_the_normal_one_of_paired_examples():
+    draw = np.random.default_rng(0)
+    low = [draw.random(2000) < 0.6 for _ in range(3)]
+    high = [each | (draw.random(2000) < 0.2) for each in low]
+    found = pair_of(low, high)
+    differences = np.mean(high, axis=0) - np.mean(low, axis=0)
+    error = 1.96 * differences.std(ddof=1) / np.sqrt(len(differences))
+    assert found.difference == pytest.approx(differences.mean())
+    assert found.low == pytest.approx(differences.mean() - error, abs=0.002)
+    assert found.high == pytest.approx(differences.mean() + error, abs=0.002)
+    assert found.verdict == "same order"
+    assert pair_of(high, low).verdict == "opposite"
+
+
+def test_paired_interval_is_narrower_than_unpaired_scores_would_give():
+    draw = np.random.default_rng(1)
+    low = draw.random(500) < 0.5
+    high = low | (draw.random(500) < 0.05)
+    found = pair_of([low, low], [high, high])
+    assert found.high - found.low < 2 * 1.96 * np.sqrt(2 * 0.25 / 500)
+
+
+def test_difference_below_the_spread_of_seeds_decides_nothing():
+    ones, most = np.ones(1000, bool), np.arange(1000) < 900
+    half = np.arange(1000) < 500
+    found = pair_of([half, ones], [most, ones])
+    assert found.low > 0
+    assert abs(found.difference) < found.spread
+    assert found.verdict == "within the spread"
+
+
+def test_equal_arms_are_within_the_spread():
+    right = np.arange(100) < 70
+    found = pair_of([right, right], [right, right])
+    assert (found.difference, found.low, found.high, found.verdict) == (0, 0, 0, "within the spread")
+
+
+def rows_task(
+    tmp_path: Path, rows: list[tuple[str, str]], evaluation: list[tuple[str, str]]
+) -> FinetuneConfig:
+    for name, content in (("train", rows), ("dev", evaluation)):
+        lines = "".join(f"{text},{label}\n" for text, label in content)
+        (tmp_path / f"{name}.csv").write_text(f"text,label\n{lines}")
+    task = {
+        "kind": "rows_classification",
+        "train": str(tmp_path / "train.csv"),
+        "evaluation": str(tmp_path / "dev.csv"),
+        "columns": {"text": "text", "label": "label"},
+    }
+    return validate(FinetuneConfig, {"tasks": {"rows": task}}, "test")
+
+
+def test_floors_of_texts_are_those_of_scikit_learn(tmp_path: Path):
+    draw = np.random.default_rng(2)
+    words = ["good", "bad", "film", "plot", "one", "two"]
+
+    def rows(count: int) -> list[tuple[str, str]]:
+        texts = [" ".join(draw.choice(words, size=5)) for _ in range(count)]
+        return [(text, "up" if text.count("good") >= text.count("bad") else "down") for text in texts]
+
+    train, evaluation = rows(80), rows(60)
+    found = floors_of(rows_task(tmp_path, train, evaluation), "rows")
+    texts, labels = zip(*train, strict=True)
+    others, right = zip(*evaluation, strict=True)
+    peers = {
+        MAJORITY: DummyClassifier(),
+        WORDS: make_pipeline(CountVectorizer(ngram_range=(1, 2)), LogisticRegression(max_iter=1000)),
+    }
+    for name, peer in peers.items():
+        assert found[name] == pytest.approx(float((peer.fit(texts, labels).predict(others) == right).mean()))
+    assert found[MAJORITY] < found[WORDS] <= 1
+
+
+def test_floors_of_tags_are_the_most_frequent_tags_of_words(tmp_path: Path):
+    for name, text in (
+        ("train", "the O\nUN B-org\nsat O\n\nUN B-org\nUN O\n\n"),
+        ("dev", "un B-org\nnew O\n\n"),
+    ):
+        (tmp_path / f"{name}.conll").write_text(text)
+    task = {
+        "kind": "conll_ner",
+        "train": str(tmp_path / "train.conll"),
+        "evaluation": str(tmp_path / "dev.conll"),
+    }
+    config = validate(FinetuneConfig, {"tasks": {"ner": task}}, "test")
+    assert floors_of(config, "ner") == {MAJORITY: 0.0, WORDS: 1.0}
+
+
+def test_difference_that_rounds_to_nothing_has_no_sign():
+    assert [signed(share) for share in (-0.0004, 0.0004, -0.0006, 0.0)] == ["0.0", "0.0", "-0.1", "0.0"]

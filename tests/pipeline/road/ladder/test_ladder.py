@@ -1,0 +1,308 @@
+"""`cloze ladder` as users type it: stopped, continued, finished, and its figures computed again from predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.artefacts.errors import ConfigError
+from pipeline.inspect.lineage import trace
+from pipeline.road.ladder.arms import Ladder, load_ladder
+from pipeline.road.ladder.costs import read_costs
+from pipeline.road.ladder.results import collect, commit_result
+from pipeline.road.ladder.running import run_stages
+from pipeline.road.ladder.stages import Pretraining, place_of, stages_of
+from pipeline.run.events import Event
+from tests.pipeline.process_group import PATIENCE_S
+from tests.pipeline.real_text import write_text_store
+
+PRETRAIN = {
+    "name": "masked",
+    "data": {"stores": [{"path": "data/tokens"}], "held_out": 0.1},
+    "model": {
+        "num_layers": 1,
+        "hidden_size": 32,
+        "num_heads": 2,
+        "intermediate_size": 64,
+        "max_positions": 64,
+        "norm": "pre",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    "objective": {"kind": "mlm"},
+    "batch": {"sequence_length": 32, "samples": 8, "micro_batch_size": 8},
+    "steps": 1,
+    "optimizer": {"lr": 1e-3},
+    "evaluation": {"every_steps": 100, "samples": 16},
+    "checkpoint": {"every_steps": 100, "keep_last": 1},
+    "zero": {"stage": 0},
+}
+COLOURS = ("red", "blue", "green")
+
+
+def write_ladder(directory: Path) -> Path:
+    """A ladder of two arms, whose data is prepared already."""
+    write_text_store(directory / "data" / "tokens", "tiny")
+    (directory / "text").mkdir()
+    (directory / "text" / "book.txt").write_text("A text of some words, which nothing reads.\n" * 10)
+    data = {
+        "name": "text",
+        "out": "data",
+        "sources": [{"kind": "books_text", "name": "books", "paths": ["text/*"]}],
+    }
+    for name, count in (("train", 48), ("dev", 30)):
+        rows = [f"the sky is {COLOURS[n % 3]} {n},{COLOURS[n % 3]}" for n in range(count)]
+        (directory / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    task = {
+        "kind": "rows_classification",
+        "train": "train.csv",
+        "evaluation": "dev.csv",
+        "columns": {"text": "text", "label": "label"},
+    }
+    training = {"epochs": 2, "lr": 1e-3, "batch_size": 8, "max_length": 32}
+    comparison = {
+        "title": "None and masked",
+        "order": "none < masked",
+        "tasks": ["colours"],
+        "source": "A paper, table 1",
+        "finding": "more with masks | than without",
+    }
+    ladder = {
+        "name": "two",
+        "data": ["data.yaml"],
+        "tokens": 40_000,
+        "seeds": [1, 2],
+        "finetune": "finetune.yaml",
+        "arms": {
+            "none": {"pretrain": "masked.yaml", "initial": "random"},
+            "masked": {"pretrain": "masked.yaml"},
+        },
+        "comparisons": {"masked": comparison},
+        "ceilings": {"colours": {"score": 1.0, "source": "by eye"}},
+    }
+    files = {
+        "data": data,
+        "masked": PRETRAIN,
+        "finetune": {"tasks": {"colours": task}, "training": training, "num_threads": 1},
+        "ladder": ladder,
+    }
+    for name, content in files.items():
+        (directory / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    return directory / "ladder.yaml"
+
+
+def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pipeline.cli", "ladder", "ladder.yaml", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        command,
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    process = start(directory, *arguments)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@pytest.fixture(scope="module")
+def ladder_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ladder(tmp_path_factory.mktemp("ladder"))
+
+
+@pytest.fixture(scope="module")
+def stopped(ladder_file: Path) -> subprocess.CompletedProcess[str]:
+    """The ladder, stopped by SIGTERM in the middle of its first pre-training."""
+    directory = ladder_file.parent
+    process = start(directory)
+    while not any("pretrain" in line for line in log_of_steps(directory)) and process.poll() is None:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def log_of_steps(directory: Path) -> list[str]:
+    """Runs that have made a step."""
+    return [f"pretrain {log}" for log in directory.glob("runs/*/log.jsonl") if '"step":' in log.read_text()]
+
+
+@pytest.fixture(scope="module")
+def finished(
+    ladder_file: Path, stopped: subprocess.CompletedProcess[str]
+) -> subprocess.CompletedProcess[str]:
+    """The same command again, to the end."""
+    places = ("--markdown", "ladder.md", "--html", "ladder.html", "--json")
+    return run(ladder_file.parent, *places)
+
+
+@pytest.fixture
+def ladder(ladder_file: Path, monkeypatch: pytest.MonkeyPatch) -> Ladder:
+    monkeypatch.chdir(ladder_file.parent)
+    return load_ladder(Path("ladder.yaml"), [])
+
+
+def test_stopped_ladder_ends_with_75_and_the_command_that_continues_it(
+    stopped: subprocess.CompletedProcess[str],
+):
+    assert stopped.returncode == 75, stopped.stderr
+    assert "Next: cloze ladder ladder.yaml" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+
+
+def test_same_command_continues_the_runs_that_had_begun(
+    finished: subprocess.CompletedProcess[str], ladder: Ladder
+):
+    assert finished.returncode == 0, finished.stderr
+    runs = [Pretraining(ladder, "masked", seed).run() for seed in (1, 2)]
+    assert len(list(Path("runs").glob("two-masked-*"))) == 2
+    assert sum(len(one.events(Event.STARTED)) for one in runs if one is not None) > 2
+    assert all(cost.cpu_s > 0 for cost in read_costs(ladder.work).values())
+
+
+def test_figures_are_those_of_the_saved_predictions(
+    finished: subprocess.CompletedProcess[str], ladder: Ladder
+):
+    shown = json.loads(finished.stdout)
+    means = {}
+    for arm in ("none", "masked"):
+        values = []
+        for seed in (1, 2):
+            (path,) = (ladder.config.out / shown["scores"][f"{arm}/{seed}"]).glob("predictions-*.jsonl")
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            values.append(statistics.fmean(line["label"] == line["prediction"] for line in lines))
+        means[arm] = statistics.fmean(values)
+    (comparison,) = shown["comparisons"]
+    (task,) = comparison["tasks"]
+    assert {score["arm"]: score["mean"] for score in task["scores"]} == pytest.approx(means)
+    assert task["pairs"][0]["difference"] == pytest.approx(means["masked"] - means["none"])
+    (facts,) = shown["tasks"]
+    assert facts["floors"] == pytest.approx({"most frequent label": 1 / 3, "words alone": 1.0})
+
+
+def test_arms_show_their_held_out_loss_before_and_after_pre_training(
+    finished: subprocess.CompletedProcess[str], ladder: Ladder
+):
+    first, last = [], []
+    for seed in (1, 2):
+        run = place_of(Pretraining(ladder, "masked", seed))
+        assert run is not None
+        lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+        losses = [line["data"]["loss"] for line in lines if line["kind"] == "held_out"]
+        first.append(losses[0])
+        last.append(losses[-1])
+    arms = {arm["arm"]: arm["held_out"] for arm in json.loads(finished.stdout)["arms"]}
+    assert arms["none"] is None
+    assert arms["masked"] == pytest.approx([statistics.fmean(first), statistics.fmean(last)])
+    assert f"{arms['masked'][0]:.3f} to {arms['masked'][1]:.3f}" in Path("ladder.md").read_text()
+
+
+def test_result_is_an_artefact_of_the_scores(finished: subprocess.CompletedProcess[str], ladder: Ladder):
+    shown = json.loads(finished.stdout)
+    assert Path(shown["directory"]) == ladder.directory
+    assert json.loads((ladder.directory / "ladder.json").read_bytes()).items() <= shown.items()
+    manifest = json.loads((ladder.directory / "manifest.json").read_bytes())
+    assert [entry["kind"] for entry in manifest["inputs"]] == ["scores"] * 4
+    tree = trace(str(ladder.directory), ladder.config.runs_dir)
+    assert (tree.kind, {node.kind for node in tree.inputs}) == ("ladder", {"scores"})
+    assert "checkpoint" in {each.kind for node in tree.inputs for each in node.inputs}
+
+
+def test_finished_ladder_starts_nothing(finished: subprocess.CompletedProcess[str], ladder: Ladder):
+    before = {path: path.stat().st_mtime_ns for path in Path("ladder").rglob("*.*") if path.name != ".lock"}
+    run_stages(ladder, "cloze ladder ladder.yaml")
+    assert commit_result(ladder, collect(ladder)) == ladder.directory
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_pages_show_verdicts_and_need_nothing_else(
+    finished: subprocess.CompletedProcess[str], ladder: Ladder
+):
+    verdict = collect(ladder).comparisons[0].tasks[0].pairs[0].verdict
+    for name in ("ladder.md", "ladder.html"):
+        text = Path(name).read_text()
+        assert f"{verdict}" in text
+        assert "A paper, table 1" in text
+    assert "more with masks | than" in Path("ladder.html").read_text()
+    assert not any(word in Path("ladder.html").read_text() for word in ("<script", "http://", "https://"))
+
+
+def test_another_budget_is_another_ladder(finished: subprocess.CompletedProcess[str], ladder: Ladder):
+    longer = load_ladder(Path("ladder.yaml"), ["tokens=50000"])
+    left = [name for name, stage in stages_of(longer).items() if place_of(stage) is None]
+    assert left == [
+        "pretrain-two-masked-seed1",
+        "finetune-masked-seed1",
+        "pretrain-two-masked-seed2",
+        "finetune-masked-seed2",
+    ]
+    assert all(place_of(stage) is not None for stage in stages_of(ladder).values())
+
+
+def test_all_problems_of_all_files_are_told_at_once(
+    tmp_path: Path, ladder: Ladder, monkeypatch: pytest.MonkeyPatch
+):
+    wrong = [
+        "arms.masked.finetune=[training.lrr=1]",
+        "arms.none.pretrain=absent.yaml",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        load_ladder(Path("ladder.yaml"), wrong)
+    for word in ("training.lrr", "absent.yaml"):
+        assert word in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        load_ladder(
+            Path("ladder.yaml"),
+            [
+                "comparisons.masked.order=none < maskd",
+                "seeds=[1, 1]",
+                "ceilings.colors={score: 1, source: x}",
+            ],
+        )
+    assert "did you mean colours?" in str(caught.value)
+    assert "did you mean masked?" in str(caught.value)
+    assert "1 is there twice" in str(caught.value)
+
+
+def test_store_of_no_data_configuration_is_refused(ladder: Ladder):
+    other = yaml.safe_load(Path("data.yaml").read_text()) | {"out": "elsewhere"}
+    Path("other.yaml").write_text(yaml.safe_dump(other))
+    with pytest.raises(ConfigError, match="which no configuration of `data` makes"):
+        load_ladder(Path("ladder.yaml"), ["data=[other.yaml]"])
+
+
+def test_data_that_may_hold_evaluation_texts_is_refused(ladder: Ladder):
+    tasks = {"colours": {"kind": "sst2", "path": "sst2"}}
+    Path("sst2.yaml").write_text(yaml.safe_dump({"tasks": tasks}))
+    with pytest.raises(ConfigError, match="must name sst2: arm none is scored on colours"):
+        load_ladder(Path("ladder.yaml"), ["finetune=sst2.yaml"])
+
+
+def test_sizes_before_data_is_prepared_are_those_of_the_vocabulary_that_it_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    file = write_ladder(tmp_path)
+    shutil.rmtree("data")
+    plain = yaml.safe_load(Path("data.yaml").read_text()) | {"tokenizer": {"vocab_size": 700}}
+    Path("data.yaml").write_text(yaml.safe_dump(plain))
+    expected = PRETRAIN | {"model": PRETRAIN["model"] | {"vocab_size": 700}}
+    found = load_ladder(file, []).flops_per_token("masked")
+    Path("masked.yaml").write_text(yaml.safe_dump(expected))
+    assert found == load_ladder(file, []).flops_per_token("masked")

@@ -1,0 +1,132 @@
+"""Stages side by side, in order, with real processes that note when they run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cluster.artefacts.errors import StagesFailedError
+from pipeline.config.loading import validate
+from pipeline.road.ladder import running
+from pipeline.road.ladder.arms import Ladder
+from pipeline.road.ladder.config import LadderConfig
+from pipeline.road.ladder.costs import read_costs
+from pipeline.road.ladder.running import run_stages
+
+NOTE = """
+import sys, time
+from pathlib import Path
+directory, name, code = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+with (directory / "order").open("a") as order: order.write(f"+{name} ")
+print("this is the output of", name)
+time.sleep(0.2)
+with (directory / "order").open("a") as order: order.write(f"-{name} ")
+if not code: (directory / f"{name}.done").touch()
+sys.exit(code)
+"""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A stage that is finished when its file is there."""
+
+    ladder: Ladder
+    name: str
+    needs: tuple[str, ...] = ()
+    alone: bool = False
+    exit_code: int = 0
+    tokens, flops = 0, 0.0
+
+    def place(self) -> Path | None:
+        path = self.ladder.config.out / f"{self.name}.done"
+        return path if path.exists() else None
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", NOTE, str(self.ladder.config.out), self.name, str(self.exit_code)]
+
+
+@pytest.fixture
+def ladder(tmp_path: Path) -> Ladder:
+    comparison = {"title": "t", "order": "a < b", "tasks": ["x"], "source": "s", "finding": "f"}
+    plain = {
+        "name": "noted",
+        "out": str(tmp_path),
+        "runs_dir": str(tmp_path / "runs"),
+        "data": ["data.yaml"],
+        "tokens": 1,
+        "seeds": [1, 2],
+        "finetune": "finetune.yaml",
+        "arms": {"a": {"pretrain": "a.yaml"}, "b": {"pretrain": "b.yaml"}},
+        "comparisons": {"c": comparison},
+    }
+    return Ladder(validate(LadderConfig, plain, "test"), tmp_path / "ladder.yaml", {}, {})
+
+
+def order_of(ladder: Ladder, stages: list[Noted], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(running, "stages_of", lambda _: {stage.name: stage for stage in stages})
+    monkeypatch.setattr(running, "prepare_tracking", lambda _: None)
+    try:
+        run_stages(ladder, "cloze ladder ladder.yaml")
+    finally:
+        order = (ladder.config.out / "order").read_text().split()
+    return order
+
+
+def most_at_once(order: list[str]) -> int:
+    running_now = [sum(1 if each[0] == "+" else -1 for each in order[: n + 1]) for n in range(len(order))]
+    return max(running_now)
+
+
+def test_two_run_at_once_and_none_before_those_that_it_needs(ladder: Ladder, monkeypatch: pytest.MonkeyPatch):
+    stages = [
+        Noted(ladder, "data", alone=True),
+        Noted(ladder, "one", ("data",)),
+        Noted(ladder, "tuned-one", ("one",)),
+        Noted(ladder, "two", ("data",)),
+        Noted(ladder, "three", ("data",)),
+        Noted(ladder, "more-data", alone=True),
+        Noted(ladder, "four", ("more-data",)),
+    ]
+    order = order_of(ladder, stages, monkeypatch)
+    assert order[:2] == ["+data", "-data"]
+    assert most_at_once(order) == 2
+    assert order.index("-one") < order.index("+tuned-one")
+    alone = order.index("+more-data")
+    assert order[alone + 1] == "-more-data"
+    assert {each[0] for each in order} == {"+", "-"}
+    assert set(read_costs(ladder.work)) == {stage.name for stage in stages}
+
+
+def test_finished_data_keeps_no_stage_waiting(ladder: Ladder, monkeypatch: pytest.MonkeyPatch):
+    (ladder.config.out / "data.done").touch()
+    stages = [Noted(ladder, "data", alone=True), *(Noted(ladder, name, ("data",)) for name in "abcd")]
+    order = order_of(ladder, stages, monkeypatch)
+    # The second one starts before the first has ended, and the third after one of them.
+    assert {*order[:2]} == {"+a", "+b"}
+    assert most_at_once(order) == 2
+
+
+def test_failed_stage_stops_only_those_that_need_it(ladder: Ladder, monkeypatch: pytest.MonkeyPatch):
+    stages = [
+        Noted(ladder, "bad", exit_code=10),
+        Noted(ladder, "after-bad", ("bad",)),
+        Noted(ladder, "good"),
+    ]
+    with pytest.raises(StagesFailedError) as caught:
+        order_of(ladder, stages, monkeypatch)
+    assert "bad ended with exit code 10" in str(caught.value)
+    assert "this is the output of bad" in str(caught.value)
+    assert "Kept: 1 of 3 finished stages" in str(caught.value)
+    assert "after-bad" not in (ladder.config.out / "order").read_text()
+
+
+def test_stage_that_makes_nothing_has_failed(ladder: Ladder, monkeypatch: pytest.MonkeyPatch):
+    class Nothing(Noted):
+        def place(self) -> Path | None:
+            return None
+
+    with pytest.raises(StagesFailedError, match="idle ended with exit code 0"):
+        order_of(ladder, [Nothing(ladder, "idle")], monkeypatch)

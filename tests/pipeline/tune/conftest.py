@@ -1,0 +1,133 @@
+"""Small stand-ins: a tokenizer of words, a tiny network, a separable task in GLUE's layout, a tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from models.config import TransformerConfig
+from models.initialization import init_weights
+from models.masked_language_model import MaskedLanguageModel
+from pipeline.checkpoint.references import PretrainedModel
+from pipeline.road.demo.tasks import FinetuneConfig as ConfigWithDemoTasks
+from pipeline.tune.config import FinetuneConfig
+
+WORDS = ["good", "bad", "film", "plot", "the", "a", "was", "and", "very", "one", "two", "three"]
+MODEL = TransformerConfig(
+    vocab_size=32, num_layers=1, hidden_size=32, num_heads=2, intermediate_size=64, max_positions=32
+)
+
+
+@dataclass
+class Recorder:
+    """Takes the place of MLflow; remembers what it was told."""
+
+    runs: list[RecordedRun] = field(default_factory=list)
+
+    def __call__(self, experiment, name, *, config, tags, runs_dir, resume=None):
+        if resume is not None:
+            return next(run for run in self.runs if run.run_id == resume)
+        self.runs.append(RecordedRun(f"run-{len(self.runs)}", name, tags))
+        return self.runs[-1]
+
+
+@dataclass
+class RecordedRun:
+    run_id: str
+    name: str
+    tags: dict[str, str]
+    metrics: list[tuple[dict[str, float], int, str | None]] = field(default_factory=list)
+    status: str = "RUNNING"
+
+    def log_metrics(self, metrics, step, model_id=None):
+        self.metrics.append((metrics, step, model_id))
+
+    def finish(self, status="FINISHED"):
+        self.status = status
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def tokenizer_path(tmp_path: Path) -> Path:
+    return write_tokenizer(tmp_path / "tokenizer.json")
+
+
+def write_tokenizer(path: Path) -> Path:
+    """Words and nothing else: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, then WORDS."""
+    vocabulary = {word: n for n, word in enumerate(["<s>", "<pad>", "</s>", "<unk>", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
+    return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, tokenizer_path: Path) -> PretrainedModel:
+    """Step 5 of a run called `tiny`, with random weights."""
+    return make_checkpoint(tmp_path / "checkpoint", tokenizer_path)
+
+
+def make_checkpoint(
+    directory: Path, tokenizer_path: Path, fingerprint: str = "c" * 32, network: Any = None
+) -> PretrainedModel:
+    """A checkpoint of `network`, with random weights; of a masked language model unless told otherwise."""
+    network = MaskedLanguageModel(MODEL) if network is None else network
+    init_weights(network, seed=7)
+    directory.mkdir()
+    save_file(network.state_dict(), directory / "model.safetensors")
+    return PretrainedModel(
+        directory=directory,
+        reference="tiny@5",
+        run_id="run-of-tiny",
+        model_id="m-1",
+        step=5,
+        fingerprint=fingerprint,
+        model=network.config,
+        tokenizer_path=tokenizer_path,
+    )
+
+
+@pytest.fixture
+def sst2(tmp_path: Path) -> Path:
+    """A folder in SST-2's layout: `good` is positive, `bad` is negative; 64 and 45 examples."""
+    return write_sst2(tmp_path / "SST-2", 64, 45)
+
+
+def write_sst2(folder: Path, num_train: int, num_evaluation: int) -> Path:
+    folder.mkdir(parents=True)
+    for name, count in (("train", num_train), ("dev", num_evaluation)):
+        lines = ["sentence\tlabel"]
+        for n in range(count):
+            filler = " ".join(WORDS[4 + (n * 7 + k) % 8] for k in range(1 + n % 5))
+            lines.append(f"{filler} {'good' if n % 2 else 'bad'} film \t{n % 2}")
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def make_config(tmp_path: Path, sst2: Path) -> Callable[..., FinetuneConfig]:
+    """A configuration for the separable task that trains in under a second; `changes` replace its fields."""
+
+    def make(**changes) -> FinetuneConfig:
+        plain = {
+            "name": "small",
+            "out": tmp_path / "finetuned",
+            "runs_dir": tmp_path / "runs",
+            "tasks": {"reviews": {"kind": "sst2", "path": sst2}},
+            "training": {"epochs": 3, "batch_size": 8, "lr": 5e-3, "max_length": 16},
+            "seeds": [1, 2],
+            "num_threads": 1,
+        }
+        return ConfigWithDemoTasks.model_validate(plain | changes)
+
+    return make

@@ -1,0 +1,352 @@
+"""An export acts as the network was scored: from texts, by pipelines and `generate` without an argument, in batches of
+texts of unequal lengths. Every family, every form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+
+from models.causal_language_model import CausalLanguageModel
+from models.config import TransformerConfig
+from models.hf.directory import save_hf_directory
+from models.hf.family import TokenIds
+from models.initialization import init_weights
+from models.masked_language_model import MaskedLanguageModel
+from models.sequence_to_sequence import SequenceToSequence
+from pipeline.checkpoint.references import resolve_model
+from pipeline.tune.encoding import encode_examples
+from pipeline.tune.export import export
+from pipeline.tune.forms.classification.settings import Example
+from pipeline.tune.run import finetune
+from pipeline.tune.tokenizer import TextTokenizer, sequence_format
+from pipeline.tune.workload import scores_directory
+from tests.pipeline.tune.conftest import MODEL, Recorder
+
+WORDS = [
+    *("film", "good", "bad", "plot", "the", "a", "was", "very", "one", "two", "three"),
+    *("User", "System", "Assistant", "TL", "DR", ";", ":", "en_XX", "de_DE"),
+]
+RMS: dict[str, Any] = {"norm": "pre", "norm_kind": "rms", "biases": False, "embedding_norm": False}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "BERT": {"num_segments": 2, "norm_eps": 1e-12},
+    "DistilBERT": {"norm_eps": 1e-12, "classification_head": "relu"},
+    "RoBERTa": {},
+    "RoBERTa-PreLayerNorm": {"norm": "pre"},
+    "ELECTRA": {"num_segments": 2, "classification_head": "gelu"},
+    "ModernBERT": {
+        "positions": "rotary",
+        "norm": "pre",
+        "first_norm": False,
+        "biases": False,
+        "gated": True,
+        "classification_head": "gelu_norm",
+    },
+    "GPT-2": {"network": "decoder", "norm": "pre", "embedding_norm": False, "activation": "gelu_tanh"},
+    "LLaMA": {**RMS, "network": "decoder", "positions": "rotary", "gated": True, "activation": "silu"},
+    "BART": {"network": "encoder_decoder"},
+    "mBART": {"network": "encoder_decoder", "norm": "pre"},
+    "T5": {
+        **RMS,
+        "network": "encoder_decoder",
+        "positions": "relative_bias",
+        "scale_attention": False,
+        "activation": "relu",
+    },
+}
+NETWORKS = {
+    "encoder": MaskedLanguageModel,
+    "decoder": CausalLanguageModel,
+    "encoder_decoder": SequenceToSequence,
+}
+ENCODERS = [name for name, fields in FAMILIES.items() if "network" not in fields]
+FORMS = {
+    "labels": [*ENCODERS, "GPT-2", "LLaMA", "BART", "T5"],
+    "pairs": [*ENCODERS, "GPT-2", "LLaMA", "BART", "T5"],
+    "numbers": [*ENCODERS, "GPT-2", "LLaMA", "BART", "T5"],
+    "tags": [*ENCODERS, "GPT-2", "LLaMA"],
+    "choices": ENCODERS,
+    "spans": [*ENCODERS, "BART", "mBART", "T5"],
+    "summaries": ["GPT-2", "LLaMA", "BART", "T5"],
+    "translations": ["mBART"],
+    "chats": ["GPT-2", "LLaMA", "BART", "T5"],
+}
+"""By form, the families that carry it."""
+TEXTS = [" ".join(WORDS[(7 * n + 5 * k) % 11] for k in range(1 + 3 * n % 8)) for n in range(8)]
+ROWS = [
+    {
+        "text": text,
+        "text_b": TEXTS[-1 - n],
+        "label": ("bad", "fine", "good")[n % 3],
+        "number": 4.5 - n,
+        "tokens": text.split(),
+        "tags": ["AB"[len(word) % 2] for word in text.split()],
+        "question": TEXTS[-1 - n],
+        "choices": [TEXTS[k] for k in (n, -1 - n, 3)],
+        "right": n % 3,
+        "context": text,
+        "answers": text.split()[-1],
+        "source": text,
+        "target": "good film was good",
+        "messages": [
+            *([{"role": "system", "content": "very good"}] if n % 2 else []),
+            {"role": "user", "content": text},
+            {"role": "assistant", "content": "good film"},
+        ],
+    }
+    for n, text in enumerate(TEXTS)
+]
+BEAMS = {"num_beams": 3, "length_penalty": 2.0, "no_repeat_ngram_size": 2, "label_smoothing": 0.0}
+TASKS: dict[str, dict[str, Any]] = {
+    "labels": {"kind": "rows_classification"},
+    "pairs": {"kind": "rows_classification", "columns": {"text_b": "text_b"}},
+    "numbers": {"kind": "rows_regression", "columns": {"label": "number"}},
+    "tags": {"kind": "rows_tags"},
+    "choices": {"kind": "rows_choices", "columns": {"label": "right"}},
+    "spans": {"kind": "rows_spans", "max_query_length": 9},
+    "summaries": {"kind": "rows_generation", "max_target_length": 8, "min_target_length": 3, **BEAMS},
+    "translations": {"kind": "translation", "max_target_length": 8, **BEAMS},
+    "chats": {"kind": "instructions", "write_responses": True, "max_response_length": 8},
+}
+
+
+def write_tokenizer(path: Path) -> Path:
+    """Words, with the template that tokenizers trained here have, and special tokens of languages."""
+    vocabulary = {word: n for n, word in enumerate(["<s>", "<pad>", "</s>", "<unk>", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens([AddedToken(token) for token in ("<s>", "<pad>", "</s>")])
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    tokenizer.save(str(path))
+    return path
+
+
+def checkpoint_of(folder: Path, family: str):
+    """A network whose weights are large enough for its outputs to depend on its texts."""
+    shape: TransformerConfig = dataclasses.replace(MODEL, max_positions=48, **FAMILIES[family])
+    network = NETWORKS[shape.network](shape)
+    init_weights(network, seed=7)
+    larger = {n: tensor * (8 if tensor.dim() > 1 else 1) for n, tensor in network.state_dict().items()}
+    ids = TokenIds(pad=1, bos=0, eos=2)
+    save_hf_directory(folder / "start", larger, shape, ids, family=family)
+    write_tokenizer(folder / "start/tokenizer.json")
+    return resolve_model(str(folder / "start"), folder)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """Makes the scores of a family, once."""
+    made: dict[str, Path] = {}
+
+    def make(family: str, peft: dict | None = None) -> Path:
+        if (key := f"{family}{peft}") not in made:
+            made[key] = scores_of(tmp_path_factory.mktemp("scores"), family, peft)
+        return made[key]
+
+    return make
+
+
+def scores_of(folder: Path, family: str, peft: dict | None) -> Path:
+    from pipeline.tune.config import FinetuneConfig
+
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    for name in ("source", "target"):
+        (folder / name).write_text("".join(row[name] + "\n" for row in ROWS))
+    files = {"train": folder / "rows.jsonl", "evaluation": folder / "rows.jsonl"}
+    source, target = folder / "source", folder / "target"
+    lines = {"train_source": source, "train_target": target, "source": source, "target": target}
+    languages = {"language": "en_XX", "target_language": "de_DE"}
+    tasks = {
+        form: TASKS[form] | (lines | languages if form == "translations" else files)
+        for form, families in FORMS.items()
+        if family in families
+    }
+    config = FinetuneConfig.model_validate(
+        {
+            "name": "small",
+            "out": folder / "finetuned",
+            "runs_dir": folder / "runs",
+            "tasks": tasks,
+            "training": {"epochs": 1, "batch_size": 4, "lr": 1e-3, "max_length": 24, "peft": peft},
+            "seeds": [1],
+            "num_threads": 1,
+            "save_models": True,
+        }
+    )
+    start = checkpoint_of(folder, family)
+    recorder: Any = Recorder()
+    finetune(config, start, track=recorder)
+    return scores_directory(config, start)
+
+
+def predictions(scores: Path, form: str) -> list[dict[str, Any]]:
+    lines = (scores / f"predictions-{form}-pretrained-1.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def labelled(directory: Path, inputs: list[Any], found: list[dict[str, Any]]) -> None:
+    for each, line in zip(pipe(directory, "text-classification")(inputs), found, strict=True):
+        if "logits" in line:
+            right = torch.tensor(line["logits"]).softmax(0).max()
+            assert each == {"label": line["prediction"], "score": pytest.approx(float(right), abs=1e-4)}
+        else:
+            assert each["score"] == pytest.approx(line["prediction"], abs=1e-4)
+
+
+def pipe(directory: Path, kind: str, **arguments: Any) -> Any:
+    make: Any = transformers.pipeline
+    return make(kind, model=str(directory), batch_size=len(ROWS), **arguments)
+
+
+def check_labels(directory, found):
+    labelled(directory, [row["text"] for row in ROWS], found)
+
+
+def check_pairs(directory, found):
+    labelled(directory, [{"text": row["text"], "text_pair": row["text_b"]} for row in ROWS], found)
+
+
+def check_tags(directory, found):
+    inputs = [row["text"] for row in ROWS]
+    tagged = pipe(directory, "token-classification")(inputs)
+    assert [[word["entity"] for word in words] for words in tagged] == [line["predictions"] for line in found]
+
+
+def read(directory: Path, kind: str) -> tuple[Any, Any]:
+    library = transformers
+    if (directory / "adapter_config.json").is_file():
+        settings = json.loads((directory / "adapter_config.json").read_text())
+        library, kind = peft, kind.replace("Auto", "AutoPeft") if settings["task_type"] else "AutoPeftModel"
+    model = getattr(library, kind).from_pretrained(directory).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(directory)
+
+
+@torch.no_grad()
+def check_choices(directory, found):
+    model, tokenizer = read(directory, "AutoModelForMultipleChoice")
+    pairs = [(row["question"], choice) for row in ROWS for choice in row["choices"]]
+    inputs = tokenizer(*map(list, zip(*pairs, strict=True)), padding=True, return_tensors="pt")
+    logits = model(**{name: tensor.view(len(ROWS), 3, -1) for name, tensor in inputs.items()}).logits
+    torch.testing.assert_close(logits, torch.tensor([line["scores"] for line in found]), atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def check_spans(directory, found):
+    model, tokenizer = read(directory, "AutoModelForQuestionAnswering")
+    texts = [row["question"] for row in ROWS], [row["context"] for row in ROWS]
+    inputs = tokenizer(*texts, padding=True, return_tensors="pt")
+    outputs = model(**inputs)
+    for n, line in enumerate(found):
+        places = [k for k, side in enumerate(inputs.sequence_ids(n)) if side == 1]
+        first, last = outputs.start_logits[n], outputs.end_logits[n]
+        best = max(
+            ((a, b) for a in places for b in places if a <= b),
+            key=lambda at: float(first[at[0]] + last[at[1]]),
+        )
+        start, stop = (inputs.token_to_chars(n, place)[side] for side, place in enumerate(best))
+        assert ROWS[n]["context"][start:stop] == line["prediction"]
+
+
+def check_texts(directory, found):
+    sources = [row["source"] for row in ROWS]
+    model, tokenizer = read(directory, auto_class(directory))
+    inputs = tokenizer(sources, padding=True, return_tensors="pt")
+    written = model.generate(**inputs)
+    if not model.config.is_encoder_decoder:
+        written = written[:, inputs["input_ids"].shape[1] :]
+        piped = pipe(directory, "text-generation", return_full_text=False)(sources)
+        assert [each[0]["generated_text"] for each in piped] == [line["prediction"] for line in found]
+    texts = tokenizer.batch_decode(written, skip_special_tokens=True)
+    assert texts == [line["prediction"] for line in found]
+
+
+def check_chats(directory, found):
+    chats = [row["messages"][:-1] for row in ROWS]
+    model, tokenizer = read(directory, auto_class(directory))
+    inputs = tokenizer.apply_chat_template(
+        chats, add_generation_prompt=True, padding=True, return_dict=True, return_tensors="pt"
+    )
+    written = model.generate(**inputs)
+    if not model.config.is_encoder_decoder:
+        written = written[:, inputs["input_ids"].shape[1] :]
+        piped = pipe(directory, "text-generation")(chats)
+        assert [each[0]["generated_text"][-1]["content"] for each in piped] == [
+            line["prediction"] for line in found
+        ]
+    texts = tokenizer.batch_decode(written, skip_special_tokens=True)
+    assert texts == [line["prediction"] for line in found]
+
+
+def auto_class(directory: Path) -> str:
+    file = next(directory.glob("**/config.json"))
+    writes_behind = json.loads(file.read_text()).get("is_encoder_decoder")
+    return "AutoModelForSeq2SeqLM" if writes_behind else "AutoModelForCausalLM"
+
+
+CHECKS = {
+    "labels": check_labels,
+    "pairs": check_pairs,
+    "numbers": check_labels,
+    "tags": check_tags,
+    "choices": check_choices,
+    "spans": check_spans,
+    "summaries": check_texts,
+    "translations": check_texts,
+    "chats": check_chats,
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "form"), [(family, form) for family in FAMILIES for form in FORMS if family in FORMS[form]]
+)
+def test_texts_give_what_was_scored(family, form, scored, tmp_path):
+    scores = scored(family)
+    made = export(f"{scores}@{form}-pretrained-1", tmp_path / "export", runs_dir=tmp_path, family=family)
+    CHECKS[form](made.directory, predictions(scores, form))
+
+
+def test_longer_texts_are_cut_as_they_were_when_scored(scored, tmp_path):
+    scores = scored("BERT")
+    export(f"{scores}@pairs-pretrained-1", tmp_path / "out", runs_dir=tmp_path)
+    texts = " ".join(WORDS[:11] * 2), " ".join(WORDS[:12] * 2)
+    cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(*texts, truncation=True)["input_ids"]
+    tokenizer = TextTokenizer(scores / "tokenizer.json")
+    around = sequence_format(dataclasses.replace(MODEL, num_segments=2), tokenizer)
+    assert cut == encode_examples(tokenizer, around, [Example("", *texts, 0)], 24).input_ids[0].tolist()
+
+
+LORA = {"kind": "lora", "rank": 2, "alpha": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("family", "form", "auto_class"),
+    [
+        ("BERT", "labels", "AutoPeftModelForSequenceClassification"),
+        ("BERT", "numbers", "AutoPeftModelForSequenceClassification"),
+        ("BERT", "tags", "AutoPeftModelForTokenClassification"),
+        ("BERT", "choices", "AutoPeftModel"),
+        ("BERT", "spans", "AutoPeftModel"),
+        ("BERT", "pairs", "AutoPeftModelForSequenceClassification"),
+        ("RoBERTa", "spans", "AutoPeftModelForQuestionAnswering"),
+        ("GPT-2", "labels", "AutoPeftModelForSequenceClassification"),
+        ("GPT-2", "summaries", "AutoPeftModelForCausalLM"),
+        ("GPT-2", "chats", "AutoPeftModelForCausalLM"),
+        ("T5", "summaries", "AutoPeftModelForSeq2SeqLM"),
+    ],
+)
+def test_adapter_over_the_base_that_it_names_gives_what_was_scored(
+    family, form, auto_class, scored, tmp_path
+):
+    scores = scored(family, LORA)
+    made = export(
+        f"{scores}@{form}-pretrained-1", tmp_path / "export", runs_dir=tmp_path, family=family, peft=True
+    )
+    assert made.auto_class == f"peft.{auto_class}"
+    CHECKS[form](made.directory, predictions(scores, form))

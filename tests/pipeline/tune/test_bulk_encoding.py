@@ -1,0 +1,145 @@
+"""Many texts at once are encoded as one by one, and the windows over SQuAD's passages are those of transformers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, processors
+from transformers import PreTrainedTokenizerFast
+
+from models.config import TransformerConfig
+from pipeline.tune.bulk_encoding import MANY_CHARACTERS, Bulk, bulk_of, encode_rows, plainly
+from pipeline.tune.forms.spans.settings import Question
+from pipeline.tune.forms.spans.windows import encode_questions
+from pipeline.tune.tasks.squad import read_questions
+from pipeline.tune.tokenizer import TextTokenizer, sequence_format
+from tests.pipeline.tune.samples import byte_level, wordpiece
+
+pytestmark = pytest.mark.skipif("CLOZE_DATA" not in os.environ, reason="needs real vocabularies")
+
+ODD = "aZé İßſ \u0301\u200d\u00ad\u200b\ufeff\ufffd \t\n\r\v\f\x00\x1c\x1f\x7f\x85\xa0\u1680\u180e\u2003\u2028\u3000"
+ODD += "日本語🙂한글éa.,-_'’“#@5½\U0001f469\u200d\U0001f4bb\ue000"
+WORDS = ["the", "The", "unaffable", "[SEP", "SEP]", "U.S.", "it's", "x" * 120, "№", "ＦＵＬＬ"]
+
+
+def with_trimmed_offsets(corpora: Path, path: Path) -> Path:
+    tokenizer = Tokenizer.from_file(str(byte_level(corpora, path)))
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True, add_prefix_space=False)
+    tokenizer.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module", params=[wordpiece, with_trimmed_offsets], ids=lambda make: make.__name__)
+def tokenizer(request, corpora: Path, tmp_path_factory) -> Tokenizer:
+    return Tokenizer.from_file(str(request.param(corpora, tmp_path_factory.mktemp("t") / "tokenizer.json")))
+
+
+@pytest.fixture(scope="module")
+def bulk(tokenizer: Tokenizer) -> Bulk:
+    found = bulk_of(tokenizer.to_str(), True)
+    assert found is not None
+    return found
+
+
+def assert_equal(ours, theirs):
+    assert ours[0].equals(theirs[0])
+    assert np.array_equal(ours[1], theirs[1])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.lists(st.one_of(st.text(ODD, max_size=4), st.sampled_from(WORDS))).map(" ".join), max_size=4)
+)
+@example([""])
+@example(["", " a", "", "b "])
+def test_any_texts_are_encoded_at_once_as_one_by_one(tokenizer: Tokenizer, bulk: Bulk, texts: list[str]):
+    assert_equal(bulk(texts), plainly(tokenizer, texts))
+
+
+def test_real_questions_and_passages_are_encoded_at_once_as_one_by_one(
+    tokenizer: Tokenizer, bulk: Bulk, corpora: Path
+):
+    questions = read_questions(corpora / "squad/dev-v1.1.json")[:600]
+    texts = [*{question.context: None for question in questions}, *(each.question for each in questions)]
+    assert_equal(bulk(texts), plainly(tokenizer, texts))
+
+
+def test_texts_that_spell_special_tokens_are_left_to_the_tokenizer(corpora: Path, tmp_path: Path):
+    tokenizer = Tokenizer.from_file(str(wordpiece(corpora, tmp_path / "tokenizer.json")))
+    tokenizer.add_special_tokens(["[SEP]"])
+    texts = ["one [SEP] two"] * (MANY_CHARACTERS // 10)
+    ids, _ = encode_rows(tokenizer, texts)
+    assert tokenizer.token_to_id("[SEP]") in ids[0].tolist()
+    assert ids[0].tolist() == tokenizer.encode(texts[0], add_special_tokens=False).ids
+
+
+def featurised(
+    tokenizer: PreTrainedTokenizerFast, questions: list[Question], max_length: int, overlap: int
+) -> list[tuple[list[int], list[int], int, int]]:
+    """Ids, segments, and first and last token of the answer of every window, as transformers' run_qa.py has them."""
+    found = tokenizer(
+        [question.question for question in questions],
+        [question.context for question in questions],
+        truncation="only_second",
+        max_length=max_length,
+        stride=overlap,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        return_token_type_ids=True,
+    )
+    rows = []
+    for number, offsets in enumerate(found["offset_mapping"]):
+        answer = questions[found["overflow_to_sample_mapping"][number]].answers[0]
+        stop = answer.start + len(answer.text)
+        inside = [place for place, own in enumerate(found.sequence_ids(number)) if own == 1]
+        begin, end = inside[0], inside[-1]
+        if offsets[begin][0] <= answer.start and offsets[end][1] >= stop:
+            while begin < len(offsets) and offsets[begin][0] <= answer.start:
+                begin += 1
+            while offsets[end][1] >= stop:
+                end -= 1
+            begin, end = begin - 1, end + 1
+        else:
+            begin = end = 0
+        rows.append((found["input_ids"][number], found["token_type_ids"][number], begin, end))
+    return rows
+
+
+def by_size(questions: list[Question], size: Callable[[Question], int]) -> itertools.groupby:
+    return itertools.groupby(sorted(questions, key=size), size)
+
+
+def test_windows_and_answers_are_those_of_transformers(corpora: Path, tmp_path: Path):
+    path = wordpiece(corpora, tmp_path / "tokenizer.json")
+    bare = Tokenizer.from_file(str(path))
+    vocabulary = bare.get_vocab()
+    first, last = ((token, vocabulary[token]) for token in ("[CLS]", "[SEP]"))
+    bare.post_processor = processors.BertProcessing(last, first)
+    theirs = PreTrainedTokenizerFast(tokenizer_object=bare, pad_token="[PAD]")
+    tokenizer = TextTokenizer(path)
+    sequences = sequence_format(TransformerConfig(num_segments=2), tokenizer)
+    questions = read_questions(corpora / "squad/dev-v1.1.json")[2000:2300]
+    length = dict(zip(questions, map(len, tokenizer.ids([each.question for each in questions])), strict=True))
+    compared = 0
+    for num_words, group in by_size(questions, length.__getitem__):
+        same = list(group)
+        # transformers counts the tokens that windows share, we and BERT those between their beginnings.
+        expected = featurised(theirs, same, 128, 128 - 3 - num_words - 40)
+        windows = encode_questions(
+            tokenizer, sequences, same, max_length=128, max_query_length=64, doc_stride=40
+        )
+        assert windows.segment_ids is not None
+        assert len(windows) == len(expected)
+        for number, (ids, segments, begin, end) in enumerate(expected):
+            assert windows.input_ids[number].tolist() == ids
+            assert windows.segment_ids[number].tolist() == segments
+            assert windows.answer[number].tolist() == [begin, end]
+        compared += len(expected)
+    assert compared > 600

@@ -1,0 +1,499 @@
+"""Instruction tuning: files, template, learned tokens, losses against transformers, and runs up to an export."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from cluster.artefacts.errors import ConfigError, MismatchError
+from models.causal_language_model import CausalLanguageModel
+from models.config import TransformerConfig
+from models.generation.config import GenerationConfig
+from models.hf.directory import load_hf_directory, save_hf_directory
+from models.hf.family import TokenIds
+from models.initialization import init_weights
+from models.sequence_to_sequence import SequenceToSequence
+from pipeline.ask.prompting.networks import load_language_model
+from pipeline.ask.prompting.writing import chat_prompt, write
+from pipeline.tune.export import export
+from pipeline.tune.forms.base import TaskContext
+from pipeline.tune.forms.instructions.encoding import ConversationEncoder, PackedConversations
+from pipeline.tune.forms.instructions.settings import Conversation
+from pipeline.tune.forms.instructions.task import InstructionTask
+from pipeline.tune.forms.instructions.template import ChatTemplate, Turn
+from pipeline.tune.learner import make_optimizer
+from pipeline.tune.preview import preview
+from pipeline.tune.run import finetune
+from pipeline.tune.settings import TrainingConfig
+from pipeline.tune.tasks.instructions import InstructionsConfig
+from pipeline.tune.tokenizer import TextTokenizer
+from pipeline.tune.workload import scores_directory
+from tests.pipeline.tune.conftest import make_checkpoint
+
+GPT = TransformerConfig(
+    network="decoder",
+    vocab_size=320,
+    num_layers=2,
+    hidden_size=32,
+    num_heads=2,
+    intermediate_size=64,
+    max_positions=128,
+    dropout=0.0,
+    attention_dropout=0.0,
+    norm="pre",
+    embedding_norm=False,
+    activation="gelu_tanh",
+)
+CHATML = ChatTemplate(
+    before_system="<|im_start|>system\n",
+    after_system="<|im_end|>\n",
+    before_user="<|im_start|>user\n",
+    after_user="<|im_end|>\n",
+    before_assistant="<|im_start|>assistant\n",
+    after_assistant="\n",
+    special_tokens=("<|im_start|>", "<|im_end|>"),
+)
+CHAT: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": " Say blue. "},
+    {"role": "assistant", "content": "Blue it is."},
+    {"role": "user", "content": "And again,\nplease?"},
+    {"role": "assistant", "content": "Blue, 青 und noch einmal."},
+]
+PAIR = {"prompt": "Say red.", "response": "Red it is."}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> TextTokenizer:
+    """A byte-level BPE with the special tokens of ChatML."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    specials = ["<s>", "<pad>", "</s>", "<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=GPT.vocab_size or 0,
+        special_tokens=specials,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    bpe.train_from_iterator([str(CHAT), str(PAIR), "User:\nSystem:\nAssistant:\n"] * 3, trainer)
+    path = tmp_path_factory.mktemp("bpe") / "tokenizer.json"
+    bpe.save(str(path))
+    return TextTokenizer(path)
+
+
+def write_rows(path: Path, *rows: object, start: str = "", end: str = "\n") -> Path:
+    text = start + "".join(json.dumps(row, ensure_ascii=False) + end for row in rows)
+    path.write_bytes(text.encode())
+    return path
+
+
+def conversation(*contents: str, system: str = "") -> Conversation:
+    roles = ("user", "assistant")
+    turns = [Turn(roles[number % 2], content) for number, content in enumerate(contents)]
+    return Conversation("c", ((Turn("system", system),) if system else ()) + tuple(turns), "f, line 1")
+
+
+def task_of(tokenizer, *conversations, network=GPT, length=64, **settings) -> Any:
+    from pipeline.tune.task import TaskData
+
+    config = InstructionsConfig(train=Path("unread"), **settings)
+    data = TaskData(conversations, conversations, (), ())
+    training = TrainingConfig(max_length=length)
+    return InstructionTask.prepare(TaskContext(config, data, training, network, tokenizer))
+
+
+def network_of(task, seed=3, scale=8.0):
+    model = task.build()
+    init_weights(model, seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(scale)
+    return model
+
+
+def test_pairs_and_conversations_are_read_with_byte_order_mark_and_windows_line_ends(tmp_path):
+    path = write_rows(tmp_path / "a.jsonl", PAIR, {"messages": CHAT}, start="\ufeff", end="\r\n")
+    data = InstructionsConfig(train=path, evaluation=path).load()
+    assert data.train[0].turns == (Turn("user", "Say red."), Turn("assistant", "Red it is."))
+    assert [turn.role for turn in data.train[1].turns] == ["system", "user", "assistant"] * 1 + [
+        "user",
+        "assistant",
+    ]
+    assert data.train[1].turns[1].content == "Say blue."
+    assert [each.id for each in data.train] == ["a-1", "a-2"]
+
+
+def turns(*roles: str) -> dict:
+    return {"messages": [{"role": role, "content": "x"} for role in roles]}
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"prompt": "a"}, "there is no column `response`"),
+        ({"prompt": "a", "response": " "}, "the column `response` is empty"),
+        ({"prompt": "a", "response": None}, "the column `response` is empty"),
+        ({"text": "a"}, "there is neither `messages` nor `prompt`"),
+        (turns("user"), r"the last turn \(user\) has no response"),
+        (turns("user", "bot"), "turn 2 has the role 'bot'"),
+        (turns("user", "assistant", "assistant"), "turns 2 and 3 are both of the role assistant"),
+        (turns("user", "user", "assistant"), "turns 1 and 2 are both of the role user"),
+        (turns("assistant"), "turn 1 is a response, and no user's turn is before it"),
+        (turns("user", "assistant", "system"), "turn 3 is a system turn"),
+        ({"messages": [{"role": "user", "content": "\n"}]}, r"turn 1 \(user\) has no content"),
+        ({"messages": ["hello"]}, "turn 1 is no object"),
+        ({"messages": []}, "the column `messages` is no list of turns"),
+        ({"messages": "hello"}, "the column `messages` is no list of turns"),
+        (["a"], "no JSON object"),
+    ],
+)
+def test_wrong_row_is_named_with_file_and_line(tmp_path, row, problem):
+    path = write_rows(tmp_path / "a.jsonl", PAIR, row)
+    with pytest.raises(ConfigError, match=rf"a\.jsonl, line 2: {problem}"):
+        InstructionsConfig(train=path, evaluation=path).load()
+
+
+def test_line_that_is_no_json_is_named(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(PAIR) + '\n{"prompt": "a", "response": \n')
+    with pytest.raises(ConfigError, match=r"a\.jsonl, line 2: no valid JSON"):
+        InstructionsConfig(train=path, evaluation=path).load()
+
+
+@pytest.mark.parametrize("template", [ChatTemplate(), CHATML])
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_ids_are_those_of_apply_chat_template(tokenizer, template, count):
+    own: Any = PreTrainedTokenizerFast(
+        tokenizer_file=str(tokenizer.path), bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
+    jinja = template.jinja(begins=True)
+    messages = (
+        CHAT[:count] if count > 1 else [{"role": "user", "content": 'Say "it\'s" {{ red }}\\n'}, CHAT[2]]
+    )
+    read = tuple(Turn(each["role"], each["content"].strip()) for each in messages)
+    (encoded,) = ConversationEncoder(tokenizer, template, begins=True).encode([Conversation("c", read)])
+    assert encoded.ids.tolist() == own.apply_chat_template(messages, chat_template=jinja)["input_ids"]
+    if read[-1].role != "assistant":
+        return
+    # A prompt is what training saw before the last response.
+    prompt = own.apply_chat_template(messages[:-1], chat_template=jinja, add_generation_prompt=True)[
+        "input_ids"
+    ]
+    assert encoded.ids[: encoded.responses[-1][0]].tolist() == prompt
+
+
+contents = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).map(str.strip).filter(bool)
+
+
+@given(
+    st.lists(st.tuples(contents, contents), min_size=1, max_size=4),
+    contents,
+    st.sampled_from([ChatTemplate(), CHATML]),
+)
+def test_responses_with_their_ends_are_learned_and_nothing_else(tokenizer, pairs, system, template):
+    talk = conversation(*(text for pair in pairs for text in pair), system=system)
+    (encoded,) = ConversationEncoder(tokenizer, template, begins=True).encode([talk])
+    bare = Tokenizer.from_file(str(tokenizer.path))
+    found = [
+        bare.decode(encoded.ids[slice(*span)].tolist(), skip_special_tokens=False)
+        for span in encoded.responses
+    ]
+    assert found == [f"{response}</s>" for _, response in pairs]
+    rest = bare.decode(encoded.ids[~encoded.learned].tolist(), skip_special_tokens=False)
+    expected = "<s>" + template.before_system + system + template.after_system
+    for prompt, _ in pairs:
+        expected += template.before_user + prompt + template.after_user
+        expected += template.before_assistant + template.after_assistant
+    assert rest == expected
+
+
+def test_special_token_in_a_turn_is_refused_with_file_and_line(tokenizer):
+    with pytest.raises(ConfigError, match=r"f, line 1: turn 1 \(user\) holds '</s>'"):
+        task_of(tokenizer, conversation("one </s> two", "three"))
+
+
+def test_template_that_a_tokenizer_cannot_read_is_refused(tokenizer):
+    with pytest.raises(MismatchError, match=r"special_tokens names \[INST\], which the tokenizer"):
+        task_of(
+            tokenizer,
+            conversation("a", "b"),
+            template={"before_user": "[INST]", "special_tokens": ["[INST]"]},
+        )
+    with pytest.raises(ValueError, match="must not end with a space"):
+        ChatTemplate(before_assistant="Answer: ")
+    with pytest.raises(ValueError, match="which no marker holds"):
+        ChatTemplate(special_tokens=("<|user|>",))
+
+
+def test_marker_that_is_joined_with_the_response_is_refused(tokenizer):
+    bpe = json.loads(tokenizer.path.read_text())
+    bpe["model"]["merges"].append([":", "b"])
+    bpe["model"]["vocab"][":b"] = 999
+    bpe["pre_tokenizer"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": False,
+    }
+    path = tokenizer.path.with_name("joined.json")
+    path.write_text(json.dumps(bpe))
+    with pytest.raises(MismatchError, match="':b' is one token"):
+        task_of(TextTokenizer(path), conversation("a", "b"), template={"before_assistant": ":"})
+
+
+def test_loss_has_no_gradient_at_tokens_that_are_not_learned(tokenizer):
+    task = task_of(
+        tokenizer, conversation("Say blue.", "Blue.", "Again?", "No."), conversation("Say red.", "Red.")
+    )
+    model = network_of(task)
+    kept = []
+
+    def keep(_, __, hidden):
+        hidden.retain_grad()
+        kept.append(hidden)
+
+    model.decoder.register_forward_hook(keep)
+    batch = task.batch(task.train, np.arange(1))
+    task.loss(model, batch).backward()
+    moved = kept[0].grad.abs().sum(-1) > 0
+    places = batch.targets["places"]
+    assert bool(moved.all())
+    assert 0 < len(moved) == int(places.sum()) == int(task.train.predictions.sum()) < places.numel()
+
+
+@pytest.fixture(scope="module")
+def learning(tokenizer):
+    task = task_of(tokenizer, conversation("Say blue.", "Blue.", "Again?", "No.", system="Be short."))
+    return task, network_of(task, scale=3.0)
+
+
+@given(seed=st.integers(0, 2**31), other=st.integers(5, 300))
+def test_labels_of_prompts_change_nothing(learning, seed, other):
+    task, model = learning
+    batch, ids = task.batch(task.train, np.arange(1)), task.train.input_ids.values
+    labels = np.roll(ids, -1)
+    wrong = np.random.default_rng(seed).random(len(ids)) < 0.5
+    wrong &= ~batch.targets["places"][0].numpy()
+    labels[wrong] = other
+    # The same loss from labels for all tokens, of which those of prompts are wrong.
+    logits = model.logits(batch.inputs["input_ids"])[0].log_softmax(-1)
+    each = -logits.gather(1, torch.from_numpy(labels)[:, None])[:, 0]
+    torch.testing.assert_close(
+        each[batch.targets["places"][0]].sum(), task.loss(model, batch), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_packed_conversations_do_not_see_each_other(tokenizer):
+    talks = [
+        conversation(f"Say {n}.", f"{n} it is.", "Again?", "No.") for n in ("one", "two", "three", "four")
+    ]
+    packed, single = (task_of(tokenizer, *talks, length=100, packed=flag) for flag in (True, False))
+    assert len(packed.train) < len(single.train) == 4
+    model = network_of(packed)
+    rows = np.arange(len(packed.train))
+    together = task_gradients(packed, model, rows)
+    apart = [task_gradients(single, model, np.array([row])) for row in range(4)]
+    for name, gradient in together.items():
+        torch.testing.assert_close(gradient, sum(each[name] for each in apart), rtol=1e-4, atol=1e-4)
+    found = packed.outputs(model, packed.batch(packed.evaluation, np.arange(4)))
+    assert found[:, 1].sum() == packed.train.predictions.sum()
+    torch.testing.assert_close(
+        found[:, 0].sum().float(), packed.loss(model, packed.batch(packed.train, rows))
+    )
+
+
+def task_gradients(task, model, rows):
+    model.zero_grad()
+    task.loss(model, task.batch(task.train, rows)).backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40))
+def test_packing_keeps_every_conversation_whole_and_once(lengths):
+    from pipeline.tune.forms.instructions.encoding import EncodedConversation
+
+    numbered = [EncodedConversation(np.full(length, n), ((0, length),)) for n, length in enumerate(lengths)]
+    rows = PackedConversations.of(numbered, 50, packed=True)
+    assert rows.lengths.max() <= 50
+    assert sorted(rows.input_ids.values.tolist()) == sorted(
+        np.repeat(np.arange(len(lengths)), lengths).tolist()
+    )
+    for row in range(len(rows)):
+        ends = np.cumsum(rows.pieces[row])
+        for piece in np.split(rows.input_ids[row], ends[:-1]):
+            assert len(set(piece.tolist())) == 1
+            assert len(piece) == lengths[piece[0]]
+    chosen = np.arange(len(rows))[::-1]
+    boundaries = rows.boundaries(chosen, 50)
+    assert boundaries[0] == 0
+    assert boundaries[-1] == 50 * len(rows)
+    assert {50 * n for n in range(len(rows) + 1)} <= set(boundaries.tolist())
+
+
+def test_loss_and_updated_weights_are_those_of_transformers_with_ignored_labels(tokenizer, tmp_path):
+    talks = [
+        conversation("Say blue.", "Blue.", "Again?", "No."),
+        conversation("Say red.", "Red it is.", system="S"),
+    ]
+    task = task_of(tokenizer, *talks, packed=False)
+    model = network_of(task, scale=2.0)
+    save_hf_directory(
+        tmp_path / "gpt2", model.state_dict(), GPT, TokenIds(pad=1, bos=0, eos=2), head="causal_lm"
+    )
+    theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2").train()
+    batch = task.batch(task.train, np.arange(2))
+    ids = batch.inputs["input_ids"]
+    learned = torch.roll(batch.targets["places"], 1, dims=1)
+    total = int(task.train.predictions.sum())
+    # The gradient of keys' biases is zero but for rounding, which a smaller epsilon would make updates of.
+    given = {"weight_decay": 0.0, "optimizer": {"eps": 1e-6}}
+    settings = TrainingConfig.model_validate(given).optimizer_with_rates
+    optimizers = make_optimizer(model, settings), make_optimizer(theirs, settings)
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        group["lr"] = 1e-3
+    for _ in range(3):
+        mine = task.loss(model, batch) / total
+        right = theirs(input_ids=ids, attention_mask=(ids != 1).long(), labels=ids.where(learned, -100)).loss
+        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-5)
+        for loss, optimizer in zip((mine, right), optimizers, strict=True):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    theirs.save_pretrained(tmp_path / "trained")
+    updated = load_hf_directory(tmp_path / "trained")[0]
+    for name, weights in model.state_dict().items():
+        torch.testing.assert_close(weights, updated[name], rtol=1e-5, atol=1e-5)
+
+
+def instructions(tmp_path: Path) -> Path:
+    colours = ("red", "green", "blue")
+    rows = [{"prompt": f"Say {colours[n % 3]}.", "response": f"It is {colours[n % 3]}."} for n in range(36)]
+    return write_rows(tmp_path / "train.jsonl", *rows, {"messages": CHAT})
+
+
+def test_network_learns_to_respond_and_its_export_responds_with_transformers(
+    tmp_path, make_config, recorder, tokenizer
+):
+    path = instructions(tmp_path)
+    start = make_checkpoint(tmp_path / "gpt", tokenizer.path, network=CausalLanguageModel(GPT))
+    task = {"kind": "instructions", "train": path, "evaluation": path, "write_responses": True}
+    config = make_config(
+        tasks={"chat": {**task, "max_response_length": 16}},
+        training={"epochs": 14, "batch_size": 4, "lr": 1e-2, "max_length": 96, "scored": "last_epoch"},
+        seeds=[1],
+        save_models=True,
+    )
+    (score,) = finetune(config, start, track=recorder)
+    assert score.main_metric == "likelihood"
+    assert score.metrics["exact_match"] > 0.9
+    assert score.metrics["rouge1"] > 0.9
+    np.testing.assert_allclose(score.metrics["perplexity"], 1 / score.metrics["likelihood"])
+    np.testing.assert_allclose(score.metrics["loss"], np.log(score.metrics["perplexity"]))
+    directory = scores_directory(config, start)
+    export(str(directory), tmp_path / "hf", runs_dir=tmp_path)
+    theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    names: Any = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    asked = names.apply_chat_template(
+        [{"role": "user", "content": "Say green."}],
+        add_generation_prompt=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+    written = theirs.generate(**asked, max_new_tokens=16, do_sample=False)[0, asked["input_ids"].shape[1] :]
+    assert names.decode(written) == "It is green.</s>"
+    for reference in (str(directory), str(tmp_path / "hf")):
+        network = load_language_model(reference, tmp_path)
+        prompt = chat_prompt(network, "Say green.")
+        assert prompt == names.decode(asked["input_ids"][0])
+        (answer,) = write(network, prompt, GenerationConfig(max_new_tokens=16), is_chat=True)
+        assert answer.tokens == tuple(written.tolist())
+        assert answer.text == "It is green."
+
+
+def test_lora_learns_to_respond_and_is_exported_with_the_template(tmp_path, make_config, recorder, tokenizer):
+    from pipeline.checkpoint.references import resolve_model
+
+    model = CausalLanguageModel(GPT)
+    init_weights(model, seed=7)
+    save_hf_directory(
+        tmp_path / "gpt2", model.state_dict(), GPT, TokenIds(pad=1, bos=0, eos=2), head="causal_lm"
+    )
+    (tmp_path / "gpt2/tokenizer.json").write_bytes(tokenizer.path.read_bytes())
+    start = resolve_model(str(tmp_path / "gpt2"), tmp_path)
+    path = instructions(tmp_path)
+    training = {
+        "epochs": 2,
+        "batch_size": 4,
+        "lr": 1e-2,
+        "max_length": 96,
+        "peft": {"kind": "lora", "rank": 4},
+    }
+    config = make_config(
+        tasks={"chat": {"kind": "instructions", "train": path}},
+        training=training,
+        seeds=[1],
+        save_models=True,
+    )
+    (score,) = finetune(config, start, track=recorder)
+    assert score.epochs[1].metrics["loss"] < score.epochs[0].metrics["loss"] < 6
+    export(str(scores_directory(config, start)), tmp_path / "hf", runs_dir=tmp_path)
+    expected = ChatTemplate().jinja(begins=True)
+    assert AutoTokenizer.from_pretrained(tmp_path / "hf").chat_template == expected
+
+
+def test_encoder_decoder_learns_every_response_of_a_conversation(tmp_path, make_config, recorder, tokenizer):
+    bart = dataclasses.replace(
+        GPT, network="encoder_decoder", norm="post", embedding_norm=True, activation="gelu"
+    )
+    start = make_checkpoint(tmp_path / "bart", tokenizer.path, network=SequenceToSequence(bart))
+    path = instructions(tmp_path)
+    task = {"kind": "instructions", "train": path, "evaluation": path, "write_responses": True}
+    config = make_config(
+        tasks={"chat": {**task, "max_response_length": 40}},
+        training={"epochs": 2, "batch_size": 4, "lr": 5e-3, "max_length": 96},
+        seeds=[1],
+        save_models=True,
+    )
+    (score,) = finetune(config, start, track=recorder)
+    assert score.num_train_examples == 37
+    assert score.epochs[1].metrics["loss"] < score.epochs[0].metrics["loss"]
+    lines = (scores_directory(config, start) / "predictions-chat-pretrained-1.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["reference"] == CHAT[-1]["content"]
+    task = task_of(
+        tokenizer, conversation("Say blue.", "Blue.", "Again?", "No."), network=bart, max_response_length=20
+    )
+    assert len(task.train) == 2
+    assert task.last.tolist() == [1]
+    texts = tokenizer.texts([task.train.sources[1].tolist(), task.train.targets[1].tolist()])
+    assert texts == ["User:\nSay blue.\nAssistant:\nBlue.User:\nAgain?\nAssistant:", "No."]
+
+
+def test_dry_run_tells_what_is_cut_and_left_out(tmp_path, make_config, tokenizer):
+    rows = [PAIR, {"prompt": "a", "response": "long " * 60}, {"prompt": "long " * 60, "response": "a"}]
+    path = write_rows(tmp_path / "rows.jsonl", *rows)
+    start = make_checkpoint(tmp_path / "gpt", tokenizer.path, network=CausalLanguageModel(GPT))
+    config = make_config(
+        tasks={"chat": {"kind": "instructions", "train": path, "evaluation": path}},
+        training={"epochs": 1, "batch_size": 4, "max_length": 64},
+    )
+    (task,) = preview(config, start).tasks
+    assert task.notes[:2] == (
+        "2 of 3 conversations (66.7%) are longer than max_length=64, and cut at their end",
+        "1 of 3 conversations (33.3%) are left out, because no response begins before the cut",
+    )
+    assert task.notes[2].startswith("2 conversations lie in 2 rows, which are ")
+    with pytest.raises(ConfigError, match=r"No response begins within training\.max_length=8 tokens"):
+        preview(make_config(tasks=config.tasks, training={"max_length": 8}), start)

@@ -1,0 +1,114 @@
+"""Confidence intervals over evaluation examples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.tune.metrics import measure
+from pipeline.tune.metrics.entities import entity_metrics
+from pipeline.tune.metrics.rouge import rouge
+from pipeline.tune.metrics.squad import answer_metrics
+from pipeline.tune.metrics.squad2 import unanswerable_metrics
+from pipeline.tune.report.bootstrap import confidence_interval, resampled, sums_of
+from tests.pipeline.tune.written_scores import label_lines
+
+NAMES = ("a", "b", "c")
+
+
+def random_lines(count: int, names: tuple[str, ...], seed: int = 0) -> tuple[list, np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    right = draw.integers(len(names), size=count)
+    guessed = np.where(draw.random(count) < 0.6, right, draw.integers(len(names), size=count))
+    return (
+        label_lines([(names[r], names[g]) for r, g in zip(right, guessed, strict=True)], names),
+        right,
+        guessed,
+    )
+
+
+def value(metric: str, lines: list, labels: tuple[str, ...] = ()) -> float:
+    sums = sums_of(metric, lines, labels)
+    assert sums is not None
+    return float(sums.value(sums.columns.sum(0)))
+
+
+def test_interval_of_an_accuracy_is_near_the_normal_one():
+    pairs = [("a", "a")] * 320 + [("a", "b")] * 80
+    found = confidence_interval("accuracy", [(label_lines(pairs, NAMES), 0.8)], NAMES)
+    assert found is not None
+    half = 1.96 * (0.8 * 0.2 / 400) ** 0.5
+    assert found.low == pytest.approx(0.8 - half, abs=0.006)
+    assert found.high == pytest.approx(0.8 + half, abs=0.006)
+    assert found == confidence_interval("accuracy", [(label_lines(pairs, NAMES), 0.8)], NAMES)
+
+
+def test_interval_of_equal_predictions_has_no_width():
+    lines = label_lines([("a", "a")] * 30, NAMES)
+    found = confidence_interval("accuracy", [(lines, 1.0)], NAMES)
+    assert found is not None
+    assert (found.low, found.high) == (1.0, 1.0)
+
+
+def test_seeds_share_their_resamples():
+    lines, *_ = random_lines(50, NAMES)
+    sums = sums_of("accuracy", lines, NAMES)
+    assert sums is not None
+    assert resampled([sums, sums], 20).tolist() == resampled([sums], 20).tolist()
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "matthews", "macro_f1"])
+def test_metrics_of_labels_are_functions_of_sums(metric: str):
+    lines, right, guessed = random_lines(200, NAMES)
+    assert value(metric, lines, NAMES) == pytest.approx(measure([metric], right, guessed)[metric], abs=1e-12)
+
+
+def test_f1_is_of_the_second_label():
+    lines, right, guessed = random_lines(200, NAMES[:2])
+    assert value("f1", lines, NAMES[:2]) == pytest.approx(measure(["f1"], right, guessed)["f1"], abs=1e-12)
+
+
+def test_constant_predictions_have_a_correlation_of_zero():
+    assert value("matthews", label_lines([("a", "b"), ("b", "b")], NAMES), NAMES) == 0
+    assert value("pearson", [{"label": 1.0, "prediction": 2.0}] * 3) == 0
+
+
+def test_correlation_is_a_function_of_sums():
+    draw = np.random.default_rng(1)
+    right = draw.random(100) * 5
+    guessed = right + draw.normal(size=100) + 1000
+    lines = [{"label": float(r), "prediction": float(g)} for r, g in zip(right, guessed, strict=True)]
+    assert value("pearson", lines) == pytest.approx(measure(["pearson"], right, guessed)["pearson"], abs=1e-9)
+
+
+def test_accuracy_of_a_group_counts_its_examples_only():
+    lines = label_lines([("a", "a"), ("a", "b"), ("a", "a")], NAMES)
+    for line, group in zip(lines, ("matched", "matched", "mismatched"), strict=True):
+        line["group"] = group
+    assert (value("accuracy_matched", lines, NAMES), value("accuracy_mismatched", lines, NAMES)) == (0.5, 1.0)
+
+
+def test_scores_of_spans_texts_and_tags_are_functions_of_sums():
+    answers, predictions = [["the red car"], ["a", "b c"], ["x"]], ["red", "b", "x"]
+    spans = [{"answers": a, "prediction": p, "n_best": []} for a, p in zip(answers, predictions, strict=True)]
+    for metric, expected in answer_metrics(answers, predictions).items():
+        assert value(metric, spans) == pytest.approx(expected)
+    spans[0] |= {"answers": [], "prediction": ""}
+    expected = unanswerable_metrics([[], *answers[1:]], ["", *predictions[1:]], np.zeros(3))
+    assert value("f1", spans) == pytest.approx(expected["f1"])
+    references, written = ["A red car. It runs.", "one line"], ["A car runs. It is red.", "two lines"]
+    texts = [{"reference": r, "prediction": p} for r, p in zip(references, written, strict=True)]
+    for metric, expected in rouge(references, written).items():
+        assert value(metric, texts) == pytest.approx(expected)
+    right, guessed = [["B-X", "I-X", "O"], ["B-Y"]], [["B-X", "O", "O"], ["B-Y"]]
+    tags = [{"words": r, "tags": r, "predictions": g} for r, g in zip(right, guessed, strict=True)]
+    for metric in ("f1", "accuracy"):
+        assert value(metric, tags) == pytest.approx(entity_metrics(right, guessed)[metric])
+
+
+def test_a_score_that_the_predictions_do_not_have_gets_no_interval():
+    lines, *_ = random_lines(20, NAMES)
+    assert confidence_interval("accuracy", [(lines, 0.123)], NAMES) is None
+    assert confidence_interval("unheard_of", [(lines, 0.5)], NAMES) is None
+    assert confidence_interval("accuracy", [([], 0.5)], NAMES) is None
+    assert confidence_interval("accuracy", [], NAMES) is None

@@ -1,0 +1,126 @@
+"""A training that is killed goes on after its last saved update."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from cluster.artefacts.manifest import read_manifest
+from pipeline.optimizers import OPTIMIZERS
+from pipeline.run.tracking import connect, tracking_uri
+from pipeline.tune.learner import PlainLearner
+from pipeline.tune.results import IN_PROGRESS
+from pipeline.tune.settings import TrainingConfig
+from pipeline.tune.training_state import EpochReport, Kept, StateFile, TrainingState
+from tests.pipeline.tune import killed_run
+
+ROOT = Path(killed_run.__file__).parents[3]
+
+
+def run(folder: Path, update: int = 0) -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", killed_run.__name__, str(folder), str(update)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-4000:]
+    return done.returncode
+
+
+def test_training_killed_twice_is_bit_identical_to_an_uninterrupted_one(tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    killed.mkdir(), whole.mkdir()
+    # In the first epoch of the first training, and, counted from there, in the last of the second one.
+    assert run(killed, 13) == run(killed, 30) == -signal.SIGKILL
+    (state,) = (killed / "finetuned").rglob(f"{IN_PROGRESS}/*.safetensors")
+    assert state.name == "reviews-pretrained-2.safetensors"
+    assert run(killed) == run(whole) == 0
+    one, two = (read_manifest(folder / "finetuned/killed/tiny@5") for folder in (killed, whole))
+    assert one.fingerprint == two.fingerprint
+    assert not list((killed / "finetuned").rglob(IN_PROGRESS))
+    runs = connect(tracking_uri(killed / "runs")).search_runs(["1"])
+    assert sorted((found.info.run_name, found.info.status) for found in runs) == [
+        ("killed/tiny@5/reviews-pretrained-1", "FINISHED"),
+        ("killed/tiny@5/reviews-pretrained-2", "FINISHED"),
+    ]
+    losses = orjson.loads((killed / "finetuned/killed/tiny@5/losses-reviews-pretrained-2.json").read_bytes())
+    assert len(losses) == 24
+
+
+@pytest.fixture
+def learner() -> PlainLearner:
+    torch.manual_seed(0)
+    found = PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), TrainingConfig())
+    found.network(torch.ones(1, 3)).sum().backward()
+    found.update(1e-3)
+    return found
+
+
+def test_state_comes_back_as_it_was_saved(tmp_path, learner):
+    weights = {name: tensor + 1 for name, tensor in learner.whole().state_dict().items()}
+    report = EpochReport(1, 4, 0.1 + 0.2, {"accuracy": 1 / 3})
+    kept = Kept(1, torch.arange(6.0).view(3, 2).numpy(), weights)
+    state = TrainingState(6, [0.25, 1 / 3], [0.1] * 4, [report], kept)
+    file = StateFile(tmp_path / "new" / "a.safetensors", "me", Accelerator(cpu=True), 60)
+    file.save(state, learner)
+    fresh = PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), TrainingConfig())
+    found = file.restore(fresh)
+    assert (found.updates, found.losses, found.curve, found.epochs) == (6, [0.25, 1 / 3], [0.1] * 4, [report])
+    assert found.kept is not None
+    assert found.kept.outputs.tolist() == kept.outputs.tolist()
+    torch.testing.assert_close(found.kept.weights, weights, rtol=0, atol=0)
+    assert len(learner.tensors()) == 2 + 2 * 3
+    torch.testing.assert_close(fresh.tensors(), learner.tensors(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_every_optimizer_goes_on_bit_for_bit_from_its_saved_state(tmp_path, kind):
+    settings = TrainingConfig.model_validate({"optimizer": {"kind": kind}, "layer_decay": 0.9})
+
+    def made() -> PlainLearner:
+        torch.manual_seed(0)
+        return PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), settings)
+
+    def train(learner: PlainLearner, *updates: int) -> PlainLearner:
+        for update in updates:
+            torch.manual_seed(update)
+            learner.network(torch.randn(4, 3)).square().sum().backward()
+            learner.update(1e-2)
+        return learner
+
+    file = StateFile(tmp_path / "a.safetensors", "me", Accelerator(cpu=True), 60)
+    file.save(TrainingState(updates=3), train(made(), 1, 2, 3))
+    resumed = made()
+    file.restore(resumed)
+    whole = train(made(), 1, 2, 3, 4, 5).tensors()
+    torch.testing.assert_close(train(resumed, 4, 5).tensors(), whole, rtol=0, atol=0)
+    assert not torch.equal(whole["model.weight"], made().tensors()["model.weight"])
+
+
+@pytest.mark.parametrize("damage", ["other training", "cut", "no state", "absent"])
+def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_path, learner, damage):
+    path = tmp_path / "a.safetensors"
+    file = StateFile(path, "me", Accelerator(cpu=True), 60)
+    file.save(TrainingState(updates=5), learner)
+    if damage == "other training":
+        file = StateFile(path, "another", Accelerator(cpu=True), 60)
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:100])
+    elif damage == "no state":
+        from safetensors.torch import save_file
+
+        save_file({"model.weight": torch.ones(1)}, path)
+    else:
+        path.unlink()
+    assert file.restore(learner).updates == 0

@@ -1,0 +1,382 @@
+"""One's own rows: every form from CSV, JSON lines and Parquet, and a clear answer to every wrong file."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from pipeline.config.loading import validate
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.files.rows import read_rows
+from pipeline.tune.forms.classification.settings import UNLABELLED
+from pipeline.tune.forms.spans.settings import Answer
+from pipeline.tune.run import finetune
+from pipeline.tune.tasks import TASKS
+from pipeline.tune.tasks.rows.base import RowsTaskConfig
+
+WRITERS = ("csv", "jsonl", "parquet")
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    """Rows in the format of the suffix."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8-sig", newline="") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def task(kind: str, train: Path, evaluation: Path | None = None, **settings) -> Any:
+    plain = {"kind": f"rows_{kind}", "train": train, "evaluation": evaluation or train, **settings}
+    return validate(FinetuneConfig, {"tasks": {"own": plain}}, "here").tasks["own"]
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_texts_and_pairs_are_read_from_every_format(tmp_path, suffix):
+    rows = [
+        {"premise": 'He said "yes",\nand left.', "hypothesis": "He left.", "gold": "yes"},
+        {"premise": "Größe 日本", "hypothesis": "", "gold": "no"},
+    ]
+    path = write(tmp_path / f"train.{suffix}", rows)
+    columns = {"text": "premise", "text_b": "hypothesis", "label": "gold"}
+    data = task("classification", path, columns=columns).load()
+    assert data.labels == ("no", "yes")
+    assert [(e.text_a, e.text_b, e.label) for e in data.train] == [
+        ('He said "yes",\nand left.', "He left.", 1),
+        ("Größe 日本", "", 0),
+    ]
+    single = task("classification", path, columns={"text": "premise", "label": "gold"}).load()
+    assert single.train[0].text_b is None
+
+
+def test_windows_line_ends_and_tabs_without_quotes_are_read(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_bytes('\ufefftext,label\r\n"two\r\nlines",a\r\n\r\nb,c\r\n'.encode())
+    rows = list(read_rows(path))
+    assert [(row.name, row.values) for row in rows] == [
+        ("train-2", {"text": "two\r\nlines", "label": "a"}),
+        ("train-5", {"text": "b", "label": "c"}),
+    ]
+    path = tmp_path / "train.tsv"
+    path.write_bytes(b'text\tlabel\r\n"so\ta\r\nsaid "it" \tb\r\n')
+    assert [row.values["text"] for row in read_rows(path)] == ['"so', 'said "it" ']
+
+
+def test_documents_of_a_hundred_thousand_characters_are_read(tmp_path):
+    for suffix in WRITERS:
+        path = write(
+            tmp_path / f"train.{suffix}", [{"text": "wort " * 40_000, "label": str(n)} for n in range(2)]
+        )
+        assert len(task("classification", path).load().train[0].text_a) == 200_000
+
+
+def test_whole_numbers_as_labels_are_sorted_as_numbers(tmp_path):
+    path = write(tmp_path / "train.jsonl", [{"text": "x", "label": label} for label in (10, 9, 0)])
+    assert task("classification", path).load().labels == ("0", "9", "10")
+    assert task("classification", path, labels=["10", "9", "0"]).load().labels == ("10", "9", "0")
+
+
+def test_unlabelled_rows_are_predicted_as_a_test_set(tmp_path):
+    train = write(tmp_path / "train.jsonl", [{"text": "x", "label": label} for label in "ab"])
+    test = write(tmp_path / "test.jsonl", [{"text": "y", "name": "n7"}])
+    columns = {"text": "text", "label": "label", "id": None}
+    config = task("classification", train, test=test, columns=columns)
+    data = config.load()
+    assert [(each.id, each.label) for each in data.test] == [("test-1", UNLABELLED)]
+    assert len(data.inputs) == 3
+    assert config.submission(data.test, np.array([[0.5, 2.0]]), data.labels) == {
+        "test-predictions.jsonl": b'{"id":"test-1","prediction":"b","logits":[0.5,2.0]}\n'
+    }
+
+
+def test_numbers_are_read_and_others_refused(tmp_path):
+    path = write(tmp_path / "train.csv", [{"text": "x", "label": "1.5"}, {"text": "y", "label": "-2e1"}])
+    data = task("regression", path).load()
+    assert [each.label for each in data.train] == [1.5, -20]
+    write(path, [{"text": "x", "label": "high"}])
+    with pytest.raises(ConfigError, match=r"train\.csv, line 2: the column `label` holds 'high', no number"):
+        task("regression", path).load()
+
+
+def test_spans_are_found_in_their_passages(tmp_path):
+    rows = [
+        {"question": "Who?", "context": "A man and a man.", "answers": "a man"},
+        {"question": "Who?", "context": "A man and a man.", "answers": ["man", "A man"]},
+        {
+            "question": "Who?",
+            "context": "A man and a man.",
+            "answers": {"text": ["man"], "answer_start": [12]},
+        },
+    ]
+    data = task("spans", write(tmp_path / "train.jsonl", rows)).load()
+    assert [each.answers for each in data.train] == [
+        (Answer("a man", 10),),
+        (Answer("man", 2), Answer("A man", 0)),
+        (Answer("man", 12),),
+    ]
+    table = write(tmp_path / "train.csv", [{"q": "Who?", "c": "A man and a man.", "a": "man", "s": 12}])
+    columns = {"question": "q", "context": "c", "answer": "a", "start": "s"}
+    assert task("spans", table, columns=columns).load().train[0].answers == (Answer("man", 12),)
+
+
+def test_tags_are_read_as_lists_or_words(tmp_path):
+    lists = [{"tokens": ["EU", "calls"], "tags": ["B-ORG", "O"]}]
+    texts = [{"tokens": "EU calls", "tags": "B-ORG O"}]
+    for name, rows in (("a.parquet", lists), ("b.jsonl", lists), ("c.csv", texts)):
+        data = task("tags", write(tmp_path / name, rows)).load()
+        assert (data.train[0].words, data.train[0].tags) == (("EU", "calls"), ("B-ORG", "O"))
+        assert data.labels == ("O", "B-ORG")
+    measured = task("tags", tmp_path / "b.jsonl").measure(data.train, [("B-ORG", "O")])
+    assert measured == {"accuracy": 1, "f1": 1, "precision": 1, "recall": 1}
+
+
+def test_choices_are_a_list_or_columns_and_labels_numbers_letters_or_texts(tmp_path):
+    rows = [{"question": "Why?", "choices": ["so", "not"], "label": label} for label in (1, "B", "not")]
+    data = task("choices", write(tmp_path / "train.jsonl", rows)).load()
+    assert [(each.pairs, each.label) for each in data.train] == [((("Why?", "so"), ("Why?", "not")), 1)] * 3
+    table = [{"question": "Why?", "text": "T.", "a": "so", "b": "not", "label": "a"}]
+    columns = {"choices": ["a", "b"], "context": "text"}
+    data = task("choices", write(tmp_path / "train.csv", table), columns=columns)
+    with pytest.raises(ConfigError, match=r"line 2: the label in column `label` is 'a'"):
+        data.load()
+    write(tmp_path / "train.csv", [{**table[0], "label": "A"}])
+    assert data.load().train[0].pairs == (("T.", "Why? so"), ("T.", "Why? not"))
+
+
+def test_labels_that_name_two_choices_are_refused_and_numbers_are_numbers(tmp_path):
+    rows = [{"question": "1 + 1?", "choices": ["2", "0", "1"], "label": label} for label in (0, 1.0, "A")]
+    data = task("choices", write(tmp_path / "train.jsonl", rows)).load()
+    assert [each.label for each in data.train] == [0, 1, 0]
+    write(tmp_path / "train.jsonl", [rows[0] | {"label": "2"}])
+    with pytest.raises(
+        ConfigError, match="is '2', the text of one choice and the number or letter of another"
+    ):
+        task("choices", tmp_path / "train.jsonl").load()
+
+
+def test_truth_values_are_labels_and_numbers_tags(tmp_path):
+    path = write(tmp_path / "train.parquet", [{"text": "x", "label": True}, {"text": "y", "label": False}])
+    data = task("classification", path).load()
+    assert data.labels == ("false", "true")
+    assert [each.label for each in data.train] == [1, 0]
+    path = write(tmp_path / "tags.parquet", [{"tokens": ["a", "b"], "tags": [3, 0]}])
+    assert task("tags", path).load().labels == ("0", "3")
+
+
+def test_pairs_of_texts_are_read(tmp_path):
+    path = write(tmp_path / "train.csv", [{"article": " Long text. ", "headline": "Short"}])
+    data = task("generation", path, columns={"source": "article", "target": "headline"}).load()
+    assert [(each.source, each.target) for each in data.train] == [("Long text.", "Short")]
+
+
+GOOD = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "said", "remedy"),
+    [
+        ("classification", "t.csv", "body,label\nx,a\n", "line 2: there is no column `text`", "set columns.text"),
+        ("classification", "t.csv", "text,label\nx,a\ny\n", "line 3: 1 values, but 2 columns", "quote values"),
+        ("classification", "t.csv", 'text,label\n"x,a\ny,b\n', "line 3: unexpected end of data", 'write ""'),
+        ("classification", "t.csv", "text,text\nx,a\n", "line 1: the column `text` occurs more than once", "rename"),
+        ("classification", "t.csv", "text,label\nx,c\n", "line 2: the label in column `label` is 'c', not", "labels"),
+        ("classification", "t.csv", "text,label\nx,\n", "line 2: the column `label` is empty", "as `test`"),
+        ("classification", "t.csv", "text,label\n", "2 examples to train on and 0 to evaluate on", ""),
+        ("classification", "t.csv", "", "2 examples to train on and 0 to evaluate on", ""),
+        ("classification", "t.csv", "text\tlabel\nx\ta\n", "line 1: there is a single column", "to .tsv"),
+        ("classification", "t.tsv", "text,label\nx,a\n", "several with commas between them", "to .csv"),
+        ("classification", "t.jsonl", '{"text": "x", "label": null}\n', "line 1: the column `label` is empty", ""),
+        ("classification", "t.jsonl", '{"text": ["x"], "label": "a"}\n', "line 1: the column `text` holds", ""),
+        ("classification", "t.jsonl", "[1]\n", "line 1: no JSON object", "an object per row"),
+        ("classification", "t.parquet", "x", "cannot be read as Parquet", ""),
+        ("classification", "t.xlsx", "x", "has none of the suffixes .csv, .tsv", ""),
+        ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": "d"}\n', "does not occur", "copy"),
+        ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": {"text": ["b"], "answer_start": [0]}}\n',
+            "line 1: the answer 'b' is not at character 0", "count characters from 0"),
+        ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": []}\n', "there is no answer", "squad2"),
+        ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": ""}\n', "is no text", ""),
+        ("tags", "t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "line 1: there are 2 words and 1 tags", ""),
+        ("tags", "t.jsonl", '{"tokens": ["a"], "tags": ["B-X"]}\n', "the tag 'B-X' is none of O", "labels"),
+        ("choices", "t.jsonl", '{"question": "q", "choices": "x", "label": 0}\n', "no list of two or more", ""),
+        ("choices", "t.jsonl", '{"question": "q", "choices": ["x", "y"], "label": 2}\n', "is '2'", "from A to B"),
+    ],
+)  # fmt: skip
+def test_wrong_rows_are_named_by_file_and_line_with_a_way_out(tmp_path, kind, name, content, said, remedy):
+    good = {
+        "classification": GOOD,
+        "spans": [{"question": "q", "context": "abc", "answers": "b"}],
+        "tags": [{"tokens": ["a"], "tags": ["O"]}],
+        "choices": [{"question": "q", "choices": ["x", "y"], "label": 0}],
+    }
+    train = write(tmp_path / "train.jsonl", good[kind])
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(ConfigError) as raised:
+        task(kind, train, path).load()
+    assert str(path) in str(raised.value)
+    assert said in str(raised.value)
+    assert remedy in raised.value.next_step
+
+
+def test_file_that_is_missing_or_has_one_label_is_refused(tmp_path):
+    with pytest.raises(MissingInputError, match=r"absent\.csv"):
+        task("classification", tmp_path / "absent.csv").load()
+    path = write(tmp_path / "train.jsonl", GOOD[:1])
+    with pytest.raises(ConfigError, match="have the same label in the column `label`"):
+        task("classification", path).load()
+    path.write_text("")
+    with pytest.raises(ConfigError, match=r"There are no rows in .*train\.jsonl"):
+        task("classification", path, write(tmp_path / "dev.jsonl", GOOD)).load()
+
+
+def test_text_that_is_no_utf_8_is_named_by_line_with_the_command_that_converts_it(tmp_path):
+    wrong = "Żółta róża pachnie, a świt jest bliski.".encode("cp1250")
+    lines = [b"text,label", *[b"x,a"] * 9000, wrong + b",b"]
+    for suffix, content in (("csv", b"\n".join(lines)), ("tsv", b"\n".join(lines).replace(b",", b"\t"))):
+        path = tmp_path / f"train.{suffix}"
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"line 9002: byte 0 is not valid UTF-8") as raised:
+            task("classification", path).load()
+        assert raised.value.next_step.endswith(f"iconv -f cp1250 -t utf-8 {path} > NEW")
+    path = tmp_path / "train.csv"
+    path.write_text("text,label\nx,a\n", encoding="utf-16")
+    with pytest.raises(ConfigError, match=r"line 1: byte 0 is not valid UTF-8") as raised:
+        task("classification", path).load()
+    assert "iconv -f utf-16 " in raised.value.next_step
+    path.write_text("text,label\n대한민국의 수도는 서울이다,a\n", encoding="euc-kr")
+    with pytest.raises(ConfigError) as raised:
+        task("classification", path).load()
+    assert "iconv -f cp949 " in raised.value.next_step
+
+
+def test_semicolons_of_a_spreadsheet_separate_where_the_first_line_has_most_of_them(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_bytes('\ufefftext;label\r\n"a, b; ""c""";1,5\r\nd;2\r\n'.encode())
+    assert [row.values for row in read_rows(path)] == [
+        {"text": 'a, b; "c"', "label": "1,5"},
+        {"text": "d", "label": "2"},
+    ]
+    with pytest.raises(ConfigError, match="line 2: the column `label` holds '1,5', no number"):
+        task("regression", path).load()
+
+
+def test_gzipped_rows_and_lists_of_objects_are_read(tmp_path):
+    path = write(tmp_path / "train.jsonl", GOOD)
+    for suffix, content in (
+        ("jsonl.gz", gzip.compress(path.read_bytes())),
+        ("csv.gz", gzip.compress(b"text,label\nx,a\ny,b\n")),
+        ("json", json.dumps(GOOD, indent=1).encode()),
+        ("json.gz", gzip.compress(json.dumps(GOOD).encode())),
+    ):
+        other = tmp_path / f"other.{suffix}"
+        other.write_bytes(content)
+        assert [row.values for row in read_rows(other)] == GOOD
+        assert next(iter(read_rows(other))).name == ("other-2" if suffix == "csv.gz" else "other-1")
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"text,label\nx,a\n")[:-9])
+    with pytest.raises(ConfigError, match=r"cut\.csv\.gz cannot be read: Compressed file ended"):
+        list(read_rows(tmp_path / "cut.csv.gz"))
+    (tmp_path / "other.json").write_text('[{"text": "x"},\n3]')
+    with pytest.raises(ConfigError, match=r"other\.json, row 2: no JSON object"):
+        list(read_rows(tmp_path / "other.json"))
+    (tmp_path / "other.json").write_text('[{"text": "x"},\n{"text"}]')
+    with pytest.raises(ConfigError, match=r"other\.json, line 2: no valid JSON"):
+        list(read_rows(tmp_path / "other.json"))
+
+
+def test_numbers_that_pandas_made_floats_are_the_same_labels_and_nan_is_none(tmp_path):
+    train = write(tmp_path / "train.parquet", [{"text": "x", "label": n} for n in (0.0, 1.0, 2.5)])
+    dev = write(tmp_path / "dev.jsonl", [{"text": "x", "label": n} for n in (1, 0, 2.5)])
+    data = task("classification", train, dev).load()
+    assert data.labels == ("0", "1", "2.5")
+    assert [each.label for each in data.evaluation] == [1, 0, 2]
+    for kind in ("classification", "regression"):
+        for value in (float("nan"), None):
+            path = write(
+                tmp_path / "dev.parquet", [{"text": "x", "label": 1.0}, {"text": "y", "label": value}]
+            )
+            with pytest.raises(ConfigError, match=r"dev\.parquet, row 2: the column `label` is empty"):
+                task(kind, train, path).load()
+    path = write(tmp_path / "dev.csv", [{"text": "x", "label": "nan"}])
+    with pytest.raises(ConfigError, match=r"line 2: the column `label` holds 'nan', no number"):
+        task("regression", train, path).load()
+
+
+def test_empty_labels_of_a_training_file_are_no_label_of_their_own(tmp_path):
+    path = write(tmp_path / "train.csv", [*GOOD, {"text": "z", "label": " "}])
+    with pytest.raises(ConfigError, match=r"line 4: the column `label` is empty") as raised:
+        task("classification", path).load()
+    assert "predicted as `test`" in raised.value.next_step
+
+
+def test_columns_of_parquet_with_one_name_are_refused(tmp_path):
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table([["x"], ["y"]], names=["text", "text"]), path)
+    with pytest.raises(ConfigError, match=r"line 1: the column `text` occurs more than once"):
+        task("classification", path).load()
+
+
+def test_directory_in_the_place_of_a_file_is_called_one(tmp_path):
+    with pytest.raises(MissingInputError, match="is a directory, but a file is needed"):
+        task("classification", tmp_path).load()
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_own_rows_are_learnt(tmp_path, make_config, checkpoint, recorder, suffix):
+    rows = [
+        {
+            "words": f"{('the', 'a')[n % 2]} {('good', 'bad')[n // 2 % 2]} film",
+            "rating": ("up", "down")[n // 2 % 2],
+        }
+        for n in range(40)
+    ]
+    path = write(tmp_path / f"train.{suffix}", rows)
+    columns = {"text": "words", "label": "rating"}
+    config = make_config(
+        tasks={"own": {"kind": "rows_classification", "train": path, "evaluation": path, "columns": columns}},
+        training={"epochs": 15, "batch_size": 8, "lr": 5e-3, "max_length": 16, "scored": "last_epoch"},
+        seeds=[1],
+    )
+    (score,) = finetune(config, checkpoint, track=recorder)
+    assert score.value == 1
+
+
+def test_every_form_has_a_task_on_own_rows():
+    own = {task.form for task in TASKS.values() if issubclass(task, RowsTaskConfig)}
+    assert own == {task.form for task in TASKS.values()}
+
+
+def alone(kind: str, train: Path, **settings) -> Any:
+    """A task with one file."""
+    plain = {"kind": f"rows_{kind}", "train": train, **settings}
+    return validate(FinetuneConfig, {"tasks": {"own": plain}}, "here").tasks["own"]
+
+
+def test_single_file_is_split_by_the_names_of_its_rows(tmp_path):
+    rows = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(400)]
+    whole = alone("classification", write(tmp_path / "all.jsonl", rows)).load()
+    assert 20 < len(whole.evaluation) < 60
+    assert {example.id for example in whole.train}.isdisjoint(example.id for example in whole.evaluation)
+    assert len(whole.train) + len(whole.evaluation) == 400
+    # The first rows fall on the same sides, whatever comes behind them.
+    (tmp_path / "fewer").mkdir()
+    fewer = alone("classification", write(tmp_path / "fewer" / "all.jsonl", rows[:300])).load()
+    assert {example.id for example in fewer.evaluation} <= {example.id for example in whole.evaluation}
+    half = alone("classification", tmp_path / "all.jsonl", evaluation_share=0.5).load()
+    assert 160 < len(half.evaluation) < 240
+    write(tmp_path / "all.jsonl", rows[:2])
+    with pytest.raises(ConfigError, match=r"None of the 2 rows of .* fell to the side to score on"):
+        alone("classification", tmp_path / "all.jsonl").load()

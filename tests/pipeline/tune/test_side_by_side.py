@@ -1,0 +1,129 @@
+"""Trainings in Ray workers of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster.artefacts.errors import ClozeError, PreemptedError
+from cluster.artefacts.manifest import read_manifest
+from cluster.runtime import ray_runtime
+from pipeline.run.tracking import connect, tracking_uri
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.results import IN_PROGRESS
+from pipeline.tune.run import finetune
+from tests.pipeline.tune.conftest import write_sst2, write_tokenizer
+
+MODEL = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
+
+
+@pytest.fixture(scope="module")
+def ray():
+    with ray_runtime(num_cpus=2):
+        yield
+
+
+def make_config(folder: Path, name: str, **changes) -> FinetuneConfig:
+    """Four trainings from random weights, of two learning rates and two seeds."""
+    plain = {
+        "name": name,
+        "out": folder / "finetuned",
+        "runs_dir": folder / "runs",
+        "tasks": {"reviews": {"kind": "sst2", "path": folder / "SST-2"}},
+        "training": {"epochs": 2, "batch_size": 8, "max_length": 16},
+        "search": {"lr": [1e-3, 5e-3]},
+        "seeds": [1, 2],
+        "num_threads": 1,
+        "scratch": {"model": MODEL, "tokenizer": folder / "tokenizer.json"},
+        "save_every_s": 0,
+    }
+    return FinetuneConfig.model_validate(plain | changes)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    found = tmp_path_factory.mktemp("side-by-side")
+    write_sst2(found / "SST-2", 64, 45)
+    write_tokenizer(found / "tokenizer.json")
+    return found
+
+
+def test_trainings_side_by_side_are_those_of_one_after_another(ray, folder):
+    one = finetune(make_config(folder, "one"), None)
+    two = finetune(make_config(folder, "two", side_by_side=2), None)
+    assert one == two
+    assert [(score.choice["lr"], score.seed) for score in one] == [(1e-3, 1), (1e-3, 2), (5e-3, 1), (5e-3, 2)]
+    manifests = [read_manifest(folder / "finetuned" / name / "random") for name in ("one", "two")]
+    assert manifests[0].fingerprint == manifests[1].fingerprint
+
+
+def test_worker_killed_in_the_middle_of_a_training_costs_only_updates(ray, folder):
+    config = make_config(
+        folder, "killed", side_by_side=2, training={"epochs": 40, "batch_size": 8, "max_length": 16}
+    )
+    with ThreadPoolExecutor(1) as pool:
+        killed = pool.submit(kill_a_worker, folder / "finetuned")
+        scores = finetune(config, None)
+        assert killed.result() > 0
+    assert len(scores) == 4
+    whole = make_config(folder, "whole", training={"epochs": 40, "batch_size": 8, "max_length": 16})
+    assert finetune(whole, None) == scores
+
+
+def kill_a_worker(out: Path) -> int:
+    """SIGKILL a worker when a training has saved its state; the number of its process."""
+    while not list(out.rglob(f"{IN_PROGRESS}/*.safetensors")):
+        time.sleep(0.01)
+    titles = {
+        process.pid: " ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)
+    }
+    worker = next(pid for pid, title in titles.items() if title.startswith("ray::_Actor"))
+    os.kill(worker, signal.SIGKILL)
+    return worker
+
+
+def test_sigterm_lets_all_workers_save_and_the_same_command_goes_on(ray, folder):
+    training = {"epochs": 150, "batch_size": 8, "max_length": 16}
+    changes = {
+        "side_by_side": 2,
+        "training": training,
+        "search": {"lr": [1e-3]},
+        "save_every_s": 3600,
+        "log_every_updates": 4,
+    }
+    config = make_config(folder, "stopped", runs_dir=folder / "stopped-runs", **changes)
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(stop_when_both_have_trained, config)
+        with pytest.raises(PreemptedError, match="stopped after update"):
+            finetune(config, None)
+        stopped.result()
+    assert len(list((folder / "finetuned/stopped").rglob(f"{IN_PROGRESS}/*.safetensors"))) == 2
+    assert [run.info.status for run in tracked(config)] == ["KILLED"] * 2
+    scores = finetune(config, None)
+    assert [run.info.status for run in tracked(config)] == ["FINISHED"] * 2
+    whole = make_config(folder, "unstopped", **changes | {"side_by_side": 1})
+    assert finetune(whole, None) == scores
+
+
+def stop_when_both_have_trained(config: FinetuneConfig) -> None:
+    """SIGTERM to this process when both trainings have logged losses."""
+    while sum(bool(run.data.metrics) for run in tracked(config)) < 2:
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def tracked(config: FinetuneConfig) -> list:
+    client = connect(tracking_uri(config.runs_dir))
+    return client.search_runs([found.experiment_id for found in client.search_experiments()])
+
+
+def test_failing_training_is_answered_as_if_alone(ray, folder):
+    config = make_config(folder, "diverging", side_by_side=2, search={"lr": [1e38]})
+    with pytest.raises(ClozeError, match="not finite"):
+        finetune(config, None)

@@ -1,0 +1,126 @@
+"""SIGTERM and Ctrl-C in the middle of a training: its state is saved, and the same command goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cluster import signals as cluster_signals
+from cluster.artefacts.errors import PreemptedError
+from cluster.artefacts.manifest import read_manifest
+from pipeline.run.tracking import connect, tracking_uri
+from pipeline.tune import trainer
+from pipeline.tune.results import IN_PROGRESS
+from pipeline.tune.run import finetune
+from pipeline.tune.training_state import StateFile
+from pipeline.tune.updates import Updater
+
+SCRATCH = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
+
+
+@pytest.fixture
+def config(make_config, tokenizer_path):
+    """Two trainings of 24 updates; only a stop saves them."""
+    training = {"epochs": 3, "batch_size": 8, "lr": 5e-3, "max_length": 16, "keep": "best"}
+    scratch = {"model": SCRATCH, "tokenizer": tokenizer_path}
+    return make_config(training=training, scratch=scratch, save_every_s=3600)
+
+
+@contextmanager
+def signals_in_update(number: int, *signals: int) -> Iterator[list[int]]:
+    """This process receives signals in an update, counted from 1 over all trainings. Yields all updates."""
+    made: list[int] = []
+    original = Updater.make
+
+    def make(self, update, batch):
+        made.append(update)
+        if len(made) == number:
+            for each in signals:
+                os.kill(os.getpid(), each)
+        return original(self, update, batch)
+
+    Updater.make = make
+    # In programs in the background of a shell, SIGINT is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield made
+    finally:
+        Updater.make = original
+        signal.signal(signal.SIGINT, before)
+
+
+def statuses(config) -> list[tuple[str, str]]:
+    runs = connect(tracking_uri(config.runs_dir)).search_runs(["1"])
+    return sorted((str(run.info.run_name).rpartition("/")[-1], run.info.status) for run in runs)
+
+
+def test_training_stopped_by_sigterm_is_bit_identical_to_an_uninterrupted_one(config, tmp_path):
+    whole = config.model_copy(update={"out": tmp_path / "whole", "runs_dir": tmp_path / "whole-runs"})
+    finetune(whole, None)
+    with (
+        signals_in_update(24 + 13, signal.SIGTERM),
+        pytest.raises(
+            PreemptedError, match=r"reviews-random-2 stopped after update 13, as asked: SIGTERM"
+        ) as stopped,
+    ):
+        finetune(config, None)
+    assert stopped.value.exit_code == 75
+    assert statuses(config) == [("reviews-random-1", "FINISHED"), ("reviews-random-2", "KILLED")]
+    with signals_in_update(0) as made:
+        finetune(config, None)
+    assert made == list(range(13, 24))
+    assert statuses(config) == [("reviews-random-1", "FINISHED"), ("reviews-random-2", "FINISHED")]
+    one, two = (read_manifest(each.out / "small/random") for each in (config, whole))
+    assert one.fingerprint == two.fingerprint
+    assert not list(config.out.rglob(IN_PROGRESS))
+
+
+def test_training_stopped_while_it_is_scored_goes_on_with_the_scores(config, tmp_path, monkeypatch):
+    whole = config.model_copy(update={"out": tmp_path / "whole", "runs_dir": tmp_path / "whole-runs"})
+    finetune(whole, None)
+    scored, original = 0, trainer.evaluate
+
+    def evaluate(*args):
+        nonlocal scored
+        scored += 1
+        if scored == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args)
+
+    monkeypatch.setattr(trainer, "evaluate", evaluate)
+    with pytest.raises(PreemptedError, match=r"reviews-random-1 stopped after update 16"):
+        finetune(config, None)
+    finetune(config, None)
+    one, two = (read_manifest(each.out / "small/random") for each in (config, whole))
+    assert one.fingerprint == two.fingerprint
+
+
+def test_second_sigterm_ends_at_once_and_leaves_nothing_that_cannot_be_read(config, monkeypatch):
+    save = StateFile.save
+
+    def interrupted(self, *args):
+        save(self, *args)
+        self.path.with_name(f".{self.path.name}.tmp").write_bytes(b"half a file")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(StateFile, "save", interrupted)
+    monkeypatch.setattr(cluster_signals, "_SAME_S", 0.0)
+    with (
+        signals_in_update(5, signal.SIGTERM),
+        pytest.raises(PreemptedError, match="SIGTERM came again"),
+    ):
+        finetune(config, None)
+    monkeypatch.undo()
+    assert statuses(config) == [("reviews-random-1", "KILLED")]
+    assert len(finetune(config, None)) == 2
+    assert not list(config.out.rglob("*.tmp"))
+
+
+def test_ctrl_c_ends_a_training_and_its_tracked_run(config):
+    with signals_in_update(3, signal.SIGINT), pytest.raises(KeyboardInterrupt):
+        finetune(config, None)
+    assert statuses(config) == [("reviews-random-1", "KILLED")]

@@ -1,0 +1,77 @@
+"""Fine-tuning sharded by DeepSpeed ZeRO, on two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.tune import zero_run
+
+SCRIPT = Path(zero_run.__file__)
+ROOT = SCRIPT.parents[3]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory) -> dict[str, dict]:
+    """What each case of `zero_run.py` reports."""
+    folder = tmp_path_factory.mktemp("zero")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    ran = subprocess.run(
+        [*torchrun, str(SCRIPT), str(folder)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_trainings_of_the_other_tests_learn(cases):
+    assert cases["plain"]["metrics"][-1]["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("sharded", "plain"),
+    [
+        ("stage 0", "plain"),
+        ("stage 1", "plain"),
+        ("stage 3", "plain"),
+        ("stage 2, lora", "plain, lora"),
+        ("stage 2, bf16", "plain, bf16"),
+    ],
+)
+def test_every_stage_computes_the_scores_of_plain_training_up_to_summation_order(cases, sharded, plain):
+    one, two = cases[plain], cases[sharded]
+    assert one["metrics"] == two["metrics"]
+    # Another order of summation changes roundings to bfloat16, too.
+    near = 1e-3 if "bf16" in plain else 1e-5
+    assert one["losses"] == pytest.approx(two["losses"], abs=near)
+    for left, right in zip(one["logits"], two["logits"], strict=True):
+        assert left == pytest.approx(right, abs=10 * near)
+    assert one["weights"].keys() == two["weights"].keys()
+    for name, total in one["weights"].items():
+        assert total == pytest.approx(two["weights"][name], abs=10 * near), name
+
+
+def test_zero_3_trains_in_a_process_that_no_launcher_started(tmp_path):
+    launched = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    environment = {name: value for name, value in os.environ.items() if name not in launched}
+    script = [sys.executable, str(SCRIPT), str(tmp_path), "alone"]
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(script, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+
+
+def test_stopped_sharded_training_is_bit_identical_to_an_uninterrupted_one(cases):
+    assert cases["stage 3 -> stage 3"] == cases["stage 3"]
+
+
+@pytest.mark.parametrize("change", ["stage 1 -> plain", "plain -> stage 1"])
+def test_stopped_training_goes_on_in_another_stage(cases, change):
+    assert cases[change]["losses"] == pytest.approx(cases["plain"]["losses"], abs=1e-5)
+    assert cases[change]["metrics"] == cases["plain"]["metrics"]

@@ -1,0 +1,134 @@
+"""Run under `torchrun` by test_zero.py: trains in every ZeRO stage and reports what each one did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
+
+from cluster.artefacts.errors import PreemptedError
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.processes import make_accelerator, on_first
+from pipeline.tune.run import finetune
+from pipeline.tune.updates import Updater
+from pipeline.tune.workload import scores_directory
+from tests.pipeline.tune.conftest import Recorder
+from tests.pipeline.tune.launched_run import make_config, make_inputs
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "stage 0": {"zero": {"stage": 0}},
+    "stage 1": {"zero": {"stage": 1}},
+    "stage 3": {"zero": {"stage": 3, "offload_optimizer": {}, "offload_parameters": {}}},
+    "plain, lora": {"peft": {"kind": "lora", "rank": 2}},
+    "stage 2, lora": {"zero": {"stage": 2}, "peft": {"kind": "lora", "rank": 2}},
+    "plain, bf16": {"precision": "bf16"},
+    "stage 2, bf16": {"zero": {"stage": 2}, "precision": "bf16"},
+}
+RESUMED = {"stage 3": "stage 3", "stage 1": "plain", "plain": "stage 1"}
+"""Cases that are stopped in an update, and the cases that go on from there."""
+TRAINING = {
+    "epochs": 4,
+    "batch_size": 8,
+    "micro_batch_size": 2,
+    "lr": 3e-3,
+    "max_length": 16,
+    # The gradient of keys' biases is zero but for rounding, which a smaller epsilon would make updates of.
+    "optimizer": {"eps": 1e-6},
+}
+
+
+def configured(folder: Path, name: str, case: dict[str, Any], task: dict[str, Any]) -> FinetuneConfig:
+    case = dict(case)
+    training = TRAINING | {"keep": "best"} | ({"peft": case.pop("peft")} if "peft" in case else {})
+    plain = make_config(folder, name, {}, {"reviews": task}).model_dump(exclude_unset=True, exclude={"tasks"})
+    return FinetuneConfig.model_validate(
+        plain
+        | {"tasks": {"reviews": task}, "training": training, "save_models": "peft" not in training}
+        | case
+    )
+
+
+def report(config: FinetuneConfig, recorder: Recorder | None = None) -> dict[str, Any]:
+    """Train, and read what was written."""
+    (score,) = finetune(config, None, track=recorder or Recorder())
+    directory = scores_directory(config, None)
+    lines = (directory / "predictions-reviews-random-1.jsonl").read_text().splitlines()
+    weights = directory / "model-reviews-random-1.safetensors"
+    return {
+        "metrics": [epoch.metrics for epoch in score.epochs],
+        "losses": json.loads((directory / "losses-reviews-random-1.json").read_text()),
+        "logits": [json.loads(line)["logits"] for line in lines],
+        "weights": {name: tensor.double().sum().item() for name, tensor in load_file(weights).items()}
+        if weights.exists()
+        else {},
+        "manifest": json.loads((directory / "manifest.json").read_text())["fingerprint"],
+    }
+
+
+def stop_in(update: int) -> None:
+    """SIGTERM to the second process, when the update with this number is made; then never again."""
+    original = Updater.make
+
+    def make(self, number, batch):
+        if number == update:
+            Updater.make = original
+            if os.environ.get("RANK") == "1":
+                os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, number, batch)
+
+    Updater.make = make
+
+
+def resumed(config: FinetuneConfig, going_on: FinetuneConfig) -> dict[str, Any]:
+    """Train, stopped in an update, and then from there with other settings."""
+    recorder = Recorder()
+    stop_in(13)
+    with pytest.raises(PreemptedError, match="after update 14"):
+        finetune(config, None, track=recorder)
+    with_same = going_on.model_copy(update={"name": config.name})
+    found = report(with_same, recorder)
+    if os.environ["RANK"] == "0":
+        assert [run.status for run in recorder.runs] == ["FINISHED"]
+    return found
+
+
+def main(folder: Path) -> None:
+    task = {"kind": "sst2", "path": folder / "SST-2"}
+    cases = {
+        name: configured(folder, name.replace(", ", "-").replace(" ", ""), case, task)
+        for name, case in CASES.items()
+    }
+    accelerator = make_accelerator(cases["plain"])
+    on_first(accelerator, lambda: make_inputs(folder))
+    found = {name: report(config) for name, config in cases.items() if config.precision == "fp32"}
+    for before, after in RESUMED.items():
+        stopped = cases[before].model_copy(update={"name": f"resumed-{before[-1]}"})
+        found[f"{before} -> {after}"] = resumed(stopped, cases[after])
+    # An accelerator computes in one precision for the life of a process.
+    AcceleratorState._reset_state()
+    found |= {name: report(config) for name, config in cases.items() if config.precision == "bf16"}
+    if accelerator.is_main_process:
+        (folder / "report.json").write_text(json.dumps(found))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def alone(folder: Path) -> None:
+    """One epoch in stage 3, in this process."""
+    make_inputs(folder)
+    task = {"kind": "sst2", "path": folder / "SST-2"}
+    config = configured(folder, "alone", {"zero": {"stage": 3}}, task)
+    report(config.model_copy(update={"training": config.training.model_copy(update={"epochs": 1})}))
+
+
+if __name__ == "__main__":
+    (alone if "alone" in sys.argv else main)(Path(sys.argv[1]))

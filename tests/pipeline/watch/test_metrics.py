@@ -1,0 +1,169 @@
+"""Prometheus reads the metrics, and its alerts and the dashboard ask for nothing that is not exported."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+from cluster.artefacts.errors import ConfigError
+from pipeline.commands.verbs import app
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.heartbeat import Heartbeat
+from pipeline.watch.exporter import TEMPLATES, exposition, serve, write_files
+from pipeline.watch.prometheus import STATES, ClozeCollector
+from pipeline.watch.runs import RunsReader
+from tests.pipeline.watch.materials import HOST, contents, watched_run
+
+ROOT = Path(__file__).parents[3]
+MONITORING = ROOT / "cluster" / "templates" / "monitoring"
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian: prometheus) is not installed")
+METRIC = re.compile(r"\bcloze_[a-z0-9_]+")
+LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"|\{\{ ?\$labels\.(\w+)|\{\{(\w+)\}\}")
+OF_PROMETHEUS = {"job", "instance"}
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: Path) -> RunDirectory:
+    return watched_run(tmp_path, store)
+
+
+def collector(run: RunDirectory) -> ClozeCollector:
+    return ClozeCollector(RunsReader([run.path.parent], days=7, most=50))
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    """Values by the name of the metric and its labels' values in the order of their names; each must be there once."""
+    found = [
+        ((sample.name, *sample.labels.values()), sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+def test_metrics_are_the_figures_of_the_run_in_base_units(run: RunDirectory):
+    before = contents(run.path)
+    with closing(Heartbeat(run, 0, 900.0)) as heartbeat:
+        heartbeat.beat(7, "forward")
+        found = samples(exposition(collector(run)))
+    assert found["cloze_run_tokens_total", "watched"] == 7 * 16 * 32
+    assert found["cloze_run_loss", "watched"] == 2.0
+    assert found["cloze_run_data_wait_ratio", "watched"] == 0.25
+    assert found["cloze_run_restarts_total", "watched"] == 1
+    assert found["cloze_run_events_total", "workers-lost", "watched"] == 1
+    assert found["cloze_run_events_total", "spike", "watched"] == 0
+    assert [found["cloze_run_state", "watched", state] for state in STATES].count(1) == 1
+    assert found["cloze_run_state", "watched", "running"] == 1
+    assert found["cloze_node_disk_available_bytes", HOST, "watched"] == 2e9
+    assert found["cloze_gpu_utilization_ratio", "1", HOST, "watched"] == 0.9
+    after = contents(run.path)
+    assert {path: after[path] for path in before} == before
+
+
+def test_server_answers_prometheus_on_loopback_and_reads_anew_each_time(run: RunDirectory):
+    with serve(collector(run), "127.0.0.1", 0) as server:
+        with urllib.request.urlopen(server.url) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain")
+            assert samples(answer.read().decode())["cloze_run_events_total", "spike", "watched"] == 0
+        run.record_event(Event.SPIKE, step=5)
+        with urllib.request.urlopen(server.url) as answer:
+            assert samples(answer.read().decode())["cloze_run_events_total", "spike", "watched"] == 1
+        port = int(server.url.split(":")[2].split("/")[0])
+        with pytest.raises(ConfigError, match="Cannot listen"), serve(collector(run), "127.0.0.1", port):
+            pass
+
+
+def test_cluster_that_does_not_answer_is_a_metric_and_no_failure(run: RunDirectory):
+    address = ["--address", "http://127.0.0.1:1"]
+    done = CliRunner().invoke(app, ["metrics", "--once", "--runs-dir", str(run.path.parent), *address])
+    assert done.exit_code == 0, done.output
+    found = samples(done.stdout)
+    assert found["cloze_cluster_up",] == 0
+    assert found["cloze_run_step", "watched"] == 7
+
+
+def test_metrics_have_no_sample_for_what_is_not_there(tmp_path: Path):
+    done = CliRunner().invoke(app, ["metrics", "--once", "--runs-dir", str(tmp_path / "none")])
+    assert samples(done.stdout) == {("cloze_runs_left_out",): 0}
+
+
+def test_alerts_and_dashboard_ask_for_exported_metrics_and_labels(run: RunDirectory):
+    names, labels = set(), set()
+    for family in collector(run).collect():
+        names.add(family.name + ("_total" if isinstance(family, CounterMetricFamily) else ""))
+        labels |= set(getattr(family, "_labelnames", ()))
+    # A label of one of its own names would be renamed by Prometheus.
+    assert not labels & OF_PROMETHEUS
+    labels |= OF_PROMETHEUS
+    asked = [*expressions(), *(text for rule in rules() for text in rule["annotations"].values())]
+    for text in asked:
+        assert set(METRIC.findall(text)) <= names, text
+        assert {found for groups in LABEL.findall(text) for found in groups if found} <= labels, text
+    events = re.findall(r'event=~?"([\w|-]+)"', " ".join(asked))
+    assert {event for found in events for event in found.split("|")} <= set(Event)
+    assert set(re.findall(r'state="(\w+)"', " ".join(asked))) <= set(STATES)
+
+
+def test_every_alert_names_a_runbook_page_that_exists():
+    for rule in rules():
+        assert (ROOT / rule["annotations"]["runbook_url"]).is_file(), rule["alert"]
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+    text = (ROOT / "runbooks" / "README.md").read_text()
+    listed = set(re.findall(r"^\| `(Cloze\w+)` \|", text, re.MULTILINE))
+    assert listed == {rule["alert"] for rule in rules()}
+
+
+def test_files_are_written_with_the_address_of_the_runbooks(tmp_path: Path):
+    write_files(tmp_path / "new" / "place", "https://example.org/pages/")
+    written = (tmp_path / "new" / "place" / "alerts.yaml").read_text()
+    assert "runbook_url: https://example.org/pages/loss-spike.md\n" in written
+    assert {path.name for path in (tmp_path / "new" / "place").iterdir()} == set(TEMPLATES)
+    with pytest.raises(ConfigError, match="is not an address"):
+        write_files(tmp_path / "other", 'x"\n  evil: 1')
+    assert not (tmp_path / "other").exists()
+
+
+@needs_promtool
+def test_prometheus_takes_configuration_rules_and_metrics(run: RunDirectory, tmp_path: Path):
+    write_files(tmp_path / "files", "runbooks")
+    promtool("check", "config", str(tmp_path / "files" / "prometheus.yaml"))
+    promtool("check", "metrics", given=exposition(collector(run)))
+
+
+@needs_promtool
+def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path):
+    write_files(tmp_path, "runbooks")
+    shutil.copy(Path(__file__).with_name("alerts_test.yaml"), tmp_path)
+    promtool("test", "rules", str(tmp_path / "alerts_test.yaml"))
+
+
+def promtool(*arguments: str, given: str = "") -> None:
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, *arguments], input=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def rules() -> list[dict]:
+    groups = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def expressions() -> list[str]:
+    panels = json.loads((MONITORING / "dashboard.json").read_text())["panels"]
+    targets = [target for panel in panels for target in panel.get("targets", ())]
+    shown = [text for target in targets for text in (target["expr"], target.get("legendFormat", ""))]
+    return [*(rule["expr"] for rule in rules()), *shown]

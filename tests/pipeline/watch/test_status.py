@@ -1,0 +1,222 @@
+"""The figures that operators watch are read from the files of runs and data jobs, and no file is changed by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.artefacts.lease import exclusive, is_in_use
+from cluster.artefacts.shard_log import Effort, ShardLog
+from cluster.artefacts.shard_status import report_status
+from pipeline.commands.verbs import app
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.heartbeat import Heartbeat
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.log import RunLog
+from pipeline.watch.data_status import read_data
+from pipeline.watch.log_tail import LogTail
+from pipeline.watch.run_status import RunReader
+from pipeline.watch.runs import RunsReader
+from tests.pipeline.watch.materials import HOST, contents, start, watched_run
+
+CLOZE = Path(sys.executable).with_name("cloze")
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: Path) -> RunDirectory:
+    return watched_run(tmp_path, store)
+
+
+def test_status_has_the_newest_figures_and_counts_what_happened(run: RunDirectory):
+    with closing(Heartbeat(run, 0, 900.0)) as heartbeat:
+        heartbeat.beat(7, "forward")
+        status = RunReader(run).read()
+        assert status.state == "running"
+        assert status.heartbeat_s is not None
+        assert abs(status.heartbeat_s - time.time()) < 60
+    assert (status.step, status.num_steps, status.tokens) == (7, 12, 7 * 16 * 32)
+    assert (status.metrics["loss"], status.held_out["loss"], status.checkpoint_step) == (2.0, 5.5, 4)
+    assert (status.restarts, status.events[Event.WORKERS_LOST]) == (1, 1)
+    assert status.nodes[HOST]["cpu_utilization_percentage"] == 50.0
+    assert status.memory_bytes == 1e9
+    assert status.checkpoint_s is not None
+    assert status.logged_s is not None
+    assert status.checkpoint_s <= status.logged_s
+
+
+def test_reader_follows_a_run_and_a_resumption_after_its_end(run: RunDirectory):
+    reader = RunReader(run)
+    run.record_event(Event.FAILED, error="NonFiniteError", message="losses are NaN")
+    assert (reader.read().state, reader.read().detail) == ("failed", "NonFiniteError: losses are NaN")
+    start(run, 4)
+    log = RunLog(run, since=4)
+    log.write(LogKind.STEP, 8, {"loss": float("nan"), "tokens_per_s": 1.0})
+    log.close()
+    status = reader.read()
+    assert status.state != "failed"
+    assert (status.step, status.restarts) == (8, 2)
+    assert status.metrics["loss"] != status.metrics["loss"]
+
+
+def test_damaged_runs_are_told_and_hide_no_other(run: RunDirectory):
+    for name, file, data in (
+        ("torn-info", "run.json", b"{"),
+        ("edited", "config.yaml", b"name: x\n# xxh3_128 of the lines above: 0\n"),
+        ("odd-event", "events.jsonl", b'{"event":"started"}\n{"event":7}\n[1]\nnonsense'),
+        ("zeros", "log.jsonl", b"\0" * 5000),
+        ("odd-log", "log.jsonl", b'{"kind":"train","step":3,"time_ms":"x","data":{"loss":"?","ok":true}}\n'),
+    ):
+        other = RunDirectory(run.path.parent / name)
+        shutil.copytree(run.path, other.path)
+        (other.path / file).write_bytes(data)
+    shutil.copytree(run.path, run.path.parent / "no-config")
+    (run.path.parent / "no-config" / "config.yaml").unlink()
+    found = {status.name: status for status in RunsReader([run.path.parent], days=7, most=50).read().shown}
+    assert len(found) == 7
+    assert found["watched"].step == 7
+    for name in ("torn-info", "edited", "odd-event", "odd-log", "no-config"):
+        assert found[name].state == "unreadable", name
+        assert found[name].detail, name
+    assert found["zeros"].step == 0
+
+
+def test_newest_entry_of_each_kind_is_found_and_followed(run: RunDirectory):
+    tail = LogTail(run)
+    assert tail.read()[LogKind.STEP]["step"] == 7
+    with run.log.open("ab") as stream:
+        stream.write(b'{"kind":"train","step":8,"time_ms":1,"data":{}}\n{"kind":"held_out","st')
+    assert (tail.read()[LogKind.STEP]["step"], tail.read()[LogKind.HELD_OUT]["step"]) == (8, 4)
+    assert LogTail(run).read()[LogKind.STEP]["step"] == 8
+    with run.log.open("ab") as stream:
+        stream.write(b'ep":8,"time_ms":1,"data":{}}\n')
+    assert tail.read()[LogKind.HELD_OUT]["step"] == 8
+    run.log.write_bytes(b'{"kind":"train","step":1,"time_ms":1,"data":{}}\n')
+    assert dict(tail.read()) == {"train": {"kind": "train", "step": 1, "time_ms": 1, "data": {}}}
+
+
+def test_of_two_runs_of_a_name_the_newer_is_shown_and_old_ones_are_left_out(
+    run: RunDirectory, tmp_path: Path
+):
+    copy = tmp_path / "backup" / run.path.name
+    shutil.copytree(run.path, copy)
+    other = tmp_path / "backup" / "other"
+    shutil.copytree(run.path, other)
+    for path in (*copy.iterdir(), *other.iterdir()):
+        os.utime(path, (0, time.time() - 3 * 86400))
+    directories = [run.path.parent, copy.parent]
+    found = RunsReader(directories, days=7, most=50).read()
+    assert [status.place for status in found.shown] == [str(run.path), str(other)]
+    assert RunsReader(directories, days=1, most=50).read().left_out == 2
+    assert [status.name for status in RunsReader(directories, days=7, most=1).read().shown] == ["watched"]
+
+
+def test_stages_of_a_preparation_tell_what_is_done_and_whether_they_are_worked_on(tmp_path: Path):
+    out = tmp_path / "corpus"
+    staging, work = out / ".tokens.0123456789ab.partial", out / "work" / "hashes"
+    for directory in (staging, work):
+        directory.mkdir(parents=True)
+    ShardLog(work, "hashes", [1]).add("a", 1, 10, 1, Effort("one:1", 1.0, 5, 1.0))
+    log = ShardLog(staging, "tokens", [10, 10], done=2)
+    log.add("c", 10, 4_000_000, 9, Effort("one:1", 1.0, 5, 1.0), rejects=3)
+    report_status(staging / ".d.0.tmp", "merging 7 of 9")
+    with exclusive(out, "a preparation"):
+        hashes, tokens = read_data([tmp_path])
+    assert (tokens.job, tokens.artefact, tokens.is_running) == ("corpus", "tokens", True)
+    assert not tokens.is_committed
+    assert (tokens.progress.done, tokens.progress.total, tokens.progress.rejects) == (3, 4, 3)
+    assert tokens.status == "merging 7 of 9"
+    assert (hashes.artefact, hashes.is_running, hashes.is_committed) == ("work/hashes", False, True)
+    (hashes, tokens) = read_data([out])
+    assert (tokens.job, tokens.is_running) == ("corpus", False)
+
+
+def test_looking_at_a_lock_keeps_no_process_from_taking_it(tmp_path: Path):
+    looking = [sys.executable, "-c", LOOKING, str(tmp_path)]
+    with exclusive(tmp_path, "the first"):
+        assert is_in_use(tmp_path)
+    watcher = subprocess.Popen(looking, stdout=subprocess.PIPE)
+    try:
+        assert watcher.stdout is not None
+        watcher.stdout.readline()
+        for _ in range(200):
+            with exclusive(tmp_path, "the next"):
+                pass
+    finally:
+        watcher.kill()
+        watcher.wait()
+
+
+LOOKING = """
+import sys
+from pathlib import Path
+from cluster.artefacts.lease import is_in_use
+print("looking", flush=True)
+while True:
+    is_in_use(Path(sys.argv[1]))
+"""
+
+
+def test_top_prints_runs_machines_and_data_jobs_and_changes_no_file(run: RunDirectory, tmp_path: Path):
+    staging = tmp_path / "corpus" / ".tokens.0123456789ab.partial"
+    staging.mkdir(parents=True)
+    ShardLog(staging, "tokens", [10, 10]).add("c", 10, 4_000_000, 9, Effort("one:1", 1.0, 5, 1.0))
+    arguments = ["top", "--runs-dir", str(run.path.parent), "--data-dir", str(tmp_path)]
+    with closing(Heartbeat(run, 0, 900.0)) as heartbeat:
+        heartbeat.beat(7, "forward")
+        before = contents(tmp_path)
+        printed = CliRunner().invoke(app, [*arguments, "--once"])
+        told = CliRunner().invoke(app, [*arguments, "--json"])
+        assert contents(tmp_path) == before
+    assert printed.exit_code == 0, printed.output
+    for text in (
+        "watched",
+        "running",
+        "7/12",
+        "5,000",
+        "25%",
+        "1/2",
+        "waits for the same command",
+        HOST,
+        "90%",
+    ):
+        assert text in printed.output, text
+    (row,) = json.loads(told.stdout)["runs"]
+    assert (row["name"], row["restarts"], row["tokens"]) == ("watched", 1, 3584)
+    assert json.loads(told.stdout)["data"][0]["progress"]["done"] == 1
+
+
+def test_top_redraws_a_terminal_until_ctrl_c(run: RunDirectory):
+    leader, follower = pty.openpty()
+    command = [str(CLOZE), "top", "--interval", "0.2", "--runs-dir", str(run.path.parent)]
+    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower)
+    os.close(follower)
+    seen = b""
+    while seen.count(b"watched") < 3:
+        seen += os.read(leader, 65536)
+    process.send_signal(2)
+    with closing(os.fdopen(leader, "rb", buffering=0)) as screen:
+        # A terminal whose program has ended refuses to be read.
+        try:
+            while data := screen.read(65536):
+                seen += data
+        except OSError:
+            pass
+    assert process.wait() == 130
+    assert b"Traceback" not in seen
+
+
+def test_top_needs_no_network_library():
+    program = "import sys, pipeline.watch.overview; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"torch", "ray", "mlflow", "deepspeed", "pyarrow", "numba"}.isdisjoint(done.stdout.split())
