@@ -16,7 +16,15 @@ import xxhash
 import yaml
 from numba.core.codegen import get_host_cpu_features
 
-KINDS: Mapping[str, float] = {"documents": 0.0, "tokens": 0.0, "samples": 0.0, "losses": 2e-4}
+KINDS: Mapping[str, float] = {
+    "documents": 0.0,
+    "tokens": 0.0,
+    "samples": 0.0,
+    "losses": 2e-4,
+    "checkpoints": 2e-2,
+    "exports": 0.0,
+    "scores": 2e-3,
+}
 """By kind, which is the name of a module and of a file here, the largest relative difference of a floating-point number
 on another processor than the recorded one: rounding, grown by updates. On the same one, and for all else, it is 0."""
 SHOWN = 400

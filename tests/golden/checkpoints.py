@@ -1,0 +1,49 @@
+"""Norms of every tensor of a checkpoint, by ZeRO stage and precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from tests.conftest import write_store
+from tests.golden.losses import train_here
+from tests.pipeline.ranks import make_run
+
+STEPS = 6
+STAGES = range(4)
+PRECISIONS = ("fp32", "bf16")
+"""A CPU has no fp16."""
+
+
+def values(directory: Path) -> dict[str, Any]:
+    """By stage and precision, the files of the last checkpoint, and norms of the weights and of their average."""
+    store = write_store(directory / "tokens")
+    runs = {
+        f"stage {stage}, {precision}": make_run(
+            directory,
+            store,
+            f"{stage}-{precision}",
+            f"steps={STEPS}",
+            f"checkpoint.every_steps={STEPS}",
+            f"zero.stage={stage}",
+            f"precision={precision}",
+            "ema.decay=0.9",
+        )
+        for precision in PRECISIONS
+        for stage in STAGES
+    }
+    train_here([run.path for run in runs.values()])
+    return {name: _described(run.path / f"checkpoints/step-{STEPS:08d}") for name, run in runs.items()}
+
+
+def _described(checkpoint: Path) -> dict[str, Any]:
+    return {"files": sorted(path.name for path in checkpoint.iterdir())} | {
+        name: _norms(checkpoint / f"{name}.safetensors") for name in ("model", "ema")
+    }
+
+
+def _norms(path: Path) -> dict[str, float]:
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name).double().norm().item() for name in sorted(file.keys())}
