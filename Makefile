@@ -1,4 +1,5 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Everything else is for those who change cloze.
+# `make test` takes ten minutes on two cores, `make test-rest` what it leaves out, `make test-all` both in one session.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ JOBS ?= 2
 INSTALLED := $(VENV)/.installed
 PACKAGES := pipeline data_prep models cluster
 
-.PHONY: install demo test golden lint format bench chaos clean
+.PHONY: install demo test test-rest test-all golden lint format bench chaos clean
 
 install: $(INSTALLED)
 
@@ -23,8 +24,16 @@ $(INSTALLED): requirements.lock pyproject.toml
 demo: $(INSTALLED)
 	$(BIN)/cloze demo $(ARGS)
 
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+	$(PYTEST) -m "not system" $(ARGS)
+
+test-rest: $(INSTALLED)
+	$(PYTEST) -m system $(ARGS)
+
+test-all: $(INSTALLED)
+	$(PYTEST) $(ARGS)
 
 # What is made of small inputs, beside the recorded values. ARGS=--write records it, ARGS=documents takes one kind.
 golden: $(INSTALLED)

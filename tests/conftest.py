@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,28 +37,75 @@ settings.load_profile("ci")
 # Hypothesis draws from the constants of all modules that happen to be imported: other examples after other tests.
 providers._get_local_constants = lambda: providers._local_constants
 
-SLOW = (
-    "pipeline/test_exactness.py",
-    "runbooks/test_pages_of_runs.py",
-    "runbooks/test_pages_of_clusters.py",
-    "pipeline/tune/test_from_pretraining.py",
-    "pipeline/test_guards_ray.py",
-    "cluster/test_train_group.py",
-    "test_fingerprints.py",
-    "test_planted_secrets.py",
-    "data_prep/test_preparation_restart.py",
-    "data_prep/test_preparation.py",
+SYSTEM = (
+    "runbooks/test_pages_of_runs.py::*",
+    "pipeline/test_exactness.py::*",
+    "runbooks/test_pages_of_clusters.py::test_following*",
+    "cluster/test_train_group.py::*",
+    "pipeline/test_engine.py::*",
+    "pipeline/tune/test_side_by_side.py::*",
+    "test_fingerprints.py::*",
+    "pipeline/test_commands_jobs.py::*outlives*",
+    "pipeline/test_commands_jobs.py::*starts_after*",
+    "pipeline/test_hostile_files.py::test_resuming*",
+    "pipeline/tune/test_from_pretraining.py::*",
+    "pipeline/road/ladder/test_ladder.py::*",
+    "pipeline/test_guards_ray.py::*",
+    "pipeline/test_elastic.py::*",
+    "cluster/test_nodes.py::*",
+    "pipeline/test_tracking_outages.py::*every_outage*",
+    "pipeline/test_tracking_outages.py::*[[]never]",
+    "data_prep/test_preparation_restart.py::*",
+    "pipeline/tune/test_zero.py::test_trainings_of*",
+    "cluster/test_jobs.py::*",
+    "test_planted_secrets.py::test_[as]*",
+    "test_stopped_groups.py::*finetunes*",
+    "pipeline/test_tiny_runs.py::*more_than_how_often*",
+    "data_prep/test_preparation_in_full.py::*",
+    "data_prep/test_preparation_cluster.py::*",
+    "cluster/test_node_watch.py::*stays_away*",
+    "pipeline/tune/test_resumed_training.py::*",
+    "data_prep/dedup/test_dedup_on_ray.py::*",
+    "pipeline/test_plan_memory.py::*2 ranks*",
+    "models/test_gpu_benchmark.py::test_a_run*",
 )
-"""Files that take minutes, the slowest first: the last one to start decides how long two processes take."""
+"""Tests of the whole system, which take minutes with real processes, the slowest files first. They are marked `system`
+and left to `make test-rest`."""
+CANARIES = (
+    "runbooks/test_pages_of_clusters.py::*corrupt-shard*",
+    "runbooks/test_pages_of_clusters.py::*download-a-corpus*",
+    "pipeline/test_exactness.py::*24_steps*",
+    "pipeline/test_exactness.py::*two_terms*",
+    "cluster/test_train_group.py::*that_die_are_started_again*",
+    "cluster/test_train_group.py::*without_services*",
+    "pipeline/test_engine.py::*[[]0-fp32]",
+    "pipeline/test_engine.py::*[[]1-offload-bf16]",
+    "pipeline/test_engine.py::*[[]2-fp16]",
+    "pipeline/test_engine.py::*[[]3-bf16]",
+    "pipeline/test_engine.py::*single_numbers*",
+    "pipeline/tune/test_side_by_side.py::*failing*",
+    "pipeline/tune/test_from_pretraining.py::*[[]encoder]",
+    "data_prep/test_preparation_restart.py::*killed_preparation*",
+    "cluster/test_jobs.py::*environment_and_metadata*",
+    "cluster/test_jobs.py::*running_job*",
+    "pipeline/road/ladder/test_ladder.py::*sizes_before*",
+    "pipeline/road/ladder/test_ladder.py::*refused*",
+)
+"""Those among them that `make test` runs all the same."""
 
 STATUS = pytest.StashKey[int]()
 """The exit status of the whole session."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest."""
-    places = {Path(__file__).parent / name: place for place, name in enumerate(SLOW)}
-    items.sort(key=lambda item: places.get(item.path, len(SLOW)))
+    """Mark tests of the whole system, and begin with the files that take longest."""
+    here = Path(__file__).parent
+    for item in items:
+        name = f"{item.path.relative_to(here).as_posix()}::{item.name}"
+        if any(fnmatch(name, one) for one in SYSTEM) and not any(fnmatch(name, one) for one in CANARIES):
+            item.add_marker("system")
+    places = {here / name.partition("::")[0]: -place for place, name in enumerate(reversed(SYSTEM))}
+    items.sort(key=lambda item: places.get(item.path, 1))
 
 
 def pytest_collection_finish() -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import CANARIES, SYSTEM
+
 ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "cluster": {"cluster"},
@@ -326,6 +328,11 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             yield node.lineno, str(node.module)
+
+
+def test_every_pattern_of_slow_tests_names_a_file():
+    for pattern in (*SYSTEM, *CANARIES):
+        assert list((ROOT / "tests").glob(pattern.partition("::")[0])), pattern
 
 
 def modules_of(path: Path) -> set[str]:

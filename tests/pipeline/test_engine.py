@@ -28,18 +28,27 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def explored(directory: Path) -> dict[str, Any]:
-    return _start(directory, "explore", 2)
+def cases(request: pytest.FixtureRequest) -> list[str]:
+    """All cases, or those that this session's tests name where it leaves the tests of the whole system out."""
+    own = [item for item in request.session.items if item.path == request.path]
+    if any(item.get_closest_marker("system") for item in own):
+        return list(CASES)
+    return [case for case in CASES if any(item.name.endswith(f"[{case}]") for item in own)]
 
 
 @pytest.fixture(scope="module")
-def resharded(directory: Path, explored: dict[str, Any]) -> dict[str, Any]:
-    return _start(directory, "reshard", 1)
+def explored(directory: Path, cases: list[str]) -> dict[str, Any]:
+    return _start(directory, "explore", 2, *cases)
 
 
 @pytest.fixture(scope="module")
-def returned(directory: Path, resharded: dict[str, Any]) -> dict[str, Any]:
-    return _start(directory, "return", 2)
+def resharded(directory: Path, cases: list[str], explored: dict[str, Any]) -> dict[str, Any]:
+    return _start(directory, "reshard", 1, *cases)
+
+
+@pytest.fixture(scope="module")
+def returned(directory: Path, cases: list[str], resharded: dict[str, Any]) -> dict[str, Any]:
+    return _start(directory, "return", 2, *cases)
 
 
 @pytest.mark.parametrize("case", CASES)

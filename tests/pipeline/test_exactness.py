@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -38,6 +39,12 @@ WHOLE = (
 )
 """A run with everything that has a state: an average, a phase, growing batches, a window of losses; of more than four
 epochs."""
+SHORT = (
+    *WHOLE,
+    "steps=24",
+    "checkpoint.every_steps=8",
+    "batch.phases=[{steps: 12, sequence_length: 24}]",
+)
 SHARDED = ("zero.stage=3", "precision=bf16", "steps=40", "checkpoint.every_steps=10", "ema.decay=0.9")
 
 
@@ -95,11 +102,35 @@ def assert_everything_is_in_mlflow_once(run: RunDirectory, steps: int) -> None:
     assert with_logged_model(best, run.path.parent).model_id
 
 
+def assert_equal_states(expected: RunDirectory, found: RunDirectory) -> None:
+    """Weights, their average and the optimizer's state are equal, bit for bit."""
+    state, other = final_state(expected), final_state(found)
+    assert state.keys() == other.keys()
+    assert any(name.endswith("ema") for name in state)
+    assert any("exp_avg_sq" in name for name in state)
+    for name, tensor in state.items():
+        assert torch.equal(tensor, other[name]), name
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory, store: Path) -> RunDirectory:
     run = make_run(tmp_path_factory.mktemp("whole"), store, "whole", *WHOLE)
     train(run, 2)
     return run
+
+
+def test_a_run_of_24_steps_is_resumed_bit_for_bit_and_goes_on_with_one_worker_but_for_rounding(
+    tmp_path: Path, store: Path
+):
+    whole, killed = (make_run(tmp_path, store, name, *SHORT) for name in ("whole", "killed"))
+    train(whole, 2)
+    kill_after_step(start_ranks(killed, 2), killed, 13)
+    alone = RunDirectory(shutil.copytree(killed.path, killed.path.with_name("alone")))
+    train(killed, 2)
+    assert losses(killed) == losses(whole)
+    assert_equal_states(whole, killed)
+    train(alone, 1)
+    assert losses(alone) == pytest.approx(losses(whole), rel=WORLD_SIZE_TOLERANCE)
 
 
 def test_resumed_run_is_bit_identical_to_uninterrupted_run(
@@ -116,11 +147,7 @@ def test_resumed_run_is_bit_identical_to_uninterrupted_run(
     assert_everything_is_in_mlflow_once(run, steps=60)
     assert losses(run) == losses(uninterrupted)
     assert read_metrics(run, "held_out")[-1]["loss"] == read_metrics(uninterrupted, "held_out")[-1]["loss"]
-    expected, found = final_state(uninterrupted), final_state(run)
-    assert expected.keys() == found.keys()
-    assert any("exp_avg_sq" in name for name in expected)
-    for name, tensor in expected.items():
-        assert torch.equal(tensor, found[name]), name
+    assert_equal_states(uninterrupted, run)
 
 
 def test_a_worker_killed_under_ray_is_replaced_and_the_run_ends_bit_identical(
@@ -135,8 +162,7 @@ def test_a_worker_killed_under_ray_is_replaced_and_the_run_ends_bit_identical(
     starts = [event for event in run.events() if event["event"] == "started"]
     assert [start["step"] for start in starts] == [0, 20]
     assert losses(run) == losses(uninterrupted)
-    expected, found = final_state(uninterrupted), final_state(run)
-    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    assert_equal_states(uninterrupted, run)
     assert_everything_is_in_mlflow_once(run, steps=60)
 
 
@@ -166,9 +192,7 @@ def test_sharded_parameters_in_bf16_are_resumed_bit_for_bit(tmp_path: Path, stor
     kill_after_step(start_ranks(killed, 2), killed, 23)
     train(killed, 2)
     assert losses(killed) == losses(whole)
-    expected, found = final_state(whole), final_state(killed)
-    assert any(name.endswith("ema") for name in expected)
-    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    assert_equal_states(whole, killed)
 
 
 def test_loss_of_two_terms_with_tokens_drawn_while_training_is_the_same_on_one_and_two_workers(

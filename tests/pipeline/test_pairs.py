@@ -171,18 +171,18 @@ def test_half_of_the_pairs_of_every_length_are_random(name: str, most: int):
     corpus = Corpus(
         [generator.integers(3, 26, size).tolist() for size in generator.integers(1, most + 1, 6000 // most)]
     )
-    lengths, labels = [], []
-    for epoch in range(2):
-        for row in pairs_of(corpus, name, "nsp", 64, epoch):
-            lengths.append([piece.stop - piece.start for piece in row.pieces])
-            labels.append(row.label)
-    assert abs(np.mean(labels) - 0.5) < 0.001
+    cut = FORMATS[name](corpus.material(64, relation="nsp"))
+    epochs = [cut.epoch(epoch) for epoch in range(2)]
+    labels = np.concatenate([rows.pair_labels for rows in epochs])
+    found = np.concatenate(
+        [np.stack([piece.stops - piece.starts for piece in (rows.a, rows.b)], axis=1) for rows in epochs]
+    )
+    assert abs(labels.mean() - 0.5) < 0.001
     # Three deviations of a coin that is tossed for a tenth of the pairs.
     tolerance = 1.5 / (len(labels) / 10) ** 0.5
-    found = np.array(lengths)
     for size in (found.sum(axis=1), found[:, 0], found[:, 1]):
         order = np.lexsort((generator.random(len(size)), size))
-        shares = [np.mean(np.array(labels)[part]) for part in np.array_split(order, 10)]
+        shares = [labels[part].mean() for part in np.array_split(order, 10)]
         assert min(shares) > 0.5 - tolerance
         assert max(shares) < 0.5 + tolerance
 
