@@ -23,33 +23,6 @@ def kinds_of(points: np.ndarray, kinds: np.ndarray) -> int:
 
 
 @compiled_loop
-def find_pair(
-    points: np.ndarray, start: int, classes: np.ndarray, pairs: np.ndarray, first_beginning: int
-) -> int:
-    """The first place from `start` on where two neighbours are one of some pairs; -1 where there is none.
-
-    Args:
-        points: [characters] uint32 code points.
-        classes: uint8 by code point; the last but one for all beyond, the last for the end of the text.
-        pairs: [classes, classes] bool.
-        first_beginning: the first class that begins a pair.
-    """
-    beyond = np.int64(len(classes) - 2)
-    for place in range(start, len(points)):
-        own = classes[min(np.int64(points[place]), beyond)]
-        if own < first_beginning:
-            continue
-        following = (
-            classes[min(np.int64(points[place + 1]), beyond)]
-            if place + 1 < len(points)
-            else classes[beyond + 1]
-        )
-        if pairs[own, following]:
-            return int(place)
-    return -1
-
-
-@compiled_loop
 def mark_lines(
     points: np.ndarray,
     classes: np.ndarray,

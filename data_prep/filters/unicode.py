@@ -1,6 +1,6 @@
 """Repair and normalise characters: mojibake, line breaks, control and invisible characters, odd spaces, NFC.
 
-Clean text is recognised cheaply and left alone: ftfy sees only lines in which its own detector of mojibake
+Clean text is recognised cheaply and left alone: ftfy repairs only lines in which its own detector of mojibake
 finds something.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
 from functools import cache
 from typing import Literal
 
@@ -16,7 +15,6 @@ import numpy as np
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, FilterConfig, Passed
-from data_prep.filters.mojibake import find_suspect
 from data_prep.filters.words import points_of
 
 _LINE_BREAKS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
@@ -54,8 +52,6 @@ class UnicodeConfig(FilterConfig):
 def build(config: UnicodeConfig) -> Apply:
     """A filter that changes text and drops nothing; counts `repaired` documents."""
 
-    import ftfy  # loading it takes longer than most commands
-
     def apply(document: Document) -> Passed:
         text = document.text
         if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
@@ -64,7 +60,7 @@ def build(config: UnicodeConfig) -> Apply:
         for _ in range(MAX_PASSES):
             before = text
             if config.repair:
-                text = _repair(text, ftfy.fix_encoding)
+                text = _repair(text)
                 repaired |= text != before
             text = _normalise(text, config)
             if text == before:
@@ -74,20 +70,16 @@ def build(config: UnicodeConfig) -> Apply:
     return apply
 
 
-def _repair(text: str, fix: Callable[[str], str]) -> str:
-    points = points_of(text)
-    place, done = find_suspect(points, 0), 0
-    pieces: list[str] = []
-    while place >= 0:
-        start = text.rfind("\n", 0, place) + 1
-        end = text.find("\n", place)
-        end = len(text) if end < 0 else end
-        line = text[start:end]
-        if _SUSPECT.search(line):
-            pieces += [text[done:start], fix(line)]
-            done = end
-        place = find_suspect(points, max(end, place + 1))
-    return "".join([*pieces, text[done:]]) if pieces else text
+def _repair(text: str) -> str:
+    from ftfy import fix_encoding
+    from ftfy.badness import is_bad
+
+    if not _SUSPECT.search(text):
+        return text
+    lines = text.split("\n")
+    return "\n".join(
+        [fix_encoding(line) if _SUSPECT.search(line) and is_bad(line) else line for line in lines]
+    )
 
 
 def _normalise(text: str, config: UnicodeConfig) -> str:

@@ -9,17 +9,14 @@ All work is done on the UTF-8 bytes of a whole batch, end to end as Arrow holds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+import re
 
 import numpy as np
 import pyarrow as pa
 
 from data_prep.ragged import Ragged
-from data_prep.sentences import blingfire, sentencex
-from data_prep.sentences.cuts import cuts_ahead_of
 from data_prep.sentences.joins import is_sentence_start
-from data_prep.sentences.pieces import all_pieces_of, pieces_of
+from data_prep.sentences.segmenters import starts_by_blingfire, starts_by_sentencex
 
 NOT_FOR_BLINGFIRE = frozenset(
     [
@@ -39,10 +36,24 @@ NOT_FOR_BLINGFIRE = frozenset(
 """ISO 639 codes of languages some of whose sentence ends BlingFire does not know and sentencex does."""
 
 _ENGLISH = frozenset({"en", "eng", ""})
-_READ_BY_BLINGFIRE: Mapping[str, Callable[[str], bool]] = MappingProxyType(
-    {"blingfire": lambda lang: lang not in NOT_FOR_BLINGFIRE, "sentencex": lambda lang: False}
+WHITE_SPACE = (
+    *(*range(0x09, 0x0E), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)),
+    *(0x2028, 0x2029, 0x202F, 0x205F, 0x3000),
 )
-"""Whether BlingFire, and not sentencex, reads a language; by name of the method."""
+"""Code points of white space, as `str.isspace` has them."""
+_ENCODED = [chr(code).encode() for code in WHITE_SPACE]
+_WIDE = {size: np.array([int.from_bytes(c) for c in _ENCODED if len(c) == size]) for size in (2, 3)}
+"""White space of two and of three bytes, as big-endian numbers."""
+_WHITE_RUN = re.compile(
+    b"(?:[%b]++|%b)*+"  # possessive, or a run of megabytes would be remembered character by character
+    % (
+        b"".join(re.escape(c) for c in _ENCODED if len(c) == 1),
+        b"|".join(re.escape(c) for c in _ENCODED if len(c) > 1),
+    )
+)
+_MAYBE_WHITE = np.isin(np.arange(256), [c[0] for c in _ENCODED])
+"""[256] bool: whether white space may begin with a byte."""
+_WINDOW_BYTES = 1 << 20
 
 
 def cut_sentences(texts: pa.Array, langs: pa.Array, method: str) -> Ragged:
@@ -62,26 +73,82 @@ def cut_sentences(texts: pa.Array, langs: pa.Array, method: str) -> Ragged:
     data, offsets = text.values, text.offsets
     if method == "none" or not len(data):
         return Ragged(np.empty(0, dtype=np.int64), np.zeros(len(texts) + 1, dtype=np.int64))
-    has_blingfire, is_english = _READ_BY_BLINGFIRE[method], _ENGLISH.__contains__
-    by_blingfire = _by_lang(langs, has_blingfire)
-    starts = [_by_blingfire(data, offsets, by_blingfire, _by_lang(langs, is_english))]
-    for row in np.flatnonzero(~by_blingfire).tolist():
-        pieces = pieces_of(data, int(offsets[row]), int(offsets[row + 1]), sentencex.PIECE_BYTES)
-        starts.append(sentencex.sentence_starts(data, pieces, langs[row].as_py()))
-    return cuts_ahead_of(np.concatenate(starts), data, offsets)
+    starts: list[int] = []
+    of_blingfire: list[int] = []
+    origins: list[int] = []
+    english: list[bool] = []
+    for row, lang in enumerate(langs.to_pylist()):
+        start, end = int(offsets[row]), int(offsets[row + 1])
+        if method == "sentencex" or lang in NOT_FOR_BLINGFIRE:
+            starts += starts_by_sentencex(data, start, end, lang)
+        elif found := starts_by_blingfire(data, start, end):
+            of_blingfire += found
+            origins += [start] * len(found)
+            english += [lang in _ENGLISH] * len(found)
+    chosen = np.array(of_blingfire, dtype=np.int64)
+    chosen = chosen[
+        is_sentence_start(data, chosen, np.array(origins, dtype=np.int64), np.array(english, dtype=bool))
+    ]
+    return cuts_ahead_of(np.concatenate([np.array(starts, dtype=np.int64), chosen]), data, offsets)
 
 
-def _by_lang(langs: pa.Array, applies: Callable[[str], bool]) -> np.ndarray:
-    """[documents] bool: what is true of their languages."""
-    encoded = langs.dictionary_encode()
-    return np.array(list(map(applies, encoded.dictionary.to_pylist())), dtype=bool)[encoded.indices]
+def cuts_ahead_of(starts: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> Ragged:
+    """Where to cut texts so that sentences start as given and after every line break.
+
+    Args:
+        starts: [sentences] int64 offsets in `data`, in any order.
+        data: [bytes] uint8, the UTF-8 bytes of all texts end to end; not empty.
+        offsets: [texts + 1] int64 where in `data` each text begins, and the last one ends.
+
+    Returns:
+        Per text the ascending byte offsets (int64) of its cuts; text stands ahead of each and behind it.
+    """
+    # Stable, because it is fast for what consists of a few ascending runs.
+    ink = np.sort(_first_ink(data, np.concatenate([starts, _line_starts(data)])), kind="stable")
+    ink = ink[(ink < len(data)) & (np.diff(ink, prepend=-1) > 0)]
+    rows = np.searchsorted(offsets, ink, side="right") - 1
+    own = ink > _first_ink(data, offsets[:-1])[rows]
+    ink, rows = ink[own], rows[own]
+    ends = np.cumsum(np.bincount(rows, minlength=len(offsets) - 1))
+    return Ragged(_before_space(data, ink) - offsets[rows], np.concatenate([[0], ends]))
 
 
-def _by_blingfire(
-    data: np.ndarray, offsets: np.ndarray, chosen: np.ndarray, english: np.ndarray
-) -> np.ndarray:
-    """Starts of the sentences of chosen documents; `chosen` and `english` are [documents] bool."""
-    begins, ends = all_pieces_of(data, offsets[:-1][chosen], offsets[1:][chosen], blingfire.PIECE_BYTES)
-    starts = blingfire.sentence_starts(data, begins, ends)
-    rows = np.searchsorted(offsets, starts, side="right") - 1
-    return starts[is_sentence_start(data, starts, offsets[rows], english[rows])]
+def _line_starts(data: np.ndarray) -> np.ndarray:
+    """[lines] int64: right behind every line break, or behind the last of several in a row."""
+    found = [np.empty(0, dtype=np.int64)]
+    for first in range(0, len(data), _WINDOW_BYTES):
+        window = data[first : first + _WINDOW_BYTES]
+        narrow = np.flatnonzero((window == 0x0A) | (window == 0x0D)) + first + 1
+        found.append(narrow[np.diff(narrow, append=-1) != 1])
+        wide = np.flatnonzero(window == 0xE2) + first
+        # U+2028 and U+2029 are E2 80 A8 and E2 80 A9.
+        found.append(wide[(data[wide + 1] == 0x80) & (data[wide + 2] & 0xFE == 0xA8)] + 3)
+    return np.concatenate(found)
+
+
+def _first_ink(data: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """For each position the first byte at or behind it that is no white space; the length of `data` if none is."""
+    found = positions.copy()
+    unsure = np.flatnonzero(_MAYBE_WHITE[data.take(positions, mode="clip")])
+    unsure = unsure[np.argsort(positions[unsure])]
+    ascending = positions[unsure]
+    done = 0
+    while done < len(ascending):
+        match = _WHITE_RUN.match(data, ascending[done])  # pyright: ignore[reportArgumentType, reportCallIssue]
+        # All positions inside this run of white space end where it ends.
+        same = max(done + 1, int(np.searchsorted(ascending, match.end())))
+        found[unsure[done:same]] = match.end()
+        done = same
+    return found
+
+
+def _before_space(data: np.ndarray, ink: np.ndarray) -> np.ndarray:
+    """The start of the character ahead of each position where it is white space, elsewhere the position."""
+    before = data[ink - 1]
+    found = ink - (_MAYBE_WHITE[before] & (before < 0x80))
+    unsure = np.flatnonzero(before >= 0x80)
+    at = ink[unsure]
+    last_two = data[at - 2].astype(np.int64) << 8 | data[at - 1]
+    last_three = data[np.maximum(at - 3, 0)].astype(np.int64) << 16 | last_two
+    found[unsure] -= 2 * np.isin(last_two, _WIDE[2]) + 3 * np.isin(last_three, _WIDE[3])
+    return found

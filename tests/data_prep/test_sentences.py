@@ -1,21 +1,17 @@
 """Where sentences begin: against a slow definition, in ten languages, and for texts of any shape."""
 
-import ctypes
 import re
 import unicodedata
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import blingfire
-import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import data_prep.sentences.blingfire
-import data_prep.sentences.sentencex
-from data_prep.sentences import NOT_FOR_BLINGFIRE, cut_sentences, joins
-from data_prep.sentences.cuts import WHITE_SPACE
+import data_prep.sentences
+from data_prep.sentences import NOT_FOR_BLINGFIRE, WHITE_SPACE, cut_sentences, joins, segmenters
 from data_prep.sources.encodings import decode_text
 from data_prep.sources.wrapping import paragraphs_of
 
@@ -64,7 +60,72 @@ ENDS = [
     "\x85",
 ]
 WIDE = [*"\xa0\u1680\u2003\u2028\u2029\u202f\u3000\u200b\ufeff\u180e\u0301"]
-TEXTS = st.lists(st.sampled_from(WORDS + ENDS + WIDE) | st.text(max_size=4), max_size=40).map("".join)
+RULES = [
+    *(
+        "ad loc.",
+        "loc.",
+        "E. g.",
+        "i. e.",
+        "U.S.",
+        "A.B. Jr.",
+        "Nov.",
+        "p.",
+        "pp.",
+        "x-div.",
+        "3.14",
+        "a.b.c.",
+    ),
+    *(
+        "[1]",
+        "[ 12 ]",
+        "[citation needed]",
+        "[ need citation ]",
+        ":12",
+        ": 162 - 164",
+        "(iv)",
+        "iv.",
+        "a )",
+        "12.",
+    ),
+    *(
+        "The",
+        "However",
+        "Don't",
+        "Word",
+        "word",
+        "É",
+        "ж.",
+        "가",
+        "日本。",
+        "¡",
+        "¿",
+        "·",
+        "…",
+        "—",
+        ",",
+        '"',
+        ")",
+        "]",
+    ),
+    *(
+        "?!",
+        "！",
+        "？",
+        "ǃ",
+        "۔",
+        "؟",
+        "x" * 80,
+        "word " * 12,
+        "12 " * 9,
+        "\u2060",
+        "\ufeff",
+        "\u3000",
+        "½",
+        "$5",
+    ),
+]
+"""What BlingFire's rules tell apart, and long words."""
+TEXTS = st.lists(st.sampled_from(WORDS + ENDS + WIDE + RULES) | st.text(max_size=4), max_size=40).map("".join)
 
 
 def cut_in(texts, lang="en", method="blingfire"):
@@ -137,109 +198,6 @@ def has_invisible_controls(text):
 )
 def test_cuts_are_those_of_the_slow_definition(texts, lang):
     assert [cuts.tolist() for cuts in cut_in(texts, lang)] == [slow_cuts(text, lang) for text in texts]
-
-
-RULES = [
-    *(
-        "ad loc.",
-        "loc.",
-        "E. g.",
-        "i. e.",
-        "U.S.",
-        "A.B. Jr.",
-        "Nov.",
-        "p.",
-        "pp.",
-        "x-div.",
-        "3.14",
-        "a.b.c.",
-    ),
-    *(
-        "[1]",
-        "[ 12 ]",
-        "[citation needed]",
-        "[ need citation ]",
-        ":12",
-        ": 162 - 164",
-        "(iv)",
-        "iv.",
-        "a )",
-        "12.",
-    ),
-    *(
-        "The",
-        "However",
-        "Don't",
-        "Word",
-        "word",
-        "É",
-        "ж.",
-        "가",
-        "日本。",
-        "¡",
-        "¿",
-        "·",
-        "…",
-        "—",
-        ",",
-        '"',
-        ")",
-        "]",
-    ),
-    *(
-        "?!",
-        "！",
-        "？",
-        "ǃ",
-        "۔",
-        "؟",
-        "x" * 80,
-        "word " * 12,
-        "12 " * 9,
-        "\u2060",
-        "\ufeff",
-        "\u3000",
-        "½",
-        "$5",
-    ),
-]
-"""What BlingFire's rules tell apart, and long words."""
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    parts=st.lists(
-        st.tuples(st.sampled_from(RULES + WORDS + ENDS), st.sampled_from(["", " ", "\n\n"])), max_size=60
-    )
-)
-@example(
-    parts=[("A longer first sentence to begin with.", "\n\n"), ("· · · · · · · · · · · ·", " "), ("Word", "")]
-)
-@example(parts=[("The sentence is here.", ""), ("[ citation needed ]", " "), ("Another one", " ")])
-def test_what_is_far_from_ends_of_sentences_changes_none(parts):
-    text = "".join(chain.from_iterable(parts))
-    data = text.encode()
-    found = data_prep.sentences.blingfire.sentence_starts(
-        np.frombuffer(data, dtype=np.uint8), np.array([0]), np.array([len(data)])
-    )
-    assert found.tolist() == (starts_in_the_whole(data) if data else [])
-
-
-def starts_in_the_whole(data):
-    """By the library, from the whole text."""
-    starts, ends = (ctypes.c_int * (2 * len(data) + 8))(), (ctypes.c_int * (2 * len(data) + 8))()
-    sentences = ctypes.create_string_buffer(2 * len(data) + 8)
-    size = blingfire.blingfire.TextToSentencesWithOffsets(
-        *(
-            ctypes.c_char_p(data),
-            ctypes.c_int(len(data)),
-            sentences,
-            starts,
-            ends,
-            ctypes.c_int(len(sentences)),
-        )
-    )
-    return starts[1 : 1 + sentences.raw[: max(size, 0)].count(b"\n")]
 
 
 @pytest.mark.corpora
@@ -440,16 +398,14 @@ def test_methods_can_be_chosen_by_name():
     assert len(sentences_of(text, "fr", "none")) == 1
     assert sentences_of(text, "fr", "blingfire") == ["Est-ce que M. Dupont est là ?", " Oui."]
     assert sentences_of("यह है। वह है।", "hi", "sentencex") == sentences_of("यह है। वह है।", "hi", "blingfire")
-    with pytest.raises(KeyError, match="punkt"):
-        cut_in(["One."], "en", "punkt")
 
 
 def test_long_texts_are_cut_in_pieces_as_they_are_whole(monkeypatch):
     text = "\n".join(f"Line {number} is here. It has two sentences: é." for number in range(300))
-    for lang, module in (("en", data_prep.sentences.blingfire), ("hi", data_prep.sentences.sentencex)):
-        monkeypatch.setattr(module, "PIECE_BYTES", 1 << 20)
+    for lang, limit in (("en", "BLINGFIRE_PIECE_BYTES"), ("hi", "SENTENCEX_PIECE_BYTES")):
+        monkeypatch.setattr(segmenters, limit, 1 << 20)
         whole = cut_in([text], lang)
-        monkeypatch.setattr(module, "PIECE_BYTES", 500)
+        monkeypatch.setattr(segmenters, limit, 500)
         assert cut_in([text], lang).equals(whole)
         assert len(whole.values) == 599
 
@@ -457,14 +413,14 @@ def test_long_texts_are_cut_in_pieces_as_they_are_whole(monkeypatch):
 def test_a_long_line_loses_at_most_the_cuts_where_pieces_meet(monkeypatch):
     text = "A sentence of some words, with é. " * 300
     whole = set(cut_in([text])[0].tolist())
-    monkeypatch.setattr(data_prep.sentences.blingfire, "PIECE_BYTES", 500)
+    monkeypatch.setattr(segmenters, "BLINGFIRE_PIECE_BYTES", 500)
     in_pieces = set(cut_in([text])[0].tolist())
     assert in_pieces <= whole
     assert len(whole - in_pieces) <= len(text.encode()) / 500
 
 
 def test_a_long_line_without_any_space_is_not_cut_inside_characters(monkeypatch):
-    monkeypatch.setattr(data_prep.sentences.sentencex, "PIECE_BYTES", 50)
+    monkeypatch.setattr(segmenters, "SENTENCEX_PIECE_BYTES", 50)
     text = "中文字" * 100 + "。" + "日本語" * 100
     assert [len(piece) for piece in sentences_of(text, "zh")] == [301, 300]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from ftfy.badness import BADNESS_RE, is_bad
+from ftfy.badness import is_bad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.filters.mojibake import find_suspect
 from data_prep.filters.unicode import _SUSPECT
-from data_prep.words import code_points
 
 ENCODINGS = ["latin-1", "cp1252", "cp1251", "cp1250", "cp437", "macroman"]
 
@@ -88,27 +86,3 @@ def test_cheap_check_suspects_all_that_the_detector_finds(text: str, encoding: s
     mojibake = text.encode("utf-8").decode(encoding, errors="replace")
     for each in (text, mojibake, mojibake.replace("\xa0", " "), unicodedata.normalize("NFD", mojibake)):
         assert not is_bad(each) or _SUSPECT.search(each)
-
-
-NAMED_BY_FTFY = sorted({*BADNESS_RE.pattern, *map(chr, range(0x80, 0x180)), *"aZ .\n\U00010000"})
-
-
-@settings(max_examples=3000, deadline=None)
-@given(st.text(st.sampled_from(NAMED_BY_FTFY), max_size=6))
-def test_whatever_ftfy_calls_bad_holds_a_suspect_pair(text: str):
-    assert find_suspect(code_points(text), 0) >= 0 or not is_bad(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Всё хорошо, спасибо.",
-        "Γειά σου Κόσμε",
-        "한국어 “문장”…",
-        "“漢字”——。",
-        "«\xa0Où est l’été\xa0?\xa0»",
-        "è così, perché «no»",
-    ],
-)
-def test_ordinary_text_of_many_scripts_holds_no_suspect_pair(text: str):
-    assert find_suspect(code_points(text), 0) == -1
