@@ -6,12 +6,8 @@ import numpy as np
 
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_arrays import TokenArrays, TokenIndex
-from pipeline.samples.cache_lines import CACHE_LINE_BYTES, prefetch
 from pipeline.samples.rows import Slices
 from pipeline.samples.text import count_up_to, find_tokens, sentences_of
-
-_SLICES_AHEAD = 4
-"""Tokens of so many slices are on their way from memory while one is copied: more than are read at once."""
 
 
 @compiled_loop
@@ -68,14 +64,10 @@ def write_rows(
     length = input_ids.shape[1]
     begins = np.empty(len(first_ids) + len(places) + 1, dtype=np.int32)
     count = 0
-    for k in range(min(_SLICES_AHEAD, len(first_ids))):
-        _read_ahead(ids, first_ids, slices, k)
     for i in range(len(places)):
         row = input_ids[places[i]]
         column = 0
         for k in range(slices.offsets[i], slices.offsets[i + 1]):
-            if k + _SLICES_AHEAD < len(first_ids):
-                _read_ahead(ids, first_ids, slices, k + _SLICES_AHEAD)
             begin = column
             if slices.opened[k]:
                 begins[count] = places[i] * length + column
@@ -100,13 +92,6 @@ def write_rows(
             row[column:] = pad
     begins[count] = input_ids.size
     return begins[: count + 1]
-
-
-@compiled_loop
-def _read_ahead(ids: np.ndarray, first_ids: np.ndarray, slices: Slices, k: int) -> None:
-    """Have the tokens of slice `k` read from memory meanwhile."""
-    for token in range(0, slices.stops[k] - slices.starts[k], CACHE_LINE_BYTES // ids.itemsize):
-        prefetch(ids, first_ids[k] + token)
 
 
 @compiled_loop

@@ -29,7 +29,7 @@ from pipeline.pretrain import network_facts
 network_facts._may_have_gpus = lambda: False
 store = "data.stores=[{path: %s}]" % sys.argv[1]
 try: app(["pretrain", "roberta-tiny", store, "--dry-run", "--json"])
-finally: print("torch" in sys.modules, "numba" in sys.modules, file=sys.stderr)
+finally: print("torch" in sys.modules, file=sys.stderr)
 """
 
 
@@ -46,14 +46,14 @@ def facts_of(*overrides: str) -> Mapping[str, Any]:
     return module.network_facts(config, replace(config.model, vocab_size=1000), {})
 
 
-def test_second_dry_run_says_the_same_without_torch_and_compiled_loops(tmp_path: Path):
+def test_second_dry_run_says_the_same_without_torch(tmp_path: Path):
     write_store(tmp_path / "tokens", num_documents=400)
     told = []
     for imported in ("True", "False"):
         command = [sys.executable, "-c", DRY_RUN, str(tmp_path / "tokens")]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stderr
-        assert done.stderr.split()[-2:] == [imported, imported]
+        assert done.stderr.split()[-1] == imported
         told.append(json.loads(done.stdout))
     assert told[0] == told[1]
     assert min(told[0][name] for name in ("parameters", "samples per epoch", "held-out documents")) > 0

@@ -14,7 +14,6 @@ import numpy as np
 
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_arrays import TokenArrays
-from pipeline.samples.cache_lines import prefetch
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.noise.kernels import fold, integer
 from pipeline.samples.rows import Rows, Slices, empty_slices, index_type
@@ -199,12 +198,10 @@ def _slices(table: np.ndarray, bounds: np.ndarray, dealt: np.ndarray, rows: np.n
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     for i in range(len(rows)):
         offsets[i + 1] = offsets[i] + bounds[rows[i] + 1] - bounds[rows[i]]
-        prefetch(dealt, bounds[rows[i]])
     numbers = np.empty(offsets[-1], dtype=np.int64)
     for i in range(len(rows)):
         for k in range(offsets[i + 1] - offsets[i]):
-            numbers[offsets[i] + k] = number = dealt[bounds[rows[i]] + k]
-            prefetch(table, number * table.shape[1])
+            numbers[offsets[i] + k] = dealt[bounds[rows[i]] + k]
     slices = empty_slices(offsets)
     for k in range(len(numbers)):
         one = table[numbers[k]]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.samples.cache_lines import prefetch
 from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.rows import Rows, Slices, empty_slices
 
@@ -71,8 +70,6 @@ def _spread(lengths: np.ndarray, stream: np.ndarray) -> None:
 @compiled_loop
 def _slices(table: np.ndarray, documents: np.ndarray, rows: np.ndarray) -> Slices:
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    for i in range(len(rows)):
-        prefetch(documents, table[rows[i], FIRST] * documents.shape[1])
     for i in range(len(rows)):
         row = table[rows[i]]
         index, left = row[FIRST], np.int64(row[SKIPPED]) + row[WIDTH]
