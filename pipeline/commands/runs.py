@@ -1,4 +1,4 @@
-"""`cloze runs`: the runs there are, compared, exported and replayed."""
+"""`cloze runs`: list, compare and replay runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.commands.output import (
-    Html,
-    Json,
-    RunsDir,
-    print_json,
-    print_table,
-    require_place,
-    shown,
-    write_page,
-)
+from pipeline.commands.output import Json, RunsDir, print_json, print_table, shown
 
 if TYPE_CHECKING:
     from pipeline.inspect.comparison import RunComparison
@@ -95,7 +86,6 @@ def compare(
             help="Where losses are compared: a step may read more tokens in one run than in the other."
         ),
     ] = "step",
-    html: Html = None,
     runs_dir: Annotated[
         Path | None, typer.Option(help="Directory that holds the runs.", show_default="runs")
     ] = None,
@@ -103,60 +93,22 @@ def compare(
 ) -> None:
     """Compare two runs, in whatever state they are: settings, data, speeds, losses where both have been."""
     from pipeline.inspect.comparison import compare as compare_runs
-    from pipeline.inspect.comparison_page import curves_in_mlflow, page
+    from pipeline.inspect.comparison import curves_in_mlflow
     from pipeline.run.directory import find_run
 
-    require_place(html)
     place = runs_dir or context.obj
-    runs = find_run(left, place), find_run(right, place)
-    comparison = compare_runs(*runs, by)
-    names, tables = [facts.name for facts in comparison.facts], _tables(comparison)
-    curves = curves_in_mlflow(*(run.info for run in runs))
-    if html is not None:
-        write_page(html, page(names, tables, curves))
+    one, other = find_run(left, place), find_run(right, place)
+    comparison = compare_runs(one, other, by)
     if as_json:
-        print_json(comparison.as_dict())
+        print_json(asdict(comparison))
         return
-    for title, rows in tables:
+    names = [facts.name for facts in comparison.runs]
+    for title, rows in _tables(comparison):
         if rows:
             print_table(title, ("", *names), rows)
         else:
             typer.echo(f"{title}: none\n")
-    typer.echo(f"curves: {curves}")
-
-
-@runs_app.command()
-def export(
-    context: typer.Context,
-    run: Annotated[str, typer.Argument(help="A run: its name, directory or MLflow run id.")],
-    tensorboard: Annotated[
-        Path | None,
-        typer.Option(file_okay=False, help="Write an event file below this directory, in the run's own one."),
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write a table of step, time_ms, name and value.")
-    ] = None,
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Directory that holds the runs.", show_default="runs")
-    ] = None,
-) -> None:
-    """Write the numbers of a run's log for other programs."""
-    from cluster.artefacts.errors import ConfigError
-    from pipeline.inspect.scalars import write_csv, write_tensorboard
-    from pipeline.run.directory import find_run
-
-    found = find_run(run, runs_dir or context.obj)
-    if tensorboard is None and csv is None:
-        raise ConfigError(
-            "There is nothing to write.",
-            next_step=f"cloze runs export {found.typed} --tensorboard DIR, or --csv FILE",
-        )
-    if csv is not None:
-        typer.echo(f"{write_csv(found, csv):,} numbers: {csv}")
-    if tensorboard is not None:
-        typer.echo(
-            f"events: {write_tensorboard(found, tensorboard)}\nNext: tensorboard --logdir {tensorboard}"
-        )
+    typer.echo(f"curves: {curves_in_mlflow(one.info, other.info)}")
 
 
 @runs_app.command()
@@ -186,7 +138,7 @@ def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
     """The tables of a comparison: (title, rows of a label and a cell for each run)."""
     from pipeline.inspect.comparison import LAST
 
-    common, facts = comparison.common, [asdict(own) for own in comparison.facts]
+    common, facts = comparison.common, [asdict(own) for own in comparison.runs]
     held_out = f"held-out {' | '.join(dict.fromkeys(own['metric'] for own in facts))}"
     mean = f"loss, mean of the last {LAST} steps"
     labels = {

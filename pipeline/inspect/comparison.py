@@ -1,33 +1,34 @@
-"""Two runs side by side: what differs in their settings and their data, where they stand, and their losses where both
-have been. MLflow draws the curves."""
+"""Two runs side by side: what differs in their settings and data, where they stand, and their losses at a common place.
+
+MLflow draws the curves.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, Literal
-
-import numpy as np
 
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.places import as_place
 from cluster.copies import manifest_at
 from pipeline.checkpoint.store import newest_state
-from pipeline.inspect.curves import Curve, read_curves
 from pipeline.objectives.terms import higher_is_better
-from pipeline.run.directory import RunDirectory
+from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.history import list_attempts, tokens_by_step
 from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import read_metrics
 from pipeline.run.skipped_data import SkipLedger
 from pipeline.run.state import state_of
 from pipeline.run.stored_settings import StoredSettings
+from pipeline.run.tracking import runs_page
 
 Axis = Literal["step", "tokens"]
 
-CURVES = ("loss", "tokens_per_s")
-"""Of every step."""
 LAST = 100
 """Steps over which the loss at a place is averaged: the loss of a single step is noisy."""
 _OF_THE_PLACE = ("runs_dir", "name")
@@ -80,38 +81,77 @@ class Common:
 class RunComparison:
     """The answer of `cloze runs compare`."""
 
-    facts: tuple[RunFacts, RunFacts]
+    runs: tuple[RunFacts, RunFacts]
     settings: Mapping[str, tuple[Any, Any]]
     """By dotted key, what differs; None for what one of them does not have."""
     data: Mapping[str, tuple[Any, Any]]
     """Differences of the data: fingerprints, sizes, skipped batches. Empty: both read the same samples."""
     common: Common
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-like data."""
-        return {
-            "runs": [asdict(own) for own in self.facts],
-            "settings": {key: list(pair) for key, pair in self.settings.items()},
-            "data": {key: list(pair) for key, pair in self.data.items()},
-            "common": asdict(self.common),
-        }
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """The log of a run, read once."""
+
+    run: RunDirectory
+    settings: StoredSettings
+    steps: list[dict[str, Any]]
+    held_out: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, run: RunDirectory) -> _Logged:
+        return cls(run, StoredSettings.of(run), read_metrics(run), read_metrics(run, LogKind.HELD_OUT))
+
+    @property
+    def step(self) -> int:
+        """The last logged step; 0 before the first."""
+        return self.steps[-1]["step"] if self.steps else 0
+
+    def tokens(self, step: int) -> int:
+        return tokens_by_step(self.run, self.settings)(step)
+
+    def loss(self, count: int, until: int | None = None) -> float | None:
+        """Mean of the last losses up to a step, of those that are finite."""
+        return _mean(_finite(self.steps, "loss", until, count))
+
+    def metric(self, until: int | None = None) -> float | None:
+        """The metric at the last evaluation up to a step."""
+        return _mean(_finite(self.held_out, self.settings.metric, until, 1))
+
+    def facts(self) -> RunFacts:
+        state, metric = state_of(self.run), self.settings.metric
+        best = max if higher_is_better(metric) else min
+        speeds = _finite(self.steps, "tokens_per_s")
+        return RunFacts(
+            name=self.run.path.name,
+            state=state.name,
+            detail=state.detail,
+            step=self.step,
+            steps=self.settings.num_steps,
+            tokens=self.tokens(self.step),
+            loss=self.loss(1),
+            mean_loss=self.loss(LAST),
+            metric=metric,
+            held_out=self.metric(),
+            best_held_out=best(_finite(self.held_out, metric), default=None),
+            tokens_per_s=median(speeds) if speeds else None,
+            workers=tuple(attempt.world_size for attempt in list_attempts(self.run.events())),
+            skipped=SkipLedger(self.run).data.steps,
+        )
 
 
 def compare(left: RunDirectory, right: RunDirectory, axis: Axis = "step") -> RunComparison:
     """Compare two runs, whatever state they are in.
 
     Args:
-        axis: what their curves are aligned by.
+        axis: what their losses are aligned by.
     """
-    runs = (left, right)
-    curves = tuple(read_curves(run, CURVES, StoredSettings.of(run).metric) for run in runs)
-    tokens = tuple(tokens_by_step(run) for run in runs)
-    facts = [_facts(*each) for each in zip(runs, curves, tokens, strict=True)]
+    one, other = _Logged.of(left), _Logged.of(right)
     return RunComparison(
-        facts=(facts[0], facts[1]),
+        runs=(one.facts(), other.facts()),
         settings=differences(_settings(left), _settings(right)),
         data=differences(_data(left), _data(right)),
-        common=_common(curves, tokens, axis),
+        common=_common(one, other, axis),
     )
 
 
@@ -122,7 +162,7 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, 
 
 
 def flat_settings(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything in nested settings; items of lists by their number."""
+    """(dotted key, value) of everything in nested settings; items of lists by their index."""
     items: Sequence[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
         items = list(value.items())
@@ -132,6 +172,15 @@ def flat_settings(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
     for name, own in items:
         yield from flat_settings(own, f"{key}.{name}".lstrip("."))
+
+
+def curves_in_mlflow(left: RunInfo, right: RunInfo) -> str:
+    """The command to type and the address to open for the curves of two runs in MLflow's own charts."""
+    stores = {left.tracking_uri, right.tracking_uri}
+    if len(stores) > 1 or "" in stores:
+        return "The runs are not in one MLflow tracking store, which could draw their curves together."
+    ids = sorted({left.experiment_id, right.experiment_id})
+    return runs_page(left.tracking_uri, ids, (left.run_id, right.run_id))
 
 
 def _settings(run: RunDirectory) -> dict[str, Any]:
@@ -162,41 +211,31 @@ def _data(run: RunDirectory) -> dict[str, Any]:
     return found
 
 
-def _facts(run: RunDirectory, curves: Mapping[str, Curve], tokens: Callable[[int], int]) -> RunFacts:
-    loss, held_out, speeds = curves["loss"], curves[LogKind.HELD_OUT], curves["tokens_per_s"].finite
-    state, settings = state_of(run), StoredSettings.of(run)
-    best = max if higher_is_better(settings.metric) else min
-    return RunFacts(
-        name=run.path.name,
-        state=state.name,
-        detail=state.detail,
-        step=loss.last_step,
-        steps=settings.num_steps,
-        tokens=tokens(loss.last_step),
-        loss=loss.mean_of_last(1),
-        mean_loss=loss.mean_of_last(LAST),
-        metric=settings.metric,
-        held_out=held_out.mean_of_last(1),
-        best_held_out=best(held_out.finite.tolist(), default=None),
-        tokens_per_s=float(np.median(speeds)) if len(speeds) else None,
-        workers=tuple(attempt.world_size for attempt in list_attempts(run.events())),
-        skipped=SkipLedger(run).data.steps,
+def _common(left: _Logged, right: _Logged, axis: Axis) -> Common:
+    place = min(left.step, right.step)
+    steps = (place, place)
+    if axis == "tokens":
+        place = min(left.tokens(left.step), right.tokens(right.step))
+        steps = tuple(
+            bisect_right(range(own.step + 1), place, key=tokens_by_step(own.run, own.settings)) - 1
+            for own in (left, right)
+        )
+    return Common(
+        axis=axis,
+        place=place,
+        mean_loss=(left.loss(LAST, steps[0]), right.loss(LAST, steps[1])),
+        held_out=(left.metric(steps[0]), right.metric(steps[1])),
     )
 
 
-def _common(
-    curves: Sequence[Mapping[str, Curve]], tokens: Sequence[Callable[[int], int]], axis: Axis
-) -> Common:
-    ends = [own["loss"].last_step for own in curves]
-    place, steps = min(ends), [min(ends)] * 2
-    if axis == "tokens":
-        place = min(read(end) for read, end in zip(tokens, ends, strict=True))
-        steps = [
-            bisect_right(range(end + 1), place, key=read) - 1 for read, end in zip(tokens, ends, strict=True)
-        ]
+def _finite(
+    entries: Sequence[Mapping[str, Any]], name: str, until: int | None = None, count: int = 0
+) -> list[float]:
+    """The finite values of a metric among the last `count` entries up to a step; 0 and None take all."""
+    chosen = [entry for entry in entries if until is None or entry["step"] <= until][-count:]
+    values = (entry.get(name) for entry in chosen)
+    return [float(value) for value in values if isinstance(value, int | float) and isfinite(value)]
 
-    def mean(name: str, count: int) -> tuple[float | None, float | None]:
-        left, right = (own[name].until(step) for own, step in zip(curves, steps, strict=True))
-        return left.mean_of_last(count), right.mean_of_last(count)
 
-    return Common(axis=axis, place=place, mean_loss=mean("loss", LAST), held_out=mean(LogKind.HELD_OUT, 1))
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,8 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.commands.verbs import app
-from pipeline.inspect.comparison import compare, flat_settings
-from pipeline.inspect.comparison_page import curves_in_mlflow, page
+from pipeline.inspect.comparison import compare, curves_in_mlflow, flat_settings
 from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.history import list_attempts, tokens_by_step
 from pipeline.run.log.log import RunLog
@@ -83,7 +82,7 @@ def test_other_tokens_are_a_difference_of_the_data(left: RunDirectory, tmp_path:
 
 
 def test_where_they_end_is_told_of_runs_in_any_state(left: RunDirectory, right: RunDirectory, tmp_path: Path):
-    finished, failed = compare(left, right).facts
+    finished, failed = compare(left, right).runs
     assert (finished.state, finished.step, finished.tokens) == ("finished", 1000, 1000 * 16 * 32)
     assert (failed.state, failed.step, failed.tokens) == ("failed", 400, 400 * 32 * 32)
     assert (finished.loss, finished.mean_loss) == (pytest.approx(2.0), pytest.approx(6.0 - 0.004 * 950.5))
@@ -93,7 +92,7 @@ def test_where_they_end_is_told_of_runs_in_any_state(left: RunDirectory, right: 
     assert (failed.workers, failed.skipped) == ((4,), (90,))
     empty = make_run(tmp_path, left.config().data.stores[0].path, "empty")
     fresh = compare(left, empty)
-    assert (fresh.facts[1].state, fresh.facts[1].loss, fresh.common.mean_loss) == (
+    assert (fresh.runs[1].state, fresh.runs[1].loss, fresh.common.mean_loss) == (
         "created",
         None,
         (None, None),
@@ -125,14 +124,6 @@ def test_tokens_follow_warm_up_phases_and_what_was_changed_on_the_way(tmp_path: 
     history.write_bytes(history.read_bytes()[9:])
     assert len(list_attempts(run.events())) == 2
     assert [*map(tokens_by_step(run), range(1, 31))] == expected
-
-
-def test_page_needs_nothing_but_itself():
-    text = page(("left", "right"), [("a <title>", [["key", "1", "2"]])], "where curves are")
-    assert "a &lt;title&gt;" in text
-    assert "where curves are" in text
-    assert not re.search(r"""(src|href)=["'](?!#)""", text)
-    assert "<script" not in text
 
 
 def test_curves_are_drawn_by_the_tracking_store_of_both_runs():
@@ -196,15 +187,21 @@ def test_settings_in_lists_have_numbers_and_plain_lists_stay_whole():
     assert dict(flat_settings(nested)) == {"a.b": [1, 2], "c.0.d": None, "c.1.d": [], "e": {}}
 
 
-def test_command_answers_people_programs_and_browsers(
-    left: RunDirectory, right: RunDirectory, tmp_path: Path
-):
-    place, html = ["--runs-dir", str(left.path.parent)], tmp_path / "page.html"
-    printed = cloze("runs", *place, "compare", "left", "right", "--html", str(html))
+def test_command_answers_people_and_programs(left: RunDirectory, right: RunDirectory):
+    place = ["--runs-dir", str(left.path.parent)]
+    printed = cloze("runs", *place, "compare", "left", "right")
     assert all(text in printed for text in ("batch.samples", "left out", "held-out loss", "curves: "))
-    assert "batch.samples" in html.read_text()
     found = json.loads(cloze("runs", "compare", "left", "right", *place, "--by", "tokens", "--json"))
-    assert found == json.loads(json.dumps(compare(left, right, "tokens").as_dict()))
+    assert found == json.loads(json.dumps(asdict(compare(left, right, "tokens"))))
+
+
+def test_list_of_runs_names_the_list_of_fine_tunings_where_there_are_any(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "finetune list" not in cloze("runs")
+    made = tmp_path / "scores" / "glue" / "run@100"
+    made.mkdir(parents=True)
+    (made / "manifest.json").write_text("{}")
+    assert "Fine-tunings: cloze finetune list scores" in cloze("runs")
 
 
 def cloze(*arguments: str) -> str:

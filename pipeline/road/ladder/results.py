@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from cluster.artefacts.storage import (
     staging_directory,
     storage_errors,
 )
-from pipeline.inspect.curves import read_curves
 from pipeline.road.ladder.arms import Ladder
 from pipeline.road.ladder.comparing import ArmScore, Pair, arm_score, compare, sums_of_task
 from pipeline.road.ladder.config import CeilingConfig
@@ -28,6 +28,7 @@ from pipeline.road.ladder.floors import floors_of
 from pipeline.road.ladder.stages import Finetuning, Pretraining, place_of, stages_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import read_metrics
 from pipeline.run.stored_settings import StoredSettings
 from pipeline.tune.report.bootstrap import Sums
 from pipeline.tune.report.scores import ScoresDirectory
@@ -216,7 +217,8 @@ def _pretrained(ladder: Ladder, arm: str) -> Pretrained:
 
 def _held_out(run: RunDirectory) -> list[float]:
     """The metric that decides between a run's checkpoints, at every evaluation."""
-    return read_curves(run, (), StoredSettings.of(run).metric)[LogKind.HELD_OUT].finite.tolist()
+    values = (entry.get(StoredSettings.of(run).metric) for entry in read_metrics(run, LogKind.HELD_OUT))
+    return [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
 
 
 def _mean(values: Sequence[float]) -> float:
