@@ -35,7 +35,6 @@ _NAME = re.compile(r"(?P<repository>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w.
 _OF_RUNS = re.compile(r"latest|best|\d+", re.ASCII)
 _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json")
 _OLD_WEIGHTS = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin|pytorch_model\.bin\.index\.json")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,6 @@ def _download(name: HubName, otherwise: str) -> Snapshot:
         info = HfApi().model_info(name.repository, revision=name.revision, timeout=ANSWER_TIMEOUT_S)
     except (HfHubHTTPError, httpx2.HTTPError, OSError, ValueError) as error:
         _explain(name, error, otherwise)
-    exact = HubName(name.repository, info.sha)
     files = _chosen(file.rfilename for file in info.siblings or ())
     if CONFIG_FILE not in files:
         raise ReferenceNotFoundError(
@@ -132,30 +130,15 @@ def _download(name: HubName, otherwise: str) -> Snapshot:
         )
     try:
         directory = snapshot_download(
-            name.repository, revision=info.sha, allow_patterns=files, etag_timeout=ANSWER_TIMEOUT_S
+            name.repository, revision=name.revision, allow_patterns=files, etag_timeout=ANSWER_TIMEOUT_S
         )
     except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
         raise DownloadError(
-            f"{exact} cannot be downloaded from {constants.ENDPOINT}: {_first_line(error)}",
+            f"{name} cannot be downloaded from {constants.ENDPOINT}: {_first_line(error)}",
             kept=f"the files that are complete, in {constants.HF_HUB_CACHE}",
             next_step="type the same command again; a token for a model with terms of use: HF_TOKEN",
         ) from None
-    _remember(name, exact)
-    return Snapshot(exact, Path(directory))
-
-
-def _remember(name: HubName, exact: HubName) -> None:
-    """Write down in the cache which commit a branch or a tag means, as `huggingface_hub` does for its own look-ups."""
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
-
-    revision = name.revision or constants.DEFAULT_REVISION
-    if _COMMIT.fullmatch(revision) or exact.revision is None:
-        return
-    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name.repository, repo_type="model")
-    place = folder / "refs" / revision
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(exact.revision)
+    return Snapshot(HubName(name.repository, Path(directory).name), Path(directory))
 
 
 def _explain(name: HubName, error: Exception, otherwise: str) -> NoReturn:

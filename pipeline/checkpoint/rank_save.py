@@ -1,4 +1,4 @@
-"""One save on one rank: copy the state, write this rank's files and mark them done; rank 0 joins the weights."""
+"""One save on one rank: write the copied state and mark the files done; rank 0 joins the weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any, Literal, cast
 
 import orjson
 import torch
-from torch.utils.serialization import config
 
 from cluster.artefacts.errors import StorageError
 from cluster.artefacts.manifest import FileEntry
@@ -32,10 +31,6 @@ from pipeline.engine.interface import TrainingEngine
 _MARKERS_TIMEOUT_S = 120.0
 """Timeout in seconds for rank 0 to see the other ranks' done-markers, on a shared file system that may be slow."""
 
-_HOW_TORCH_SAVES = {"save.compute_crc32": False}
-"""Settings of this thread, which has its own: a checksum inside of the file takes as long as writing it, and the
-manifest has a better one."""
-
 
 @dataclass(slots=True)
 class RankSave:
@@ -43,7 +38,6 @@ class RankSave:
 
     state: TrainerState
     staging: Staging
-    snapshot: Snapshot
     began: float
     files: dict[str, Any] = field(default_factory=dict)
     """Captured contents of the engine's files, by path in the checkpoint."""
@@ -55,8 +49,6 @@ class RankSave:
     """What went wrong on this rank."""
     entries: list[FileEntry] = field(default_factory=list)
     """Files that this rank has written."""
-    copied: threading.Event = field(default_factory=threading.Event)
-    """Set when the state of training may change again."""
     written: threading.Event = field(default_factory=threading.Event)
     """Set when this rank has written its files, or failed to."""
     settled: threading.Event = field(default_factory=threading.Event)
@@ -64,17 +56,6 @@ class RankSave:
     any_failed: bool = False
     waited_s: float = 0.0
     """Seconds that the training loop waited."""
-
-
-def copy_state(save: RankSave) -> None:
-    """Copy the collected tensors. Never raises: see `RankSave.error`."""
-    try:
-        if save.error is None:
-            save.snapshot.copy()
-    except Exception as error:
-        save.error = error
-    finally:
-        save.copied.set()
 
 
 def write_rank_files(save: RankSave, rank: int) -> None:
@@ -85,7 +66,7 @@ def write_rank_files(save: RankSave, rank: int) -> None:
             raise save.error
         for path, contents in save.files.items():
             begun.append(path)
-            with save.staging.create(path) as stream, cast(Any, config).patch(_HOW_TORCH_SAVES):
+            with save.staging.create(path) as stream:
                 torch.save(contents, cast(Any, stream))
             save.entries.append(stream.entry(path))
         if rank != 0:
@@ -104,8 +85,6 @@ def write_rank_files(save: RankSave, rank: int) -> None:
             with suppress(Exception):
                 save.staging.mark(_failed(rank), orjson.dumps([told.problem, told.next_step]))
     finally:
-        if rank != 0:
-            save.snapshot.release()
         save.files.clear()
         save.written.set()
 
@@ -167,7 +146,7 @@ def assemble(save: RankSave, file: str, world_size: int) -> FileEntry:
 def own_slices(
     engine: TrainingEngine, kind: Literal["weights", "average"], snapshot: Snapshot
 ) -> list[StoredSlice]:
-    """This rank's slices of the weights or of their average; `snapshot` copies the values."""
+    """Copies of this rank's slices of the weights or of their average."""
     return [
         from_array(one.name, one.start, snapshot.tensor(one.values).detach().numpy())
         for one in engine.slices(kind)

@@ -1,4 +1,4 @@
-"""Saving while training goes on: a thread copies the state while the next step computes, and then writes the copy.
+"""Saving while training goes on: the state is copied between two updates, and a thread writes the copy.
 
 Every rank writes its own parts and marks them as done; rank 0 waits for the marks of all, puts the weights together and
 publishes. The threads talk to each other only through the store, never through the process group, which belongs to
@@ -23,7 +23,6 @@ import torch.distributed as dist
 
 from cluster.artefacts.errors import ClozeError, StorageError
 from cluster.artefacts.manifest import FileEntry, InputEntry
-from cluster.priority import step_back
 from cluster.train_group import Rank
 from models.config import NetworkConfig
 from pipeline.checkpoint.checkpoint import (
@@ -38,14 +37,13 @@ from pipeline.checkpoint.checkpoint import (
 from pipeline.checkpoint.rank_save import (
     RankSave,
     assemble,
-    copy_state,
     explained,
     files_of_all,
     own_slices,
     write_rank_files,
 )
 from pipeline.checkpoint.retention import Retention, apply_retention, best_step
-from pipeline.checkpoint.snapshot import HostBuffers, Snapshot
+from pipeline.checkpoint.snapshot import Snapshot
 from pipeline.checkpoint.store import CheckpointStore
 
 if TYPE_CHECKING:
@@ -119,7 +117,6 @@ class CheckpointSaver:
         self._store, self._rank, self._contents, self._retention = store, rank, contents, retention
         self._asynchronous, self._while_waiting = asynchronous, while_waiting
         self._before_publishing = before_publishing
-        self._buffers = HostBuffers()
         self._save: RankSave | None = None
         self._thread: threading.Thread | None = None
         self._outcomes: deque[Committed | Failed] = deque()
@@ -137,12 +134,11 @@ class CheckpointSaver:
             self._known = set(store.steps())
 
     def save(self, engine: TrainingEngine, state: TrainerState) -> None:
-        """Have the state of training copied and written. All ranks must call it, between two updates.
+        """Copy the state of training and have it written. All ranks must call it, between two updates.
 
-        Returns when it is known what to copy, or without `asynchronous` when all is written. Weights and the
-        optimizer's state must not change before `before_update` was called: forward and backward passes are allowed.
-        Where the save before is still being written, waits for that first: there is memory for one copy. Never raises
-        for what a store refuses: see `finished`.
+        Returns when the state is copied, or without `asynchronous` when all is written. Where the save before is still
+        being written, waits for that first: there is memory for one copy. Never raises for what a store refuses: see
+        `finished`.
         """
         self.wait()
         began = time.perf_counter()
@@ -153,23 +149,13 @@ class CheckpointSaver:
             self._thread = threading.Thread(target=self._run, args=(save,), name="checkpoint", daemon=True)
             self._thread.start()
         else:
-            copy_state(save)
             write_rank_files(save, self._rank.rank)
             self._settle(save)
             self._conclude(save)
             self._save = None
 
-    def before_update(self) -> None:
-        """Return when weights and optimizer state may change: the save of before has its copy. Every rank by itself."""
-        save = self._save
-        if save is None or save.copied.is_set():
-            return
-        began = time.perf_counter()
-        self._await(save.copied.wait)
-        save.waited_s += time.perf_counter() - began
-
     def finished(self) -> list[Committed | Failed]:
-        """What became of saves since the last call, oldest first; on other ranks than 0 nothing."""
+        """Outcomes of saves since the last call, oldest first; on other ranks than 0 nothing."""
         outcomes = []
         while self._outcomes:
             outcomes.append(self._outcomes.popleft())
@@ -188,11 +174,11 @@ class CheckpointSaver:
 
     def _collect(self, engine: TrainingEngine, state: TrainerState, began: float) -> RankSave:
         self._count += 1
-        step, snapshot = state.step, Snapshot(self._buffers)
+        step, snapshot = state.step, Snapshot()
         staging = self._store.staging(step, f"{self.attempt}-{self._count:04d}")
-        save = RankSave(state, staging, snapshot, began)
+        save = RankSave(state, staging, began)
         if step in self._known:
-            # Before the collective below, behind which the other ranks begin to write.
+            # Before the collective below, after which the other ranks begin to write.
             try:
                 self._store.make_room(step)
             except ClozeError as error:
@@ -204,7 +190,6 @@ class CheckpointSaver:
             if self._contents.ema:
                 save.weights[EMA_FILE] = own_slices(engine, "average", snapshot)
             save.shapes = engine.shapes()
-            snapshot.complete()
         except Exception as error:
             # The other ranks go on to save: this one must, too.
             save.error = error
@@ -213,9 +198,6 @@ class CheckpointSaver:
 
     def _run(self, save: RankSave) -> None:
         """The thread's work."""
-        # The next update waits for the copy; nothing waits for what follows.
-        copy_state(save)
-        step_back()
         write_rank_files(save, self._rank.rank)
         self._conclude(save)
 
@@ -240,8 +222,6 @@ class CheckpointSaver:
             with suppress(Exception):
                 save.staging.discard()
             self._outcomes.append(Failed(save.state.step, explained(error, save.state.step)))
-        finally:
-            save.snapshot.release()
 
     def _publish(self, save: RankSave, entries: list[FileEntry]) -> Committed:
         step, staging, state = save.state.step, save.staging, save.state

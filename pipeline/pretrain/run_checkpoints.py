@@ -91,14 +91,10 @@ class RunCheckpoints:
         return self._store.place(steps[-1]) if steps else None
 
     def save(self, engine: TrainingEngine, counters: Counters, spikes: SpikeGuard) -> None:
-        """Have the state copied and written; it must not change before `before_update` returned."""
+        """Copy the state, and have it written while training goes on."""
         # The log up to the checkpoint's step must survive a power failure, too.
         self._reporter.sync()
         self._saver.save(engine, self._state(engine, counters, spikes))
-
-    def before_update(self) -> None:
-        """Return when weights and optimizer state may change."""
-        self._saver.before_update()
 
     def wait(self) -> None:
         """Return when nothing is being written any more."""

@@ -231,7 +231,6 @@ class Trainer:
         """
         self._beat("update")
         is_finite = math.isfinite(loss)
-        self.checkpoints.before_update()
         with self.profiler.part("optimizer"):
             update = self.engine.update(rate, discard=not is_finite)
         self.counters.step = step.update + 1

@@ -6,7 +6,7 @@ and with two threads, so that whatever the writing thread computes is taken from
 
 Stretches of updates, in turn: without a save, and with a synchronous or an asynchronous one before the first update. A
 stretch with a save goes on until its checkpoint is committed, so that nothing is left out; its cost is its time less
-that of as many updates without. The memory for copies is there from the first save on, as in any long run.
+that of as many updates without.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _measure(directory: Path) -> list[Share]:
         if saver is not None:
             saver.save(engine, state_at(step))
         while updates < UPDATES or (saver is not None and not outcomes):
-            _update(engine, saver)
+            _update(engine)
             updates += 1
             outcomes += [] if saver is None else saver.finished()
         seconds = time.perf_counter() - started
@@ -122,12 +122,10 @@ def _compare(
     )
 
 
-def _update(engine: Any, saver: Any) -> None:
+def _update(engine: Any) -> None:
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(VOCABULARY, (BATCH, LENGTH), generator=generator)
     positions = torch.arange(0, ids.numel(), 7)
     losses, _ = engine(input_ids=ids, predicted_positions=positions, targets=ids.flatten()[positions])
     engine.backward(torch.stack(list(losses.values())).sum() / len(positions), last=True)
-    if saver is not None:
-        saver.before_update()
     engine.update(1e-4)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cluster.train_group import Rank
-from pipeline.checkpoint.snapshot import HostBuffers, Snapshot
+from pipeline.checkpoint.snapshot import Snapshot
 from pipeline.engine.deepspeed import engine as engines
 from pipeline.engine.deepspeed import kernels
 from pipeline.engine.deepspeed.engine import ZeroEngine
@@ -151,11 +151,8 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 def save(engine: ZeroEngine, directory: Path) -> None:
     """Write the engine's files of a checkpoint."""
-    snapshot = Snapshot(HostBuffers())
-    captured = engine.capture(snapshot.tree)
+    captured = engine.capture(Snapshot().tree)
     assert captured.error is None
-    snapshot.complete()
-    snapshot.copy()
     directory.mkdir(exist_ok=True)
     for name, contents in captured.files.items():
         torch.save(contents, directory / name)

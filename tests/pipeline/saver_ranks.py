@@ -11,9 +11,6 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,9 +24,7 @@ from cluster.train_group import Rank
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from pipeline.checkpoint import saver as saver_module
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
-from pipeline.checkpoint.rank_save import RankSave, copy_state
 from pipeline.checkpoint.retention import Retention
 from pipeline.checkpoint.saver import CheckpointSaver, Contents, Failed
 from pipeline.checkpoint.store import CheckpointStore, open_store
@@ -55,8 +50,8 @@ def make_engine(directory: Path, rank: Rank, stage: str, precision: str) -> Zero
     return ZeroEngine(model, config, rank)
 
 
-def update(engine: ZeroEngine, number: int, saver: CheckpointSaver | None = None) -> None:
-    """An evaluation and an update on tokens that follow from its number and the rank; `saver` may still be copying."""
+def update(engine: ZeroEngine, number: int) -> None:
+    """An evaluation and an update on tokens that follow from its number and the rank."""
     rank = dist.get_rank() if dist.is_initialized() else 0
     generator = torch.Generator().manual_seed(100 * number + rank)
     engine.eval()
@@ -65,8 +60,6 @@ def update(engine: ZeroEngine, number: int, saver: CheckpointSaver | None = None
     engine.train()
     for last in (False, True):
         engine.backward(_loss(engine, generator), last=last)
-    if saver is not None:
-        saver.before_update()
     engine.update(1e-2)
 
 
@@ -82,25 +75,6 @@ def make_saver(
 ) -> CheckpointSaver:
     """A saver that keeps two checkpoints."""
     return CheckpointSaver(store, rank, Contents(SHAPE, "{}", [], ema=True), retention, **options)
-
-
-@contextmanager
-def copying_late() -> Iterator[Callable[[], None]]:
-    """Make saves copy as late as possible: when the loop waits for them before its next update.
-
-    Yields the function that a saver must call while it waits.
-    """
-    waiting = threading.Event()
-
-    def copy_late(job: RankSave) -> None:
-        waiting.wait(60)
-        copy_state(job)
-
-    saver_module.copy_state = copy_late
-    try:
-        yield waiting.set
-    finally:
-        saver_module.copy_state = copy_state
 
 
 def copies(engine: ZeroEngine) -> dict[str, torch.Tensor]:
@@ -145,13 +119,12 @@ def saved_as_it_was(directory: Path, store: CheckpointStore, rank: Rank, case: s
     before = copies(engine)
     reference = directory / f"reference-{case}"
     engine.deepspeed.save_checkpoint(str(reference), tag=DEEPSPEED_DIRECTORY, save_latest=False)
-    with copying_late() as while_waiting:
-        saver = make_saver(store, rank, while_waiting=while_waiting)
-        saver.save(engine, state_at(2))
-        for number in range(2, 5):
-            update(engine, number, saver)
-        moved = any(not torch.equal(before[name], now) for name, now in copies(engine).items())
-        saver.wait()
+    saver = make_saver(store, rank)
+    saver.save(engine, state_at(2))
+    for number in range(2, 5):
+        update(engine, number)
+    moved = any(not torch.equal(before[name], now) for name, now in copies(engine).items())
+    saver.wait()
     outcomes = saver.finished()
     dist.barrier()
     if rank.local_rank == 0:

@@ -164,7 +164,7 @@ def test_a_model_with_terms_of_use_names_its_page(online: Hub, tmp_path: Path):
 
 def test_a_download_that_fails_says_so_and_is_continued(online: Hub, tmp_path: Path):
     online.broken.add("model.safetensors")
-    with pytest.raises(DownloadError, match=r"bert-tiny@[0-9a-f]{40} cannot be downloaded"):
+    with pytest.raises(DownloadError, match="bert-tiny cannot be downloaded"):
         resolve_model("bert-tiny", tmp_path)
     online.broken.clear()
     assert resolve_model("bert-tiny", tmp_path).model.num_layers == 1

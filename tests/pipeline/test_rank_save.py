@@ -27,7 +27,7 @@ def test_a_share_that_cannot_be_opened_leaves_none_of_the_others_open(tmp_path: 
 
 
 def test_the_cause_counts_of_a_rank_that_fails_while_its_marker_is_looked_for(tmp_path: Path):
-    save = RankSave(SimpleNamespace(step=1), SimpleNamespace(poll_s=0.0), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
+    save = RankSave(SimpleNamespace(step=1), SimpleNamespace(poll_s=0.0), 0.0)  # type: ignore[arg-type]
 
     def marks():
         if save.settled.is_set():

@@ -14,11 +14,10 @@ import pytest
 from cluster.artefacts.errors import CorruptCheckpointError, StorageError
 from cluster.train_group import Rank
 from pipeline.checkpoint.checkpoint import MODEL_FILE, checkpoint_name, list_lost
-from pipeline.checkpoint.rank_save import RankSave, copy_state, write_rank_files
+from pipeline.checkpoint.rank_save import RankSave, write_rank_files
 from pipeline.checkpoint.references import CheckpointReference
 from pipeline.checkpoint.retention import Retention, apply_retention, best_step, newest_good
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
-from pipeline.checkpoint.snapshot import HostBuffers, Snapshot
 from pipeline.checkpoint.store import CheckpointStore, open_store
 from pipeline.checkpoint.weights_file import from_array
 from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
@@ -34,10 +33,9 @@ def make_saver(store: CheckpointStore) -> CheckpointSaver:
 def save(saver: CheckpointSaver, store: CheckpointStore, step: int) -> Committed:
     """What the thread of the only rank does when its state was captured."""
     weights = np.full(3, step, dtype=np.float32)
-    job = RankSave(state_at(step), store.staging(step, f"test-{step}"), Snapshot(HostBuffers()), 0.0)
+    job = RankSave(state_at(step), store.staging(step, f"test-{step}"), 0.0)
     job.files = {"deepspeed/mp_rank_00_model_states.pt": {"step": step}}
     job.weights, job.shapes = {MODEL_FILE: [from_array("weight", 0, weights)]}, {"weight": (3,)}
-    copy_state(job)
     write_rank_files(job, 0)
     saver._conclude(job)
     (outcome,) = saver.finished()
