@@ -8,7 +8,7 @@ from cluster.artefacts.errors import ConfigError, ReferenceNotFoundError
 from pipeline.checkpoint.publishing import register
 from pipeline.run.directory import RunDirectory, list_runs
 from pipeline.run.events import Event
-from pipeline.run.log.sender import send_from_start, send_log, want_status
+from pipeline.run.log.mlflow_sink import send_from_start, send_log, want_status
 from pipeline.run.state import is_held, state_of
 from pipeline.run.tracking import knows_run, start_run, tracking_errors, tracking_uri
 

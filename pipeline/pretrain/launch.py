@@ -49,9 +49,9 @@ from pipeline.run.history import last_logged
 from pipeline.run.lifecycle import record_end, record_failure, record_launch, replay
 from pipeline.run.log.kinds import LogKind
 from pipeline.run.log.lines import log_size, read_new
-from pipeline.run.log.sender import want_status
+from pipeline.run.log.mlflow_sink import want_status
+from pipeline.run.log.wandb_sink import require_client, wandb_environment
 from pipeline.run.token_plan import UNBOUNDED_STEPS
-from pipeline.run.wandb_client import require_client, wandb_environment
 
 _POLL_S = 0.5
 

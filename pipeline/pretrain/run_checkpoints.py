@@ -21,9 +21,8 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.history import logged_checkpoints, published_steps
 from pipeline.run.inputs import Inputs
-from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.kinds import METRIC_PREFIXES, LogKind
 from pipeline.run.log.reporter import Reporter
-from pipeline.run.log.sender import METRIC_PREFIXES
 
 MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import orjson
+
+from cluster.artefacts.credentials import has_credentials, without_credentials
 from cluster.artefacts.manifest import created_by
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
@@ -69,3 +73,10 @@ def environment() -> dict[str, Any]:
             name: value for name, value in sorted(os.environ.items()) if name.startswith(_STEERING_VARIABLES)
         },
     }
+
+
+def without_secrets(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings as a tracking store may have them: all of its users see them."""
+    if has_credentials(text := orjson.dumps(dict(config), default=str).decode()):
+        return orjson.loads(without_credentials(text))
+    return config

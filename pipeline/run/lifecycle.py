@@ -17,7 +17,7 @@ from cluster.artefacts.processes import born_s, this_machine
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.history import last_logged
-from pipeline.run.log.sender import send_log, unsent_bytes, want_status
+from pipeline.run.log.mlflow_sink import send_log, unsent_bytes, want_status
 from pipeline.run.state import is_held, state_of
 from pipeline.run.submission import JOB_VARIABLE
 

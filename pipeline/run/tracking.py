@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import orjson
 
 from cluster.artefacts.credentials import (
     connection_uri,
-    has_credentials,
     message_without_credentials,
     refused,
     split_tracking_credentials,
@@ -32,11 +31,13 @@ from cluster.artefacts.private import lock
 from cluster.artefacts.storage import storage_errors
 from cluster.imports import hidden, uncollected
 from pipeline.config.loading import flatten
-from pipeline.run.environment import environment, source_tags
+from pipeline.run.environment import environment, source_tags, without_secrets
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment
+
+    from pipeline.run.log.wandb_sink import WandbCopy
 
 CREDENTIALS_HINT = (
     "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (of a database: MLFLOW_TRACKING_URI with its password)"
@@ -90,21 +91,13 @@ def connect(uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-class RunCopy(Protocol):
-    """A copy of a run in another service. Its methods raise nothing."""
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
-
-    def finish(self, *, failed: bool) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
     """An MLflow run that is written to directly, for short work that may fail when tracking fails."""
 
     uri: str
     run_id: str
-    copy: RunCopy | None = None
+    copy: WandbCopy | None = None
     """Gets the same metrics."""
     experiment_id: str = ""
 
@@ -136,13 +129,6 @@ def told_of(error: Exception) -> str:
     """The message of an error of a tracking store, with what to do where the store wants credentials."""
     told = f"{type(error).__name__}: {message_without_credentials(str(error))}"
     return f"{told}\n{CREDENTIALS_HINT}" if refused(error) else told
-
-
-def without_secrets(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings as a tracking store may have them: all of its users see them."""
-    if has_credentials(told := orjson.dumps(dict(config), default=str).decode()):
-        return orjson.loads(without_credentials(told))
-    return config
 
 
 def start_run(

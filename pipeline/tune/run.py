@@ -17,8 +17,8 @@ from cluster.artefacts.parts import ArtefactPart, Condition, PartedArtefact
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import Advance, progress
 from cluster.publication import push
+from pipeline.run.log.wandb_sink import require_client
 from pipeline.run.tracking import start_run
-from pipeline.run.wandb_client import require_client
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.results import (
     IN_PROGRESS,

@@ -22,8 +22,8 @@ from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile, stop_on_sigterm
 from models.peft.apply import trained_share
+from pipeline.run.log.wandb_sink import WandbCopy
 from pipeline.run.tracking import TrackedRun, end_run, tracking_uri
-from pipeline.run.wandb_client import SpokenWandbRun
 from pipeline.tune.adapted import trained_tensors
 from pipeline.tune.batches import sample_examples
 from pipeline.tune.distillation.comparison import Compared, compare
@@ -268,7 +268,7 @@ class TrialRunner:
         config = self._workload.config
         if config.wandb is None:
             return tracked
-        copy = SpokenWandbRun(
+        copy = WandbCopy(
             config.wandb,
             run_id=tracked.run_id,
             name=self._tracked_name(trial),

@@ -31,7 +31,7 @@ import psutil
 
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.log import RunLog
-from pipeline.run.log.sender import Sender
+from pipeline.run.log.mlflow_sink import send_to_mlflow
 from pipeline.run.tracking import connect
 from tests.pipeline.ranks import free_port
 
@@ -114,7 +114,7 @@ def _cost(what: str, way: Callable[[Path], AbstractContextManager[Logging]], dir
 def _beside_s() -> float:
     """Processor seconds of the sending process, if there is one."""
     times = [
-        each.cpu_times() for each in psutil.Process().children() if "log_sender" in " ".join(each.cmdline())
+        each.cpu_times() for each in psutil.Process().children() if "mlflow_sink" in " ".join(each.cmdline())
     ]
     return sum(each.user + each.system for each in times)
 
@@ -130,7 +130,7 @@ def _log_alone(directory: Path) -> Iterator[Logging]:
 def _sender(directory: Path, *, uri: str, answers: bool) -> Iterator[Logging]:
     run_id = _new_run(uri)
     log = RunLog(RunDirectory(directory))
-    sender = Sender(
+    sender = send_to_mlflow(
         RunDirectory(directory), uri=uri if answers else DEAD, run_id=run_id, model_name="benchmark"
     )
     log.write("train", 0, {"started": 0.0})

@@ -25,9 +25,9 @@ from pipeline.run.inputs import open_inputs
 from pipeline.run.log import lines as log_lines
 from pipeline.run.log.lines import entries_backwards, log_size, read_metrics, read_new
 from pipeline.run.log.log import RunLog
+from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.log.reporter import Reporter
 from pipeline.run.log.seals import damage_of_log
-from pipeline.run.log.sender import Sender, send_log, want_status
 from pipeline.run.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run, tracking_uri
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
@@ -147,7 +147,7 @@ def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_later(
     tmp_path: Path, tracked: TrackedRun
 ):
     log = RunLog(RunDirectory(tmp_path))
-    sender = Sender(
+    sender = send_to_mlflow(
         RunDirectory(tmp_path), uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="down"
     )
     for step in range(1, 4):
@@ -163,7 +163,7 @@ def test_a_sender_sends_while_the_run_goes_on_and_says_nothing_when_all_is_sent(
     tmp_path: Path, tracked: TrackedRun
 ):
     log = RunLog(RunDirectory(tmp_path))
-    sender = Sender(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="live")
+    sender = send_to_mlflow(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="live")
     for step in range(1, 1501):
         log.write("train", step, {"live": float(step), "other": 0.5})
     log.close()
@@ -368,7 +368,9 @@ def test_a_log_reads_the_same_in_both_directions(
 def test_two_that_send_the_same_log_take_turns(tmp_path: Path, tracked: TrackedRun):
     log = RunLog(RunDirectory(tmp_path))
     run = RunDirectory(tmp_path)
-    senders = [Sender(run, uri=tracked.uri, run_id=tracked.run_id, model_name="two") for _ in range(2)]
+    senders = [
+        send_to_mlflow(run, uri=tracked.uri, run_id=tracked.run_id, model_name="two") for _ in range(2)
+    ]
     for step in range(1, 301):
         log.write("train", step, {"two": float(step)})
     log.close()
@@ -395,7 +397,9 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
 ):
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
     log = RunLog(RunDirectory(tmp_path))
-    sender = Sender(RunDirectory(tmp_path), uri="http://127.0.0.1:9", run_id="0" * 32, model_name="none")
+    sender = send_to_mlflow(
+        RunDirectory(tmp_path), uri="http://127.0.0.1:9", run_id="0" * 32, model_name="none"
+    )
     log.write("train", 1, {"loss": 1.0})
     log.close()
     assert sender.pid is None
@@ -405,7 +409,7 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
 def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(tmp_path: Path):
     tracked = start_run("test", "replaced", config={}, tags={}, runs_dir=tmp_path / "runs")
     replaced, newest = (
-        Sender(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="replaced")
+        send_to_mlflow(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="replaced")
         for _ in range(2)
     )
     # As when its rank 0 is killed.

@@ -25,7 +25,7 @@ from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.log.kinds import LogKind
 from pipeline.run.log.lines import read_metrics, read_new
 from pipeline.run.log.log import RunLog
-from pipeline.run.log.sender import Sender, send_log, want_status
+from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.model_versions import find_version, logged_models, register_checkpoint
 from pipeline.run.tracking import TrackedRun, connect, start_run
 from tests.pipeline.mlflow_server import Server, wait_until
@@ -58,7 +58,7 @@ class Training:
         self.directory, self.name, self.step = directory, name, 0
         run = RunDirectory(directory)
         self.log = RunLog(run)
-        self.sender = Sender(run, uri=tracked.uri, run_id=tracked.run_id, model_name=name)
+        self.sender = send_to_mlflow(run, uri=tracked.uri, run_id=tracked.run_id, model_name=name)
 
     def train(self, duration_s: float) -> None:
         """Log steps for a while, with a checkpoint in the middle and an event at the end."""
@@ -266,10 +266,10 @@ import os, signal, sys, time
 from pathlib import Path
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.log import RunLog
-from pipeline.run.log.sender import Sender
+from pipeline.run.log.mlflow_sink import send_to_mlflow
 run, uri, run_id = RunDirectory(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
 log = RunLog(run)
-sender = Sender(run, uri=uri, run_id=run_id, model_name="killed")
+sender = send_to_mlflow(run, uri=uri, run_id=run_id, model_name="killed")
 print(sender.pid, flush=True)
 for step in range(1, 101):
     log.write("train", step, {"killed": step})
@@ -293,7 +293,9 @@ def test_a_killed_run_leaves_a_sender_that_sends_the_rest_says_so_and_ends(
     assert info.status == "KILLED"
     assert info.end_time is not None
 
-    resumed = Sender(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="killed")
+    resumed = send_to_mlflow(
+        RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="killed"
+    )
     wait_until(lambda: client.get_run(tracked.run_id).info.status == "RUNNING")
     assert resumed.close() == ""
     assert client.get_run(tracked.run_id).info.status == "RUNNING", "how it ended is for its driver to say"

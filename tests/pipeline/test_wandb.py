@@ -19,8 +19,8 @@ from pipeline.run.config import identity_of
 from pipeline.run.events import Event
 from pipeline.run.log.kinds import LogKind
 from pipeline.run.log.reporter import Reporter
+from pipeline.run.log.wandb_sink import WandbCopy, require_client
 from pipeline.run.settings import WandbConfig
-from pipeline.run.wandb_client import SpokenWandbRun, require_client
 from tests.pipeline.ranks import make_config, make_run
 
 _found = find_spec("wandb")
@@ -113,7 +113,7 @@ def test_attempts_at_a_run_are_one_run_there_with_every_entry_once(tmp_path: Pat
 def test_settings_and_files_there_hold_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-in-variable")
     uri = "https://someone:planted-in-settings@store/bucket"
-    copy = SpokenWandbRun(
+    copy = WandbCopy(
         WandbConfig(offline=True),
         run_id="a" * 32,
         name="n",
@@ -138,8 +138,8 @@ def test_a_server_that_does_not_answer_is_told_and_stops_nothing(
 ):
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setattr("pipeline.run.wandb_client._INIT_TIMEOUT_S", 1.0)
-    copy = SpokenWandbRun(WandbConfig(), run_id="b" * 32, name="n", group="g", config={}, directory=tmp_path)
+    monkeypatch.setattr("pipeline.run.log.wandb_sink._INIT_TIMEOUT_S", 1.0)
+    copy = WandbCopy(WandbConfig(), run_id="b" * 32, name="n", group="g", config={}, directory=tmp_path)
     copy.log({"loss": 1.0}, 1)
     copy.finish(failed=False)
     assert "Weights & Biases gets no copy of this training" in capsys.readouterr().err
@@ -162,7 +162,9 @@ def test_a_missing_client_is_told_before_anything_starts(tmp_path: Path, monkeyp
 @needs_client
 def test_a_missing_key_is_told_before_anything_starts(tmp_path: Path):
     """In a process of its own: the client remembers keys."""
-    code = "from pipeline.run.wandb_client import WandbConfig, require_client; require_client(WandbConfig())"
+    code = (
+        "from pipeline.run.log.wandb_sink import WandbConfig, require_client; require_client(WandbConfig())"
+    )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     done = subprocess.run(
         [sys.executable, "-c", code],

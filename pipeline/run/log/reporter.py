@@ -11,8 +11,9 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.kinds import LogKind
 from pipeline.run.log.log import RunLog
+from pipeline.run.log.mlflow_sink import send_to_mlflow
 from pipeline.run.log.sender import Sender
-from pipeline.run.log.wandb_sender import WandbSender
+from pipeline.run.log.wandb_sink import send_to_wandb
 
 _CLOSE_TIMEOUT_S = 30.0
 
@@ -37,15 +38,17 @@ class Reporter:
         """
         self._run = run
         self._log: RunLog | None = None
-        self._senders: list[Sender | WandbSender] = []
+        self._senders: list[Sender] = []
         if not speaks:
             return
         info = run.info
         self._log = RunLog(run, since=since, is_lost=is_lost)
         if info.tracking_uri:
-            self._senders.append(Sender(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name))
+            self._senders.append(
+                send_to_mlflow(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
+            )
         if wandb:
-            self._senders.append(WandbSender(run))
+            self._senders.append(send_to_wandb(run))
 
     def history(self, event: Event, **details: Any) -> None:
         """Add to the run's history, which is for operators."""

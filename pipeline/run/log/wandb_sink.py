@@ -1,4 +1,8 @@
-"""Weights & Biases: the one file that knows its client, which is imported only where a run asks for it."""
+"""Weights & Biases: the one file that knows its client, which is imported only where a run asks for it.
+
+`python -m pipeline.run.log.wandb_sink RUN` sends a run's log. Entries count as sent when the client has them: it writes
+them to `wandb/` in the run's directory first, from where `wandb sync` sends the rest after a failure.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,19 @@ from typing import Any
 
 from cluster.artefacts.credentials import message_without_credentials
 from cluster.artefacts.errors import MissingInputError
+from cluster.artefacts.manifest import write_durably
+from pipeline.config.loading import to_plain
+from pipeline.run.directory import RunDirectory
+from pipeline.run.environment import without_secrets
+from pipeline.run.log.kinds import LogKind, numbers_of
+from pipeline.run.log.lines import entries_from
+from pipeline.run.log.sender import Ending, Sender, read_offset, serve
 from pipeline.run.settings import WandbConfig
-from pipeline.run.tracking import without_secrets
+from pipeline.run.state import made_last_step
 
 VARIABLES = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE")
 """Where the client looks for its key, its server and its mode: variables that workers on other machines need, too."""
+_OF_THE_REGISTRY = (LogKind.CHECKPOINT, LogKind.FORGET)
 _INIT_TIMEOUT_S = 20.0
 _FINISH_TIMEOUT_S = 20.0
 
@@ -48,7 +60,7 @@ def _require_key() -> None:
         wandb.login(verify=False)
     except wandb.Error as error:
         raise MissingInputError(
-            f"Weights & Biases has no key here: {told_by_client(error)}",
+            f"Weights & Biases has no key here: {client_message(error)}",
             next_step="set WANDB_API_KEY, or: wandb login; or keep the copy on disk: wandb.offline=true",
         ) from None
 
@@ -124,8 +136,52 @@ class WandbRun:
         self._run.finish(exit_code=int(failed))
 
 
-class SpokenWandbRun:
-    """A run in Weights & Biases that tells of failures on stderr, once, and does no more after them."""
+def send_to_wandb(run: RunDirectory) -> Sender:
+    """Start the process that sends a run's log to Weights & Biases."""
+    module = "pipeline.run.log.wandb_sink"
+    return Sender(run, "Weights & Biases", module, sent=run.wandb_sent, errors=run.wandb_errors)
+
+
+class WandbSink:
+    """The run there, as its sending process sees it."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run, self._done = run, read_offset(run.wandb_sent)
+        self._copy: WandbRun | None = None
+
+    def send(self, ending: Ending | None) -> None:
+        """Send what is new, and end the run there when rank 0 ended."""
+        self._copy = self._copy or self._begin()
+        before = self._done
+        for entry, after in entries_from(self._run, self._done):
+            if entry["kind"] not in _OF_THE_REGISTRY and (numbers := numbers_of(entry)):
+                # The place in the log rises in all attempts together: an entry that comes again is left out there.
+                self._copy.log(numbers, entry["step"], place=after)
+            self._done = after
+        if self._done > before:
+            write_durably(self._run.wandb_sent, str(self._done).encode())
+        if ending is not None:
+            self._copy.finish(failed=not made_last_step(self._run))
+
+    def explain(self, error: Exception) -> str:
+        """The message of an error of the client, without credentials."""
+        return client_message(error)
+
+    def _begin(self) -> WandbRun:
+        config, info = self._run.config(), self._run.info
+        assert config.wandb is not None, "the process is started only where it is asked for"
+        return WandbRun(
+            config.wandb,
+            run_id=info.run_id or info.name,
+            name=info.name,
+            group=config.experiment,
+            config=to_plain(config),
+            directory=self._run.path,
+        )
+
+
+class WandbCopy:
+    """A run in Weights & Biases that reports a failure on stderr, once, and does no more after it."""
 
     def __init__(self, chosen: WandbConfig, **run: Any) -> None:
         """
@@ -156,9 +212,13 @@ class SpokenWandbRun:
 
     def _give_up(self, error: Exception) -> None:
         self._run = None
-        print(f"Weights & Biases gets no copy of this training: {told_by_client(error)}", file=sys.stderr)
+        print(f"Weights & Biases gets no copy of this training: {client_message(error)}", file=sys.stderr)
 
 
-def told_by_client(error: Exception) -> str:
+def client_message(error: Exception) -> str:
     """The message of an error of the client, without credentials."""
     return f"{type(error).__name__}: {message_without_credentials(str(error))}"
+
+
+if __name__ == "__main__":
+    serve(WandbSink(RunDirectory(Path(sys.argv[1]))))
