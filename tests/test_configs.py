@@ -27,9 +27,9 @@ from pipeline.config.loading import load_config, to_yaml, validate
 from pipeline.config.networks import NetworkChoice
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.road.config import RoadConfig
-from pipeline.road.demo.tasks import FinetuneConfig
 from pipeline.road.ladder.config import LadderConfig
 from pipeline.run.config import PretrainConfig
+from pipeline.tune.config import FinetuneConfig
 from tests.pipeline.test_plan import teaching
 from tests.published_networks import PRESETS
 

@@ -72,7 +72,7 @@ def test_configurations_are_listed_and_found_outside_of_a_clone(installed: Path,
 
 
 def test_the_demo_finds_its_configurations_outside_of_a_clone(installed: Path, tmp_path: Path):
-    told = "from pipeline.road.demo import demo; print(demo.CONFIGS.is_dir(), demo.__file__)"
+    told = "from pipeline.road import demo; print(demo.CONFIGS.is_dir(), demo.__file__)"
     environment = os.environ | {"PYTHONPATH": str(installed)}
     done = subprocess.run(
         [sys.executable, "-c", told], cwd=tmp_path, env=environment, capture_output=True, text=True

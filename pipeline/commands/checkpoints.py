@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.output import Json, RunsDir, print_json, print_table
+from pipeline.commands.output import Json, RunsDir, show
 
 if TYPE_CHECKING:
     from pipeline.checkpoint.store import CheckpointStore
 
 _COLUMNS = ("reference", "metric", "held_out", "alias", "size_bytes", "state", "directory")
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(checkpoints)
 
 
 def checkpoints(
@@ -52,14 +47,7 @@ def checkpoints(
             | row
         )
         damaged += damages
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(
-            f"checkpoints of {run.path.name}",
-            _COLUMNS,
-            [[row[column] for column in _COLUMNS] for row in rows],
-        )
+    show(rows, f"checkpoints of {run.path.name}", as_json=as_json, columns=_COLUMNS)
     if damaged:
         raise CorruptCheckpointError(
             "Damaged files:\n" + "\n".join(damaged),

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.output import Json, print_json, print_table
+from pipeline.commands.output import Json
+from pipeline.commands.output import show as answer
 
 configs_app = typer.Typer(
     help="The configurations that come with cloze: list, show, copy.", no_args_is_help=True
@@ -30,14 +31,11 @@ def list_configs(
         raise MissingInputError(
             f"There is no folder {folder} of configurations.", next_step=f"one of {', '.join(folders)}"
         )
-    rows = [(one.name, one.about) for one in found if folder in (None, one.path.parent.name)]
-    if as_json:
-        print_json([{"name": name, "about": about} for name, about in rows])
-        return
-    print_table("configurations", ("name", "about"), rows)
-    typer.echo(
-        "Next: cloze pretrain NAME --dry-run   |   cloze configs show NAME   |   cloze configs copy NAME DIR"
-    )
+    rows = [{"name": one.name, "about": one.about} for one in found if folder in (None, one.path.parent.name)]
+    if answer(rows, "configurations", as_json=as_json, columns=("name", "about")):
+        typer.echo(
+            "Next: cloze pretrain NAME --dry-run   |   cloze configs show NAME   |   cloze configs copy NAME DIR"
+        )
 
 
 @configs_app.command()

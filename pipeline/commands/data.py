@@ -23,9 +23,8 @@ from pipeline.commands.output import (
     Replace,
     Workers,
     print_json,
-    print_mapping,
-    print_table,
     require_place,
+    show,
     warn_of_damage,
     write_page,
 )
@@ -93,11 +92,8 @@ def prepare(
     if settings.decontaminate.tasks:
         found = prepared.selection.stats
         summary |= {key: found[key] for key in ("overlaps", "documents_dropped", "documents_cut")}
-    if as_json:
-        print_json(summary)
-        return
-    print_mapping(f"prepared {settings.name}", summary)
-    typer.echo(f"\nNext: cloze data stats {settings.out}   |   cloze data inspect {prepared.token_store}")
+    if show(summary, f"prepared {settings.name}", as_json=as_json):
+        typer.echo(f"\nNext: cloze data stats {settings.out}   |   cloze data inspect {prepared.token_store}")
 
 
 @data_app.command()
@@ -108,11 +104,8 @@ def verify(store: Store, as_json: Json = False) -> None:
     from data_prep.verify import verify_preparation
 
     verified = verify_preparation(as_place(store))
-    if as_json:
-        print_json(verified)
-    else:
-        rows = [[row["name"], row["files"], row["size_bytes"], row["fingerprint"]] for row in verified]
-        print_table(f"{store}: every file verifies", ("artefact", "files", "bytes", "fingerprint"), rows)
+    columns = {"name": "artefact", "files": "files", "size_bytes": "bytes", "fingerprint": "fingerprint"}
+    show(verified, f"{store}: every file verifies", as_json=as_json, columns=columns)
 
 
 @data_app.command()
@@ -123,16 +116,12 @@ def rejects(
     as_json: Json = False,
 ) -> None:
     """List what could not be read: source, file, byte and reason. Also of a preparation that is not finished."""
-    from dataclasses import asdict
-
     from data_prep.rejects import list_rejects
 
     found = list_rejects(store)
-    if as_json:
-        print_json([asdict(reject) for reject in found])
-    elif found:
-        rows = [[reject.source, reject.uri, reject.byte_offset, reject.reason] for reject in found]
-        print_table(f"{len(found)} rejects", ("source", "file", "byte", "reason"), rows)
+    columns = {"source": "source", "uri": "file", "byte_offset": "byte", "reason": "reason"}
+    if found or as_json:
+        show(found, f"{len(found)} rejects", as_json=as_json, columns=columns)
     else:
         typer.echo("nothing was rejected")
 

@@ -11,12 +11,7 @@ from pipeline.commands.finetune import show_scores
 from pipeline.commands.output import Json, LogFormat, print_json, print_mapping
 
 if TYPE_CHECKING:
-    from pipeline.road.demo.demo import Report
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    app.command()(demo)
+    from pipeline.road.demo import Report
 
 
 def demo(
@@ -28,7 +23,7 @@ def demo(
     log_format: LogFormat = None,
 ) -> None:
     """Text to scores on two cores: documents, tokens, pre-training, fine-tuning."""
-    from pipeline.road.demo.demo import run_demo
+    from pipeline.road.demo import run_demo
 
     report = run_demo(out, kill_a_worker=kill_a_worker)
     if as_json:
@@ -59,5 +54,4 @@ def render(report: Report) -> None:
     )
     print(f"  cloze lineage {report.scores_directory} --runs-dir {report.runs_dir}")
     print(f"\nThe curves: {report.curves}")
-    if report.page:
-        print(f"\nThe scores as a page, with their errors and where they come from: open\n  {report.page}")
+    print(f"\nAll of it as pages, with the errors and where the scores come from: open\n  {report.page}")

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 _ERROR_LINES = 8
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(describe)
-
-
 def describe(
     name: Annotated[
         str,

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from cluster.preflight import Places
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(doctor)
-
-
 def doctor(
     runs_dir: RunsDir = Path("runs"),
     data_dir: Annotated[

@@ -7,17 +7,13 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.finetune import REFERENCE_HELP
-from pipeline.commands.output import Json, RunsDir, print_json, print_mapping
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(export)
+from pipeline.commands.output import REFERENCE_HELP, Average, Json, RunsDir, print_json, print_mapping
 
 
 def export(
-    reference: Annotated[str, typer.Argument(help=f"{REFERENCE_HELP} Or a directory of scores with models.")],
+    reference: Annotated[
+        str, typer.Argument(help=f"{REFERENCE_HELP}, or a directory of scores with models.")
+    ],
     directory: Annotated[Path, typer.Argument(help="The directory to make.")],
     part: Annotated[
         str | None, typer.Option(help="Of an ELECTRA: discriminator (unless said) or generator.")
@@ -28,9 +24,7 @@ def export(
     family: Annotated[
         str | None, typer.Option(help="Architecture to write, such as BERT; the first that fits unless said.")
     ] = None,
-    ema: Annotated[
-        bool, typer.Option("--ema", help="The moving average of the weights, of a run that keeps one.")
-    ] = False,
+    ema: Average = False,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare logits with transformers before committing.")
     ] = True,
@@ -41,7 +35,6 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a network as a Hugging Face directory, and make sure that transformers computes the same from it."""
-    from pipeline.road.demo.tasks import TASKS
     from pipeline.tune.export import export as write_export
 
     made = write_export(
@@ -54,12 +47,11 @@ def export(
         weights="ema" if ema else "model",
         verify=verify,
         peft=peft,
-        tasks=TASKS,
     )
-    if as_json:
-        print_json(made.as_dict())
-        return
     values = made.as_dict()
+    if as_json:
+        print_json(values)
+        return
     notes = values.pop("notes")
     print_mapping("exported", values)
     for note in notes:

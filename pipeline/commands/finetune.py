@@ -13,11 +13,13 @@ from typer.core import TyperGroup
 
 from cluster.imports import uncollected
 from pipeline.commands.output import (
+    REFERENCE_HELP,
     DryRun,
     Html,
     Json,
     LogFormat,
     Overrides,
+    RunsDirOfConfig,
     print_json,
     print_mapping,
     print_table,
@@ -29,10 +31,6 @@ if TYPE_CHECKING:
     from pipeline.tune.config import FinetuneConfig
     from pipeline.tune.preview import Preview
     from pipeline.tune.scores import Score
-
-REFERENCE_HELP = (
-    "RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory, or `random`."
-)
 
 
 class _TrainsByDefault(TyperGroup):
@@ -66,7 +64,7 @@ def run(
     ] = None,
     overrides: Overrides = None,
     *,
-    reference: Annotated[str, typer.Option("--from", help=REFERENCE_HELP)],
+    reference: Annotated[str, typer.Option("--from", help=f"{REFERENCE_HELP}, or `random`.")],
     task: Annotated[
         str | None,
         typer.Option(
@@ -81,9 +79,7 @@ def run(
     columns: Annotated[
         str | None, typer.Option(help="Of rows: text=premise,text_b=hypothesis,label=gold")
     ] = None,
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Directory that holds the runs; else the configuration's.")
-    ] = None,
+    runs_dir: RunsDirOfConfig = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace scores of other settings.")] = False,
     dry_run: DryRun = False,
     html: Html = None,
@@ -196,7 +192,7 @@ def _settings(
     with uncollected():
         from cluster.artefacts.errors import ConfigError
         from pipeline.config.loading import load_config, validate, with_overrides
-        from pipeline.road.demo.tasks import FinetuneConfig
+        from pipeline.tune.config import FinetuneConfig
 
     if config is not None and "=" in str(config) and not config.exists():
         overrides, config = [str(config), *overrides], None

@@ -29,79 +29,70 @@ Address = Annotated[
 JobId = Annotated[str, typer.Argument(help="Submission id, as `cloze jobs` shows it.", show_default=False)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line; `submit` knows the other verbs from `app`."""
+def submit(
+    context: typer.Context,
+    verb: Annotated[
+        list[str],
+        typer.Argument(metavar="-- VERB ...", help="The verb to run, as one would type it here."),
+    ],
+    address: Address = None,
+    wait: Annotated[bool, typer.Option(help="Show the log until the job ends; exit as it does.")] = False,
+    driver_memory: Annotated[
+        int, typer.Option(help="MiB of memory reserved for the verb itself, wherever it runs.")
+    ] = 512,
+    driver_gpus: Annotated[
+        float, typer.Option(help="GPUs for the verb itself, besides the GPUs of its workers.")
+    ] = 0,
+    python: Annotated[
+        str | None,
+        typer.Option(help="Python of the cluster. Default: `python`, and this one on the local cluster."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="A variable for the job: NAME=VALUE, or NAME to pass on its value from here."),
+    ] = None,
+    local_cpus: Annotated[
+        int | None, typer.Option(help="Logical CPUs of the local cluster, if this starts it.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of training: nodes; with --gpus-per-node, a worker for each GPU."),
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None,
+        typer.Option(min=0, help="Of training: GPUs of each node; 0 trains on CPUs, a worker a node."),
+    ] = None,
+    elastic: Annotated[
+        str | None,
+        typer.Option(metavar="MIN:MAX", help="Of training: workers; as many as the cluster has room for."),
+    ] = None,
+    retries: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Times to start the verb again after failures that may pass (30, 31, 32, 34)."
+        ),
+    ] = 0,
+    after: Annotated[
+        list[str] | None, typer.Option(help="A job that must succeed first; repeatable.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a verb as a job that outlives this terminal; the same work is not started twice."""
+    from cluster.jobs import find_job
+    from pipeline.run import submission
 
-    @app.command(context_settings={"ignore_unknown_options": True})
-    def submit(
-        verb: Annotated[
-            list[str],
-            typer.Argument(metavar="-- VERB ...", help="The verb to run, as one would type it here."),
-        ],
-        address: Address = None,
-        wait: Annotated[bool, typer.Option(help="Show the log until the job ends; exit as it does.")] = False,
-        driver_memory: Annotated[
-            int, typer.Option(help="MiB of memory reserved for the verb itself, wherever it runs.")
-        ] = 512,
-        driver_gpus: Annotated[
-            float, typer.Option(help="GPUs for the verb itself, besides the GPUs of its workers.")
-        ] = 0,
-        python: Annotated[
-            str | None,
-            typer.Option(help="Python of the cluster. Default: `python`, and this one on the local cluster."),
-        ] = None,
-        env: Annotated[
-            list[str] | None,
-            typer.Option(help="A variable for the job: NAME=VALUE, or NAME to pass on its value from here."),
-        ] = None,
-        local_cpus: Annotated[
-            int | None, typer.Option(help="Logical CPUs of the local cluster, if this starts it.")
-        ] = None,
-        nodes: Annotated[
-            int | None,
-            typer.Option(min=1, help="Of training: nodes; with --gpus-per-node, a worker for each GPU."),
-        ] = None,
-        gpus_per_node: Annotated[
-            int | None,
-            typer.Option(min=0, help="Of training: GPUs of each node; 0 trains on CPUs, a worker a node."),
-        ] = None,
-        elastic: Annotated[
-            str | None,
-            typer.Option(
-                metavar="MIN:MAX", help="Of training: workers; as many as the cluster has room for."
-            ),
-        ] = None,
-        retries: Annotated[
-            int,
-            typer.Option(
-                min=0, help="Times to start the verb again after failures that may pass (30, 31, 32, 34)."
-            ),
-        ] = 0,
-        after: Annotated[
-            list[str] | None, typer.Option(help="A job that must succeed first; repeatable.")
-        ] = None,
-        as_json: Json = False,
-    ) -> None:
-        """Run a verb as a job that outlives this terminal; the same work is not started twice."""
-        from cluster.jobs import find_job
-        from pipeline.run import submission
-
-        sized = submission.with_group_size(verb, nodes, gpus_per_node, elastic)
-        prepared, variables = submission.prepare(app, sized), _variables(env or [])
-        _start_if_needed(address, local_cpus)
-        client = _connect(address)
-        for job in after or []:
-            find_job(client, job)
-        resources = {"memory_bytes": driver_memory * _MIB, "num_gpus": driver_gpus}
-        conditions = submission.Conditions(retries=retries, after=tuple(after or ()))
-        job, started = submission.submit(
-            client, prepared, conditions, python=python, variables=variables, **resources
-        )
-        _report(client, job, started, wait, as_json)
-
-    app.command()(jobs)
-    app.command()(logs)
-    app.command()(stop)
+    sized = submission.with_group_size(verb, nodes, gpus_per_node, elastic)
+    prepared, variables = submission.prepare(context.obj, sized), _variables(env or [])
+    _start_if_needed(address, local_cpus)
+    client = _connect(address)
+    for job in after or []:
+        find_job(client, job)
+    resources = {"memory_bytes": driver_memory * _MIB, "num_gpus": driver_gpus}
+    conditions = submission.Conditions(retries=retries, after=tuple(after or ()))
+    job, started = submission.submit(
+        client, prepared, conditions, python=python, variables=variables, **resources
+    )
+    _report(client, job, started, wait, as_json)
 
 
 def jobs(address: Address = None, as_json: Json = False) -> None:

@@ -33,11 +33,6 @@ SoFar = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(ladder)
-
-
 def ladder(
     config: ConfigPath,
     overrides: Overrides = None,

@@ -10,11 +10,6 @@ import typer
 from pipeline.commands.output import Json, print_json, require_place
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to those of `cloze finetune`."""
-    app.command("submission")(submission)
-
-
 def submission(
     scores: Annotated[
         list[str], typer.Argument(help="Scores, in directories or at URIs.", show_default=False)

@@ -25,11 +25,6 @@ _BATCH = 1000
 _WIDTH_OF_FILES = 10_000
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(lineage)
-
-
 def lineage(
     reference: Annotated[
         str, typer.Argument(help="A run, RUN@STEP, model URI, or any artefact's directory.")

@@ -32,9 +32,8 @@ def metrics(
     """Serve metrics for Prometheus until it is stopped. It reads files only, and disturbs no run."""
     if context.invoked_subcommand is not None:
         return
-    from pipeline.watch.exporter import exposition, serve
-    from pipeline.watch.prometheus import ClozeCollector
-    from pipeline.watch.runs import RunsReader
+    from pipeline.watch.prometheus import ClozeCollector, exposition, serve
+    from pipeline.watch.run_status import RunsReader
 
     reader = RunsReader(runs_dirs or [Path("runs")], days=days, most=most)
     collector = ClozeCollector(reader, data_dirs or [], watched_cluster(address))
@@ -55,7 +54,7 @@ def files(
     ] = "runbooks",
 ) -> None:
     """Write Prometheus's configuration, alert rules with their runbooks, and a Grafana dashboard."""
-    from pipeline.watch.exporter import write_files
+    from pipeline.watch.prometheus import write_files
 
     for path in write_files(directory, runbooks):
         typer.echo(str(path))

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
-from pipeline.commands.output import Json, RunsDir, print_json, print_mapping, print_table
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    app.command()(publish)
-    app.command()(models)
+from pipeline.commands.output import Json, RunsDir, show
 
 
 def publish(
@@ -52,10 +45,8 @@ def publish(
             published = publish_checkpoint(reference, name, alias, runs_dir, flavour=flavour)
     else:
         published = publish_checkpoint(reference, name, alias, runs_dir)
-    if as_json:
-        print_json(asdict(published))
+    if not show(published, "published", as_json=as_json):
         return
-    print_mapping("published", asdict(published))
     named = f"models:/{name}@{alias}" if alias else f"models:/{name}/{published.version}"
     typer.echo(f"\nNext: cloze finetune CONFIG --from {named}   |   cloze lineage {named}")
 
@@ -69,9 +60,5 @@ def models(
     from pipeline.checkpoint.publishing import list_published
 
     rows = list_published(name, runs_dir)
-    if as_json:
-        print_json(rows)
-        return
     columns = ("model", "version", "aliases", "reference", "directory", "fingerprint")
-    cells = [[", ".join(row[key]) if key == "aliases" else row[key] for key in columns] for row in rows]
-    print_table("published models", columns, cells)
+    show(rows, "published models", as_json=as_json, columns=columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -37,6 +38,17 @@ Html = Annotated[
     Path | None, typer.Option(dir_okay=False, help="Also write one self-contained page to this file.")
 ]
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Directory that holds the runs.")]
+RunsDirOfGroup = Annotated[
+    Path | None, typer.Option("--runs-dir", help="Directory that holds the runs.", show_default="runs")
+]
+"""For verbs of `cloze runs`, which takes the option itself."""
+RunsDirOfConfig = Annotated[
+    Path | None,
+    typer.Option("--runs-dir", help="Directory that holds the runs; else the configuration's."),
+]
+REFERENCE_HELP = "RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory"
+Reference = Annotated[str, typer.Option("--from", help=f"{REFERENCE_HELP}.")]
+Average = Annotated[bool, typer.Option("--ema", help="Take the moving average of the weights.")]
 
 
 def _start_log(context: typer.Context, value: str | None) -> str | None:
@@ -63,6 +75,38 @@ SMALLEST_COLUMN = 8
 """Characters of a cell that a column without room for its words still gets."""
 MOST_FRAMED = 1000
 """Rows of a table with a frame."""
+
+
+def show(
+    value: Any,
+    title: str,
+    *,
+    as_json: bool,
+    columns: Mapping[str, str] | Sequence[str] = (),
+    copied: Collection[str] = (),
+) -> bool:
+    """Answer a verb: as JSON for programs; for people a mapping as names and values, and rows as a table.
+
+    Args:
+        value: a mapping or a list of rows; dataclasses stand for mappings.
+        columns: keys of rows that the table has, also with their headings.
+
+    Returns:
+        Whether people read it, who may be told more.
+    """
+    value = [_plain(row) for row in value] if isinstance(value, list) else _plain(value)
+    if as_json:
+        print_json(value)
+    elif isinstance(value, Mapping):
+        print_mapping(title, value)
+    else:
+        headings = [*columns.values()] if isinstance(columns, Mapping) else columns
+        print_table(title, headings, [[row[key] for key in columns] for row in value], copied)
+    return not as_json
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def print_json(value: Any) -> None:
@@ -192,9 +236,11 @@ def warn_of_damage(stores: Iterable[TokenStore]) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as people read it: thousands separated, four significant digits."""
+    """A value as people read it: thousands separated, four significant digits, commas between the items of a list."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, list | tuple):
+        return ", ".join(map(shown, value))
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):

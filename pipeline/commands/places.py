@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from pipeline.commands.output import Json, LogFormat, print_json, print_table
+from pipeline.commands.output import Json, LogFormat, show
 
 if TYPE_CHECKING:
     from cluster.publication import Copied
@@ -61,12 +61,6 @@ def _require_local(values: dict[str, Any]) -> None:
                 next_step="name a path; `cloze pull URI DIRECTORY` copies artefacts from a URI to one, and `cloze push"
                 " DIRECTORY URI` the other way",
             )
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    app.command()(push)
-    app.command()(pull)
 
 
 def push(
@@ -164,14 +158,9 @@ def _uri(text: str) -> str:
 
 
 def _show(found: list[Copied], as_json: bool) -> None:
-    from dataclasses import asdict
-
-    if as_json:
-        print_json([asdict(one) for one in found])
-        return
-    rows = [
-        (one.kind, one.files, one.size_bytes, one.copied_bytes, one.fingerprint, one.place) for one in found
-    ]
-    print_table(
-        "artefacts", ("kind", "files", "bytes", "copied now", "fingerprint", "place"), rows, copied=("place",)
-    )
+    headings = {"size_bytes": "bytes", "copied_bytes": "copied now"}
+    columns = {
+        key: headings.get(key, key)
+        for key in ("kind", "files", "size_bytes", "copied_bytes", "fingerprint", "place")
+    }
+    show(found, "artefacts", as_json=as_json, columns=columns, copied=("place",))

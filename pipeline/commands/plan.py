@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(plan)
-
-
 def plan(
     config: ConfigPath,
     overrides: Overrides = None,

@@ -8,31 +8,20 @@ from typing import Annotated
 import typer
 
 from pipeline.commands.output import (
+    Average,
     ConfigPath,
     Html,
     Json,
     LogFormat,
     Overrides,
+    Reference,
     RunsDir,
+    RunsDirOfConfig,
     print_json,
     print_table,
     require_place,
     write_page,
 )
-
-Reference = Annotated[
-    str,
-    typer.Option(
-        "--from", help="RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory."
-    ),
-]
-Average = Annotated[bool, typer.Option("--ema", help="Take the moving average of the weights.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    app.command()(neighbors)
-    app.command()(probe)
 
 
 def neighbors(
@@ -73,9 +62,7 @@ def probe(
     overrides: Overrides = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the result of other settings.")] = False,
     html: Html = None,
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Directory that holds the runs; else the configuration's.")
-    ] = None,
+    runs_dir: RunsDirOfConfig = None,
     ema: Average = False,
     as_json: Json = False,
     log_format: LogFormat = None,

@@ -7,27 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.output import Json, Overrides, RunsDir, print_json, print_table
+from pipeline.commands.output import (
+    Average,
+    Json,
+    Overrides,
+    Reference,
+    RunsDir,
+    RunsDirOfConfig,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from pipeline.ask.prompting.config import PromptConfig
     from pipeline.ask.prompting.run import PromptResult, Spread
 
-Reference = Annotated[
-    str,
-    typer.Option(
-        "--from", help="RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory."
-    ),
-]
-Average = Annotated[bool, typer.Option("--ema", help="Take the moving average of the weights.")]
 Text = Annotated[str, typer.Argument(help="The text; quote it.", show_default=False)]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    app.command()(fill)
-    app.command()(generate)
-    app.command()(prompt)
 
 
 def fill(
@@ -160,9 +155,7 @@ def prompt(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Correct for what answers are worth without a text.")
     ] = False,
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Directory that holds the runs; else the configuration's.")
-    ] = None,
+    runs_dir: RunsDirOfConfig = None,
     ema: Average = False,
     as_json: Json = False,
 ) -> None:

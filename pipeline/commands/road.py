@@ -18,17 +18,12 @@ from pipeline.commands.output import (
     Replace,
     print_json,
     print_mapping,
-    print_table,
+    show,
 )
 
 if TYPE_CHECKING:
     from pipeline.road.config import RoadConfig
     from pipeline.road.stages import Stages
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    app.command()(road)
 
 
 def road(
@@ -51,17 +46,12 @@ def road(
         _show_plan(settings, stages, as_json)
         return
     from pipeline.road.report import all_scores, commit_report, facts, read_results
-    from pipeline.road.run import command, travel
+    from pipeline.road.run import Finished, command, run_stages, stages_of
     from pipeline.run.submission import JOB_VARIABLE
 
-    found = travel(
-        settings,
-        stages,
-        typed=command(config, overrides or ()),
-        replace=replace,
-        address=address,
-        submission_id=os.environ.get(JOB_VARIABLE),
-    )
+    found = Finished()
+    parts = stages_of(settings, stages, found, replace=replace, submission_id=os.environ.get(JOB_VARIABLE))
+    run_stages(parts, stages, found, typed=command(config, overrides or ()), address=address)
     page, results = commit_report(settings, found), read_results(found)
     if as_json:
         from dataclasses import asdict
@@ -79,14 +69,8 @@ def _show_plan(settings: RoadConfig, stages: Stages, as_json: bool) -> None:
     from pipeline.road.plan import plan_road
 
     rows: list[dict[str, Any]] = plan_road(settings, stages)
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        f"{settings.name}: what would be done",
-        ("stage", "name", "state", "what"),
-        [[row["stage"], row["name"], row["state"], row["what"]] for row in rows],
-    )
-    typer.echo(
-        "Checked: all configurations, source files, files of tasks, and that the network can do the tasks."
-    )
+    title, columns = f"{settings.name}: what would be done", ("stage", "name", "state", "what")
+    if show(rows, title, as_json=as_json, columns=columns):
+        typer.echo(
+            "Checked: all configurations, source files, files of tasks, and that the network can do the tasks."
+        )

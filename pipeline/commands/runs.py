@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.commands.output import Json, RunsDir, print_json, print_table, shown
+from pipeline.commands.output import Json, RunsDir, RunsDirOfGroup, print_json, print_table, show, shown
 
 if TYPE_CHECKING:
     from pipeline.inspect.comparison import RunComparison
 
 Axis = Literal["step", "tokens"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    app.add_typer(runs_app, name="runs")
 
 
 runs_app = typer.Typer(invoke_without_command=True)
@@ -46,11 +41,9 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
             if not reconcile(run, send=uri not in silent):
                 silent.add(uri)
     rows = [_summary(run) for run in found]
-    if as_json:
-        print_json(rows)
-        return
     columns = ("run", "state", "step", "steps", "loss", "metric", "held_out", "mlflow_run")
-    print_table(f"runs in {runs_dir}", columns, [[row[column] for column in columns] for row in rows])
+    if not show(rows, f"runs in {runs_dir}", as_json=as_json, columns=columns):
+        return
     for row in rows:
         if row["state"] not in ("created", "finished") and row["detail"]:
             typer.echo(f"{row['run']}: {row['state']}, {row['detail']}")
@@ -86,9 +79,7 @@ def compare(
             help="Where losses are compared: a step may read more tokens in one run than in the other."
         ),
     ] = "step",
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Directory that holds the runs.", show_default="runs")
-    ] = None,
+    runs_dir: RunsDirOfGroup = None,
     as_json: Json = False,
 ) -> None:
     """Compare two runs, in whatever state they are: settings, data, speeds, losses where both have been."""
@@ -118,9 +109,7 @@ def replay(
     move: Annotated[
         bool, typer.Option("--move", help="Track them from now on in the store that is in force here.")
     ] = False,
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Directory that holds the runs.", show_default="runs")
-    ] = None,
+    runs_dir: RunsDirOfGroup = None,
 ) -> None:
     """Send the whole log of runs, their checkpoints and published models to MLflow again, after it lost them.
 

@@ -14,11 +14,6 @@ _KIND_HELP = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(schema)
-
-
 def schema(
     kind: Annotated[str | None, typer.Argument(help=_KIND_HELP, show_default=False)] = None,
     json_schema: Annotated[

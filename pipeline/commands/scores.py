@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from pipeline.tune.report.listing import Listed
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to those of `cloze finetune`."""
-    app.command("show")(show)
-    app.command("list")(list_)
-
-
 def show(
     scores: Annotated[
         str,

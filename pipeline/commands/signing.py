@@ -8,12 +8,6 @@ from typing import Annotated
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    app.command()(keys)
-    app.command()(sign)
-
-
 def keys(
     name: Annotated[str, typer.Argument(help="Name of the key, such as the name of the cluster.")],
     out: Annotated[Path, typer.Option(help="Directory for both files.")] = Path("keys"),

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from pipeline.run.directory import RunDirectory
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command("support-bundle")(support_bundle)
-
-
 def support_bundle(
     name: Annotated[
         str,
@@ -38,8 +33,7 @@ def support_bundle(
     as_json: Json = False,
 ) -> None:
     """Collect settings, events, logs, versions, plan and checks of a run in one file; secrets are removed."""
-    from pipeline.watch.support_bundle import write_bundle
-    from pipeline.watch.support_parts import part_of_plan, parts_of_machine, parts_of_run
+    from pipeline.watch.support_bundle import part_of_plan, parts_of_machine, parts_of_run, write_bundle
 
     run, job, log = _found(name, runs_dir, address)
     file = out or Path(f"support-{run.path.resolve().name}.tar.gz")
@@ -67,7 +61,7 @@ def _found(name: str, runs_dir: Path, address: str | None) -> tuple[RunDirectory
     from pipeline.run.directory import RunDirectory
     from pipeline.watch.description import run_of
     from pipeline.watch.run_status import RunReader
-    from pipeline.watch.support_parts import was_a_run
+    from pipeline.watch.support_bundle import was_a_run
 
     places = [path for path in (Path(name), runs_dir / name) if path.is_dir()]
     damaged = next((path for path in places if was_a_run(path)), None)

@@ -17,8 +17,8 @@ from pipeline.commands.output import (
     Replace,
     Workers,
     print_json,
-    print_mapping,
     print_table,
+    show,
 )
 
 tokenizer_app = typer.Typer(help="Train, try and compare tokenizers.", no_args_is_help=True)
@@ -54,10 +54,7 @@ def train(
         "vocab_size": manifest.stats["vocab_size"],
         "fingerprint": manifest.fingerprint,
     }
-    if as_json:
-        print_json(summary)
-    else:
-        print_mapping("trained", summary)
+    show(summary, "trained", as_json=as_json)
 
 
 @tokenizer_app.command()

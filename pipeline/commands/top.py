@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from cluster.node_load import NodeLoad
-    from pipeline.watch.cluster_watch import ClusterWatch
-    from pipeline.watch.data_status import DataStatus
-    from pipeline.watch.overview import Overview
+    from pipeline.watch.overview import ClusterWatch, DataStatus, Overview
     from pipeline.watch.run_status import RunStatus
 
 RunsDirs = Annotated[
@@ -49,11 +47,6 @@ _COLORS = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(top)
-
-
 def top(
     runs_dirs: RunsDirs = None,
     data_dirs: DataDirs = None,
@@ -70,7 +63,7 @@ def top(
     from rich.console import Console
 
     from pipeline.watch.overview import look
-    from pipeline.watch.runs import RunsReader
+    from pipeline.watch.run_status import RunsReader
 
     reader = RunsReader(runs_dirs or [Path("runs")], days=days, most=most)
     cluster = watched_cluster(address)
@@ -91,7 +84,7 @@ def watched_cluster(address: str | None) -> ClusterWatch | None:
     """The cluster to watch; None without an address, because reaching one takes a second."""
     if address is None:
         return None
-    from pipeline.watch.cluster_watch import ClusterWatch
+    from pipeline.watch.overview import ClusterWatch
 
     return ClusterWatch(address)
 

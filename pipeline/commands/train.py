@@ -18,17 +18,12 @@ from pipeline.commands.output import (
     RunsDir,
     print_json,
     print_mapping,
+    show,
 )
 
 if TYPE_CHECKING:
     from pipeline.run.config import PretrainConfig
     from pipeline.run.directory import RunDirectory
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    app.command()(pretrain)
-    app.command()(resume)
 
 
 def pretrain(
@@ -45,7 +40,7 @@ def pretrain(
 
     settings = load_config(PretrainConfig, config, overrides or ())
     if dry_run:
-        _show("what would be trained", describe(settings, config), as_json)
+        show(describe(settings, config), "what would be trained", as_json=as_json)
         return
     from pipeline.pretrain.launch import begin
     from pipeline.run.directory import find_run_of_job
@@ -120,7 +115,8 @@ def resume(
             nothing = (
                 f"finished at step {step}: nothing would be trained, unless `steps` or the budget is raised"
             )
-            _show("what would be resumed" if left > 0 else nothing, {**plan, "updates left": left}, as_json)
+            title = "what would be resumed" if left > 0 else nothing
+            show({**plan, "updates left": left}, title, as_json=as_json)
             return
         if packages:
             typer.echo(f"Results may round otherwise from here on: {'; '.join(packages)}.", err=True)
@@ -193,13 +189,6 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
         plan |= network_facts(config, shape, outside)
         plan["memory at least"] = f"{least_bytes(plan['parameters'], config) / (1 << 30):,.2f} GiB"
     return plan
-
-
-def _show(title: str, values: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(values)
-    else:
-        print_mapping(title, values)
 
 
 def _show_end(run: RunDirectory, as_json: bool) -> None:

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import typer
 
-from pipeline.commands import (
-    checkpoints,
-    cluster,
-    configs,
-    data,
-    demo,
-    describe,
-    doctor,
-    export,
-    finetune,
-    jobs,
-    ladder,
-    leaderboard,
-    lineage,
-    metrics,
-    models,
-    places,
-    plan,
-    probe,
-    prompt,
-    road,
-    runs,
-    schema,
-    scores,
-    signing,
-    support_bundle,
-    tokenizer,
-    top,
-    train,
-)
+from pipeline.commands import cluster, configs, data, metrics, places, runs, tokenizer
+from pipeline.commands.checkpoints import checkpoints
+from pipeline.commands.demo import demo
+from pipeline.commands.describe import describe
+from pipeline.commands.doctor import doctor
+from pipeline.commands.export import export
+from pipeline.commands.finetune import finetune_app
+from pipeline.commands.jobs import jobs, logs, stop, submit
+from pipeline.commands.ladder import ladder
+from pipeline.commands.leaderboard import submission
+from pipeline.commands.lineage import lineage
+from pipeline.commands.models import models, publish
+from pipeline.commands.plan import plan
+from pipeline.commands.probe import neighbors, probe
+from pipeline.commands.prompt import fill, generate, prompt
+from pipeline.commands.road import road
+from pipeline.commands.schema import schema
+from pipeline.commands.scores import list_, show
+from pipeline.commands.signing import keys, sign
+from pipeline.commands.support_bundle import support_bundle
+from pipeline.commands.top import top
+from pipeline.commands.train import pretrain, resume
 
 app = typer.Typer(
     name="cloze",
@@ -43,34 +35,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(data.data_app, name="data")
-app.add_typer(configs.configs_app, name="configs")
-app.add_typer(cluster.cluster_app, name="cluster")
-app.add_typer(tokenizer.tokenizer_app, name="tokenizer")
-app.add_typer(metrics.metrics_app, name="metrics")
-scores.register(finetune.finetune_app)
-leaderboard.register(finetune.finetune_app)
-app.add_typer(finetune.finetune_app, name="finetune")
-for module in (
-    demo,
-    road,
-    plan,
-    train,
-    ladder,
-    prompt,
-    probe,
-    export,
-    runs,
-    lineage,
-    top,
-    checkpoints,
-    models,
-    places,
-    jobs,
-    describe,
-    support_bundle,
-    doctor,
-    schema,
-    signing,
+for name, group in {
+    "data": data.data_app,
+    "configs": configs.configs_app,
+    "cluster": cluster.cluster_app,
+    "tokenizer": tokenizer.tokenizer_app,
+    "metrics": metrics.metrics_app,
+    "finetune": finetune_app,
+    "runs": runs.runs_app,
+}.items():
+    app.add_typer(group, name=name)
+for name, verb in {"show": show, "list": list_, "submission": submission}.items():
+    finetune_app.command(name)(verb)
+for verb in (
+    *(demo, road, plan, pretrain, resume, ladder),
+    *(fill, generate, prompt, neighbors, probe, export),
+    *(lineage, top, checkpoints, publish, models, places.push, places.pull),
+    *(jobs, logs, stop, describe, support_bundle, doctor, schema, keys, sign),
 ):
-    module.register(app)
+    app.command()(verb)
+# It submits any other verb of the app.
+app.command(context_settings={"ignore_unknown_options": True, "obj": app})(submit)

@@ -19,7 +19,7 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "data": ("data_prep.config", "PreparationConfig"),
         "pretrain": ("pipeline.run.config", "PretrainConfig"),
-        "finetune": ("pipeline.road.demo.tasks", "FinetuneConfig"),
+        "finetune": ("pipeline.tune.config", "FinetuneConfig"),
         "probe": ("pipeline.ask.probing.config", "ProbeConfig"),
         "prompt": ("pipeline.ask.prompting.config", "PromptConfig"),
         "road": ("pipeline.road.config", "RoadConfig"),

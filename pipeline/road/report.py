@@ -17,7 +17,7 @@ from data_prep.report.page import render_report
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from pipeline.road.config import RoadConfig
-from pipeline.road.run import Travelled
+from pipeline.road.run import Finished
 from pipeline.run.history import tokens_by_step
 from pipeline.run.log.kinds import LogKind
 from pipeline.run.log.lines import read_metrics
@@ -57,7 +57,7 @@ class Results:
     """Of every training, without the name of its checkpoint."""
 
 
-def read_results(found: Travelled) -> Results:
+def read_results(found: Finished) -> Results:
     """The results of finished stages."""
     assert found.run is not None, "a road has a run"
     settings = StoredSettings.of(found.run)
@@ -82,7 +82,7 @@ def read_results(found: Travelled) -> Results:
     )
 
 
-def commit_report(road: RoadConfig, found: Travelled) -> Path:
+def commit_report(road: RoadConfig, found: Finished) -> Path:
     """Write the results and the pages, and commit them; returns the page.
 
     The artefact's hashes cover the results. The pages beside them hold times and paths, and are made anew each time.
@@ -107,12 +107,12 @@ def commit_report(road: RoadConfig, found: Travelled) -> Path:
     return directory / PAGE_FILE
 
 
-def all_scores(found: Travelled) -> list[Score]:
+def all_scores(found: Finished) -> list[Score]:
     """The scores of all fine-tunings, in order."""
     return [score for scores in found.scores.values() for score in scores]
 
 
-def facts(found: Travelled, results: Results) -> dict[str, str]:
+def facts(found: Finished, results: Results) -> dict[str, str]:
     """The lines above the table of scores."""
     assert found.run is not None, "a road has a run"
     held_out = results.held_out
@@ -136,7 +136,7 @@ def facts(found: Travelled, results: Results) -> dict[str, str]:
     }
 
 
-def _write_stage_pages(directory: Path, found: Travelled) -> list[tuple[str, str]]:
+def _write_stage_pages(directory: Path, found: Finished) -> list[tuple[str, str]]:
     """Write the pages that stages have of their own; returns their titles and file names."""
     assert found.run is not None, "a road has a run"
     pages = []
@@ -152,7 +152,7 @@ def _write_stage_pages(directory: Path, found: Travelled) -> list[tuple[str, str
     return [(title, name) for title, name, _ in pages]
 
 
-def _page(road: RoadConfig, found: Travelled, results: Results, pages: Sequence[tuple[str, str]]) -> str:
+def _page(road: RoadConfig, found: Finished, results: Results, pages: Sequence[tuple[str, str]]) -> str:
     from jinja2 import Environment, StrictUndefined
 
     rows = summarise(all_scores(found))

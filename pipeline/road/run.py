@@ -9,18 +9,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cluster import signals
 from cluster.artefacts.errors import ClozeError, PreemptedError
 from cluster.artefacts.manifest import InputEntry, read_manifest
 from cluster.runtime import ray_runtime
-from data_prep.job import prepare
+from data_prep.config import PreparationConfig
+from data_prep.job import Prepared, prepare
 from pipeline.checkpoint.references import resolve_model
 from pipeline.pretrain.continuing import train_to_end
 from pipeline.road.config import RoadConfig
 from pipeline.road.stages import Stages
+from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.evaluation_sets import evaluation_texts
@@ -28,13 +30,15 @@ from pipeline.tune.run import finetune
 from pipeline.tune.scores import Score
 from pipeline.tune.workload import scores_directory
 
+Stage = tuple[str, Callable[[], None]]
+"""Title of a stage, and what does it or finds it done."""
+
 
 @dataclass
-class Travelled:
+class Finished:
     """The finished stages of a road."""
 
-    stores: list[Path] = field(default_factory=list)
-    """Token stores that its preparations made, by preparation."""
+    prepared: list[Prepared] = field(default_factory=list)
     run: RunDirectory | None = None
     reference: str = ""
     """The checkpoint that was fine-tuned."""
@@ -47,42 +51,57 @@ class Travelled:
     inputs: list[InputEntry] = field(default_factory=list)
     """Artefacts that the stages made: token stores, the checkpoint, scores."""
 
+    @property
+    def stores(self) -> list[Path]:
+        """Token stores, by preparation."""
+        return [prepared.token_store for prepared in self.prepared]
 
-def travel(
+
+def stages_of(
     road: RoadConfig,
-    stages: Stages,
+    loaded: Stages,
+    found: Finished,
     *,
-    typed: str,
     replace: bool = False,
-    address: str | None = None,
     submission_id: str | None = None,
-) -> Travelled:
+    train: Callable[[PretrainConfig], RunDirectory] | None = None,
+) -> list[Stage]:
+    """The stages of a road in order; each adds what it made to `found`.
+
+    Args:
+        replace: allow artefacts of other settings in the places of the stages to be replaced.
+        submission_id: the Ray job that does the work, if one does.
+        train: makes the run in place of `train_to_end`.
+    """
+    train = train or partial(train_to_end, submission_id=submission_id)
+    stages: list[Stage] = [
+        (f"prepare {one.name}", partial(_prepare, one, replace, found)) for one in loaded.data
+    ]
+    stages.append((f"pretrain {loaded.pretrain.name}", partial(_pretrain, road, loaded, train, found)))
+    for one in loaded.finetune:
+        stages.append((f"finetune {one.name}", partial(_finetune, one, replace, found)))
+    return stages
+
+
+def run_stages(
+    stages: Sequence[Stage], loaded: Stages, found: Finished, *, typed: str, address: str | None = None
+) -> None:
     """Do every stage that is not finished; the same command continues after whatever ended it.
 
     Args:
         typed: the command that continues, for messages.
-        replace: allow artefacts of other settings in the places of the stages to be replaced.
         address: the Ray cluster; None takes the run's `cluster.address`.
-        submission_id: the Ray job that does the work, if one does.
 
     Raises:
         ClozeError: as the verb of the stage that failed; the message names the road's command beside the verb's.
     """
-    found = Travelled()
-    parts: list[tuple[str, Callable[[], None]]] = []
-    for config in stages.data:
-        parts.append((f"prepare {config.name}", lambda config=config: _prepare(config, replace, found)))
-    parts.append((f"pretrain {stages.pretrain.name}", lambda: _pretrain(road, stages, submission_id, found)))
-    for config in stages.finetune:
-        parts.append((f"finetune {config.name}", lambda config=config: _finetune(config, replace, found)))
-    cluster = stages.pretrain.cluster
+    cluster = loaded.pretrain.cluster
     num_cpus = max(os.cpu_count() or 1, cluster.workers * cluster.cpus_per_worker)
     kept = "all finished stages, and of the one in progress what it committed"
     with signals.goes_on_by(typed, kept), ray_runtime(address or cluster.address, num_cpus=num_cpus):
-        for number, (title, do) in enumerate(parts, 1):
-            with _stage(f"{number}/{len(parts)}  {title}", title, typed, found.seconds):
+        for number, (title, do) in enumerate(stages, 1):
+            with _stage(f"{number}/{len(stages)}  {title}", title, typed, found.seconds):
                 do()
-    return found
 
 
 @contextmanager
@@ -101,21 +120,23 @@ def _stage(shown: str, title: str, typed: str, seconds: dict[str, float]) -> Ite
     seconds[title] = time.monotonic() - started
 
 
-def _prepare(config: Any, replace: bool, found: Travelled) -> None:
+def _prepare(config: PreparationConfig, replace: bool, found: Finished) -> None:
     prepared = prepare(config, replace=replace, evaluation_texts=evaluation_texts)
-    found.stores.append(prepared.token_store)
+    found.prepared.append(prepared)
     found.inputs.append(_entry(prepared.token_store))
 
 
-def _pretrain(road: RoadConfig, stages: Stages, submission_id: str | None, found: Travelled) -> None:
-    found.run = train_to_end(stages.pretrain, submission_id=submission_id)
+def _pretrain(
+    road: RoadConfig, stages: Stages, train: Callable[[PretrainConfig], RunDirectory], found: Finished
+) -> None:
+    found.run = train(stages.pretrain)
     found.reference = f"{found.run.path}@{road.checkpoint}"
     model = resolve_model(found.reference, stages.pretrain.runs_dir)
     found.reference = model.reference
     found.inputs.append(InputEntry(kind="checkpoint", uri=model.reference, fingerprint=model.fingerprint))
 
 
-def _finetune(config: FinetuneConfig, replace: bool, found: Travelled) -> None:
+def _finetune(config: FinetuneConfig, replace: bool, found: Finished) -> None:
     assert found.run is not None, "pre-training comes first"
     runs_dir = found.run.path.parent
     config = config.model_copy(update={"runs_dir": runs_dir})

@@ -20,7 +20,6 @@ from data_prep.layout import TOKENS
 from pipeline.config.loading import load_config
 from pipeline.preparation.config import load_preparation
 from pipeline.road.config import RoadConfig
-from pipeline.road.demo.tasks import FinetuneConfig as LoadedConfig
 from pipeline.run.config import PretrainConfig
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.fit import check_network
@@ -37,8 +36,11 @@ class Stages:
     finetune: tuple[FinetuneConfig, ...]
 
 
-def load_stages(road: RoadConfig) -> Stages:
+def load_stages(road: RoadConfig, made: Sequence[Path] = ()) -> Stages:
     """Load the configurations of all stages and check what can be known before anything is made.
+
+    Args:
+        made: directories that the road makes besides those of its preparations.
 
     Raises:
         ClozeError: the only thing that is wrong.
@@ -64,10 +66,10 @@ def load_stages(road: RoadConfig) -> Stages:
         finetune.append(
             attempt(
                 f"finetune.{number}",
-                lambda stage=stage: load_config(LoadedConfig, stage.config, stage.overrides),
+                lambda stage=stage: load_config(FinetuneConfig, stage.config, stage.overrides),
             )
         )
-    made = [one.out for one in data if one is not None]
+    made = [*(one.out for one in data if one is not None), *made]
     if pretrain is not None and None not in data:
         attempt("pretrain", lambda: _check_stores(pretrain, made))
     for number, one in enumerate(finetune):

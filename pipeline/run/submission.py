@@ -38,7 +38,7 @@ GROUP_SETTINGS = {
 """Key of the settings of the training group, by verb."""
 CONFIG_KINDS = {
     "pretrain": ("pipeline.run.config", "PretrainConfig"),
-    "finetune": ("pipeline.road.demo.tasks", "FinetuneConfig"),
+    "finetune": ("pipeline.tune.config", "FinetuneConfig"),
     "data prepare": ("data_prep.config", "PreparationConfig"),
     "road": ("pipeline.road.config", "RoadConfig"),
 }

@@ -1,21 +1,108 @@
-"""Everything that `cloze top` shows, at one moment: runs, their machines, data jobs, a cluster's jobs and nodes."""
+"""Runs, their machines, data jobs, and a Ray cluster's jobs and nodes at one moment, as `cloze top` shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.artefacts.errors import ClusterUnreachableError
-from cluster.node_load import NodeLoad
-from pipeline.watch.data_status import DataStatus, read_data
-from pipeline.watch.node_load import load_of
-from pipeline.watch.run_status import RUNNING
-from pipeline.watch.runs import Runs, RunsReader
+from cluster.artefacts.lease import is_in_use
+from cluster.artefacts.shard_log import LOG_NAME, ShardProgress, read_progress
+from cluster.artefacts.shard_status import latest_status
+from cluster.jobs import connect, list_jobs
+from cluster.node_load import NodeLoad, read_nodes
+from pipeline.run.submission import VERB_KEY
+from pipeline.watch.run_status import RUNNING, Runs, RunsReader, load_of
 
 if TYPE_CHECKING:
-    from pipeline.watch.cluster_watch import ClusterWatch, Jobs
+    from ray.job_submission import JobSubmissionClient
+
+_STAGING = ".partial"
+_DEPTH = 3
+"""Folders below a given directory: DATA/NAME/work/STAGE."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataStatus:
+    """A stage of a data job."""
+
+    job: str
+    """The directory of the preparation, relative to the given one if it lies below."""
+    artefact: str
+    """The artefact that the stage makes, relative to the job's directory."""
+    is_running: bool
+    """Whether it is being made; else it is finished, or waits for the same command."""
+    is_committed: bool
+    status: str
+    """What its running task says of itself; may be empty."""
+    progress: ShardProgress
+
+
+def read_data(directories: Sequence[Path]) -> list[DataStatus]:
+    """The stages of all preparations in and below some directories, by job and in the order in which they began."""
+    found = [status for top in directories for status in _below(top)]
+    return sorted(found, key=lambda status: (status.job, status.progress.started_s, status.artefact))
+
+
+def _below(top: Path) -> Iterator[DataStatus]:
+    for depth in range(_DEPTH + 1):
+        for log in top.glob("/".join(["*"] * depth + [LOG_NAME])):
+            status = _status(top, log.parent)
+            if status is not None:
+                yield status
+
+
+def _status(top: Path, workspace: Path) -> DataStatus | None:
+    try:
+        progress = read_progress(workspace)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if progress is None:
+        return None
+    is_staging = workspace.name.startswith(".") and workspace.name.endswith(_STAGING)
+    name = workspace.name[1:].rsplit(".", 2)[0] if is_staging else workspace.name
+    job = workspace.parent.parent if workspace.parent.name == "work" else workspace.parent
+    return DataStatus(
+        job=job.relative_to(top).as_posix() if job != top and job.is_relative_to(top) else job.resolve().name,
+        artefact=(workspace.parent / name).relative_to(job).as_posix(),
+        is_running=is_staging and is_in_use(job),
+        is_committed=not is_staging,
+        status=latest_status(workspace),
+        progress=progress,
+    )
+
+
+Answer = TypeVar("Answer")
+Jobs = Mapping[tuple[str, str], int]
+"""Number of jobs by (verb, status)."""
+
+
+class ClusterWatch:
+    """A cluster; reached anew after it did not answer. All methods raise ClusterUnreachableError."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._client: JobSubmissionClient | None = None
+
+    def jobs(self) -> Jobs:
+        """cloze's jobs that the cluster remembers."""
+        found = ((job.metadata or {}, job.status.value) for job in self._ask(list_jobs))
+        return Counter((metadata[VERB_KEY], status) for metadata, status in found if VERB_KEY in metadata)
+
+    def nodes(self) -> list[NodeLoad]:
+        """The nodes by name."""
+        return self._ask(read_nodes)
+
+    def _ask(self, question: Callable[[JobSubmissionClient], Answer]) -> Answer:
+        try:
+            self._client = self._client or connect(self._address)
+            return question(self._client)
+        except ClusterUnreachableError:
+            self._client = None
+            raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,127 +7,109 @@ slowest and the fullest stand for all.
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import Any, NamedTuple, get_args
 
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.artefacts.errors import ClusterUnreachableError
+from cluster.artefacts.errors import ClusterUnreachableError, ConfigError
+from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.storage import storage_errors
 from pipeline.run.events import Event
 from pipeline.run.state import State
-from pipeline.watch.data_status import DataStatus, read_data
-from pipeline.watch.node_load import load_of
-from pipeline.watch.run_status import UNREADABLE, RunStatus
-from pipeline.watch.runs import RunsReader
-
-if TYPE_CHECKING:
-    from pipeline.watch.cluster_watch import ClusterWatch, Jobs
+from pipeline.watch.overview import ClusterWatch, DataStatus, Jobs, read_data
+from pipeline.watch.run_status import UNREADABLE, RunsReader, RunStatus, load_of
 
 STATES = (*get_args(State), UNREADABLE)
 _STATUSES = ("PENDING", "RUNNING", "SUCCEEDED", "STOPPED", "FAILED")
 """Of Ray's jobs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Figure:
-    """One number of a run or of a stage of a data job."""
+class _Figure(NamedTuple):
+    """One number of a run, of a stage of a data job, or of a machine."""
 
     name: str
     help: str
-    of: Callable[..., float | None]
-    """Its value; None where there is none, and no sample."""
+    path: str
+    """Dotted attributes and keys that lead to its value; None there gives no sample."""
     is_counter: bool = False
 
-
-def _logged(name: str) -> Callable[[RunStatus], float | None]:
-    return lambda run: run.metrics.get(name)
+    def value(self, owner: Any) -> float | None:
+        """Its value now; of a tuple, how many it has."""
+        for name in self.path.split("."):
+            owner = owner.get(name) if isinstance(owner, Mapping) else getattr(owner, name)
+        return len(owner) if isinstance(owner, tuple) else owner
 
 
 _OF_A_RUN = (
-    _Figure("cloze_run_step", "Updates in the run's log.", lambda run: run.step),
-    _Figure("cloze_run_target_steps", "Updates of the whole run.", lambda run: run.num_steps),
-    _Figure("cloze_run_tokens_total", "Tokens of text that the updates read.", lambda run: run.tokens, True),
-    _Figure("cloze_run_loss", "Loss of the newest update.", _logged("loss")),
-    _Figure(
-        "cloze_run_held_out_loss", "Loss of the newest evaluation.", lambda run: run.held_out.get("loss")
-    ),
-    _Figure("cloze_run_learning_rate", "Learning rate of the newest update.", _logged("lr")),
-    _Figure("cloze_run_gradient_norm", "Norm of the newest gradient.", _logged("grad_norm")),
-    _Figure(
-        "cloze_run_tokens_per_second", "Tokens per second of the newest update.", _logged("tokens_per_s")
-    ),
-    _Figure("cloze_run_step_seconds", "Duration of the newest update.", _logged("step_s")),
-    _Figure("cloze_run_data_wait_ratio", "Share of it that waited for data.", _logged("data_wait_share")),
-    _Figure("cloze_run_mfu_ratio", "Model FLOP/s as a share of the devices' peak.", _logged("mfu")),
+    _Figure("cloze_run_step", "Updates in the run's log.", "step"),
+    _Figure("cloze_run_target_steps", "Updates of the whole run.", "num_steps"),
+    _Figure("cloze_run_tokens_total", "Tokens of text that the updates read.", "tokens", True),
+    _Figure("cloze_run_loss", "Loss of the newest update.", "metrics.loss"),
+    _Figure("cloze_run_held_out_loss", "Loss of the newest evaluation.", "held_out.loss"),
+    _Figure("cloze_run_learning_rate", "Learning rate of the newest update.", "metrics.lr"),
+    _Figure("cloze_run_gradient_norm", "Norm of the newest gradient.", "metrics.grad_norm"),
+    _Figure("cloze_run_tokens_per_second", "Tokens per second of the newest update.", "metrics.tokens_per_s"),
+    _Figure("cloze_run_step_seconds", "Duration of the newest update.", "metrics.step_s"),
+    _Figure("cloze_run_data_wait_ratio", "Share of it that waited for data.", "metrics.data_wait_share"),
+    _Figure("cloze_run_mfu_ratio", "Model FLOP/s as a share of the devices' peak.", "metrics.mfu"),
     _Figure(
         "cloze_run_slowest_rank_ratio",
         "Time of the slowest rank in units of the group's median.",
-        lambda run: run.ranks.get("slowest_rank_ratio"),
+        "ranks.slowest_rank_ratio",
     ),
-    _Figure("cloze_run_memory_bytes", "Memory of the fullest rank.", lambda run: run.memory_bytes),
-    _Figure("cloze_run_workers", "Workers of the newest attempt.", lambda run: len(run.workers)),
-    _Figure("cloze_run_restarts_total", "Attempts after the first.", lambda run: run.restarts, True),
-    _Figure(
-        "cloze_run_last_step_timestamp_seconds",
-        "When the newest update was logged.",
-        lambda run: run.logged_s,
-    ),
+    _Figure("cloze_run_memory_bytes", "Memory of the fullest rank.", "memory_bytes"),
+    _Figure("cloze_run_workers", "Workers of the newest attempt.", "workers"),
+    _Figure("cloze_run_restarts_total", "Attempts after the first.", "restarts", True),
+    _Figure("cloze_run_last_step_timestamp_seconds", "When the newest update was logged.", "logged_s"),
     _Figure(
         "cloze_run_last_checkpoint_timestamp_seconds",
         "When the newest checkpoint was committed.",
-        lambda run: run.checkpoint_s,
+        "checkpoint_s",
     ),
-    _Figure("cloze_run_last_checkpoint_step", "Its updates.", lambda run: run.checkpoint_step),
+    _Figure("cloze_run_last_checkpoint_step", "Its updates.", "checkpoint_step"),
+    _Figure("cloze_run_checkpoint_save_seconds", "How long it took to save.", "saving.checkpoint_s"),
     _Figure(
-        "cloze_run_checkpoint_save_seconds",
-        "How long it took to save.",
-        lambda run: run.saving.get("checkpoint_s"),
+        "cloze_run_oldest_heartbeat_timestamp_seconds", "The oldest heartbeat of the workers.", "heartbeat_s"
     ),
-    _Figure(
-        "cloze_run_oldest_heartbeat_timestamp_seconds",
-        "The oldest heartbeat of the workers.",
-        lambda run: run.heartbeat_s,
-    ),
-    _Figure("cloze_run_unsent_log_bytes", "Log that MLflow does not have yet.", lambda run: run.unsent_bytes),
+    _Figure("cloze_run_unsent_log_bytes", "Log that MLflow does not have yet.", "unsent_bytes"),
 )
 _OF_A_STAGE = (
-    _Figure("cloze_data_shards", "Shards of the stage.", lambda own: own.progress.total),
-    _Figure("cloze_data_shards_done", "Shards that are finished.", lambda own: own.progress.done),
-    _Figure("cloze_data_rejects", "Inputs that could not be read.", lambda own: own.progress.rejects),
+    _Figure("cloze_data_shards", "Shards of the stage.", "progress.total"),
+    _Figure("cloze_data_shards_done", "Shards that are finished.", "progress.done"),
+    _Figure("cloze_data_rejects", "Inputs that could not be read.", "progress.rejects"),
     _Figure(
         "cloze_data_bytes_total",
         "Bytes of text handled since the stage was last started.",
-        lambda own: own.progress.text_bytes,
+        "progress.text_bytes",
         True,
     ),
-    _Figure("cloze_data_rows_total", "Rows made since then.", lambda own: own.progress.rows, True),
-    _Figure("cloze_data_bytes_per_second", "Bytes of text per second.", lambda own: own.progress.bytes_per_s),
-    _Figure("cloze_data_running", "1 while the stage is worked on.", lambda own: float(own.is_running)),
-    _Figure("cloze_data_committed", "1 when its artefact is committed.", lambda own: float(own.is_committed)),
-    _Figure(
-        "cloze_data_last_shard_timestamp_seconds",
-        "When a shard was last finished.",
-        lambda own: own.progress.last_s,
-    ),
+    _Figure("cloze_data_rows_total", "Rows made since then.", "progress.rows", True),
+    _Figure("cloze_data_bytes_per_second", "Bytes of text per second.", "progress.bytes_per_s"),
+    _Figure("cloze_data_running", "1 while the stage is worked on.", "is_running"),
+    _Figure("cloze_data_committed", "1 when its artefact is committed.", "is_committed"),
+    _Figure("cloze_data_last_shard_timestamp_seconds", "When a shard was last finished.", "progress.last_s"),
 )
 _OF_A_NODE = (
-    _Figure("cloze_node_cpu_utilization_ratio", "Use of the processors.", lambda node: node.cpu_ratio),
-    _Figure("cloze_node_load_average", "Load average of one minute.", lambda node: node.load_average),
-    _Figure("cloze_node_memory_used_bytes", "Memory in use.", lambda node: node.memory_bytes),
-    _Figure("cloze_node_memory_utilization_ratio", "Share of the memory.", lambda node: node.memory_ratio),
-    _Figure(
-        "cloze_node_disk_available_bytes", "Room on the disk of the run.", lambda node: node.disk_free_bytes
-    ),
+    _Figure("cloze_node_cpu_utilization_ratio", "Use of the processors.", "cpu_ratio"),
+    _Figure("cloze_node_load_average", "Load average of one minute.", "load_average"),
+    _Figure("cloze_node_memory_used_bytes", "Memory in use.", "memory_bytes"),
+    _Figure("cloze_node_memory_utilization_ratio", "Share of the memory.", "memory_ratio"),
+    _Figure("cloze_node_disk_available_bytes", "Room on the disk of the run.", "disk_free_bytes"),
 )
 _OF_A_GPU = (
-    _Figure("cloze_gpu_utilization_ratio", "Share of the time in which kernels ran.", lambda gpu: gpu.ratio),
-    _Figure("cloze_gpu_memory_used_bytes", "GPU memory in use.", lambda gpu: gpu.memory_bytes),
-    _Figure("cloze_gpu_memory_utilization_ratio", "Share of it.", lambda gpu: gpu.memory_ratio),
-    _Figure("cloze_gpu_power_watts", "Power that the GPU takes.", lambda gpu: gpu.power_watts),
+    _Figure("cloze_gpu_utilization_ratio", "Share of the time in which kernels ran.", "ratio"),
+    _Figure("cloze_gpu_memory_used_bytes", "GPU memory in use.", "memory_bytes"),
+    _Figure("cloze_gpu_memory_utilization_ratio", "Share of it.", "memory_ratio"),
+    _Figure("cloze_gpu_power_watts", "Power that the GPU takes.", "power_watts"),
 )
 
 
@@ -205,6 +187,84 @@ def _families(
         kind = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
         family = kind(figure.name, figure.help, labels=labels)
         for values, owner in owners:
-            if (value := figure.of(owner)) is not None:
-                family.add_metric(values, value)
+            if (value := figure.value(owner)) is not None:
+                family.add_metric(values, float(value))
         yield family
+
+
+TEMPLATES = ("prometheus.yaml", "alerts.yaml", "dashboard.json")
+_RUNBOOK = "runbook_url: runbooks/"
+_PLAIN_URL = re.compile(r"[\w.:/~%-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers in a thread of its own."""
+
+    url: str
+    thread: threading.Thread
+
+    def wait(self) -> None:
+        """Wait until the program is stopped."""
+        self.thread.join()
+
+
+@contextmanager
+def serve(collector: ClozeCollector, host: str, port: int) -> Iterator[Server]:
+    """Serve metrics for the time of the block.
+
+    Args:
+        port: 0 for a free one.
+
+    Raises:
+        ConfigError: host or port cannot be listened on.
+    """
+    try:
+        server, thread = start_http_server(port, host, _registry(collector))
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot listen on {host}, port {port}: {error.strerror or error}.",
+            next_step="cloze metrics --port PORT, with another one (0 for any that is free)",
+        ) from error
+    bound, number = server.server_address[:2]
+    shown = f"[{bound}]" if ":" in str(bound) else bound
+    try:
+        yield Server(f"http://{shown}:{number}/metrics", thread)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def exposition(collector: ClozeCollector) -> str:
+    """The metrics in Prometheus's text format."""
+    return generate_latest(_registry(collector)).decode()
+
+
+def write_files(directory: Path, runbooks: str) -> list[Path]:
+    """Write TEMPLATES into a directory; files of these names are replaced.
+
+    Args:
+        runbooks: what the alerts' links to runbooks begin with.
+
+    Raises:
+        ConfigError: `runbooks` has characters that are in no address.
+        StorageError: the file system refuses.
+    """
+    if not _PLAIN_URL.fullmatch(runbooks):
+        raise ConfigError(
+            f"--runbooks {runbooks!r} is not an address.", next_step="--runbooks https://HOST/runbooks"
+        )
+    templates = files("cluster") / "templates" / "monitoring"
+    with storage_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in TEMPLATES:
+            text = (templates / name).read_text(encoding="utf-8")
+            linked = text.replace(_RUNBOOK, f"runbook_url: {runbooks.rstrip('/')}/")
+            write_durably(directory / name, linked.encode())
+    return [directory / name for name in TEMPLATES]
+
+
+def _registry(collector: ClozeCollector) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return registry

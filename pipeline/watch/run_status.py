@@ -1,13 +1,15 @@
-"""The figures of a run that operators watch, read from its directory alone: its machines may be anywhere.
+"""The one reader of a run's state: figures that operators watch, from its directory alone, read again and again.
 
-A run whose files are damaged is `unreadable`, and hides no other.
+Its machines may be anywhere. A run whose files are damaged is `unreadable`, and hides no other.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +17,68 @@ from typing import Any
 
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.manifest import hash_json
-from pipeline.run.directory import RunDirectory, RunInfo
+from cluster.node_load import GpuLoad, NodeLoad
+from pipeline.run.directory import RunDirectory, RunInfo, list_runs
 from pipeline.run.events import Event
 from pipeline.run.heartbeat import ENDED, read_heartbeats
 from pipeline.run.history import Attempt, list_attempts, tokens_by_step
 from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import log_size
+from pipeline.run.log.lines import decode, lines_backwards, log_size, read_new
 from pipeline.run.state import RunState, state_of
 from pipeline.run.stored_settings import StoredSettings
-from pipeline.watch.log_tail import LogTail
+
+WATCHED = frozenset(
+    {LogKind.STEP, LogKind.HELD_OUT, LogKind.SYSTEM, LogKind.RANKS, LogKind.SAVING, LogKind.CHECKPOINT}
+)
+_SEARCHED_BYTES = 64 << 20
+"""How far back the first look goes for kinds that are rare, or that the log may not have at all."""
+_LONGEST_LINE_BYTES = 1 << 20
+_KIND = re.compile(rb'"kind": ?"([^"]*)"')
+
+
+class LogTail:
+    """The newest entries of one log. The first look reads its end, each later one what was added."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._offset = 0
+        """Bytes that were looked at; 0 before the first look."""
+        self._newest: dict[str, Mapping[str, Any]] = {}
+
+    def read(self) -> Mapping[str, Mapping[str, Any]]:
+        """The newest entry of each kind of WATCHED that the log has, as `decode` gives it."""
+        if not 0 < self._offset <= log_size(self._run):
+            # The first look, or a log that was replaced. What is added meanwhile is read twice.
+            self._offset = _bytes_of_whole_lines(self._run.log)
+            self._newest = _search(self._run.log)
+        entries, self._offset = read_new(self._run, self._offset)
+        self._newest |= {entry["kind"]: entry for entry in entries if entry["kind"] in WATCHED}
+        return self._newest
+
+
+def _search(log: Path) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    searched = 0
+    for line in lines_backwards(log):
+        searched += len(line) + 1
+        kind = _KIND.search(line)
+        name = kind[1].decode(errors="replace") if kind else ""
+        # Decoding each line of a long log takes many times as long as searching its bytes.
+        if name in WATCHED and name not in found and (entry := decode(line)) is not None:
+            found[name] = entry
+        if len(found) == len(WATCHED) or searched > _SEARCHED_BYTES:
+            break
+    return found
+
+
+def _bytes_of_whole_lines(log: Path) -> int:
+    if not log.exists():
+        return 0
+    with log.open("rb") as stream:
+        end = stream.seek(0, 2)
+        start = stream.seek(max(0, end - _LONGEST_LINE_BYTES))
+        return start + stream.read().rfind(b"\n") + 1
+
 
 UNREADABLE = "unreadable"
 RUNNING = frozenset({"starting", "running", "stalled"})
@@ -216,3 +271,77 @@ def _by_host(figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 def _workers(attempts: list[Attempt]) -> tuple[Mapping[str, Any], ...]:
     return tuple(attempts[-1].event.get("workers") or ()) if attempts else ()
+
+
+_MEGA = 1e6
+_GPU = re.compile(r"gpu_(\d+)_")
+
+
+def load_of(name: str, figures: Mapping[str, float]) -> NodeLoad:
+    """The load of a machine.
+
+    Args:
+        figures: from a log line `system`: percentages and megabytes (10^6 bytes).
+    """
+
+    def scaled(key: str, factor: float) -> float | None:
+        return figures[key] * factor if key in figures else None
+
+    numbers = sorted({int(found[1]) for key in figures if (found := _GPU.match(key))})
+    return NodeLoad(
+        name=name,
+        cpu_ratio=scaled("cpu_utilization_percentage", 0.01),
+        load_average=figures.get("load_average"),
+        memory_bytes=scaled("system_memory_usage_megabytes", _MEGA),
+        memory_ratio=scaled("system_memory_usage_percentage", 0.01),
+        disk_free_bytes=scaled("disk_available_megabytes", _MEGA),
+        gpus=tuple(
+            GpuLoad(
+                number=number,
+                ratio=scaled(f"gpu_{number}_utilization_percentage", 0.01),
+                memory_bytes=scaled(f"gpu_{number}_memory_usage_megabytes", _MEGA),
+                memory_ratio=scaled(f"gpu_{number}_memory_usage_percentage", 0.01),
+                power_watts=figures.get(f"gpu_{number}_power_usage_watts"),
+            )
+            for number in numbers
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs at one moment."""
+
+    shown: tuple[RunStatus, ...]
+    """The newest activity first."""
+    left_out: int
+    """Runs without activity for so long that they are not read, or too many."""
+
+
+class RunsReader:
+    """Reads the runs of some directories."""
+
+    def __init__(self, directories: Sequence[Path], *, days: float, most: int) -> None:
+        """
+        Args:
+            days: runs that wrote nothing for so long are left out.
+            most: runs that are read; those with the newest activity.
+        """
+        self._directories, self._seconds, self._most = directories, days * 86400, most
+        self._readers: dict[Path, RunReader] = {}
+
+    def read(self) -> Runs:
+        """The runs now; new ones are found, and removed ones are gone."""
+        found = {run.path: run for directory in self._directories for run in list_runs(directory)}
+        self._readers = {path: self._readers.get(path) or RunReader(run) for path, run in found.items()}
+        since = time.time() - self._seconds
+        newest = sorted(self._readers.values(), key=lambda reader: reader.changed_s, reverse=True)
+        active: dict[str, RunReader] = {}
+        for reader in newest:
+            if reader.changed_s >= since:
+                # A name stands for one run: of two copies, the newer one.
+                active.setdefault(reader.name, reader)
+        shown = [reader.read() for reader in list(active.values())[: self._most]]
+        # Stable: the newest activity stays first among runs that are seen to, and among the others.
+        shown.sort(key=lambda status: status.state not in RUNNING)
+        return Runs(tuple(shown), len(found) - len(shown))

@@ -1,7 +1,8 @@
-"""`cloze support-bundle`: a run in one file that may be given to others.
+"""`cloze support-bundle`: a run in one file that may be given to others, in any state, also a damaged one.
 
-Every text goes through the redaction, one by one. The same texts give the same bytes: entries are in the order of their
-names, without times and owners.
+A part that cannot be made is replaced by the reason. Weights, data and caches are listed and never copied. Every text
+goes through the redaction, one by one. The same texts give the same bytes: entries are in the order of their names,
+without times and owners.
 """
 
 from __future__ import annotations
@@ -9,16 +10,171 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import stat
 import tarfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import distributions
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import orjson
+
+from cluster.artefacts.errors import ClozeError, MissingInputError
+from cluster.artefacts.lease import is_in_use
 from cluster.artefacts.manifest import cloze_version, write_durably
 from cluster.artefacts.redaction import Redactor, known_secrets
 from cluster.artefacts.storage import storage_errors
-from pipeline.run.directory import RunDirectory
-from pipeline.watch.support_parts import Part, text_of
+from pipeline.run.directory import CONFIG_FILE, RUN_FILE, RunDirectory
+from pipeline.run.environment import environment
+from pipeline.run.log.lines import lines_backwards
+from pipeline.watch.description import describe
+from pipeline.watch.run_status import LogTail, RunReader
+
+LOG_LINES = 1000
+_MOST_BYTES = 1 << 20
+"""Of one file; its end is taken."""
+_MOST_FILES = 200
+"""Of one folder; the first by name are taken."""
+_LISTED_FILES = 5000
+_FILES = (
+    *(RUN_FILE, "events.jsonl", "skipped.json", "owner.json", "stop.json"),
+    *("log.errors", "log.status", "log.sent", ".log.sender", ".lock"),
+)
+_FOLDERS = ("heartbeats", "stacks")
+
+Part = tuple[str, Callable[[], str]]
+"""Name of a file in the bundle, and what makes its text."""
+
+
+def was_a_run(directory: Path) -> bool:
+    """Whether a directory has any file of a run: nothing about other directories is to be collected."""
+    return any((directory / name).is_file() for name in (RUN_FILE, CONFIG_FILE, "events.jsonl", "log.jsonl"))
+
+
+def parts_of_run(run: RunDirectory, job: Any) -> list[Part]:
+    """Everything about a run.
+
+    Args:
+        job: the job that drives or drove it, as Ray's client gives it; None without one.
+    """
+    files = [run.path / name for name in _FILES]
+    files += sorted(run.path.glob(f"{CONFIG_FILE}*"))
+    for folder in _FOLDERS:
+        files += islice(sorted((run.path / folder).glob("*")), _MOST_FILES)
+    copies = [(f"run/{path.relative_to(run.path)}", _copy_of(path)) for path in files if _is_plain(path)]
+    return [
+        ("description.json", lambda: _json(asdict(describe(str(run.path), run.path.parent, job)))),
+        ("status.json", lambda: _json(asdict(RunReader(run).read()) | {"in_use": is_in_use(run.path)})),
+        ("last-metrics.json", lambda: _json(dict(LogTail(run).read()))),
+        ("run/log-tail.jsonl", lambda: _last_lines(run.log, LOG_LINES)),
+        ("run/files.txt", lambda: "".join(_listing(run.path))),
+        *copies,
+    ]
+
+
+def parts_of_machine(runs_dir: Path) -> list[Part]:
+    """Versions, and the checks of `cloze doctor` on this machine."""
+    return [
+        ("versions.json", lambda: _json(_versions())),
+        ("doctor.json", lambda: _json([asdict(check) for check in _checks(runs_dir)])),
+    ]
+
+
+def part_of_plan(run: RunDirectory) -> Part:
+    """Memory, disk and hours of the run by `cloze plan`; takes seconds, and needs its token stores."""
+
+    def make() -> str:
+        from pipeline.engine.gpus import CPU, find_gpu
+        from pipeline.plan.plan import make_plan, to_json
+
+        workers = RunReader(run).read().workers
+        card = next((find_gpu(str(one["gpu"])) for one in workers if "gpu" in one), None) or CPU
+        hosts = [worker.get("host") for worker in workers]
+        nodes = max(1, len(set(hosts)))
+        settings = run.config(("cluster.workers=1",))
+        if any(isinstance(store.path, str) for store in settings.data.stores):
+            raise MissingInputError("A bundle opens no addresses, and the run names some as its stores.")
+        return _json(to_json(make_plan(settings, card, nodes, max(1, len(hosts) // nodes))))
+
+    return "plan.json", make
+
+
+def text_of(make: Callable[[], str]) -> tuple[str, str]:
+    """The text of a part, and why it could not be made; one of both is empty."""
+    try:
+        return make(), ""
+    except ClozeError as error:
+        return "", str(error)
+    # Whatever is damaged must not keep the other parts from those who are to repair it.
+    except Exception as error:
+        return "", f"{type(error).__name__}: {error}"
+
+
+def _copy_of(path: Path) -> Callable[[], str]:
+    def make() -> str:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - _MOST_BYTES))
+            text = stream.read(_MOST_BYTES).decode(errors="replace")
+        left_out = size - _MOST_BYTES
+        return f"[the first {left_out:,} bytes are left out]\n{text}" if left_out > 0 else text
+
+    return make
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether it is a file of its own: a link may lead to what is not the run's, and a pipe blocks."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _last_lines(path: Path, number: int) -> str:
+    if not _is_plain(path):
+        return ""
+    lines = list(islice(lines_backwards(path), number))
+    text = b"".join(line + b"\n" for line in reversed(lines)).decode(errors="replace")
+    return text[-2 * _MOST_BYTES :]
+
+
+def _listing(directory: Path) -> Iterator[str]:
+    """Size in bytes and path of every file, by path."""
+    count = 0
+    for folder, folders, names in os.walk(directory):
+        folders.sort()
+        for name in sorted(names):
+            count += 1
+            if count > _LISTED_FILES:
+                yield "... and more\n"
+                return
+            path = Path(folder, name)
+            try:
+                size = f"{path.lstat().st_size:>15,}"
+            except OSError as error:
+                size = f"{error.strerror!s:>15}"
+            yield f"{size}  {path.relative_to(directory)}\n"
+
+
+def _versions() -> dict[str, Any]:
+    installed = {str(one.metadata["Name"]): one.version for one in distributions()}
+    return environment() | {"installed": dict(sorted(installed.items(), key=lambda pair: pair[0].lower()))}
+
+
+def _checks(runs_dir: Path) -> list[Any]:
+    from cluster.connecting import named_address
+    from cluster.preflight import Places, run_checks
+
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    return run_checks(Places(runs_dir, None, named_address(None), uri))
+
+
+def _json(value: Any) -> str:
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    return orjson.dumps(value, option=options, default=str).decode() + "\n"
+
 
 _README = """Support bundle of the run {name}, made by cloze {version}.
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from pipeline.commands import doctor
+from pipeline.commands import verbs
 
 
 @pytest.fixture
@@ -16,10 +15,7 @@ def app(tmp_path, monkeypatch):
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "MLFLOW_TRACKING_URI", "CLOZE_DATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOZE_LOCAL_CLUSTER", str(tmp_path / "no-cluster.json"))
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    doctor.register(app)
-    return app
+    return verbs.app
 
 
 def test_doctor_exits_0_when_nothing_failed_and_answers_programs(app, tmp_path):

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import (
@@ -21,7 +20,8 @@ from cluster.artefacts.errors import (
 from cluster.jobs import connect as connect_jobs
 from cluster.jobs import submit
 from cluster.local_cluster import find_local_cluster, resolve_address
-from pipeline.commands import describe, doctor, jobs, top, train
+from pipeline.commands import jobs
+from pipeline.commands.verbs import app
 from pipeline.run import submission
 
 SLEEPING = """
@@ -49,13 +49,6 @@ precision: fp32
 """
 
 
-def make_app() -> typer.Typer:
-    app = typer.Typer()
-    for module in (train, jobs, doctor, describe, top):
-        module.register(app)
-    return app
-
-
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch):
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "MLFLOW_TRACKING_URI"):
@@ -65,7 +58,7 @@ def _clean_environment(monkeypatch):
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory):
     """Invokes the verbs; the local cluster that the first submission starts is stopped at the end."""
-    app, runner = make_app(), CliRunner()
+    runner = CliRunner()
 
     def invoke(*arguments: str):
         return runner.invoke(app, list(arguments))
@@ -101,7 +94,7 @@ def test_submitted_verb_outlives_the_command_and_is_listed_with_its_log(cli):
 
 
 def test_same_work_is_not_started_twice_while_it_runs_and_is_attempt_2_after_it_ended(cli):
-    prepared = submission.prepare(make_app(), ["doctor", "--data-dir", "."])
+    prepared = submission.prepare(app, ["doctor", "--data-dir", "."])
     base_id = prepared.base_id
     assert find_local_cluster() is not None
     submit(
@@ -154,7 +147,6 @@ def test_job_starts_after_another_has_succeeded_and_not_after_a_failure(cli):
 
 
 def test_group_of_nodes_becomes_settings_of_the_verb(config):
-    app = make_app()
     sized = submission.with_group_size(["pretrain", str(config)], 2, 4)
     assert sized[2:] == ["cluster.workers=8", "cluster.gpus_per_worker=1"]
     assert submission.with_group_size(["resume", "run"], 3, None)[2:] == [
@@ -201,7 +193,6 @@ def test_unknown_job_and_missing_names_are_explained(cli):
 
 
 def test_submission_id_follows_from_arguments_configuration_and_directory(config, tmp_path, monkeypatch):
-    app = make_app()
     one = submission.prepare(app, ["pretrain", str(config), "steps=4"])
     assert one.base_id == submission.prepare(app, ["pretrain", str(config), "steps=4"]).base_id
     assert one.base_id.startswith("cloze-pretrain-")
@@ -215,7 +206,6 @@ def test_submission_id_follows_from_arguments_configuration_and_directory(config
 
 
 def test_mistakes_are_reported_before_anything_is_submitted(config):
-    app = make_app()
     with pytest.raises(ConfigError, match="did you mean steps"):
         submission.prepare(app, ["pretrain", str(config), "stepz=4"])
     with pytest.raises(ConfigError, match="Did you mean pretrain"):

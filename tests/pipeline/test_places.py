@@ -16,8 +16,8 @@ from cluster.artefacts.places import PlaceSetting, UriSetting, as_place, folded_
 from data_prep.config import PreparationConfig
 from pipeline.commands.verbs import app
 from pipeline.config.loading import load_config
-from pipeline.road.demo.tasks import FinetuneConfig
 from pipeline.run.config import PretrainConfig
+from pipeline.tune.config import FinetuneConfig
 
 URI = "s3://bucket/place"
 

@@ -9,6 +9,7 @@ import pytest
 from cluster.artefacts.errors import ConfigError, MismatchError
 from pipeline.config.loading import load_config
 from pipeline.road.config import RoadConfig, StageConfig
+from pipeline.road.demo import demo_road
 from pipeline.road.stages import load_stages
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -75,10 +76,11 @@ def test_store_that_a_preparation_makes_need_not_be_there(road: Path):
     assert loaded(road, "data.0.settings.out=made", "pretrain.settings.data.stores=[{path: made/tokens}]")
 
 
-def test_task_on_a_store_that_the_road_makes_is_not_read_yet(road: Path):
-    task = "{kind: docstring_package, store: practice/data/tokens}"
-    Path("tune.yaml").write_text(f"tasks: {{package: {task}}}\ntraining: {{lr: 1e-3, batch_size: 2}}\n")
-    assert set(loaded(road).finetune[0].tasks) == {"package"}
+def test_task_whose_files_the_road_makes_is_not_read_yet(road: Path):
+    Path("tune.yaml").write_text(Path("tune.yaml").read_text().replace("rows.csv", "practice/data/rows.csv"))
+    assert set(loaded(road).finetune[0].tasks) == {"parity"}
+    demo = demo_road(Path("demo"))
+    assert set(load_stages(demo, made=[Path("demo/tasks")]).finetune[0].tasks) == {"code", "word_order"}
 
 
 def test_stop_of_a_submitted_road_waits_for_its_run_to_save(road: Path):

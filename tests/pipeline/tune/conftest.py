@@ -15,7 +15,6 @@ from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from pipeline.checkpoint.references import PretrainedModel
-from pipeline.road.demo.tasks import FinetuneConfig as ConfigWithDemoTasks
 from pipeline.tune.config import FinetuneConfig
 
 WORDS = ["good", "bad", "film", "plot", "the", "a", "was", "and", "very", "one", "two", "three"]
@@ -128,6 +127,6 @@ def make_config(tmp_path: Path, sst2: Path) -> Callable[..., FinetuneConfig]:
             "seeds": [1, 2],
             "num_threads": 1,
         }
-        return ConfigWithDemoTasks.model_validate(plain | changes)
+        return FinetuneConfig.model_validate(plain | changes)
 
     return make

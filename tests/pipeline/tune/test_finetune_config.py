@@ -11,9 +11,8 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import load_config, validate
-from pipeline.road.demo.tasks import FinetuneConfig
+from pipeline.tune.config import FinetuneConfig, with_tasks
 from pipeline.tune.config import FinetuneConfig as PublishedConfig
-from pipeline.tune.config import with_tasks
 from pipeline.tune.forms.classification.settings import ClassificationTaskConfig
 from pipeline.tune.tasks import TASKS as PUBLISHED_TASKS
 
@@ -25,13 +24,6 @@ TASKS = {"reviews": {"kind": "sst2", "path": "SST-2", "training": {"lr": 1e-3}}}
 def test_shipped_configuration_is_valid(path, monkeypatch):
     monkeypatch.setenv("CLOZE_DATA", "/data")
     assert load_config(FinetuneConfig, path).name == path.stem
-
-
-def test_command_line_changes_a_shared_path_once(monkeypatch):
-    overrides = ["tasks.package.store=elsewhere", "tasks.package.held_out=0.2"]
-    config = load_config(FinetuneConfig, CONFIGS / "docstrings.yaml", overrides)
-    found = [task.model_dump(include={"store", "held_out"}) for task in config.tasks.values()]
-    assert found == [{"store": Path("elsewhere"), "held_out": 0.2}] * 3
 
 
 def test_task_overrides_only_the_training_settings_it_names():
@@ -68,7 +60,7 @@ def test_unusable_values_are_refused(changes, said):
 
 def test_configuration_is_read_without_heavy_imports():
     heavy = ("torch", "accelerate", "sklearn", "pyarrow", "mlflow", "ray")
-    code = f"import sys, pipeline.road.demo.tasks; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, pipeline.tune.config; print([m for m in {heavy} if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CONFIGS.parents[1])
     assert ran.stdout.strip() == "[]"
 

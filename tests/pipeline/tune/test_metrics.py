@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from pipeline.road.demo.tasks import TASKS
 from pipeline.tune.forms.choices.settings import Choices
 from pipeline.tune.forms.classification.settings import Example
 from pipeline.tune.forms.tags.settings import TaggedSentence
@@ -17,6 +16,7 @@ from pipeline.tune.metrics.glue import LEADERBOARD, glue_average
 from pipeline.tune.metrics.rouge import ROUGE_NAMES
 from pipeline.tune.metrics.squad2 import UNANSWERABLE_METRICS
 from pipeline.tune.metrics.translation import TRANSLATION_METRICS
+from pipeline.tune.tasks import TASKS
 
 RANDOM = np.random.Generator(np.random.Philox(key=1))
 

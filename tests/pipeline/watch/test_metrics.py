@@ -21,9 +21,8 @@ from pipeline.commands.verbs import app
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.heartbeat import Heartbeat
-from pipeline.watch.exporter import TEMPLATES, exposition, serve, write_files
-from pipeline.watch.prometheus import STATES, ClozeCollector
-from pipeline.watch.runs import RunsReader
+from pipeline.watch.prometheus import STATES, TEMPLATES, ClozeCollector, exposition, serve, write_files
+from pipeline.watch.run_status import RunsReader
 from tests.pipeline.watch.materials import HOST, contents, watched_run
 
 ROOT = Path(__file__).parents[3]

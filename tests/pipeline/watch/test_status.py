@@ -24,10 +24,8 @@ from pipeline.run.events import Event
 from pipeline.run.heartbeat import Heartbeat
 from pipeline.run.log.kinds import LogKind
 from pipeline.run.log.log import RunLog
-from pipeline.watch.data_status import read_data
-from pipeline.watch.log_tail import LogTail
-from pipeline.watch.run_status import RunReader
-from pipeline.watch.runs import RunsReader
+from pipeline.watch.overview import read_data
+from pipeline.watch.run_status import LogTail, RunReader, RunsReader
 from tests.pipeline.watch.materials import HOST, contents, start, watched_run
 
 CLOZE = Path(sys.executable).with_name("cloze")

@@ -1,1 +1,0 @@
-"""The demo, and the tasks that exist for it only."""
