@@ -5,7 +5,7 @@
     CLOZE_CACHE/artefacts/KEY/work         locked by the process that fetches files, or evicts the copy
     CLOZE_CACHE/artefacts/KEY/users        locked by every process that reads the copy, until it ends
 
-Copies of checkpoints lie there too, and are made by `pipeline.checkpoint.store`; their KEY hashes the URI alone.
+The KEY of a checkpoint, which may be saved again, hashes the URI alone.
 A process that opens a copy reads the manifest in the store first, so an artefact that was replaced there is noticed.
 The kernel releases the locks of a process however it ends, and the files that a killed one fetched serve the next.
 """
@@ -37,7 +37,7 @@ from cluster.artefacts.manifest import (
 )
 from cluster.artefacts.places import Place, as_place, inner, outer
 from cluster.artefacts.private import cache_directory, lock
-from cluster.artefacts.remote import Remote, remove_leftovers, require_whole
+from cluster.artefacts.remote import Remote, remove_leftovers, remove_unlisted, require_whole
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.sizes import parse_size, shown_size
 from cluster.artefacts.storage import find_damage, is_committed, storage_errors
@@ -84,6 +84,7 @@ def local_copy(
     kind: str | None = None,
     only: Collection[str] | None = None,
     verify: bool = True,
+    one_place: bool = False,
 ) -> Path:
     """A directory on this machine with the artefact at a place: the place itself, or a copy of the artefact at a URI.
 
@@ -94,6 +95,8 @@ def local_copy(
         kind: the kind that it must be; None accepts any.
         only: paths of the files that are needed; without the others, the copy has no manifest.
         verify: hash files that changed since they were fetched; otherwise only sizes are compared.
+        one_place: keep the copy in `copy_directory(place)`, whichever artefact is there, and its manifest with it even
+            if not all files are needed.
 
     Raises:
         MissingInputError: there is no artefact at the URI, or one of another kind.
@@ -109,14 +112,17 @@ def local_copy(
             f"{place} is an artefact of the kind `{manifest.kind}`; one of the kind `{kind}` is needed here.",
             next_step=f"name the URI of an artefact with {kind}",
         )
-    own = _root() / _key(place, manifest.fingerprint)
-    copy = own / _last_name(place)
+    copy = _directory(place, "" if one_place else manifest.fingerprint)
+    own = copy.parent
     entries = [entry for entry in manifest.files if only is None or entry.path in only]
     with storage_errors(own), _locked(own / _WORK, place):
         if stale := _stale(copy, manifest, entries, verify=verify):
             _fetch(remote, own, copy, manifest, stale)
         copy.mkdir(parents=True, exist_ok=True)
-        if only is None and _content(copy / MANIFEST_NAME) != data:
+        if one_place:
+            # The artefact that was there before may have had other files.
+            remove_unlisted(copy, manifest)
+        if (only is None or one_place) and _content(copy / MANIFEST_NAME) != data:
             write_durably(copy / MANIFEST_NAME, data)
         _hold(own / _USERS)
     _opened[copy] = place
@@ -124,28 +130,8 @@ def local_copy(
 
 
 def copy_directory(place: str) -> Path:
-    """Where the copy lies of an artefact that may be replaced at its URI; nothing is read."""
-    return _root() / _key(place, "") / _last_name(place)
-
-
-@contextmanager
-def making_copy(copy: Path, place: str, size_bytes: int) -> Iterator[None]:
-    """Hold `copy_directory(place)` for the block, which fetches files. The copy then stays as long as this process
-    runs, or until `drop_copies`.
-
-    Args:
-        size_bytes: of all files that it will have; 0 if it has them already.
-
-    Raises:
-        StorageError: there is no room, or the file system refuses.
-    """
-    own = copy.parent
-    with storage_errors(own), _locked(own / _WORK, place):
-        if size_bytes:
-            _make_room(own, place, size_bytes)
-        remove_leftovers(copy)
-        yield
-        _hold(own / _USERS)
+    """The directory of a copy that `local_copy` made with `one_place`; nothing is read."""
+    return _directory(place, "")
 
 
 def drop_copies(below: str, kept: Collection[str]) -> None:
@@ -181,8 +167,7 @@ def is_on_this_machine(place: Place) -> bool:
     manifest = manifest_at(place)
     if manifest is None or isinstance(place, Path):
         return manifest is not None
-    copy = _root() / _key(place, manifest.fingerprint) / _last_name(place)
-    return not find_damage(copy, manifest, deep=False)
+    return not find_damage(_directory(place, manifest.fingerprint), manifest, deep=False)
 
 
 def _fetch_manifest(remote: Remote) -> tuple[bytes, Manifest] | None:
@@ -204,8 +189,9 @@ def _root() -> Path:
     return cache_directory().absolute() / "artefacts"
 
 
-def _key(place: str, fingerprint: str) -> str:
-    return xxhash.xxh3_128_hexdigest(f"{without_credentials(place)}\n{fingerprint}".encode())
+def _directory(place: str, fingerprint: str) -> Path:
+    key = xxhash.xxh3_128_hexdigest(f"{without_credentials(place)}\n{fingerprint}".encode())
+    return _root() / key / _last_name(place)
 
 
 def _last_name(place: str) -> str:
@@ -251,9 +237,25 @@ def _fetch(remote: Remote, own: Path, copy: Path, manifest: Manifest, entries: S
         entry.size_bytes for entry in manifest.files if entry.path in present or entry.path in needed
     )
     _make_room(own, remote.uri, size_bytes)
-    remove_leftovers(copy)
-    with transfer(f"fetch {without_credentials(remote.uri)}", sum(needed.values())) as tell:
-        require_whole(remote, manifest, remote.download("", entries, copy, tell))
+    fetch_files(remote, manifest, entries, copy, "fetch")
+
+
+def fetch_files(
+    remote: Remote, manifest: Manifest, entries: Sequence[FileEntry], target: Path, verb: str
+) -> None:
+    """Download files of an artefact into a directory, to which no other process downloads now, and verify them.
+
+    Args:
+        verb: for the progress that is shown.
+
+    Raises:
+        StoreError: the store does not answer, or has another artefact by now.
+        CorruptArtefactError: names every file that is missing or damaged in the store.
+    """
+    remove_leftovers(target)
+    size_bytes = sum(entry.size_bytes for entry in entries)
+    with transfer(f"{verb} {without_credentials(remote.uri)}", size_bytes) as advance:
+        require_whole(remote, manifest, remote.download(entries, target, advance))
 
 
 # -- room ---------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from cluster.artefacts.manifest import (
     write_durably,
 )
 from cluster.artefacts.places import is_web
-from cluster.artefacts.remote import TRANSFERS, Remote, remove_leftovers, require_whole
+from cluster.artefacts.remote import TRANSFERS, Remote, remove_unlisted
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.sizes import shown_size
 from cluster.artefacts.storage import (
@@ -44,6 +44,7 @@ from cluster.artefacts.storage import (
     staging_directory,
     storage_errors,
 )
+from cluster.copies import fetch_files
 from cluster.progress import transfer
 
 _NOTE = "arrived.json"
@@ -159,29 +160,19 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
     # What another address gave is never taken for this one's.
     target = directory if is_same else staging_directory(directory, hash_json([uri, manifest.fingerprint]))
     missing = [entry for entry in manifest.files if not (target / entry.path).is_file()]
-    size_bytes = sum(entry.size_bytes for entry in manifest.files)
     with storage_errors(directory):
         target.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(target)
         if not is_same:
-            _remove_unlisted(target, manifest)
+            # Also the records of an earlier attempt, which no hash vouches for.
+            remove_unlisted(target, manifest)
         _require_room(uri, target, sum(entry.size_bytes for entry in missing))
-        with transfer(f"pull {without_credentials(uri)}", size_bytes) as tell:
-            require_whole(remote, manifest, remote.download("", manifest.files, target, tell))
+        fetch_files(remote, manifest, manifest.files, target, "pull")
         names = remote.sizes() if remote.lists else ()
         for_files(partial(_fetch_record, remote, target), [name for name in names if _is_record(name)])
         write_durably(target / MANIFEST_NAME, data)
     if not is_same:
         put_in_place(target, directory, manifest.files)
     return _copied(manifest, str(directory), missing)
-
-
-def _remove_unlisted(staging: Path, manifest: Manifest) -> None:
-    """Delete the records of an earlier attempt, which no hash vouches for, and whatever else is not in the manifest."""
-    listed = {entry.path for entry in manifest.files}
-    for path in list(staging.rglob("*")):
-        if path.relative_to(staging).as_posix() not in listed and (path.is_symlink() or not path.is_dir()):
-            path.unlink()
 
 
 def _require_room(uri: str, target: Path, size_bytes: int) -> None:

@@ -112,7 +112,7 @@ def _examine_remote(uri: str) -> Health:
     except CorruptArtefactError as error:
         return Health(uri, uri.rpartition("/")[2], "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
     assert manifest is not None, "it was found by its manifest"
-    found = Remote.open(uri).download("", manifest.files, None)
+    found = Remote.open(uri).download(manifest.files, None)
     return _health(uri, manifest, [damage for damage in found if damage is not None])
 
 

@@ -217,31 +217,33 @@ class Remote:
 
     def download(
         self,
-        directory: str,
         entries: Sequence[FileEntry],
         target: Path | None,
-        tell: Callable[[int], object] = lambda size_bytes: None,
+        advance: Callable[[int], object] = lambda size_bytes: None,
     ) -> list[Damage | None]:
         """Read files and compare their hashes with a manifest.
 
         Args:
-            directory: of the files; empty for this one.
             target: local directory for the files; those that it holds with the right hash are not read again. None
                 keeps nothing.
-            tell: called with the bytes of each file that is done.
+            advance: called with the bytes of each file that is done.
 
         Returns the damage of each file, None if its hash is right.
         """
 
         def download_one(entry: FileEntry) -> Damage | None:
-            name = f"{directory}/{entry.path}" if directory else entry.path
-            place = None if target is None else place_inside(target, entry.path)
+            name = entry.path
+            place = None if target is None else place_inside(target, name)
             found = self._do("read", name, lambda _: _keep(self._blocks(name), entry, place))
-            tell(entry.size_bytes)
+            advance(entry.size_bytes)
             return found
 
         with ThreadPoolExecutor(TRANSFERS) as pool:
             return list(pool.map(download_one, entries))
+
+    def below(self, name: str) -> Remote:
+        """A directory in this one."""
+        return Remote(self.filesystem, f"{self.root}/{name}", f"{self.uri}/{name}")
 
     def place(self, name: str) -> str:
         """URI of a file or directory."""
@@ -331,6 +333,14 @@ def require_whole(remote: Remote, manifest: Manifest, found: Sequence[Damage | N
         kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
         next_step=f"put it there again from where it was made: cloze push DIRECTORY {remote.uri} --again",
     )
+
+
+def remove_unlisted(directory: Path, manifest: Manifest) -> None:
+    """Delete the files that a manifest does not list."""
+    listed = {MANIFEST_NAME, *(entry.path for entry in manifest.files)}
+    for path in list(directory.rglob("*")):
+        if path.relative_to(directory).as_posix() not in listed and (path.is_symlink() or not path.is_dir()):
+            path.unlink()
 
 
 def remove_leftovers(directory: Path) -> None:

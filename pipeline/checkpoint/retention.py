@@ -63,8 +63,8 @@ def best_step(store: CheckpointStore, until: int | None = None) -> int | None:
     steps = [step for step in store.steps() if until is None or step <= until]
     for step in steps:
         # What cannot be read is not the best. Only the newest may have been saved anew since the last call: saving a
-        # step again takes a rollback, which removes those behind it.
-        with suppress(CorruptArtefactError):
+        # step again takes a rollback, which removes those after it.
+        with suppress(CorruptArtefactError, CorruptCheckpointError):
             found.append((step, *store.evaluated(step, again=step == steps[-1])))
     if not found:
         return None

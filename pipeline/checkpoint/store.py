@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +23,11 @@ from cluster.artefacts.errors import (
     CorruptCheckpointError,
     StorageError,
 )
-from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest, write_durably
+from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import Damage, find_damage, open_artefact, remove_tree, storage_errors
-from cluster.copies import copy_directory, drop_copies, making_copy
+from cluster.copies import copy_directory, drop_copies, local_copy
 from pipeline.checkpoint.checkpoint import (
     CHECKPOINT_NAME,
     DESCRIPTION_FILES,
@@ -94,15 +94,28 @@ class CheckpointStore:
         """The manifest of a checkpoint.
 
         Raises:
-            CorruptArtefactError: it is missing or damaged, or of another step than its directory's name says.
+            CorruptArtefactError: it is missing or damaged.
+            CorruptCheckpointError: it is of another step than its directory's name says.
         """
         if self.remote is None:
             manifest = read_manifest(self.local(step))
         else:
             place = f"{self.place(step)}/{MANIFEST_NAME}"
-            manifest = parse_manifest(self._manifest_data(self.remote, step), place)
-        if problem := self._misnamed(step, manifest):
-            raise CorruptArtefactError(problem)
+            try:
+                data = self.remote.read(_manifest_name(step))
+            except FileNotFoundError:
+                raise CorruptArtefactError(
+                    f"{self.place(step)} is no checkpoint: it has no {MANIFEST_NAME}."
+                ) from None
+            manifest = parse_manifest(data, place)
+        if manifest.kind != KIND:
+            raise CorruptArtefactError(f"{self.place(step)} holds {manifest.kind}, but {KIND} is needed.")
+        if (own := manifest.config.get("step")) != step:
+            raise CorruptCheckpointError(
+                f"{self.place(step)} is a checkpoint of step {own}, whatever its name says.",
+                kept="everything in it",
+                next_step="find out who put it there, and delete it, or give it the name of its step",
+            )
         return manifest
 
     def evaluated(self, step: int, *, again: bool = False) -> tuple[str, dict[str, float]]:
@@ -130,7 +143,7 @@ class CheckpointStore:
         if deep:
             known = {damage.path for damage in found}
             rest = [entry for entry in manifest.files if entry.path not in known]
-            found += [damage for damage in self.remote.download(name, rest, None) if damage is not None]
+            found += [damage for damage in self.remote.below(name).download(rest, None) if damage is not None]
         return found
 
     def fetch(self, step: int, files: Collection[str] | None = None) -> Path:
@@ -142,55 +155,17 @@ class CheckpointStore:
             CorruptCheckpointError: its directory is named for another step than its manifest.
             StorageError: there is no room for the copy.
         """
+        manifest = self.manifest(step)
         if self.remote is None:
-            directory = open_checkpoint(self.local(step), files)
-            self._require_own_name(step, read_manifest(directory))
-            return directory
-        remote, name, local = self.remote, checkpoint_name(step), self.local(step)
-        data = self._manifest_data(remote, step)
-        manifest = parse_manifest(data, f"{self.place(step)}/{MANIFEST_NAME}")
-        if manifest.kind != KIND:
-            raise CorruptArtefactError(f"{self.place(step)} holds {manifest.kind}, but {KIND} is needed.")
-        self._require_own_name(step, manifest)
-        drop_copies(remote.uri, [remote.place(checkpoint_name(one)) for one in self.steps()])
-        wanted = [entry for entry in manifest.files if files is None or entry.path in files]
-        present = [entry for entry in manifest.files if (local / entry.path).is_file()]
-        needed = {*wanted, *present} if set(wanted) - set(present) else ()
-        size_bytes = sum(entry.size_bytes for entry in needed)
-        self._require_whole(step, manifest, wrong_sizes(manifest, remote.sizes(name)))
-        with making_copy(local, remote.place(name), size_bytes):
-            self._require_whole(step, manifest, remote.download(name, wanted, local))
-            # The step may have been saved again since the last copy, by another number of ranks.
-            for stale in unlisted(local, manifest):
-                (local / stale.path).unlink()
-            write_durably(local / MANIFEST_NAME, data)
-        return local
-
-    def _misnamed(self, step: int, manifest: Manifest) -> str:
-        """How a manifest contradicts the name of its directory; empty where it does not."""
-        own = manifest.config.get("step")
-        return (
-            ""
-            if own == step
-            else f"{self.place(step)} is a checkpoint of step {own}, whatever its name says."
-        )
-
-    def _require_own_name(self, step: int, manifest: Manifest) -> None:
-        if problem := self._misnamed(step, manifest):
-            raise CorruptCheckpointError(
-                problem,
-                kept="everything in it",
-                next_step="find out who put it there, and delete it, or give it the name of its step",
-            )
-
-    def _require_whole(self, step: int, manifest: Manifest, found: Sequence[Damage | None]) -> None:
-        damages = [damage for damage in found if damage is not None]
-        if damages:
+            return open_checkpoint(self.local(step), files)
+        drop_copies(self.remote.uri, [self.place(one) for one in self.steps()])
+        if damages := self.damage(step, manifest, deep=False):
             listed = "\n".join(f"  {damage}" for damage in damages)
             raise CorruptArtefactError(
                 f"{self.place(step)} ({KIND}) is damaged:\n{listed}",
                 kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
             )
+        return local_copy(self.place(step), only=files, one_place=True)
 
     def delete(self, step: int) -> None:
         """Delete a checkpoint; a deletion that is killed leaves no checkpoint. A link is removed, not its target.
@@ -255,14 +230,6 @@ class CheckpointStore:
                 continue
             except OSError as error:
                 yield error
-
-    def _manifest_data(self, remote: Remote, step: int) -> bytes:
-        try:
-            return remote.read(_manifest_name(step))
-        except FileNotFoundError:
-            raise CorruptArtefactError(
-                f"{self.place(step)} is no checkpoint: it has no {MANIFEST_NAME}."
-            ) from None
 
 
 def _manifest_name(step: int) -> str:

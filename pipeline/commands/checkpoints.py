@@ -58,14 +58,14 @@ def checkpoints(
 
 def _row(store: CheckpointStore, step: int, verify: bool) -> tuple[dict[str, Any], list[str]]:
     """The listing's row of a checkpoint, and a line for each damaged file."""
-    from cluster.artefacts.errors import CorruptArtefactError
+    from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError
     from pipeline.checkpoint.checkpoint import evaluated
 
     place = store.place(step)
     row: dict[str, Any] = {"directory": place}
     try:
         manifest = store.manifest(step)
-    except CorruptArtefactError as error:
+    except (CorruptArtefactError, CorruptCheckpointError) as error:
         unknown = dict.fromkeys(("metric", "held_out", "size_bytes"))
         return row | unknown | {"state": "damaged"}, [f"  {error.problem}"]
     metric, held_out = evaluated(manifest.stats)
