@@ -25,6 +25,7 @@ import psutil
 
 from cluster.artefacts.errors import ClozeError, ClusterUnreachableError
 from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.owner import born_s, find_process
 from cluster.artefacts.private import (
     RAY_NAME,
     lock,
@@ -32,7 +33,6 @@ from cluster.artefacts.private import (
     private_root,
     require_private,
 )
-from cluster.artefacts.processes import born_s, find_process
 from cluster.connecting import named_address, require_dashboard
 
 STATE_VARIABLE = "CLOZE_LOCAL_CLUSTER"

@@ -20,8 +20,8 @@ from pathlib import Path
 from shlex import quote
 
 from cluster.artefacts.errors import ConfigError
-from cluster.artefacts.lease import exclusive
 from cluster.artefacts.manifest import Manifest
+from cluster.artefacts.owner import exclusive
 from cluster.artefacts.storage import is_committed, storage_errors
 from cluster.copies import is_there
 from cluster.publication import push

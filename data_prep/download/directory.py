@@ -14,7 +14,7 @@ from threading import Lock
 import orjson
 
 from cluster.artefacts.errors import DownloadError, StorageError
-from cluster.artefacts.lease import exclusive
+from cluster.artefacts.owner import exclusive
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
 from data_prep.download.fetch import Fetched, checksum_of, fetch

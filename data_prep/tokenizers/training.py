@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cluster.artefacts.shard_status import report_status
+from cluster.artefacts.shard_log import report_status
 from cluster.shards import ShardResult
 from data_prep.tokenizers import byte_level_bpe, sentencepiece_training, word_lexicon, wordpiece
 from data_prep.tokenizers.config import TrainedTokenizer, WordPiece

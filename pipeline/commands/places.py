@@ -123,7 +123,7 @@ def pull(
     by `cloze data prepare`, as where it was made.
     """
     from cluster.artefacts.confined import place_inside
-    from cluster.artefacts.lease import exclusive
+    from cluster.artefacts.owner import exclusive
     from cluster.artefacts.storage import storage_errors
     from cluster.publication import find_published
     from cluster.publication import pull as pull_one

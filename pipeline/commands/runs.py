@@ -115,7 +115,7 @@ def replay(
 
     What MLflow has already is not doubled. A store that does not know a run gets a new MLflow run.
     """
-    from pipeline.checkpoint.tracking_anew import track_anew
+    from pipeline.checkpoint.publishing import track_anew
     from pipeline.run.directory import find_run
 
     for found in [find_run(run, runs_dir or context.obj) for run in runs]:

@@ -23,7 +23,7 @@ runs/NAME-1a2b3c4d/
     stacks/         stacks of ranks that stood still
     profile/        traces and tables of profiled steps
     ray-train/      what Ray Train writes
-    .lock, .lease   held by the process that trains or changes the run (`cluster.artefacts.lease`)
+    .lock, .lease   held by the process that trains or changes the run (`cluster.artefacts.owner`)
 
 Nothing here but `RunDirectory.config` imports the configuration's classes: a run of another version of cloze, whose
 configuration does not validate any more, is still listed, shown, compared and traced by its `settings`.
@@ -47,8 +47,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from cluster.artefacts.confined import inside
 from cluster.artefacts.credentials import message_without_credentials, without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError, StorageError
-from cluster.artefacts.lease import LOCK_NAME, exclusive
 from cluster.artefacts.manifest import created_by, seal, unseal, write_durably
+from cluster.artefacts.owner import LOCK_NAME, exclusive
 from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import contents_of, storage_errors
 from pipeline.config.loading import Config, to_plain, validate, with_overrides

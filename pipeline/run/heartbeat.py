@@ -22,7 +22,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cluster.artefacts.errors import StorageError
-from cluster.artefacts.processes import born_s, find_process, this_machine
+from cluster.artefacts.owner import born_s, find_process, this_machine
 from cluster.artefacts.reading import read_bytes
 from pipeline.run.directory import RunDirectory
 

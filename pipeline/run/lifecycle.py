@@ -13,7 +13,7 @@ import psutil
 
 from cluster.artefacts.credentials import refused
 from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, TakenOverError
-from cluster.artefacts.processes import born_s, this_machine
+from cluster.artefacts.owner import born_s, this_machine
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.history import last_logged

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from cluster.artefacts.lease import is_in_use
-from cluster.artefacts.processes import find_process, this_machine
+from cluster.artefacts.owner import find_process, is_in_use, this_machine
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.heartbeat import (

@@ -22,8 +22,8 @@ from typing import Any
 import orjson
 
 from cluster.artefacts.errors import ClozeError, MissingInputError
-from cluster.artefacts.lease import is_in_use
 from cluster.artefacts.manifest import cloze_version, write_durably
+from cluster.artefacts.owner import is_in_use
 from cluster.artefacts.redaction import Redactor, known_secrets
 from cluster.artefacts.storage import storage_errors
 from pipeline.run.directory import CONFIG_FILE, RUN_FILE, RunDirectory

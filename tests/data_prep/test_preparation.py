@@ -17,7 +17,7 @@ from cluster.artefacts.errors import (
     StorageError,
     TooManyRejectsError,
 )
-from cluster.artefacts.lease import exclusive
+from cluster.artefacts.owner import exclusive
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.runtime import ray_runtime

@@ -14,8 +14,8 @@ import torch
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ResumeRefusedError, StorageError, TakenOverError
-from cluster.artefacts.lease import exclusive
 from cluster.artefacts.manifest import MANIFEST_NAME
+from cluster.artefacts.owner import exclusive
 from cluster.jobs import STOP_SIGNAL
 from pipeline.checkpoint.checkpoint import (
     checkpoint_name,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cluster import signals
 from cluster.artefacts.errors import StagesFailedError
-from cluster.artefacts.lease import exclusive
+from cluster.artefacts.owner import exclusive
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import announce
 from pipeline.road.ladder.arms import Ladder

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cluster.artefacts.lease import exclusive, is_in_use
-from cluster.artefacts.shard_log import Effort, ShardLog
-from cluster.artefacts.shard_status import report_status
+from cluster.artefacts.owner import exclusive, is_in_use
+from cluster.artefacts.shard_log import Effort, ShardLog, report_status
 from pipeline.commands.verbs import app
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
@@ -158,7 +157,7 @@ def test_looking_at_a_lock_keeps_no_process_from_taking_it(tmp_path: Path):
 LOOKING = """
 import sys
 from pathlib import Path
-from cluster.artefacts.lease import is_in_use
+from cluster.artefacts.owner import is_in_use
 print("looking", flush=True)
 while True:
     is_in_use(Path(sys.argv[1]))

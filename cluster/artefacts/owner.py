@@ -1,6 +1,6 @@
-"""One writer at a time in a directory: a lock, and a lease for machines that do not see each other's locks.
+"""The owner of a directory, one process at a time: a lock, and a lease for machines that do not see each other's locks.
 
-    DIRECTORY/.lock     locked by the process that works there; says which, for people. The kernel releases it
+    DIRECTORY/.lock     locked by the process that works there; names it, for people. The kernel releases it
     DIRECTORY/.lease    exists while a process works there, which counts it up every RENEWAL_S
 
 Locks of some shared file systems end at the machine, and others know none. A process of another machine then watches
@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,7 +28,6 @@ import psutil
 
 from cluster.artefacts.errors import InUseError
 from cluster.artefacts.private import NO_LOCKS
-from cluster.artefacts.processes import born_s, find_process, this_machine
 from cluster.artefacts.repeated import repeated
 from cluster.artefacts.storage import storage_errors
 
@@ -62,7 +62,7 @@ def exclusive(
             _lock(descriptor)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise _in_use(directory, _told_by(descriptor), in_use) from None
+                raise _in_use(directory, _read_holder(descriptor), in_use) from None
             if error.errno not in NO_LOCKS:
                 raise
         lease = _Lease(directory, what)
@@ -208,8 +208,8 @@ def _in_words(holder: dict[str, Any]) -> str:
     return f"{holder['what']} (process {holder['pid']} on {holder['host']}, since {holder['since']})"
 
 
-def _told_by(descriptor: int) -> str:
-    """The holder of a lock, as the file says; it is written a moment after the lock is taken."""
+def _read_holder(descriptor: int) -> str:
+    """The holder that a lock's file names; it is written a moment after the lock is taken."""
     for patience_s in (*_LOOKS_S, 1.0):
         if holder := os.pread(descriptor, 1000, 0).decode(errors="replace"):
             return holder
@@ -229,3 +229,34 @@ def _lock(descriptor: int) -> None:
         except BlockingIOError:
             time.sleep(patience_s)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@cache
+def this_machine() -> str:
+    """Identifies the boot of this machine and its process namespace, within which process ids are unique; host names
+    may be equal."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return platform.node()
+
+
+def born_s(process: psutil.Process) -> float:
+    """Seconds between the boot of this machine and the start of a process. A clock that is set does not change them;
+    it moves both Unix times."""
+    return process.create_time() - psutil.boot_time()
+
+
+def find_process(pid: int, started_s: float) -> psutil.Process | None:
+    """The process of this machine with a number and a time of birth, unless it has ended.
+
+    Args:
+        started_s: as `born_s` gave it.
+    """
+    try:
+        process = psutil.Process(pid)
+        alive = abs(born_s(process) - started_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return None
+    return process if alive else None

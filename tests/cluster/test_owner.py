@@ -12,22 +12,22 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.artefacts import lease, processes
+from cluster.artefacts import owner
 from cluster.artefacts.errors import StorageError
-from cluster.artefacts.lease import LEASE_NAME, exclusive
+from cluster.artefacts.owner import LEASE_NAME, exclusive
 
 HOLDING = """
 import errno, fcntl, sys
 from pathlib import Path
-from cluster.artefacts import lease
+from cluster.artefacts import owner
 
 def no_locks(*_):
     raise OSError(errno.ENOLCK, "No locks available")
 
 fcntl.flock = no_locks
-lease.this_machine = lambda: "another machine"
-lease.RENEWAL_S = 0.05
-with lease.exclusive(Path(sys.argv[1]), "its training"):
+owner.this_machine = lambda: "another machine"
+owner.RENEWAL_S = 0.05
+with owner.exclusive(Path(sys.argv[1]), "its training"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -41,7 +41,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(lease, "EXPIRY_S", 1.5)
+    monkeypatch.setattr(owner, "EXPIRY_S", 1.5)
 
 
 @pytest.fixture
@@ -93,23 +93,23 @@ def test_a_lease_that_its_holder_does_not_renew_expires_and_stays_the_successors
 
 
 def test_a_dead_holder_of_this_machine_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    killed = HOLDING.replace('lease.this_machine = lambda: "another machine"', "").replace(
+    killed = HOLDING.replace('owner.this_machine = lambda: "another machine"', "").replace(
         "sys.stdin.read()", "__import__('os').abort()"
     )
     subprocess.run([sys.executable, "-c", killed, str(tmp_path)], stdout=subprocess.DEVNULL)
     assert (tmp_path / LEASE_NAME).exists()
-    monkeypatch.setattr(lease, "EXPIRY_S", float("nan"))
+    monkeypatch.setattr(owner, "EXPIRY_S", float("nan"))
     with exclusive(tmp_path, "another"):
         pass
 
 
 def test_a_process_is_found_again_after_its_machines_clock_was_set(monkeypatch: pytest.MonkeyPatch):
-    noted = processes.born_s(psutil.Process())
+    noted = owner.born_s(psutil.Process())
     before = psutil.boot_time()
     # The kernel derives the time of the boot from the clock.
     monkeypatch.setattr("psutil._psplatform.boot_time", lambda: before + 3600)
     assert psutil.Process().create_time() > before + 3600
-    found = processes.find_process(os.getpid(), noted)
+    found = owner.find_process(os.getpid(), noted)
     assert found is not None
     assert found.pid == os.getpid()
-    assert processes.find_process(os.getpid(), noted + 5) is None
+    assert owner.find_process(os.getpid(), noted + 5) is None
