@@ -53,5 +53,6 @@ def render(report: Report) -> None:
         f"  cloze resume {report.run} --runs-dir {report.runs_dir} --allow-changed steps steps={report.steps + 600}"
     )
     print(f"  cloze lineage {report.scores_directory} --runs-dir {report.runs_dir}")
+    print(f"  cloze export {report.run} demo/export --runs-dir {report.runs_dir}")
     print(f"\nThe curves: {report.curves}")
     print(f"\nAll of it as pages, with the errors and where the scores come from: open\n  {report.page}")
