@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.entries import InputEntries
-from cluster.artefacts.long_json import Rows, hash_json
-from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, InputEntry, Manifest, hash_file
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    InputEntry,
+    Manifest,
+    hash_file,
+    hash_json,
+)
 from cluster.artefacts.parts import TEMPORARY, PartedArtefact
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.shard_records import SHARD_RECORDS, ShardRecord, sum_stats
@@ -57,8 +63,8 @@ def build_sharded_artefact(
         ConfigError: a committed artefact of other inputs or settings is in the way and `replace` is False.
         CorruptArtefactError: a repaired file differs from the first one, or a manifest cannot be read.
     """
-    contents = Rows(lambda: (shard.identity for shard in shards))
-    key = hash_json([kind, config, Rows(InputEntries.of(inputs).contents), contents])
+    contents = list(InputEntries.of(inputs).contents())
+    key = hash_json([kind, config, contents, [shard.identity for shard in shards]])
     if made_with:
         shards = [replace_fields(each, identity=hash_json([each.identity, *made_with])) for each in shards]
     artefact = PartedArtefact(

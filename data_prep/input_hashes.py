@@ -102,7 +102,7 @@ class _Cache:
         table = pa.concat_tables([self._others, own.filter(pa.array(self.is_known))])
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", use_dictionary=False, write_page_checksum=True)
-        write_durably(self._path, [sink.getvalue()])
+        write_durably(self._path, sink.getvalue().to_pybytes())
         write_seal(self._path)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
+import xxhash
 from pydantic import (
     BaseModel,
     ConfigDict,
     PlainSerializer,
-    TypeAdapter,
     ValidationError,
     WrapValidator,
     field_validator,
@@ -32,7 +32,6 @@ from pydantic import (
 from cluster.artefacts import signatures
 from cluster.artefacts.entries import FileEntry, InputEntries, InputEntry
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError
-from cluster.artefacts.long_json import Rows, canonical_pieces, cut_array, hash_json, indented_pieces
 from cluster.artefacts.reading import hash_file as hash_file
 from cluster.artefacts.reading import read_bytes, sha256_of
 from cluster.artefacts.signatures import Signature
@@ -41,9 +40,8 @@ MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
 _CHECKSUM = "checksum"
 _SIGNATURE = "signature"
-_LONG_BYTES = 4 << 20
-"""Manifests of this size may have inputs that would take much more memory as objects than as text."""
-_INPUTS = TypeAdapter(list[InputEntry])
+_BATCH = 4096
+"""Inputs that are objects at a time: as objects they take many times their text."""
 
 
 class _Frozen(BaseModel):
@@ -61,7 +59,16 @@ class CreatedBy(_Frozen):
 
 
 def _as_columns(value: Any, validate: Callable[[Any], Sequence[InputEntry]]) -> InputEntries:
-    return value if isinstance(value, InputEntries) else InputEntries.of(validate(value))
+    if isinstance(value, InputEntries):
+        return value
+    if isinstance(value, list) and len(value) > _BATCH:
+        found = InputEntries()
+        # A wrong one is named below, by its number among all.
+        with suppress(ValidationError):
+            for first in range(0, len(value), _BATCH):
+                found.extend(validate(value[first : first + _BATCH]))
+            return found
+    return InputEntries.of(validate(value))
 
 
 def _as_list(entries: Sequence[InputEntry]) -> list[dict[str, str]]:
@@ -103,6 +110,15 @@ class Manifest(_Frozen):
         return files
 
 
+def hash_json(value: Any) -> str:
+    """xxh3_128 hex digest of the canonical JSON (sorted keys) of `value`."""
+    return xxhash.xxh3_128_hexdigest(_canonical(value))
+
+
+def _canonical(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
 def seal(contents: Mapping[str, Any]) -> dict[str, Any]:
     """Add a checksum to the contents of a JSON file, so that damage is noticed that leaves it readable."""
     return {**contents, _CHECKSUM: hash_json(dict(contents))}
@@ -125,7 +141,7 @@ def unseal(sealed: Any) -> dict[str, Any]:
 def seal_signed(contents: Mapping[str, Any]) -> dict[str, Any]:
     """As `seal`, with a signature where this process signs: for what another process continues from."""
     if signatures.is_signing():
-        signature = signatures.sign(b"".join(canonical_pieces(contents)))
+        signature = signatures.sign(_canonical(contents))
         contents = {**contents, _SIGNATURE: signature.model_dump()}
     return seal(contents)
 
@@ -143,7 +159,7 @@ def unseal_signed(sealed: Any, *, anyone: bool = False) -> dict[str, Any]:
     signature = contents.pop(_SIGNATURE, None)
     if anyone or not signatures.is_sealing():
         return contents
-    if not signatures.is_vouched(b"".join(canonical_pieces(contents)), signature):
+    if not signatures.is_vouched(_canonical(contents), signature):
         raise ValueError("it has no signature by a trusted key")
     return contents
 
@@ -178,8 +194,8 @@ def fingerprint_of(
             "kind": kind,
             "schema_version": SCHEMA_VERSION,
             "config": dict(config),
-            "inputs": Rows(InputEntries.of(inputs).contents),
-            "files": Rows(lambda: ([entry.path, entry.xxh3_128] for entry in files)),
+            "inputs": list(InputEntries.of(inputs).contents()),
+            "files": [[entry.path, entry.xxh3_128] for entry in files],
         }
     )
 
@@ -209,7 +225,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
     """Write `manifest.json` durably: temporary name, fsync, rename. Returns the manifest, signed where this process
     signs."""
     found = signed(manifest, lambda entry: sha256_of(entry.under(directory)))
-    write_durably(directory / MANIFEST_NAME, _pieces(found))
+    write_durably(directory / MANIFEST_NAME, manifest_bytes(found))
     return found
 
 
@@ -228,7 +244,7 @@ def signed(manifest: Manifest, digest: Callable[[FileEntry], str]) -> Manifest:
 
 def signed_bytes(manifest: Manifest) -> bytes:
     """The bytes that a signature is of: canonical JSON of everything but the signature."""
-    return b"".join(canonical_pieces(_plain(manifest.model_copy(update={"signature": None}))))
+    return _canonical(_plain(manifest.model_copy(update={"signature": None})))
 
 
 def sha256_if_signing(path: Path) -> str | None:
@@ -236,12 +252,11 @@ def sha256_if_signing(path: Path) -> str | None:
     return sha256_of(path) if signatures.is_signing() else None
 
 
-def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Replace `path` by `data`, whole or in pieces, in one step that survives a crash: readers see the old bytes or the
-    new."""
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` in one step that survives a crash: readers see the old bytes or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as stream:
-        stream.writelines([data] if isinstance(data, bytes) else data)
+        stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, path)
@@ -282,7 +297,7 @@ def parse_manifest(data: bytes, place: str, *, anyone: bool = False) -> Manifest
         CorruptArtefactError, MismatchError: as `read_manifest` does.
     """
     try:
-        contents = _read_contents(data)
+        contents = unseal(orjson.loads(data))
     except ValueError as error:
         raise CorruptArtefactError(f"{place} cannot be read: {error}") from None
     _require_known_schema(place, contents)
@@ -304,42 +319,17 @@ def parse_manifest(data: bytes, place: str, *, anyone: bool = False) -> Manifest
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The contents of `manifest.json`, with a checksum."""
-    return b"".join(_pieces(manifest))
-
-
-def _pieces(manifest: Manifest) -> Iterator[bytes]:
-    """`manifest_bytes`, some at a time."""
-    return indented_pieces(seal(_plain(manifest)))
+    return orjson.dumps(seal(_plain(manifest)), option=orjson.OPT_INDENT_2)
 
 
 def _plain(manifest: Manifest) -> dict[str, Any]:
     """JSON-like data; without a signature where there is none."""
     long = {
-        "inputs": Rows(InputEntries.of(manifest.inputs).plain),
-        "files": Rows(lambda: (entry.plain() for entry in manifest.files)),
+        "inputs": list(InputEntries.of(manifest.inputs).plain()),
+        "files": [entry.plain() for entry in manifest.files],
     }
     short = manifest.model_dump(mode="json", exclude={*long, *(() if manifest.signature else ("signature",))})
     return {name: (short | long)[name] for name in Manifest.model_fields if name in short or name in long}
-
-
-def _read_contents(data: bytes) -> dict[str, Any]:
-    """Parse a manifest's file and check its checksum. A million inputs are parsed some at a time.
-
-    Raises:
-        ValueError: it is no JSON, or its checksum does not fit.
-    """
-    if len(data) > _LONG_BYTES and (cut := cut_array(data, "inputs")) is not None:
-        rest, inputs = cut
-        # Whatever is not as it was written is read as a whole, and its problems are named there.
-        with suppress(ValueError):
-            sealed = orjson.loads(rest)
-            if isinstance(sealed, dict) and sealed.get("inputs", ...) is None:
-                contents = unseal(sealed | {"inputs": Rows(inputs.members)})
-                entries = InputEntries()
-                for batch in inputs.batches():
-                    entries.extend(_INPUTS.validate_python(batch))
-                return contents | {"inputs": entries}
-    return unseal(orjson.loads(data))
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -1,10 +1,8 @@
-"""Long arrays in JSON: written, hashed and read a batch at a time, and nothing else about them differs."""
+"""Manifests of many inputs, which are kept as columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.entries import InputEntries, InputEntry
 from cluster.artefacts.errors import CorruptArtefactError
-from cluster.artefacts.long_json import Rows, canonical_pieces, cut_array, hash_json, indented_pieces
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -29,49 +26,7 @@ from cluster.artefacts.manifest import (
 from cluster.artefacts.packed_strings import PackedStrings
 
 NUM_INPUTS = 40_000
-"""So many that a manifest is read in pieces."""
-VALUES = st.recursive(
-    st.none() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-OBJECTS = st.dictionaries(st.text(max_size=3), st.lists(VALUES, max_size=3) | VALUES, max_size=4)
-
-
-def long(contents: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: Rows(value.copy) if isinstance(value, list) else value for name, value in contents.items()}
-
-
-@settings(deadline=None)
-@given(OBJECTS)
-def test_pieces_are_together_the_json_of_the_whole(value: dict[str, Any]):
-    assert b"".join(canonical_pieces(long(value))) == orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    assert b"".join(indented_pieces(long(value))) == orjson.dumps(value, option=orjson.OPT_INDENT_2)
-    listed = list(value.values())
-    pieces = canonical_pieces(list(long(value).values()))
-    assert b"".join(pieces) == orjson.dumps(listed, option=orjson.OPT_SORT_KEYS)
-
-
-@settings(deadline=None)
-@given(OBJECTS, st.lists(OBJECTS.filter(bool), min_size=1, max_size=5), OBJECTS)
-def test_an_array_that_is_cut_out_comes_back(
-    before: dict[str, Any], members: list[Any], after: dict[str, Any]
-):
-    value = before | after | {"long": members}
-    found = cut_array(orjson.dumps(value, option=orjson.OPT_INDENT_2), "long")
-    assert found is not None
-    rest, array = found
-    assert orjson.loads(rest) == value | {"long": None}
-    assert list(array.members()) == members
-
-
-def test_long_arrays_are_parsed_some_at_a_time():
-    members = [{"number": number, "text": "}," * number} for number in range(3000)]
-    found = cut_array(b"".join(indented_pieces({"long": Rows(lambda: members)})), "long")
-    assert found is not None
-    batches = list(found[1].batches())
-    assert len(batches) > 2
-    assert [member for batch in batches for member in batch] == members
+"""So many that they are validated in batches."""
 
 
 def entries(count: int = NUM_INPUTS) -> list[InputEntry]:
@@ -100,14 +55,6 @@ def test_a_manifest_of_many_inputs_has_the_bytes_of_orjson_and_comes_back(tmp_pa
         InputEntry(kind="tokens", uri="s3://other/tokens", fingerprint="f"),
         *entries(),
     ]
-
-
-@pytest.mark.parametrize("layout", [orjson.OPT_INDENT_2, 0])
-def test_a_manifest_of_many_inputs_is_read_in_whatever_layout(layout: int):
-    plain = seal(manifest().model_dump(mode="json", exclude={"signature"}))
-    assert parse_manifest(orjson.dumps(plain, option=layout), "m") == manifest().model_copy(
-        update={"created_by": parse_manifest(orjson.dumps(plain), "m").created_by}
-    )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +111,3 @@ def test_columns_of_inputs_hold_no_credentials():
         InputEntry(kind="source-file", uri=uri, fingerprint=each)
         for uri, each in zip(uris, "12", strict=True)
     ]
-
-
-def test_a_hash_does_not_depend_on_how_an_array_is_given():
-    assert hash_json(["a", Rows(lambda: iter([[1], [2]]))]) == hash_json(["a", [[1], [2]]])
