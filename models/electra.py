@@ -89,7 +89,7 @@ class Generator(nn.Module):
         """
         weight = self.encoder.embeddings.token_weight
         rows = max(1, chunk_elements // len(weight))
-        drawn = [_gumbel_argmax(self.head(part, weight).float()) for part in predicted.split(rows)]
+        drawn = [_gumbel_argmax(self.head(part, weight).float()) for part in predicted.detach().split(rows)]
         return torch.cat(drawn)
 
 

@@ -261,18 +261,6 @@ def test_a_worker_trains_without_the_compiler_of_torch():
     assert "deepspeed" in imported
 
 
-def test_plan_for_gpus_is_made_without_the_compiler_of_torch():
-    imported = modules_after(
-        "from typer.testing import CliRunner\n"
-        "from pipeline.commands.verbs import app\n"
-        "done = CliRunner().invoke(app, ['plan', 'bert-tiny', '--gpus-per-node', '8'])\n"
-        "assert done.exit_code == 0, (done.output, done.exception)\n"
-        "import sys\n"
-        "assert 'torch._dynamo' not in sys.modules"
-    )
-    assert "torch" in imported
-
-
 def test_architecture_names_files_that_exist():
     missing, directory = [], ""
     for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():

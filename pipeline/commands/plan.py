@@ -60,7 +60,6 @@ def plan(
     with uncollected():
         from pipeline.config.loading import load_config, load_plain
         from pipeline.engine.gpus import require_gpu
-        from pipeline.engine.uncompiled import without_compiler
         from pipeline.plan.plan import make_plan, to_json
         from pipeline.preparation.makers import missing_stores
         from pipeline.run.config import PretrainConfig
@@ -79,10 +78,9 @@ def plan(
     made = missing_stores(settings, config).values()
     vocab_size = next((maker.vocab_size for maker in made if maker is not None), None)
     memory = None if memory_gib is None else round(memory_gib * _GIB)
-    with without_compiler():
-        found = make_plan(
-            settings, card, nodes, gpus_per_node or 1, memory_bytes=memory, mfu=mfu, vocab_size=vocab_size
-        )
+    found = make_plan(
+        settings, card, nodes, gpus_per_node or 1, memory_bytes=memory, mfu=mfu, vocab_size=vocab_size
+    )
     if as_json:
         print_json(to_json(found))
     else:

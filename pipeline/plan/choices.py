@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.plan.memory import DeviceMemory, HostMemory, device_memory, host_memory
+from pipeline.plan.memory import DeviceMemory, HostMemory, Sharding, device_memory, host_memory
 from pipeline.plan.network import Network
-from pipeline.plan.sharding import Sharding
 from pipeline.run.config import PretrainConfig
 from pipeline.run.settings import OffloadConfig, ZeroConfig
 
@@ -53,82 +53,71 @@ class Option:
 
 def sharding_of(config: PretrainConfig, network: Network, machines: Machines) -> Sharding:
     """How a configuration spreads the network over the machines."""
-    return Sharding(config, network.groups, machines.world_size, machines.on_cuda, network.shapes)
-
-
-def longest_phase(config: PretrainConfig) -> int:
-    """The longest sequence length of the run."""
-    return max(config.length_of(phase) for phase in config.phases)
+    return Sharding(config, network, machines.world_size, on_cuda=machines.on_cuda)
 
 
 def memory_of(config: PretrainConfig, network: Network, machines: Machines) -> DeviceMemory:
-    """Peak memory of a rank's device."""
-    trace = network.trace(config.batch.micro_batch_size, longest_phase(config))
-    return device_memory(config, network, sharding_of(config, network, machines), trace)
+    """Peak memory of a rank's device, in the phase with the longest samples."""
+    found = network.activations(
+        config.batch.micro_batch_size,
+        max(config.length_of(phase) for phase in config.phases),
+        recomputes=config.compute.gradient_checkpointing,
+    )
+    return device_memory(sharding_of(config, network, machines), *found)
 
 
 def chosen_option(config: PretrainConfig, network: Network, machines: Machines) -> Option:
     """The choice of the configuration itself."""
-    return _option(_name(config.zero), (), config, network, machines, 1.5 if config.zero.stage == 3 else 1.0)
-
-
-def _name(zero: ZeroConfig) -> str:
-    places = {"optimizer": zero.offload_optimizer, "weights": zero.offload_parameters}
-    offloaded = [name for name, place in places.items() if place is not None]
-    return f"stage {zero.stage}" + (f", {' and '.join(offloaded)} on the host" if offloaded else "")
-
-
-def _option(
-    name: str,
-    settings: tuple[str, ...],
-    way: PretrainConfig,
-    network: Network,
-    machines: Machines,
-    traffic: float,
-) -> Option:
-    memory = memory_of(way, network, machines)
-    host = host_memory(way, sharding_of(way, network, machines), machines.devices_per_node)
-    largest = largest_micro_batch(way, network, machines)
-    return Option(name, settings, way.zero, memory, host, machines.fits(memory), traffic, largest)
+    places = {"optimizer": config.zero.offload_optimizer, "weights": config.zero.offload_parameters}
+    offloaded = " and ".join(name for name, place in places.items() if place is not None)
+    name = f"stage {config.zero.stage}" + (f", {offloaded} on the host" if offloaded else "")
+    return _option(name, (), config, network, machines)
 
 
 def options(config: PretrainConfig, network: Network, machines: Machines) -> list[Option]:
     """All ways to spread the state that the optimizer allows, from the least communication to the most."""
     return [
-        _option(name, settings, config.model_copy(update={"zero": zero}), network, machines, traffic)
-        for name, settings, zero, traffic in _ways(config, machines)
+        _option(name, settings, config.model_copy(update={"zero": zero}), network, machines)
+        for name, settings, zero in _ways(config, machines)
     ]
 
 
-def _ways(
-    config: PretrainConfig, machines: Machines
-) -> Iterator[tuple[str, tuple[str, ...], ZeroConfig, float]]:
+def _option(
+    name: str, settings: tuple[str, ...], way: PretrainConfig, network: Network, machines: Machines
+) -> Option:
+    memory = memory_of(way, network, machines)
+    return Option(
+        name=name,
+        settings=settings,
+        zero=way.zero,
+        memory=memory,
+        host=host_memory(sharding_of(way, network, machines), machines.devices_per_node),
+        fits=machines.fits(memory),
+        traffic=1.5 if way.zero.stage == 3 else 1.0,
+        micro_batch_size=largest_micro_batch(way, network, machines),
+    )
+
+
+def _ways(config: PretrainConfig, machines: Machines) -> Iterator[tuple[str, tuple[str, ...], ZeroConfig]]:
     optimizer, before = config.optimizer, config.zero
-    on_host = OffloadConfig(device="cpu")
-    alone = machines.world_size == 1
-    stages = (0,) if optimizer.NEEDS_WHOLE else (0, 1, 2, 3) if alone else (1, 0, 2, 3)
+    stages = (0,) if optimizer.NEEDS_WHOLE else (0, 1, 2, 3) if machines.world_size == 1 else (1, 0, 2, 3)
+    nothing = {"offload_optimizer": None, "offload_parameters": None}
     for stage in stages:
-        zero = before.model_copy(
-            update={"stage": stage, "offload_optimizer": None, "offload_parameters": None}
-        )
-        settings = (f"zero.stage={stage}", *_without_offload(before))
-        yield f"stage {stage}", settings, zero, 1.5 if stage == 3 else 1.0
+        undone = (f"zero.{name}=null" for name in nothing if getattr(before, name))
+        zero = before.model_copy(update={"stage": stage, **nothing})
+        yield f"stage {stage}", (f"zero.stage={stage}", *undone), zero
     if not optimizer.OFFLOADABLE or not machines.on_cuda:
         return
+    on_host = OffloadConfig(device="cpu")
     for stage in (1, 2, 3):
-        zero = before.model_copy(
-            update={"stage": stage, "offload_optimizer": on_host, "offload_parameters": None}
-        )
+        zero = before.model_copy(update={"stage": stage, **nothing, "offload_optimizer": on_host})
         settings = (f"zero.stage={stage}", "zero.offload_optimizer.device=cpu")
-        yield f"stage {stage}, optimizer on the host", settings, zero, 1.5 if stage == 3 else 1.0
+        yield f"stage {stage}, optimizer on the host", settings, zero
     zero = zero.model_copy(update={"offload_parameters": on_host})
-    settings = (*settings, "zero.offload_parameters.device=cpu")
-    yield "stage 3, optimizer and weights on the host", settings, zero, 1.5
-
-
-def _without_offload(zero: ZeroConfig) -> tuple[str, ...]:
-    return tuple(
-        f"zero.{name}=null" for name in ("offload_optimizer", "offload_parameters") if getattr(zero, name)
+    yield (
+        "stage 3, optimizer and weights on the host",
+        (*settings, "zero.offload_parameters.device=cpu"),
+        zero,
     )
 
 
@@ -138,27 +127,16 @@ def cheapest(found: list[Option]) -> Option | None:
 
 
 def largest_micro_batch(config: PretrainConfig, network: Network, machines: Machines) -> int | None:
-    """The largest micro-batch that fits and divides what every rank gets of all global batches.
-
-    Memory grows with a straight line in the samples, but for the chunks of the loss; the line is drawn through two
-    traces, and where it ends is traced too.
-    """
+    """The largest micro-batch that fits and divides what every rank gets of all global batches."""
     able = _divisors(config, machines.world_size)
-    if not able:
-        return None
 
-    def total(rows: int) -> int:
+    def fits(rows: int) -> bool:
         batch = config.batch.model_copy(update={"micro_batch_size": rows})
-        return memory_of(config.model_copy(update={"batch": batch}), network, machines).total
+        return machines.fits(memory_of(config.model_copy(update={"batch": batch}), network, machines))
 
-    size = config.batch.micro_batch_size
-    low, high = (1, 2) if size == 1 else (size // 2, size)
-    slope = max((total(high) - total(low)) / (high - low), 1.0)
-    reach = high + (machines.device_bytes - total(high)) / slope
-    for rows in reversed([size for size in able if size <= reach * 1.1]):
-        if total(rows) <= machines.device_bytes:
-            return rows
-    return None
+    # Memory grows with the samples.
+    count = bisect_left(able, True, key=lambda rows: not fits(rows))
+    return able[count - 1] if count else None
 
 
 def _divisors(config: PretrainConfig, world_size: int) -> list[int]:

@@ -6,8 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.plan.memory import saved_bytes
-from pipeline.plan.sharding import Sharding
+from pipeline.plan.memory import Sharding
 from pipeline.run.config import PretrainConfig
 from pipeline.run.token_plan import UNBOUNDED_STEPS
 
@@ -28,9 +27,9 @@ class Disk:
 
 def disk_of(config: PretrainConfig, sharding: Sharding) -> Disk:
     """The disk that a run needs."""
-    whole = 4 * sharding.num_parameters
+    whole = 4 * sharding.network.num_parameters
     ranks = 1 if config.zero.stage == 0 else sharding.world_size
-    checkpoint = ranks * saved_bytes(config, sharding) + whole + (whole if config.ema else 0)
+    checkpoint = ranks * sharding.saved_bytes + whole + (whole if config.ema else 0)
     kept = kept_checkpoints(config)
     total = None if kept is None else (kept + 1) * checkpoint
     return Disk(checkpoint, kept, total, _free(config))

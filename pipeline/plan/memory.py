@@ -1,13 +1,19 @@
-"""Memory of a rank: what each part of a step takes, and when it takes most."""
+"""Memory of a rank and of its machine, in closed form: state by ZeRO stage (Rajbhandari et al. 2020, section 3), with
+the buffers that gradients go through, and activations.
+
+Weights have the run's precision; master weights, moments, the average and the sums of gradients are float32. Checked
+against real steps by tests/benchmarks/plan_memory.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from pipeline.plan.network import Network
-from pipeline.plan.sharding import ITEM_BYTES, Sharding
-from pipeline.plan.trace import Trace
+from pipeline.engine.interface import SUB_GROUP_ELEMENTS
+from pipeline.optimizers.base import FLOAT_BYTES
+from pipeline.plan.activations import Activations
+from pipeline.plan.network import ITEM_BYTES, Network
 from pipeline.run.config import PretrainConfig
 
 _MIB = 1 << 20
@@ -23,6 +29,10 @@ CUDA_PROCESS_BYTES = 2_500 * _MIB
 """The same with CUDA's libraries."""
 PREFETCHED_BATCHES = 2
 """Micro-batches that wait on the device."""
+_MAX_GATHERED = 1_050_000_000
+"""Elements of weights that stage 3 keeps gathered, with those that it fetches ahead."""
+_STAGE_0_BUCKET = 500_000_000
+"""Gradient elements that are flattened and reduced at a time without ZeRO."""
 
 Moment = Literal["forward and backward", "reduction", "update", "start"]
 
@@ -62,52 +72,6 @@ class DeviceMemory:
         return {name: size for name, size in asdict(self).items() if name != "moment"}
 
 
-def device_memory(config: PretrainConfig, network: Network, sharding: Sharding, trace: Trace) -> DeviceMemory:
-    """What a rank's device holds at the worst moment of a step.
-
-    Args:
-        config: may differ from the network's in how training is spread and cut.
-        trace: of the run's longest micro-batch.
-    """
-    shards = sharding.shards()
-    num_micro_batches = config.batch.samples // (config.batch.micro_batch_size * sharding.world_size)
-    finished = [done for done, _ in trace.peaks]
-    held = sharding.held(finished, accumulates=num_micro_batches > 1)
-    gathered = sharding.gathered(finished)
-    alive = [each for _, each in trace.peaks]
-    stretches = [*zip(alive, held, gathered, strict=True)]
-    stretches.append((trace.gathering_bytes, held[0], gathered[0] + sharding.arriving()))
-    moments: dict[Moment, tuple[int, int, int]] = {
-        "forward and backward": max(stretches, key=sum),
-        "reduction": (0, sharding.reduction(), 0),
-        "update": (0, sharding.update(), 0),
-        "start": (0, 0, max(0, sharding.start() - shards.device)),
-    }
-    moment = max(moments, key=lambda name: sum(moments[name]))
-    activations, gradients, weights = moments[moment]
-    inputs = PREFETCHED_BATCHES * trace.inputs_bytes if sharding.on_cuda else trace.inputs_bytes
-    teacher = ITEM_BYTES[config.precision] * network.teacher_elements
-    allocated = shards.device + teacher + inputs + activations + gradients + weights
-    return DeviceMemory(
-        moment=moment,
-        weights=shards.weights + teacher + weights,
-        master_weights=shards.master_weights,
-        optimizer_state=shards.optimizer_state,
-        average=shards.average,
-        gradients=gradients + shards.gradients + shards.buffers,
-        activations=activations,
-        inputs=inputs,
-        context=_context(sharding),
-        fragmentation=int(FRAGMENTATION * allocated) if sharding.on_cuda else 0,
-    )
-
-
-def _context(sharding: Sharding) -> int:
-    if not sharding.on_cuda:
-        return PROCESS_BYTES
-    return CONTEXT_BYTES + (COLLECTIVES_BYTES if sharding.world_size > 1 else 0)
-
-
 @dataclass(frozen=True, slots=True)
 class HostMemory:
     """Bytes in the memory of one machine, all its ranks together."""
@@ -125,19 +89,197 @@ class HostMemory:
         return self.processes + max(self.start, self.offloaded + self.checkpoint_copies)
 
 
-def host_memory(config: PretrainConfig, sharding: Sharding, ranks_per_node: int) -> HostMemory:
-    """What the ranks of one machine take of its memory, besides what a CPU rank has as its device."""
-    copies = saved_bytes(config, sharding) if config.checkpoint.asynchronous else 0
-    return HostMemory(
-        processes=ranks_per_node * (CUDA_PROCESS_BYTES if sharding.on_cuda else PROCESS_BYTES),
-        offloaded=ranks_per_node * sharding.shards().host,
-        checkpoint_copies=ranks_per_node * copies,
-        start=ranks_per_node * 4 * sharding.num_parameters,
+@dataclass(frozen=True, slots=True)
+class State:
+    """Bytes that a rank holds all the time, once the first update is made."""
+
+    weights: int
+    master_weights: int
+    optimizer_state: int
+    average: int
+    gradients: int
+    """Sums and buckets that exist even between steps."""
+    host: int = 0
+    """Offloaded state in the memory of the machine."""
+
+    @property
+    def device(self) -> int:
+        """All on the device."""
+        return sum(asdict(self).values()) - self.host
+
+
+class Sharding:
+    """How a run's state is spread over ranks, and what gradients take beside it."""
+
+    def __init__(self, config: PretrainConfig, network: Network, world_size: int, *, on_cuda: bool) -> None:
+        self.config, self.network, self.world_size, self.on_cuda = config, network, world_size, on_cuda
+        self.item = ITEM_BYTES[config.precision]
+        """Bytes of a weight."""
+        self._half = self.item < FLOAT_BYTES
+        self._stage = config.zero.stage
+        self._offloads = config.zero.offload_optimizer is not None
+        self._whole = network.num_parameters
+        self.shard = self._whole if self._stage == 0 else -(-self._whole // world_size)
+        """Elements of a rank's shard of master weights."""
+        self._touched = min(self._whole, self.shard + network.largest)
+        """Elements of all parameters of which a rank of stage 1 or 2 has some."""
+        self._bucket = config.zero.reduce_bucket_elements
+        self._sent = ITEM_BYTES[config.zero.reduce_dtype]
+        self._keeps_whole_gradients = config.precision == "bf16" and self._stage == 1 and not self._offloads
+
+    @property
+    def moments(self) -> int:
+        """Bytes of a rank's optimizer state, without the average."""
+        on_cuda = self.on_cuda and not self._offloads
+        return self.config.optimizer.state_bytes(self.shard, self.network.shapes, on_cuda=on_cuda)
+
+    @property
+    def average(self) -> int:
+        """Bytes of a rank's share of the average of the weights."""
+        return FLOAT_BYTES * self.shard if self.config.ema else 0
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that one rank adds to a checkpoint in DeepSpeed's files: the float32 shard, its moments and average.
+        Stage 3 saves its shard of the weights beside them; elsewhere weights are not saved twice."""
+        weights = self.item * self.shard if self._stage == 3 else 0
+        return FLOAT_BYTES * self.shard + self.moments + self.average + weights
+
+    def state(self) -> State:
+        """State between two updates."""
+        zero, shard, item = self.config.zero, self.shard, self.item
+        # Without ZeRO, float32 weights are their own masters.
+        master = 0 if self._stage == 0 and not self._half else FLOAT_BYTES * shard
+        weights = item * (shard if self._stage == 3 else self._whole)
+        moments, average = self.moments, self.average
+        gradients = FLOAT_BYTES * self._whole if self._keeps_whole_gradients else 0
+        bucket = self._sent * self._bucket if self._stage == 3 else 0
+        if self._stage == 3:
+            gradients = FLOAT_BYTES * shard
+        host = 0
+        if self._offloads:
+            host = sum(map(self._pinned, (gradients, master, moments, average, FLOAT_BYTES * shard)))
+            gradients = master = moments = average = 0
+            if self._stage in (1, 2):
+                host += self._pinned(item * shard) + self._pinned(item * self.network.largest)
+                host += 0 if self._half else item * self._touched
+                bucket += item * self.network.largest
+        if zero.offload_parameters is not None:
+            host += self._pinned(weights)
+            weights = 0
+        return State(weights, master, moments, average, gradients + bucket, host)
+
+    def accumulated(self) -> int:
+        """Bytes of gradients that wait on the device for the next micro-batch or the update, beside the state."""
+        if self._keeps_whole_gradients or self._stage == 3:
+            return 0
+        if self._stage == 2:
+            return self._reduced
+        return FLOAT_BYTES * self._whole
+
+    def backward(self) -> int:
+        """Bytes through which the gradients of one backward pass go, beside the accumulated ones."""
+        copied = self._sent * min(self._bucket, self._whole)
+        if self._keeps_whole_gradients:
+            return (self.item + FLOAT_BYTES) * self.network.largest
+        if self._stage == 1:
+            return FLOAT_BYTES * self._bucket
+        if self._stage == 2:
+            flattened = copied if self.world_size > 1 or self._half else 0
+            return self.item * self._bucket + flattened
+        # Sorted by ranks; gloo adds up in a copy of its own.
+        return copied * (1 if self.on_cuda else 2) if self._stage == 3 else 0
+
+    def gathered(self) -> int:
+        """Bytes of whole weights that stage 3 holds in a step."""
+        copies = self.world_size > 1 or (self.config.zero.offload_parameters is not None and self.on_cuda)
+        return self.item * min(self._whole, _MAX_GATHERED) if self._stage == 3 and copies else 0
+
+    def reduction(self) -> int:
+        """Bytes of gradients and copies while stage 1, or none, adds up gradients after the backward pass."""
+        copies = FLOAT_BYTES + (self._sent if self._sent < FLOAT_BYTES else 0)
+        several = self.world_size > 1
+        if self._stage == 0 or self._keeps_whole_gradients:
+            held = FLOAT_BYTES * self._whole if self._stage == 0 else 0
+            return held + (copies * min(self._whole, _STAGE_0_BUCKET) if several else 0)
+        if self._stage > 1:
+            return 0
+        copied = min(self._bucket, self._whole) if several or self._half else 0
+        return FLOAT_BYTES * max(self._whole, self._bucket) + self._reduced + copies * copied
+
+    def update(self) -> int:
+        """Bytes that an update takes beside the state."""
+        if self._offloads:
+            return self._reduced if self._half and self._stage < 3 else 0
+        scratch = self.config.optimizer.update_bytes(self.shard, self.network.largest, on_cuda=self.on_cuda)
+        if self._keeps_whole_gradients:
+            return scratch
+        flat = self.shard
+        if self._stage == 0 and self._half:
+            flat *= 2
+        if self._stage == 3:
+            flat = min(flat, SUB_GROUP_ELEMENTS + -(-self.network.largest // self.world_size))
+        whole = self._touched if self._stage in (1, 2) and not self._half else 0
+        return FLOAT_BYTES * (flat + whole) + scratch
+
+    def start(self) -> int:
+        """Bytes of weights while DeepSpeed takes the network over."""
+        whole = self.item * self._whole
+        return whole + (self.state().weights if self._stage == 3 else whole)
+
+    @property
+    def _reduced(self) -> int:
+        """Bytes of reduced gradients that stages 1 and 2 keep on the device until the update."""
+        if self._half:
+            return FLOAT_BYTES * self.shard
+        return 0 if self._offloads else FLOAT_BYTES * self._touched
+
+    def _pinned(self, size: int) -> int:
+        """Of pinned memory, torch's allocator gives out powers of two."""
+        return 1 << (size - 1).bit_length() if self.on_cuda and size > 0 else size
+
+
+def device_memory(sharding: Sharding, activations: Activations, inputs_bytes: int) -> DeviceMemory:
+    """What a rank's device holds at the worst moment of a step."""
+    config, state = sharding.config, sharding.state()
+    num_micro_batches = config.batch.samples // (config.batch.micro_batch_size * sharding.world_size)
+    accumulated, gathered = sharding.accumulated(), sharding.gathered()
+    before = accumulated if num_micro_batches > 1 else 0
+    # Most activations are there before the first gradient is, and most gradients when they are gone.
+    begins = (activations.peak, before, gathered)
+    ends = (activations.working // 2, accumulated + sharding.backward(), gathered)
+    moments: dict[Moment, tuple[int, int, int]] = {
+        "forward and backward": max(begins, ends, key=sum),
+        "reduction": (0, sharding.reduction(), 0),
+        "update": (0, sharding.update(), 0),
+        "start": (0, 0, max(0, sharding.start() - state.device)),
+    }
+    moment = max(moments, key=lambda name: sum(moments[name]))
+    used, gradients, weights = moments[moment]
+    inputs = (PREFETCHED_BATCHES if sharding.on_cuda else 1) * inputs_bytes
+    teacher = sharding.item * sharding.network.teacher_elements
+    allocated = state.device + teacher + inputs + used + gradients + weights
+    several = COLLECTIVES_BYTES if sharding.world_size > 1 else 0
+    return DeviceMemory(
+        moment=moment,
+        weights=state.weights + teacher + weights,
+        master_weights=state.master_weights,
+        optimizer_state=state.optimizer_state,
+        average=state.average,
+        gradients=gradients + state.gradients,
+        activations=used,
+        inputs=inputs,
+        context=CONTEXT_BYTES + several if sharding.on_cuda else PROCESS_BYTES,
+        fragmentation=int(FRAGMENTATION * allocated) if sharding.on_cuda else 0,
     )
 
 
-def saved_bytes(config: PretrainConfig, sharding: Sharding) -> int:
-    """What one rank adds to a checkpoint in DeepSpeed's files: the float32 shard, its moments and average. Stage 3
-    saves its shard of the weights beside them; elsewhere weights are not saved twice."""
-    weights = sharding.item * sharding.shard if config.zero.stage == 3 else 0
-    return 4 * sharding.shard + sharding.moments + sharding.average + weights
+def host_memory(sharding: Sharding, ranks_per_node: int) -> HostMemory:
+    """What the ranks of one machine take of its memory, besides what a CPU rank has as its device."""
+    copies = sharding.saved_bytes if sharding.config.checkpoint.asynchronous else 0
+    return HostMemory(
+        processes=ranks_per_node * (CUDA_PROCESS_BYTES if sharding.on_cuda else PROCESS_BYTES),
+        offloaded=ranks_per_node * sharding.state().host,
+        checkpoint_copies=ranks_per_node * copies,
+        start=ranks_per_node * FLOAT_BYTES * sharding.network.num_parameters,
+    )

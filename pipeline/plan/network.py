@@ -1,102 +1,104 @@
-"""A run's network as planning sees it: its parameters, and traces of its micro-batches."""
+"""A run's network as planning sees it: its parameters, and the sizes of its micro-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
-from models.backends import Choice, choose_backend, use_backend
+from models.backends import Choice, choose_backend
 from models.config import NetworkConfig
 from models.initialization import without_memory
-from models.transformer import Transformer
 from pipeline.checkpoint.references import resolve_model
 from pipeline.objectives.outside import resolve_references
 from pipeline.objectives.registry import build_model
+from pipeline.plan.activations import Activations, Shape, activations_of
 from pipeline.plan.example import Reader, example_batch, reader_of
-from pipeline.plan.trace import Device, Place, Trace, trace, without_storage
+from pipeline.plan.flops import count_flops
 from pipeline.run.config import PretrainConfig
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+_EXAMPLE_ROWS = 4
+"""Samples of the micro-batch whose sizes stand for all."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Network:
-    """The network of a run, without storage, and the traces that were asked for."""
+    """The network of a run, without storage."""
 
     config: PretrainConfig
-    device: Device
+    on_cuda: bool
     reader: Reader
     model: nn.Module
     attention: Choice
     """The kernel of the attention on that device, and why."""
-    place: Place
-    _traces: dict[tuple[int, int, bool], Trace] = field(default_factory=dict)
+    _shapes: dict[int, tuple[Shape, float]] = field(default_factory=dict)
+    """Sizes of the example, and operations of a sample, by sequence length."""
 
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Elements of the trained parameters in the optimizer's groups: matrices, then the others."""
-        trained = [each for each in self.model.parameters() if each.requires_grad]
-        matrices = tuple(each.numel() for each in trained if each.dim() > 1)
-        others = tuple(each.numel() for each in trained if each.dim() <= 1)
-        return tuple(group for group in (matrices, others) if group)
-
-    @property
+    @cached_property
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Names and shapes of the trained parameters."""
         named = self.model.named_parameters()
         return tuple((name, tuple(one.shape)) for name, one in named if one.requires_grad)
 
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [each.numel() for each in self.model.parameters() if each.requires_grad]
+
     @property
     def num_parameters(self) -> int:
         """Elements of the trained parameters."""
-        return sum(map(sum, self.groups))
+        return sum(self._sizes)
 
     @property
+    def largest(self) -> int:
+        """Elements of the largest of them."""
+        return max(self._sizes)
+
+    @cached_property
     def teacher_elements(self) -> int:
         """Elements of a network that is imitated, which is on the device too."""
         teacher = getattr(self.model, "teacher", None)
         return sum(each.numel() for each in teacher.parameters()) if isinstance(teacher, nn.Module) else 0
 
-    def trace(self, rows: int, sequence_length: int, gradient_checkpointing: bool | None = None) -> Trace:
-        """Memory and operations of a micro-batch of `rows` samples of a phase with that sequence length.
-
-        Args:
-            gradient_checkpointing: None takes what the configuration says.
-        """
-        recomputes = self.config.compute.gradient_checkpointing
-        if gradient_checkpointing is not None:
-            recomputes = gradient_checkpointing
-        key = (rows, sequence_length, recomputes)
-        if key not in self._traces:
-            for module in self.model.modules():
-                if isinstance(module, Transformer):
-                    module.gradient_checkpointing = recomputes
-            self._traces[key] = self._traced(rows, sequence_length)
-        return self._traces[key]
-
     def flops_per_sample(self, sequence_length: int) -> float:
         """Model FLOPs of a sample, forward and backward, as a run's own meters count them."""
-        rows = self.config.batch.micro_batch_size
-        return self.trace(rows, sequence_length).flops.total / rows
+        return self._example(sequence_length)[1]
 
-    def _traced(self, rows: int, sequence_length: int) -> Trace:
-        batch = example_batch(self.config, self.reader.vocabulary, rows, sequence_length)
-        return trace(self.model, batch.inputs, self.device, self.place)
+    def activations(self, rows: int, sequence_length: int, *, recomputes: bool) -> tuple[Activations, int]:
+        """Memory of a micro-batch of `rows` samples of a phase with that sequence length, and bytes of its inputs."""
+        shape = self._example(sequence_length)[0].scaled(rows)
+        found = activations_of(
+            self.model,
+            shape,
+            item=ITEM_BYTES[self.config.precision],
+            on_cuda=self.on_cuda,
+            varlen=self.attention.backend == "varlen",
+            recomputes=recomputes,
+        )
+        return found, int(shape.inputs_bytes)
+
+    def _example(self, sequence_length: int) -> tuple[Shape, float]:
+        if sequence_length not in self._shapes:
+            inputs = example_batch(self.config, self.reader.vocabulary, _EXAMPLE_ROWS, sequence_length).inputs
+            shape = Shape.of(self.model.config, inputs, _EXAMPLE_ROWS)
+            flops = count_flops(self.model, inputs).total / _EXAMPLE_ROWS
+            self._shapes[sequence_length] = shape, flops
+        return self._shapes[sequence_length]
 
 
 def make_network(
     config: PretrainConfig,
-    device: Device,
-    vocab_size: int | None = None,
     *,
+    on_cuda: bool,
+    vocab_size: int | None = None,
     capability: tuple[int, int] | None = None,
 ) -> Network:
-    """Build the network of a run without storage, as it is computed on a device.
+    """Build the network of a run without storage.
 
     Args:
         vocab_size: as `reader_of` takes it.
@@ -108,31 +110,17 @@ def make_network(
     """
     reader = reader_of(config, vocab_size)
     shape = replace(config.model, vocab_size=reader.vocabulary.size)
+    attention = attention_kernel(config, shape, "cuda" if on_cuda else "cpu", capability)
     outside = resolve_references(config.objective, resolve_model)
-    # ELMo's own code for accelerators is that for CPUs, and it asks about autocast, which `meta` knows nothing of.
-    place: Place = "cpu" if device == "cpu" or config.model.network == "elmo" else "meta"
-    without = without_memory() if place == "meta" else without_storage(place)
-    with without, _default_dtype(DTYPES[config.precision]):
+    with without_memory():
         model = build_model(config.objective, shape, outside)
     if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
-        teacher.to(device=place, dtype=DTYPES[config.precision])
-    attention = attention_kernel(config, shape, device, capability)
-    use_backend(model, attention)
-    return Network(config, device, reader, model.train(), attention, place)
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+        teacher.to("meta")
+    return Network(config, on_cuda, reader, model.train(), attention)
 
 
 def attention_kernel(
-    config: PretrainConfig, shape: NetworkConfig, device: Device, capability: tuple[int, int] | None
+    config: PretrainConfig, shape: NetworkConfig, device: str, capability: tuple[int, int] | None
 ) -> Choice:
     """The kernel of the attention on a device, and why.
 

@@ -14,8 +14,7 @@ are not made.
 
 Elsewhere: `cluster.operators.compile_lock` sets TORCH_EXTENSIONS_DIR and prepends this environment's programs to PATH,
 so that all processes of a machine share each compiled operator. `cluster.train_group` sets DS_ACCELERATOR=cpu for
-workers without GPUs, because DeepSpeed would take a GPU that it sees. `pipeline.plan.network` builds a network under
-another default dtype, and restores the previous one.
+workers without GPUs, because DeepSpeed would take a GPU that it sees.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def count_oom_kills() -> int:
 
 def what_fits(config: PretrainConfig) -> str:
     """The advice of `cloze plan` for this configuration."""
-    from pipeline.plan.advice import advise
+    from pipeline.plan.plan import advise
 
     return advise(config)
 

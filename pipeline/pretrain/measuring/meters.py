@@ -13,28 +13,26 @@ import psutil
 import torch
 from torch import nn
 
+from models.initialization import without_memory
 from pipeline.engine.gpus import peak_flops
-from pipeline.plan.flops import Flops
-from pipeline.plan.trace import Device, Place, trace, without_storage
+from pipeline.plan.flops import count_flops
 
 
-def count_flops(build: Callable[[], nn.Module], inputs: Mapping[str, np.ndarray]) -> Flops:
-    """Model FLOPs of a micro-batch, forward and backward; 0 where the network cannot be traced.
+def flops_of(build: Callable[[], nn.Module], inputs: Mapping[str, np.ndarray]) -> int:
+    """Model FLOPs of a micro-batch, forward and backward; 0 where the network cannot be counted.
 
     Args:
         build: makes the network; called where tensors have no storage, so that no size is too large.
         inputs: the arguments of its forward pass, as the objective makes them.
     """
-    # Code for accelerators runs on `meta`, which knows nothing of autocast; code that reads numbers runs on the other.
-    places: tuple[tuple[Device, Place], ...] = (("cuda", "meta"), ("cpu", "cpu"))
-    for device, place in places:
-        # Networks read and refuse what they like; a figure for the log must not end a run.
-        with suppress(Exception):
-            with without_storage(place):
-                # What it read from files, such as a teacher's weights, comes along.
-                model = build().to("meta") if place == "meta" else build()
-            return trace(model.train(), inputs, device, place).flops
-    return Flops()
+    # Networks read and refuse what they like; a figure for the log must not end a run.
+    with suppress(Exception):
+        with without_memory():
+            model = build()
+        if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
+            teacher.to("meta")
+        return count_flops(model.train(), inputs).total
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ class Meters:
             samples: of the micro-batch.
         """
         if sequence_length not in self._meters:
-            flops = count_flops(self._build, inputs()).total
+            flops = flops_of(self._build, inputs())
             self._meters[sequence_length] = Meter(flops / samples, self._num_devices, self.peak_flops)
         return self._meters[sequence_length]
 

@@ -126,7 +126,7 @@ def _flops_per_token(run: PretrainConfig, vocab_size: int | None) -> float:
     from pipeline.plan.duration import operations
     from pipeline.plan.network import make_network
 
-    flops = operations(run, make_network(run, "cpu", vocab_size), run.num_steps)
+    flops = operations(run, make_network(run, on_cuda=False, vocab_size=vocab_size), run.num_steps)
     return flops / run.tokens_before(run.num_steps)
 
 
