@@ -153,7 +153,7 @@ def place_of(directory: Path) -> str:
 
 
 def place_of_file(file: Path) -> str:
-    """As `place_of`, of a file that lies directly in an artefact."""
+    """The place of a file that lies directly in an artefact, as `place_of` gives it."""
     return str(inner(as_place(place_of(file.parent)), file.name))
 
 
@@ -210,7 +210,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _origin(own: Path) -> dict[str, Any]:
-    """What `_make_room` wrote; nothing where that is gone or damaged."""
+    """The contents of the file that `_make_room` wrote; nothing where that is gone or damaged."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         found = orjson.loads((own / _ORIGIN).read_bytes())
         return {"uri": str(found["uri"]), "size_bytes": max(0, int(found["size_bytes"]))}
@@ -321,7 +321,7 @@ def _last_use(own: Path) -> float:
 
 
 def _evict(own: Path) -> bool:
-    """Delete a copy unless a process uses it or works on it; tells whether it was deleted."""
+    """Delete a copy unless a process uses it or works on it; returns whether it was deleted."""
     try:
         with _open_lock(own / _WORK) as work, _open_lock(own / _USERS) as users:
             for descriptor in (work, users):

@@ -61,13 +61,13 @@ class Copied:
 
     kind: str
     place: str
-    """Where it is now: a URI, or a directory."""
+    """Its place now: a URI, or a directory."""
     fingerprint: str
     files: int
     size_bytes: int
-    """Of all files of its manifest."""
+    """Size of all files of its manifest."""
     copied_bytes: int
-    """Of the files that were not there yet, records and logs among them."""
+    """Size of the files that were not there yet, records and logs among them."""
 
 
 def push(directory: Path, uri: str, *, replace: bool = False, again: bool = False) -> Copied:
@@ -255,7 +255,7 @@ def _files_of(directory: Path, manifest: Manifest) -> list[FileEntry]:
 
 
 def _is_record(name: str) -> bool:
-    """Whether a file tells how an artefact was made, and is no part of its content. A store may hold anything else,
+    """Whether a file records how an artefact was made, and is no part of its content. A store may hold anything else,
     too, which must not come between the files of an artefact."""
     directory, _, file = name.rpartition("/")
     return name == LOG_NAME or (
@@ -291,7 +291,7 @@ def _upload(
     def upload(entry: FileEntry) -> None:
         nonlocal noted
         remote.upload(entry.under(directory), entry.path)
-        tell(entry.size_bytes)
+        advance(entry.size_bytes)
         with lock:
             done[entry.path] = entry.xxh3_128
             if time.monotonic() - noted > _NOTING_S:
@@ -299,7 +299,7 @@ def _upload(
                 noted = time.monotonic()
 
     size_bytes = sum(entry.size_bytes for entry in entries)
-    with transfer(f"push {without_credentials(remote.uri)}", size_bytes) as tell:
+    with transfer(f"push {without_credentials(remote.uri)}", size_bytes) as advance:
         with ThreadPoolExecutor(TRANSFERS) as pool:
             running = [pool.submit(upload, entry) for entry in entries]
             try:

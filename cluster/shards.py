@@ -30,7 +30,7 @@ from cluster.task_results import task_result
 STATUS_INTERVAL_S = 2.0
 """Seconds without a finished shard after which the status of a running task is shown."""
 TASK_RETRIES = 3
-"""How often Ray repeats a task whose process or node died."""
+"""Times that Ray repeats a task whose process or node died."""
 TINY_BYTES = 64 * 1024
 """Input up to which a shard is tiny: a task takes several, as starting one would cost the driver more than their work
 costs a worker."""
@@ -59,7 +59,7 @@ class Shard:
     identity: str
     """Hash of everything that determines the output: input bytes, split, settings. No paths."""
     size_bytes: int = 0
-    """Bytes of input, for the estimate of the time left, and to tell tiny shards, which share tasks; 0 is unknown."""
+    """Bytes of input, for the estimate of the time left, and to find tiny shards, which share tasks; 0 is unknown."""
 
     def with_split(self) -> Shard:
         """The shard with its split made, where it is deferred."""

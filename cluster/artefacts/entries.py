@@ -1,4 +1,4 @@
-"""What a manifest lists: the files of an artefact, and its inputs, of which there may be millions."""
+"""The entries of a manifest: the files of an artefact, and its inputs, of which there may be millions."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class InputEntries(Columns[InputEntry]):
         return (names[number] for number in self._kinds)
 
     def contents(self) -> Iterator[tuple[str, str]]:
-        """Kind and fingerprint of every input: what fingerprints are made of."""
+        """Kind and fingerprint of every input, which fingerprints are made of."""
         return zip(self.kinds(), self.fingerprints, strict=True)
 
     def plain(self) -> Iterator[dict[str, str]]:

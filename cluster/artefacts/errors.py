@@ -13,7 +13,7 @@ from cluster.artefacts.credentials import message_without_credentials
 from cluster.artefacts.visible import visible
 
 
-def _told(message: str) -> str:
+def _shown(message: str) -> str:
     """A message as it may reach a terminal: names and values in it may be a stranger's."""
     return visible(message_without_credentials(message))
 
@@ -36,11 +36,11 @@ class ClozeError(Exception):
     """Whether all ranks of a group raise it at the same place; otherwise the other ranks may wait for this one."""
 
     def __init__(self, problem: str, *, kept: str = "", next_step: str = "") -> None:
-        problem = _told(problem)
+        problem = _shown(problem)
         super().__init__(problem)
         self.problem = problem
-        self.kept = _told(kept)
-        self.next_step = _told(next_step)
+        self.kept = _shown(kept)
+        self.next_step = _shown(next_step)
 
     @property
     def members(self) -> dict[str, str | int | None]:
@@ -67,11 +67,11 @@ class ConfigProblem:
     value: str
     """The offending value as the user wrote it."""
     message: str
-    """What is allowed, and the nearest valid name when a key or a choice is misspelt."""
+    """The allowed values, and the nearest valid name when a key or a choice is misspelt."""
 
     def __str__(self) -> str:
         shown = f" = {self.value}" if self.value else ""
-        return _told(f"  {self.key}{shown}: {self.message}")
+        return _shown(f"  {self.key}{shown}: {self.message}")
 
 
 class ConfigError(ClozeError, ValueError):

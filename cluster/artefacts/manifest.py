@@ -92,7 +92,7 @@ class Manifest(_Frozen):
     created_by: CreatedBy
     fingerprint: str
     signature: Signature | None = None
-    """Of all the above; None in an unsigned manifest."""
+    """Signature of all the above; None in an unsigned manifest."""
 
     @field_validator("kind")
     @classmethod
@@ -139,7 +139,7 @@ def unseal(sealed: Any) -> dict[str, Any]:
 
 
 def seal_signed(contents: Mapping[str, Any]) -> dict[str, Any]:
-    """As `seal`, with a signature where this process signs: for what another process continues from."""
+    """Seal contents that another process continues from: as `seal`, with a signature where this process signs."""
     if signatures.is_signing():
         signature = signatures.sign(_canonical(contents))
         contents = {**contents, _SIGNATURE: signature.model_dump()}
@@ -165,7 +165,7 @@ def unseal_signed(sealed: Any, *, anyone: bool = False) -> dict[str, Any]:
 
 
 def write_seal(path: Path) -> None:
-    """Where this process signs, sign a file of work in progress, in a file beside it."""
+    """Sign a file of work in progress in a file beside it, where this process signs."""
     if signatures.is_signing():
         write_durably(seal_of(path), orjson.dumps(seal_signed({"sha256": sha256_of(path)})))
 

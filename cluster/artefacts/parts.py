@@ -100,7 +100,7 @@ class PartRecords(Generic[Record]):
         return artefact / self.directory_name / f"{part_name}.json"
 
     def read(self, artefact: Path, part_name: str, *, anyone: bool = False) -> Record | None:
-        """The readable record of a part, of whatever identity; `anyone` as for `read_all`."""
+        """The readable record of a part, whatever its identity; `anyone` as for `read_all`."""
         # Paths would take as long to make as records to read.
         record = self._read(f"{artefact}/{self.directory_name}/{part_name}.json", anyone=anyone)
         return record if record is not None and record.part_name == part_name else None
@@ -225,7 +225,7 @@ class PartedArtefact(Generic[Record]):
 
     @property
     def staging(self) -> Path:
-        """Where the parts of a new artefact are gathered."""
+        """The directory in which the parts of a new artefact are gathered."""
         return staging_directory(self.directory, self.key)
 
     def inspect(self, *, replace: bool) -> Condition:

@@ -25,7 +25,7 @@ _REFUSALS = frozenset(
 
 
 def refusal(error: BaseException, path: Path | str) -> StorageError | None:
-    """What a file system's refusal to read is told as; None for every other error, such as of a missing file.
+    """The typed error for a file system's refusal to read; None for every other error, such as of a missing file.
 
     Code that takes an unreadable file for a damaged or missing one asks here first: making it again is no remedy.
     """

@@ -107,7 +107,7 @@ def known_secrets(environment: Mapping[str, str], *directories: Path) -> set[str
     found |= set(_of_uris(_read(home / ".git-credentials")))
     found |= {line.rpartition(":")[2] for line in _read(home / ".pgpass").splitlines()}
     netrc = Path(environment.get("NETRC") or home / ".netrc")
-    # The value behind every `password` and `account`, also in a file that is not well-formed.
+    # The value after every `password` and `account`, also in a file that is not well-formed.
     words = _read(netrc).split()
     found |= {value for name, value in pairwise(words) if name in ("password", "account")}
     return {secret for secret in found if len(secret) >= _SHORTEST}

@@ -40,8 +40,8 @@ once."""
 _PATIENCE_S = 60.0
 """Seconds after which an operation is not repeated any more: clients themselves wait for a silent server for
 minutes."""
-_TOLD_PAUSE_S = 4.0
-"""A pause of at least so many seconds is told."""
+_SHOWN_PAUSE_S = 4.0
+"""A pause of at least so many seconds is printed."""
 _LASTING = (
     FileNotFoundError,
     FileExistsError,
@@ -59,7 +59,7 @@ _LASTING_NUMBERS = frozenset({errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENA
 _LASTING_NAMES = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError"}
 )
-"""Of botocore, which is not imported here."""
+"""Errors of botocore, which is not imported here."""
 _BLOCK_BYTES = 1 << 24
 """Size of a read, which is repeated as a whole."""
 _READ_AHEAD_BYTES = 1 << 26
@@ -290,7 +290,7 @@ class Remote:
                 except Exception as error:
                     if _lasts(error) or time.monotonic() - started > _PATIENCE_S:
                         raise
-                    if pause_s >= _TOLD_PAUSE_S:
+                    if pause_s >= _SHOWN_PAUSE_S:
                         reason = message_without_credentials(f"{self.place(name)}: {error}")
                         print(f"{reason}; asking again in {pause_s:.0f} s", file=sys.stderr)
                 time.sleep(pause_s * random.SystemRandom().uniform(1, 1.5))

@@ -24,7 +24,7 @@ def repeated(
     over = threading.Event()
 
     def follow() -> None:
-        told = ""
+        printed = ""
         while True:
             ending = over.wait(every_s)
             if ending and not once_more:
@@ -32,9 +32,9 @@ def repeated(
             try:
                 look()
             except Exception as error:
-                if told != (told := f"{type(error).__name__}: {error}".partition("\n")[0]):
+                if printed != (printed := f"{type(error).__name__}: {error}".partition("\n")[0]):
                     with suppress(OSError, ValueError):
-                        print(f"{name}: {told}", file=sys.stderr)
+                        print(f"{name}: {printed}", file=sys.stderr)
             if ending:
                 return
 

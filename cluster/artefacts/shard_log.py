@@ -31,7 +31,7 @@ class Effort:
     peak_rss_bytes: int
     """Peak memory of the worker's process while it made the shard."""
     processor_seconds: float
-    """Of all its threads."""
+    """Processor time of all its threads."""
 
 
 @contextmanager
@@ -141,7 +141,7 @@ class ShardProgress:
     """Finished shards, with those of earlier starts."""
     total: int
     rows: int
-    """Of the shards that were finished since the start, as `text_bytes`."""
+    """Rows of the shards that were finished since the start; so are `text_bytes`."""
     text_bytes: int
     rejects: int
     """Inputs that could not be read, with those of earlier starts."""
@@ -200,7 +200,7 @@ def summarize_log(directory: Path) -> dict[str, Any]:
 
 
 def _is_of_shard(line: dict[str, Any]) -> bool:
-    """Whether a line tells of a shard, as this module writes it: the log has no hash, and may come from a store."""
+    """Whether a line is about a shard, as this module writes it: the log has no hash, and may come from a store."""
     return (
         "file" in line
         and isinstance(line.get("worker"), str)

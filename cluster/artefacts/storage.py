@@ -160,7 +160,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def difference(path: Path, entry: FileEntry) -> str:
-    """How the hashes of a file differ from its entry; empty where they do not."""
+    """The difference between the hashes of a file and its entry; empty where there is none."""
     digest = hash_file(path)[0]
     if digest != entry.xxh3_128:
         return f"xxh3_128 is {digest} instead of {entry.xxh3_128}"

@@ -64,7 +64,7 @@ class TrainerState(BaseModel):
     optimizer: str
     """Class of the optimizer; its state fits no other."""
     data_fingerprint: str
-    """Of the training samples: stores, weights, length, seed, held-out share."""
+    """Fingerprint of the training samples: stores, weights, length, seed, held-out share."""
     store_fingerprints: list[str]
     identity: dict[str, Any]
     """The part of the configuration that determines every update."""
@@ -130,7 +130,7 @@ def list_lost(directory: Path) -> list[Path]:
 
 
 def staging_path(directory: Path, step: int, key: str) -> Path:
-    """Where the ranks write a checkpoint before rank 0 commits it; `key` tells this save from all others."""
+    """The directory that ranks write to before rank 0 commits it; `key` distinguishes this save from all others."""
     return directory / f".{checkpoint_name(step)}.{key}.partial"
 
 

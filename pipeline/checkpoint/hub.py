@@ -156,7 +156,7 @@ def _explain(name: HubName, error: Exception, otherwise: str) -> NoReturn:
         f"{otherwise} There is no model {name.repository} on {hub}.",
         f"{_A_RUN}; or correct the name: a model's page on the Hub has it (a private model needs HF_TOKEN)",
     )
-    told = {
+    known = {
         GatedRepoError: (
             f"{otherwise} {constants.ENDPOINT}/{name.repository} is shown only to those who accepted its terms.",
             "accept them on that page, and set HF_TOKEN",
@@ -172,7 +172,7 @@ def _explain(name: HubName, error: Exception, otherwise: str) -> NoReturn:
         f"{otherwise} Whether {hub} has a model {name} cannot be found out: {_first_line(error)}",
         f"{_A_RUN}; check the network (HF_ENDPOINT, HTTPS_PROXY); or where there is one: {_download_command(name)}",
     )
-    problem, next_step = next((text for kind, text in told.items() if isinstance(error, kind)), unreachable)
+    problem, next_step = next((text for kind, text in known.items() if isinstance(error, kind)), unreachable)
     raise ReferenceNotFoundError(problem, next_step=next_step) from None
 
 

@@ -44,7 +44,7 @@ class PretrainedModel:
     model: NetworkConfig
     tokenizer_path: Path
     head: Head | None = None
-    """The head that a Hugging Face directory names; None for a checkpoint, whose tensors tell."""
+    """The head that a Hugging Face directory names; None for a checkpoint, whose tensors show it."""
     weights: Weights = "model"
     weights_file: Path | None = None
     """The file of a fine-tuned network; None where `directory` tells."""
@@ -124,7 +124,7 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
             next_step="name a directory that `save_pretrained` or `cloze export` wrote",
         ) from None
     left_out = tuple(name for name in imported.left_out if not (imported.pooler and "pooler.dense" in name))
-    _tell_left_out(reference or str(directory), left_out)
+    _report_left_out(reference or str(directory), left_out)
     return PretrainedModel(
         directory=directory,
         reference=reference or str(directory),
@@ -138,7 +138,7 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
     )
 
 
-def _tell_left_out(reference: str, names: tuple[str, ...]) -> None:
+def _report_left_out(reference: str, names: tuple[str, ...]) -> None:
     if names:
         more = f" and {len(names) - _SHOWN_TENSORS} more" if len(names) > _SHOWN_TENSORS else ""
         shown = ", ".join(names[:_SHOWN_TENSORS])

@@ -120,7 +120,7 @@ def register(
 
 
 def _described(reference: str, state: TrainerState, is_loadable: bool) -> str:
-    """What a model version is, and how it is used, for people who find it in MLflow."""
+    """The description of a model version, for people who find it in MLflow."""
     objective = (state.identity.get("objective") or {}).get("kind", "")
     value = state.held_out.get(state.metric)
     measured = "" if value is None else f", held-out {state.metric} {value:.4g}"
@@ -132,7 +132,7 @@ def _described(reference: str, state: TrainerState, is_loadable: bool) -> str:
 
 
 def list_published(name: str | None, runs_dir: Path) -> list[dict[str, Any]]:
-    """As `published_versions`; raises TrackingUnreachableError."""
+    """List what `published_versions` finds; raises TrackingUnreachableError."""
     uri = tracking_uri(runs_dir)
     with tracking_errors(uri):
         return published_versions(connect(uri), name)

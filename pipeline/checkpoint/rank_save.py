@@ -46,7 +46,7 @@ class RankSave:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Shape of every tensor of the network by name, in its order."""
     error: Exception | None = None
-    """What went wrong on this rank."""
+    """The failure of this rank."""
     entries: list[FileEntry] = field(default_factory=list)
     """Files that this rank has written."""
     written: threading.Event = field(default_factory=threading.Event)
@@ -81,9 +81,9 @@ def write_rank_files(save: RankSave, rank: int) -> None:
         with suppress(Exception):
             save.staging.remove(begun)
         if rank != 0:
-            told = explained(error, save.state.step)
+            failure = explained(error, save.state.step)
             with suppress(Exception):
-                save.staging.mark(_failed(rank), orjson.dumps([told.problem, told.next_step]))
+                save.staging.mark(_failed(rank), orjson.dumps([failure.problem, failure.next_step]))
     finally:
         save.files.clear()
         save.written.set()

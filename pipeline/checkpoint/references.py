@@ -42,7 +42,7 @@ class CheckpointReference:
     store: CheckpointStore
     step: int
     directory: Path | None = None
-    """Of a checkpoint that was named by its directory, whatever that is called."""
+    """Directory of a checkpoint that was named by it, whatever that is called."""
 
     @property
     def place(self) -> str:

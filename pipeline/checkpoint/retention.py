@@ -1,4 +1,4 @@
-"""Which of a run's checkpoints to continue from, which is the best, and which may go."""
+"""The checkpoint of a run to continue from, the best one, and those that may go."""
 
 from __future__ import annotations
 

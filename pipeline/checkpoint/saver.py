@@ -4,7 +4,7 @@ Every rank writes its own parts and marks them as done; rank 0 waits for the mar
 publishes. The threads talk to each other only through the store, never through the process group, which belongs to
 training.
 
-A save that fails, on whichever rank, leaves nothing behind and is reported; the checkpoints before it stay.
+A save that fails, on whichever rank, leaves no files and is reported; the checkpoints before it stay.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What every checkpoint of an attempt has in common."""
+    """Contents that all checkpoints of an attempt share."""
 
     model: NetworkConfig
     tokenizer_json: str

@@ -1,6 +1,6 @@
 """A checkpoint that is being written: files of all ranks in a staging directory, their done-markers, and the commit.
 
-Ranks create files, each rank its own, and tell rank 0 by markers that they are done; rank 0 publishes the checkpoint.
+Ranks create files, each rank its own, and mark them as done for rank 0, which publishes the checkpoint.
 On a disk the staging directory lies beside its target and is renamed. For an object store every file is written to this
 machine, uploaded to its place and removed here; the manifest is uploaded last.
 """
@@ -93,7 +93,7 @@ class Staging:
     target: Path
     """Directory of the checkpoint; unused with a `remote`."""
     key: str
-    """Tells this save from all others of the step."""
+    """Distinguishes this save from all others of the step."""
     remote: Remote | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Where the checkpoints of a run are kept: a directory that all ranks share, or an object store with a local copy.
+"""The checkpoints of a run: in a directory that all ranks share, or in an object store with a local copy.
 
 Both are a directory of `step-*` subdirectories. With an object store, files are uploaded when they are written, and
 downloaded and hashed when they are needed, into the bounded cache of this machine; copies are deleted with the store's
@@ -86,7 +86,7 @@ class CheckpointStore:
         return str(self.local(step).resolve()) if self.remote is None else self.remote.place(name)
 
     def local(self, step: int) -> Path:
-        """Where a checkpoint, or its copy, lies on this machine; nothing is read."""
+        """The path of a checkpoint, or of its copy, on this machine; nothing is read."""
         name = checkpoint_name(step)
         return self.directory / name if self.remote is None else copy_directory(self.remote.place(name))
 
@@ -202,7 +202,7 @@ class CheckpointStore:
         return self.remote.place(target)
 
     def staging(self, step: int, key: str) -> Staging:
-        """Where a checkpoint is written; `key` tells this save from all others of the step."""
+        """The staging of a checkpoint; `key` distinguishes this save from all others of the step."""
         return staging_of(self.directory, step, key, self.remote)
 
     def make_room(self, step: int) -> None:
@@ -256,7 +256,7 @@ def store_of(run: RunDirectory, config: PretrainConfig | None = None) -> Checkpo
 
 
 def newest_state(run: RunDirectory) -> TrainerState | None:
-    """What the newest checkpoint that can be read says of the run; None when there is none."""
+    """The state in the newest checkpoint that can be read; None when there is none."""
     try:
         store = store_of(run)
         steps = store.steps()

@@ -19,8 +19,8 @@ _ITEM_BYTES = 4
 _ALIGNMENT = 8
 
 
-class Sink(Protocol):
-    """Where bytes go."""
+class Writable(Protocol):
+    """A target for bytes."""
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Write all of `data`."""
@@ -44,7 +44,9 @@ class IncompleteWeightsError(Exception):
     """The slices do not cover every parameter exactly."""
 
 
-def write_weights(stream: Sink, shapes: Mapping[str, Sequence[int]], slices: Iterable[StoredSlice]) -> None:
+def write_weights(
+    stream: Writable, shapes: Mapping[str, Sequence[int]], slices: Iterable[StoredSlice]
+) -> None:
     """Write float32 tensors of these names and shapes, put together from slices.
 
     Raises:
@@ -69,7 +71,7 @@ def write_weights(stream: Sink, shapes: Mapping[str, Sequence[int]], slices: Ite
             raise IncompleteWeightsError(f"{name}: {position} of {math.prod(shape)} elements are there")
 
 
-def write_slices(stream: Sink, slices: Sequence[StoredSlice]) -> None:
+def write_slices(stream: Writable, slices: Sequence[StoredSlice]) -> None:
     """Write slices to a file for `read_slices`."""
     stream.write(_header({f"{one.name}:{one.start}": (one.count,) for one in slices}))
     for one in slices:

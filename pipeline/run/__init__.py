@@ -1,1 +1,1 @@
-"""What a run is on disk and in MLflow."""
+"""Runs, on disk and in MLflow."""

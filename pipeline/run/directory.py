@@ -7,8 +7,8 @@ runs/NAME-1a2b3c4d/
     log.jsonl       every step's metrics and every event at a step (`LogKind`), append-only; the truth
     log.seals       hashes of the log's stretches
     log.sent        bytes of the log that MLflow has, in decimal; `.log.sent.lock` is held by the process that sends
-    log.status      the status that the run is to have in MLflow; absent once MLflow has been told
-    log.settings    the settings changed since MLflow was told them; absent once it has been
+    log.status      the status that the run is to have in MLflow; absent once MLflow has it
+    log.settings    the settings changed since MLflow got them; absent once it has the new ones
     log.errors      output of the sending process; empty when all is well
     .log.sender     host and process id of the process that sends for the newest attempt
     wandb.sent      bytes of the log that the client of Weights & Biases has, where a run asks for a copy there
@@ -237,8 +237,8 @@ class RunDirectory:
         Raises:
             StorageError: the file system refuses; the history is as it was before.
         """
-        told = orjson.dumps({"event": event, "time": created_by().time, **details}).decode()
-        line = message_without_credentials(told).encode() + b"\n"
+        text = orjson.dumps({"event": event, "time": created_by().time, **details}).decode()
+        line = message_without_credentials(text).encode() + b"\n"
         with self.refusals():
             descriptor = os.open(self.history, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
@@ -317,7 +317,7 @@ def find_run(reference: str, runs_dir: Path) -> RunDirectory:
             return candidate
     runs = list_runs(runs_dir)
     for run in runs:
-        # Damage to another run is told by commands about that run.
+        # Commands about another run report damage to it.
         with suppress(CorruptArtefactError, StorageError):
             if run.info.run_id == reference:
                 return run
@@ -336,7 +336,7 @@ def find_run_of_job(submission_id: str, name: str, runs_dir: Path) -> RunDirecto
         name: `name` of the run's configuration.
     """
     for run in list_runs(runs_dir):
-        # Damage to another run is told by commands about that run.
+        # Commands about another run report damage to it.
         with suppress(CorruptArtefactError, StorageError):
             if run.info.submission_id == submission_id and run.info.name.rpartition("-")[0] == name:
                 return run

@@ -45,7 +45,7 @@ class Beat(BaseModel):
     rank: int
     host: str
     machine: str = ""
-    """What tells machines, and containers, of one name apart: see `this_machine`."""
+    """Identifies machines and containers of the same name: see `this_machine`."""
     pid: int
     started_s: float
     """Seconds between the boot of its machine and the start of the process: tells it from a later one with its
@@ -152,7 +152,7 @@ class Heartbeat:
 
 
 def is_here(beat: Beat) -> bool:
-    """Whether the process behind a beat can be looked up on this machine."""
+    """Whether the process of a beat can be looked up on this machine."""
     return beat.machine == this_machine() if beat.machine else beat.host == platform.node()
 
 
@@ -173,5 +173,5 @@ def has_made_updates(run: RunDirectory) -> bool:
 
 
 def process_of(beat: Beat) -> psutil.Process | None:
-    """The process behind a beat, when it runs on this machine and has not ended."""
+    """The process of a beat, when it runs on this machine and has not ended."""
     return find_process(beat.pid, beat.started_s) if is_here(beat) else None

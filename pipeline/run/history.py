@@ -60,7 +60,7 @@ def list_attempts(events: Sequence[Mapping[str, Any]]) -> list[Attempt]:
 
 def tokens_by_step(run: RunDirectory, settings: StoredSettings | None = None) -> Callable[[int], int]:
     """A function from a step to the tokens of text that the run has read until then. An attempt with other settings
-    replaces everything behind its start.
+    replaces everything after its start.
 
     Args:
         settings: those in force, where they were read already.

@@ -42,7 +42,7 @@ class Inputs:
     outside: OutsideModels
     """The models that the objective's settings refer to."""
     cache: IndexCache | None = None
-    """Of the indices of epochs."""
+    """Cache of the indices of epochs."""
 
     @cached_property
     def phases(self) -> list[tuple[int, TokenDataset]]:

@@ -22,7 +22,7 @@ from pipeline.run.state import is_held, state_of
 from pipeline.run.submission import JOB_VARIABLE
 
 SENT_ON_THE_WAY_BYTES = 1 << 20
-"""What a command that looks at a run sends in a few seconds."""
+"""Bytes that a command that looks at a run sends in a few seconds."""
 
 
 def record_launch(run: RunDirectory) -> None:

@@ -66,7 +66,7 @@ class SkipLedger:
 
     @property
     def data(self) -> SkippedData:
-        """Which global batch each update reads."""
+        """The global batches that the updates read."""
         return SkippedData(entry.data_step for entry in self.entries)
 
     def add(self, entry: SkippedStep) -> None:

@@ -23,10 +23,10 @@ class StoredSettings:
     """A stored configuration."""
 
     plain: Mapping[str, Any]
-    """As the YAML file has it."""
+    """The contents of the YAML file."""
     token_plan: TokenPlan
     checkpoint_directory: str | None
-    """Where checkpoints are kept; None in the run's directory."""
+    """The place of checkpoints; None for the run's directory."""
     stores: tuple[Mapping[str, Any], ...]
     """The token stores, each with its `path`."""
 

@@ -1,4 +1,4 @@
-"""How many tokens the steps of a run read: its batch sizes and sequence lengths, and how long it lasts."""
+"""The tokens that the steps of a run read: its batch sizes and sequence lengths, and its length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TokenPlan:
     batches: BatchPlan
     """Samples of every step."""
     sequence_length: int
-    """Tokens per sample behind the phases."""
+    """Tokens per sample after the phases."""
     phases: tuple[tuple[int, int], ...]
     """(steps, tokens per sample) of each phase, one after the other from step 0 on."""
     steps: int | None

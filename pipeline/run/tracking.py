@@ -127,8 +127,8 @@ def end_run(uri: str, run_id: str, status: str) -> None:
 
 def told_of(error: Exception) -> str:
     """The message of an error of a tracking store, with what to do where the store wants credentials."""
-    told = f"{type(error).__name__}: {message_without_credentials(str(error))}"
-    return f"{told}\n{CREDENTIALS_HINT}" if refused(error) else told
+    message = f"{type(error).__name__}: {message_without_credentials(str(error))}"
+    return f"{message}\n{CREDENTIALS_HINT}" if refused(error) else message
 
 
 def start_run(
@@ -202,8 +202,8 @@ def log_changed_settings(client: MlflowClient, run_id: str, config: Mapping[str,
     for tag in found.tags:
         if tag.startswith(SETTING_TAG) and tag.removeprefix(SETTING_TAG) not in changed:
             client.delete_tag(run_id, tag)
-    told = "\n".join(f"| {key} | {before} | {after} |" for key, (before, after) in changed.items())
-    table = f"{_CHANGED}\n\n| setting | start | now |\n|---|---|---|\n{told}" if changed else ""
+    rows = "\n".join(f"| {key} | {before} | {after} |" for key, (before, after) in changed.items())
+    table = f"{_CHANGED}\n\n| setting | start | now |\n|---|---|---|\n{rows}" if changed else ""
     own = found.tags.get(_NOTE, "").partition(_CHANGED)[0].strip()
     tags = {f"{SETTING_TAG}{key}": after for key, (_, after) in changed.items()}
     tags[_NOTE] = f"{own}\n\n{table}".strip()
@@ -214,7 +214,7 @@ def log_changed_settings(client: MlflowClient, run_id: str, config: Mapping[str,
 
 
 def runs_page(uri: str, experiment_ids: Sequence[str], run_ids: Sequence[str] = ()) -> str:
-    """Where to open the curves of runs, or all runs of experiments, in MLflow's pages: an address, and for a store
+    """The address of the curves of runs, or of all runs of experiments, in MLflow's pages, and for a store
     without a server the command that serves it."""
     query = {"workflowType": "machine_learning"}  # MLflow opens pages of runs under its GenAI view otherwise.
     if run_ids:

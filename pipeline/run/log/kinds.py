@@ -22,7 +22,7 @@ class LogKind(StrEnum):
     RANKS = "ranks"
     """Times and memory of the ranks, compared."""
     SAVING = "saving"
-    """How long a checkpoint took, and its size."""
+    """Duration and size of a save."""
     CHECKPOINT = "checkpoint"
     """A committed checkpoint."""
     FORGET = "forget"

@@ -50,7 +50,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 def entries_from(run: RunDirectory, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """Whole entries from byte `offset` on, each with the offset behind it; reads no further than it is asked."""
+    """Complete entries from byte `offset` on, each with the offset after it; reads no further than it is asked."""
     path = run.log
     if not path.exists():
         return
@@ -65,7 +65,7 @@ def entries_from(run: RunDirectory, offset: int = 0) -> Iterator[tuple[dict[str,
 
 
 def entries_that_count(run: RunDirectory) -> Iterator[dict[str, Any]]:
-    """All whole entries but those of steps that the run was taken back behind later, the oldest first."""
+    """All complete entries, except those of steps undone by a later rollback; the oldest first."""
     path = run.log
     with path.open("rb") if path.exists() else nullcontext(()) as stream:
         # Parsing each line of a long log takes many times as long as searching its bytes.
@@ -78,7 +78,7 @@ def entries_that_count(run: RunDirectory) -> Iterator[dict[str, Any]]:
 
 
 def entries_backwards(run: RunDirectory, part: bytes = b"") -> Iterator[dict[str, Any]]:
-    """As `entries_that_count`, the newest first; reads no further back than it is asked.
+    """The entries of `entries_that_count`, the newest first; reads no further back than it is asked.
 
     Args:
         part: only entries whose lines have these bytes, which is fast.
@@ -116,11 +116,11 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
 
 
 def read_new(run: RunDirectory, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """The whole entries from byte `offset` on, and the offset behind them."""
+    """The complete entries from byte `offset` on, and the offset after them."""
     found = []
-    for entry, behind in entries_from(run, offset):
+    for entry, after in entries_from(run, offset):
         found.append(entry)
-        offset = behind
+        offset = after
     return found, offset
 
 

@@ -23,7 +23,7 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import log_size
 
 Ending = Literal["closed", "killed"]
-"""How rank 0 ended: it closed the log, or died."""
+"""The end of rank 0: it closed the log, or died."""
 POLL_S = 1.0
 """Seconds between two looks for lines to send."""
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -153,7 +153,7 @@ def _keep_sending(sink: Sink) -> str:
 
 
 def _ending(timeout_s: float) -> Ending | None:
-    """How rank 0 ended; None while nothing was heard of it for so long."""
+    """Wait for the end of rank 0; None if it goes on for so long."""
     if not select.select([0], [], [], timeout_s)[0]:
         return None
     # This process outlives rank 0 by so much at most.

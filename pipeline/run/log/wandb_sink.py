@@ -27,7 +27,7 @@ from pipeline.run.settings import WandbConfig
 from pipeline.run.state import made_last_step
 
 VARIABLES = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE")
-"""Where the client looks for its key, its server and its mode: variables that workers on other machines need, too."""
+"""Variables with the client's key, its server and its mode, which workers on other machines need, too."""
 _OF_THE_REGISTRY = (LogKind.CHECKPOINT, LogKind.FORGET)
 _INIT_TIMEOUT_S = 20.0
 _FINISH_TIMEOUT_S = 20.0
