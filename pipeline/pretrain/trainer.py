@@ -77,7 +77,7 @@ class Trainer:
             Reporter(
                 run,
                 since=first_step,
-                speaks=is_first,
+                is_reporter=is_first,
                 wandb=config.wandb is not None,
                 is_lost=self.fence.is_lost if self.fence is not None else lambda: False,
             ),

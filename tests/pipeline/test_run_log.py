@@ -221,7 +221,7 @@ def test_what_was_done_to_checkpoints_before_a_kill_is_told_once(
     def start(since: int) -> list[tuple[str, int]]:
         """What a start of the run's processes adds to the log."""
         before = log_size(run)
-        reporter = Reporter(run, since=since, speaks=True)
+        reporter = Reporter(run, since=since, is_reporter=True)
         RunCheckpoints(run, config, rank, kept, inputs, reporter)
         reporter.close()
         return [(entry["kind"], entry["step"]) for entry in read_new(run, before)[0]]

@@ -86,12 +86,12 @@ def started(attempt: list[Any]) -> Any:
 @needs_client
 def test_attempts_at_a_run_are_one_run_there_with_every_entry_once(tmp_path: Path):
     run = make_run(tmp_path, tmp_path, "tiny", OFFLINE)
-    first = Reporter(run, since=0, speaks=True, wandb=True)
+    first = Reporter(run, since=0, is_reporter=True, wandb=True)
     for step in (1, 2, 3):
         first.write(LogKind.STEP, step, {"loss": 4.0 - step})
     first.write(LogKind.HELD_OUT, 3, {"loss": 1.5})
     first.close()
-    second = Reporter(run, since=2, speaks=True, wandb=True)
+    second = Reporter(run, since=2, is_reporter=True, wandb=True)
     assert not second.write(LogKind.STEP, 3, {"loss": 1.0}), "a repeated step is in the log already"
     second.write(LogKind.STEP, 4, {"loss": float("nan")})
     second.event(LogKind.SPIKE, 4, loss=9.0, reason="spike")

@@ -26,20 +26,21 @@ class Reporter:
         run: RunDirectory,
         *,
         since: int,
-        speaks: bool,
+        is_reporter: bool,
         wandb: bool = False,
         is_lost: Callable[[], bool] = lambda: False,
     ) -> None:
         """
         Args:
             since: the step that this attempt begins at.
+            is_reporter: whether this process writes; one of a group does.
             is_lost: whether another group has taken the run over; from then on, nothing is logged.
             wandb: whether Weights & Biases gets a copy.
         """
         self._run = run
         self._log: RunLog | None = None
         self._senders: list[Sender] = []
-        if not speaks:
+        if not is_reporter:
             return
         info = run.info
         self._log = RunLog(run, since=since, is_lost=is_lost)
