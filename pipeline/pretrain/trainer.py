@@ -49,9 +49,6 @@ from pipeline.run.log.reporter import Reporter
 from pipeline.samples.epochs.index_cache import IndexCache
 from pipeline.samples.loader import Step
 
-_INDEX_TIMEOUT_S = 10.0
-"""Seconds that a good end waits for the index of the next epoch to be cached; the next start is as much faster."""
-
 
 class Trainer:
     """One rank of one attempt at a run."""
@@ -85,11 +82,9 @@ class Trainer:
         # Its alarm is taken back first: sending the rest of the log may take longer than a stall.
         closed_by(ending, self.heartbeat)
         self.spikes = SpikeGuard(run, config, writes=is_first)
-        self.index_cache = closed_by(
-            ending, IndexCache(run.index_cache, writes=is_first, tell=run.record_event)
-        )
+        index_cache = IndexCache(run.index_cache, writes=True, report=run.record_event)
         first_data_step = self.spikes.skipped.data_step(first_step)
-        parts = assemble(config, rank, self.index_cache, first_data_step=first_data_step)
+        parts = assemble(config, rank, index_cache, first_data_step=first_data_step)
         self.inputs, self.engine, self.weights = parts.inputs, parts.engine, parts.weights
         self.loader, self.evaluation = parts.loader, parts.evaluation
         self.profiler = closed_by(
@@ -140,7 +135,6 @@ class Trainer:
             self._train_until_rollback()
         self.checkpoints.wait()
         self.checkpoints.require_saved(self.counters.step)
-        self.index_cache.close(_INDEX_TIMEOUT_S)
 
     def _train_until_rollback(self) -> None:
         """Make updates until the run ends, or is rolled back after a loss spike."""
@@ -336,7 +330,6 @@ class Trainer:
             self._save()
         self.checkpoints.wait()
         self.checkpoints.require_saved(step)
-        self.index_cache.close(min(_INDEX_TIMEOUT_S, self.config.guards.grace_s / 4))
         self.reporter.history(Event.PREEMPTED, step=step, reason=self.stop_file.reason)
         raise endings.preempted(self.run, step, self.stop_file.reason)
 

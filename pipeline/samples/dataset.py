@@ -20,7 +20,7 @@ from pipeline.samples.packed import Packed, Special
 from pipeline.samples.parts import Cutter, IndexMaker, Part
 from pipeline.samples.reader import read_rows, sentence_positions, span_of
 from pipeline.samples.reading import PAIR_FORMATS, Format, Relation
-from pipeline.samples.rows import EpochIndex, Slice, slices_of_row
+from pipeline.samples.rows import ShuffledRows, Slice, slices_of_row
 from pipeline.samples.text import find_documents, find_source_numbers
 from pipeline.samples.token_sources import TokenSources, find_sources, number_sources
 
@@ -296,14 +296,11 @@ class TokenDataset:
         """The parts, cut into rows; not needed while the cache holds the indices that are read."""
         return self._cutter.cut()
 
-    def _index(self, number: int, epoch: int) -> EpochIndex:
-        def make() -> EpochIndex:
+    def _index(self, number: int, epoch: int) -> ShuffledRows:
+        def make() -> ShuffledRows:
             return self._cut[number][1](epoch)
 
-        if self._cache is None:
-            return make()
-        part = self._parts[number]
-        return self._cache.epoch(number, epoch, make, part, self.stores[part.share].num_documents)
+        return make() if self._cache is None else self._cache.epoch(number, epoch, make)
 
 
 def _sample_ids(part: int, rows: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from pipeline.samples.formats import FORMATS
 from pipeline.samples.formats.base import FormatInput, RowFormat
 from pipeline.samples.mixture import PartDocuments, Split, StoreShare, select_by_language, select_documents
 from pipeline.samples.reading import Format, Relation
-from pipeline.samples.rows import EpochIndex, ShuffledRows
+from pipeline.samples.rows import ShuffledRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Part:
     """Rows of each of its epochs."""
 
 
-IndexMaker = Callable[[int], EpochIndex]
+IndexMaker = Callable[[int], ShuffledRows]
 """Makes the index of an epoch of a part."""
 
 

@@ -57,11 +57,15 @@ class Rows(NamedTuple):
     """[rows] int64 (see `Packed.pair_labels`); None in formats without pairs."""
 
 
-class EpochIndex(Protocol):
-    """The rows of one epoch of one part of the mixture: as a format cuts them, shuffled, or read from a cache."""
+class EpochRows(Protocol):
+    """The rows of one epoch of one part of the mixture, as a format cuts them."""
 
     def look_up(self, places: np.ndarray) -> Rows:
-        """The rows at some int64 places of the epoch, in any order."""
+        """The rows with some int64 numbers, in any order."""
+        ...
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays that it consists of, by name; `formats.rows_from_arrays` is the inverse."""
         ...
 
 
@@ -74,7 +78,7 @@ def index_type(count: int) -> type[np.signedinteger]:
 class ShuffledRows:
     """The rows of an epoch in the order of training."""
 
-    rows: EpochIndex
+    rows: EpochRows
     order: np.ndarray
     """[num_rows] integers: the row at each place."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from data_prep.token_store import TokenStore
 from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints
 from pipeline.run.directory import RunDirectory
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.epochs import index_blocks
 from pipeline.samples.epochs.index_cache import IndexCache
 from pipeline.samples.formats import FORMATS
 from pipeline.samples.mixture import StoreShare
@@ -45,11 +45,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[TokenStore]:
     return [TokenStore.open(path) for path in paths]
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_blocks, "BLOCK", 20)
-
-
 def make(stores: list[TokenStore], cache: IndexCache | None = None, **options: Any) -> TokenDataset:
     options = {"sequence_length": 24, "seed": 1, "held_out": 0.1, "format": "contiguous"} | options
     if options["format"] in PAIR_FORMATS:
@@ -58,19 +53,17 @@ def make(stores: list[TokenStore], cache: IndexCache | None = None, **options: A
     return TokenDataset(shares, source_names=SOURCES, with_sentence_starts=True, cache=cache, **options)
 
 
-def writing(directory: Path, told: list[str] | None = None) -> IndexCache:
-    def tell(event: str, message: str) -> None:
-        if told is not None:
-            told.append(event)
+def writing(directory: Path, reported: list[str] | None = None) -> IndexCache:
+    def report(event: str, message: str) -> None:
+        if reported is not None:
+            reported.append(event)
 
-    return IndexCache(directory, writes=True, from_tokens=0, tell=tell)
+    return IndexCache(directory, writes=True, from_tokens=0, report=report)
 
 
 def fill(directory: Path, stores: list[TokenStore], samples: Any, **options: Any) -> None:
     """What a run does that reads these samples and ends."""
-    cache = writing(directory)
-    make(stores, cache, **options).batch(samples)
-    cache.close(60)
+    make(stores, writing(directory), **options).batch(samples)
 
 
 @pytest.fixture
@@ -149,134 +142,101 @@ def test_any_samples_of_any_dataset_are_the_same_from_the_cache(stores, tmp_path
     )
 
 
-@pytest.mark.parametrize("format", ["contiguous", "segment_pair"])
+@pytest.mark.parametrize("format", ["contiguous", "best_fit", "segment_pair"])
 def test_damage_anywhere_is_noticed_before_it_is_used_and_mended(
     stores: list[TokenStore], tmp_path: Path, format: str
 ):
     samples = np.arange(30)
     expected = make(stores[:1], format=format).batch(samples)
     fill(tmp_path / "good", stores[:1], samples, format=format)
-    files = sorted(
-        path.relative_to(tmp_path / "good") for path in (tmp_path / "good").rglob("*") if path.is_file()
-    )
-    assert {path.name for path in files} == {"parts.json", "manifest.json", "samples.npy", "slices.npy"}
+    files = [path.relative_to(tmp_path / "good") for path in (tmp_path / "good").rglob("*.[nj]*")]
+    assert {"parts.json", "manifest.json", "order.npy"} < {path.name for path in files}
 
-    def cut(path: Path, size: int) -> None:
-        path.write_bytes(path.read_bytes()[: size // 2])
+    def cut(path: Path) -> None:
+        path.write_bytes(path.read_bytes()[:-1])
 
-    def flip(place: Callable[[int], int]) -> Callable[[Path, int], None]:
-        def damage(path: Path, size: int) -> None:
-            contents = bytearray(path.read_bytes())
-            contents[place(size)] ^= 64
-            path.write_bytes(contents)
+    def flip(path: Path) -> None:
+        contents = bytearray(path.read_bytes())
+        contents[len(contents) // 2] ^= 64
+        path.write_bytes(contents)
 
-        return damage
-
-    def remove(path: Path, size: int) -> None:
-        path.unlink()
-
-    damages = [cut, remove, *map(flip, (lambda size: 9, lambda size: size // 2))]
-
-    def read(cache: IndexCache) -> None:
-        dataset = make(stores[:1], cache, format=format)
-        for _ in range(2):
-            assert same(dataset.batch(samples), expected)
-        cache.close(60)
-
-    noticed = set()
-    for number, (file, damage) in enumerate(itertools.product(files, damages)):
+    for number, (file, damage) in enumerate(itertools.product(files, (cut, flip, Path.unlink))):
         directory = tmp_path / str(number)
         shutil.copytree(tmp_path / "good", directory)
-        damage(directory / file, (directory / file).stat().st_size)
-        told: list[str] = []
-        read(writing(directory, told))
-        # What is not read is not looked at; a manifest that is gone is a block that was never kept.
-        assert told in ([], ["index-damaged"])
-        noticed |= {(file.name, damage) for _ in told}
-        mended: list[str] = []
-        read(writing(directory, mended))
-        assert mended == []
-        shutil.rmtree(directory)
-    names = ("manifest.json", "samples.npy", "slices.npy")
-    assert noticed == {*itertools.product(names, damages)} - {("manifest.json", remove)}
+        damage(directory / file)
+        first, second = [], []
+        for reported in (first, second):
+            dataset = make(stores[:1], writing(directory, reported), format=format)
+            assert same(dataset.batch(samples), expected)
+        # An index without a manifest was never finished, and the summary is made anew without a word.
+        unseen = file.name == "parts.json" or (file.name == "manifest.json" and damage is Path.unlink)
+        assert (first, second) == ([] if unseen else ["index-damaged"], [])
 
 
-def test_blocks_of_a_killed_run_are_read_while_the_rest_is_made(
+def test_an_index_is_made_by_one_of_those_that_need_it_and_mapped_by_all(
     stores: list[TokenStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(index_blocks, "BLOCK", 10)
-    plain = make(stores[:1], sequence_length=64)
-    count = plain.samples_per_epoch[0]
-    fill(tmp_path / "index", stores[:1], range(5), sequence_length=64)
-    (epoch,) = (tmp_path / "index").glob("*/part-0-epoch-0")
-    blocks = sorted(epoch.iterdir())
-    assert len(blocks) == -(-count // 10)
-    for path in (*blocks[:2], *blocks[4:]):
-        shutil.rmtree(path)
-    go, cut = threading.Event(), Cutter.cut
+    expected, made, cut = make(stores[:1]).batch(range(9)), [], Cutter.cut
 
-    def slowly(self: Cutter) -> Any:
-        go.wait()
-        return cut(self)
+    def counted(self: Cutter) -> Any:
+        found = cut(self)
+        return [
+            (part, lambda epoch, maker=maker: made.append(epoch) or time.sleep(0.2) or maker(epoch))
+            for part, maker in found
+        ]
 
-    monkeypatch.setattr(Cutter, "cut", slowly)
-    cache = writing(tmp_path / "index")
-    dataset = make(stores[:1], cache, sequence_length=64)
-    assert same(dataset.batch(range(22, 38)), plain.batch(range(22, 38)))
-    go.set()
-    for samples in (range(36, 44), range(4), range(count - 3, count)):
-        assert same(dataset.batch(samples), plain.batch(samples))
-    cache.close(60)
-    assert sorted(epoch.iterdir()) == blocks
+    monkeypatch.setattr(Cutter, "cut", counted)
+    datasets = [make(stores[:1], writing(tmp_path / "index")) for _ in range(3)]
+    batches: list[Packed] = []
+    ranks = [threading.Thread(target=lambda one=one: batches.append(one.batch(range(9)))) for one in datasets]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert made == [0]
+    assert all(same(batch, expected) for batch in batches)
+    order = datasets[0]._epochs.get(0, 0).order
+    while isinstance(order, np.ndarray):
+        order = order.base
+    assert order is not None
 
 
 def test_another_seed_finds_nothing_and_takes_the_place(stores: list[TokenStore], tmp_path: Path):
     directory = tmp_path / "index"
     fill(directory, stores, range(5))
     (first,) = directory.iterdir()
-    (first / "part-0-epoch-7" / ".block-00003.killed.partial").mkdir(parents=True)
     cache = writing(directory)
-    changed = make(stores, cache, seed=2)
-    assert same(changed.batch(range(5)), make(stores, seed=2).batch(range(5)))
+    assert same(make(stores, cache, seed=2).batch(range(5)), make(stores, seed=2).batch(range(5)))
     cache.evict_unused()
-    cache.close(60)
     (second,) = directory.iterdir()
     assert second != first
-    cache = writing(directory)
-    make(stores, cache, seed=2)
-    (second / "part-0-epoch-0" / ".block-00003.killed.partial").mkdir()
-    cache.evict_unused()
-    cache.close(60)
-    assert not list(second.rglob("*.partial"))
-    assert list(second.glob("part-*"))
 
 
-def test_epochs_that_are_over_are_deleted(stores: list[TokenStore], tmp_path: Path):
-    cache = writing(tmp_path / "index")
-    dataset = make(stores[:1], cache)
+def test_epochs_that_are_over_are_deleted_with_what_killed_runs_left(
+    stores: list[TokenStore], tmp_path: Path
+):
+    dataset = make(stores[:1], writing(tmp_path / "index"))
     count = dataset.samples_per_epoch[0]
-    for sample in range(0, 5 * count, count // 8):
-        dataset.batch([sample])
-    cache.close(60)
+    dataset.batch([0])
     (kept,) = (tmp_path / "index").iterdir()
-    numbers = {int(path.name.rpartition("-")[2]) for path in kept.glob("part-*")}
-    assert 4 in numbers
-    assert numbers <= {3, 4, 5}
+    (kept / ".part-0-epoch-0.0123456789ab.partial").mkdir()
+    for epoch in range(5):
+        dataset.batch([epoch * count])
+    found = {path.name for path in kept.iterdir() if path.is_dir()}
+    assert found == {"part-0-epoch-3", "part-0-epoch-4"}
 
 
-def test_a_file_system_that_refuses_is_told_once_and_nothing_else_changes(
+def test_a_file_system_that_refuses_is_reported_once_and_nothing_else_changes(
     stores: list[TokenStore], tmp_path: Path
 ):
     (tmp_path / "index").write_text("in the way")
-    told: list[str] = []
-    cache = writing(tmp_path / "index", told)
-    dataset = make(stores, cache)
+    reported: list[str] = []
+    dataset = make(stores, writing(tmp_path / "index", reported))
     count = sum(dataset.samples_per_epoch)
     for first in (0, 2 * count):
         samples = range(first, first + 9)
         assert same(dataset.batch(samples), make(stores).batch(samples))
-    cache.close(60)
-    assert told == ["index-not-cached"]
+    assert reported == ["index-not-cached"]
 
 
 def test_the_cache_leaves_as_much_free_as_it_takes(
@@ -284,22 +244,17 @@ def test_the_cache_leaves_as_much_free_as_it_takes(
 ):
     whole = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: whole._replace(free=1))
-    told: list[str] = []
-    cache = writing(tmp_path / "index", told)
-    make(stores, cache).batch(range(5))
-    cache.close(60)
-    assert told == ["index-not-cached"]
-    assert [path.name for path in (tmp_path / "index").rglob("*") if path.is_file()] == ["parts.json"]
-    assert not list((tmp_path / "index").rglob("*block*"))
+    reported: list[str] = []
+    make(stores, writing(tmp_path / "index", reported)).batch(range(5))
+    assert reported == ["index-not-cached"]
+    assert not list((tmp_path / "index").glob("*/*part-*/"))
 
 
 def test_that_documents_give_no_sample_is_cached_as_well(
     stores: list[TokenStore], tmp_path: Path, nothing_is_cut
 ):
-    cache = writing(tmp_path / "index")
     with pytest.raises(ConfigError, match="do not fill one sample") as first:
-        make(stores, cache, split="held_out", held_out=1e-9)
-    cache.close(60)
+        make(stores, writing(tmp_path / "index"), split="held_out", held_out=1e-9)
     nothing_is_cut()
     with pytest.raises(ConfigError) as second:
         make(stores, IndexCache(tmp_path / "index", from_tokens=0), split="held_out", held_out=1e-9)
@@ -311,23 +266,22 @@ def test_a_resumed_run_computes_the_same_from_a_cache_that_is_whole_or_damaged(t
     settings = ("steps=8", "checkpoint.every_steps=4", "evaluation.every_steps=4")
     whole = make_run(tmp_path, tmp_path / "tokens", "whole", *settings)
     assert train_alone([whole]) == ["ended"]
-    kept = sorted(whole.index_cache.glob("*/part-0-epoch-0/block-00000/samples.npy"))
+    pattern = "*/part-0-epoch-0/order.npy"
+    kept = sorted(whole.index_cache.glob(pattern))
     assert len(kept) == 2
     resumed = []
     for name in ("kept", "damaged"):
         run = RunDirectory(shutil.copytree(whole.path, whole.path.with_name(name)))
         shutil.rmtree(list_checkpoints(run.checkpoints)[-1])
         resumed.append(run)
-    for path in sorted(resumed[1].index_cache.glob("*/part-0-epoch-0/block-00000/samples.npy")):
+    for path in resumed[1].index_cache.glob(pattern):
         with path.open("r+b") as stream:
             stream.seek(200)
             stream.write(bytes(8))
     assert train_alone(resumed) == ["ended", "ended"]
     weights = [(list_checkpoints(run.checkpoints)[-1] / MODEL_FILE).read_bytes() for run in (whole, *resumed)]
     assert weights[0] == weights[1] == weights[2]
-    told = [[event["event"] for event in run.events()] for run in resumed]
-    assert [events.count("index-damaged") for events in told] == [0, 2]
-    assert [
-        path.read_bytes()
-        for path in sorted(resumed[1].index_cache.glob("*/part-0-epoch-0/block-00000/samples.npy"))
-    ] == [path.read_bytes() for path in kept]
+    found = [[event["event"] for event in run.events()].count("index-damaged") for run in resumed]
+    assert found == [0, 2]
+    mended = sorted(resumed[1].index_cache.glob(pattern))
+    assert [path.read_bytes() for path in mended] == [path.read_bytes() for path in kept]

@@ -16,7 +16,6 @@ from tests.pipeline.process_group import Group
 from tests.pipeline.ranks import make_run
 
 PROFILER = "pipeline.pretrain.measuring.profiling:StepProfiler"
-INDEX_CACHE = "pipeline.samples.epochs.index_cache:IndexCache"
 HEARTBEAT = "pipeline.run.heartbeat:Heartbeat"
 EXPLODES = ("optimizer.lr=1e30", "schedule.warmup_steps=0", "guards.max_skipped_updates=1")
 
@@ -37,7 +36,7 @@ def is_closed(run: RunDirectory) -> bool:
     return beat.part == ENDED and orjson.loads(stretches[-1])["end"] == log_size(run)
 
 
-@pytest.mark.parametrize("refusing", [(PROFILER,), (PROFILER, INDEX_CACHE, HEARTBEAT)])
+@pytest.mark.parametrize("refusing", [(PROFILER,), (PROFILER, HEARTBEAT)])
 def test_a_part_that_fails_to_close_hides_no_error_and_leaves_none_open(
     tmp_path: Path, store: Path, refusing: tuple[str, ...]
 ):

@@ -46,11 +46,6 @@ class EpochPrefetch(Generic[IndexT]):
             name = f"epoch-{epoch}-of-{part}"
             threading.Thread(target=self._fill, args=(result, part, epoch), name=name, daemon=True).start()
 
-    def has(self, part: int, epoch: int) -> bool:
-        """Whether an epoch is made already."""
-        result = self._kept.get((part, epoch))
-        return result is not None and result.done() and result.exception() is None
-
     def _claim(self, part: int, epoch: int) -> tuple[Future[IndexT], bool]:
         """The epoch, perhaps still to be made, and whether the caller has to see to that."""
         with self._lock:

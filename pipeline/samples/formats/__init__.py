@@ -15,13 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from pipeline.samples.formats.base import FormatInput, RowFormat
 from pipeline.samples.formats.best_fit import best_fit
 from pipeline.samples.formats.contiguous import Contiguous
 from pipeline.samples.formats.full_sentences import FullSentences
-from pipeline.samples.formats.pairs import segment_pair, sentence_pair
+from pipeline.samples.formats.packing import PackedRows
+from pipeline.samples.formats.pairs import PairRows, segment_pair, sentence_pair
 from pipeline.samples.formats.sentences import doc_sentences, sentences
+from pipeline.samples.formats.stream import StreamRows
 from pipeline.samples.reading import Format
+from pipeline.samples.rows import EpochRows
 
 FORMATS: Mapping[Format, Callable[[FormatInput], RowFormat]] = {
     "contiguous": Contiguous,
@@ -33,3 +38,19 @@ FORMATS: Mapping[Format, Callable[[FormatInput], RowFormat]] = {
     "sentence_pair": sentence_pair,
 }
 """Each format cuts the documents that it is given."""
+
+
+def rows_from_arrays(arrays: Mapping[str, np.ndarray]) -> EpochRows:
+    """The inverse of `EpochRows.arrays`; other arrays are passed over.
+
+    Raises:
+        ValueError: they are not the arrays of any format.
+    """
+    try:
+        if "pair_labels" in arrays:
+            return PairRows.from_arrays(arrays)
+        if "table" in arrays:
+            return PackedRows(arrays["table"], arrays["offsets"], arrays["dealt"])
+        return StreamRows(arrays["documents"], arrays["rows"])
+    except KeyError as error:
+        raise ValueError(f"The array {error} is not there.") from None

@@ -11,7 +11,7 @@ import numpy as np
 from data_prep.token_arrays import TokenArrays
 from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.reading import Relation
-from pipeline.samples.rows import EpochIndex
+from pipeline.samples.rows import EpochRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,6 @@ class RowFormat(Protocol):
         """Rows of an epoch, the same in all of them."""
         ...
 
-    def epoch(self, number: int) -> EpochIndex:
+    def epoch(self, number: int) -> EpochRows:
         """The rows of an epoch, before they are shuffled."""
         ...

@@ -123,6 +123,10 @@ class PackedRows:
         """The rows with the given numbers."""
         return Rows(places, _slices(self.table, self.offsets, self.dealt, places))
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The fields, by name."""
+        return {"table": self.table, "offsets": self.offsets, "dealt": self.dealt}
+
 
 @compiled_loop
 def shuffle_groups(values: np.ndarray, offsets: np.ndarray, state: np.uint64) -> None:

@@ -18,7 +18,7 @@ random pairs, some repeat a B of another document.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -83,6 +83,20 @@ class PairRows:
     def look_up(self, places: np.ndarray) -> Rows:
         """The rows with the given numbers."""
         return Rows(places, _slices(places, self.a, self.b), self.pair_labels[places])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The fields of both segments, and the labels, by name."""
+        segments = {"a": self.a, "b": self.b}
+        found = {
+            f"{side}_{name}": getattr(segments[side], name) for side in "ab" for name in Segments._fields
+        }
+        return {**found, "pair_labels": self.pair_labels}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> PairRows:
+        """The inverse of `arrays`."""
+        a, b = (Segments(*(arrays[f"{side}_{name}"] for name in Segments._fields)) for side in "ab")
+        return cls(a, b, arrays["pair_labels"])
 
 
 class PairFormat:

@@ -38,6 +38,10 @@ class StreamRows:
         """The rows with the given numbers."""
         return Rows(places, _slices(self.rows, self.documents, places))
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The fields, by name."""
+        return {"documents": self.documents, "rows": self.rows}
+
 
 def shuffled_stream(lengths: np.ndarray, documents: np.ndarray, order: StoreOrder, epoch: int) -> np.ndarray:
     """`StreamRows.documents` of an epoch, of the type of `documents`; `lengths` are of all documents of the store."""
