@@ -117,6 +117,7 @@ class CheckpointSaver:
         self._store, self._rank, self._contents, self._retention = store, rank, contents, retention
         self._asynchronous, self._while_waiting = asynchronous, while_waiting
         self._before_publishing = before_publishing
+        self._snapshot = Snapshot()
         self._save: RankSave | None = None
         self._thread: threading.Thread | None = None
         self._outcomes: deque[Committed | Failed] = deque()
@@ -174,7 +175,8 @@ class CheckpointSaver:
 
     def _collect(self, engine: TrainingEngine, state: TrainerState, began: float) -> RankSave:
         self._count += 1
-        step, snapshot = state.step, Snapshot()
+        step, snapshot = state.step, self._snapshot
+        snapshot.reset()
         staging = self._store.staging(step, f"{self.attempt}-{self._count:04d}")
         save = RankSave(state, staging, began)
         if step in self._known:

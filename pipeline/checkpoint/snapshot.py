@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -12,10 +13,13 @@ import torch
 class Snapshot:
     """Copies tensors to host memory.
 
-    Every storage is copied once: tensors that share memory share it in the copies too, as with `torch.save`.
+    Every storage is copied once: tensors that share memory share it in the copies too, as with `torch.save`. Memory
+    stays for the next copies: fresh pages would cost several times the copying.
     """
 
     def __init__(self) -> None:
+        self._free: defaultdict[int, list[torch.UntypedStorage]] = defaultdict(list)
+        """Storages of earlier copies, by their size in bytes."""
         # By device and address; the originals are kept, so that addresses are not used again.
         self._copies: dict[tuple[str, int], tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
@@ -26,8 +30,9 @@ class Snapshot:
         original = tensor.untyped_storage()
         key = str(original.device), original.data_ptr()
         if key not in self._copies or not key[1]:
-            copy = original.clone() if original.device.type == "cpu" else original.cpu()
-            self._copies[key] = original, copy
+            free = self._free[original.nbytes()]
+            copy = free.pop() if free else torch.UntypedStorage(original.nbytes())
+            self._copies[key] = original, copy.copy_(original)
         copy = torch.empty(0, dtype=tensor.dtype).set_(
             self._copies[key][1], tensor.storage_offset(), tensor.size(), tensor.stride()
         )
@@ -40,6 +45,12 @@ class Snapshot:
         _Pickler(stream, tensors).dump(contents)
         stream.seek(0)
         return _Unpickler(stream, [self.tensor(one) for one in tensors]).load()
+
+    def reset(self) -> None:
+        """Take the memory of all copies for the next ones; these copies must not be used any more."""
+        for _, copy in self._copies.values():
+            self._free[copy.nbytes()].append(copy)
+        self._copies.clear()
 
     @property
     def size_bytes(self) -> int:

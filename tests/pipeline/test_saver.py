@@ -229,6 +229,9 @@ def test_copies_share_memory_where_originals_do_and_change_no_more():
     assert (copy["scaler"].scale, copy["flag"].item(), copy["empty"].numel()) == (2.0, True, 0)
     # 10 floats once, 3 floats, one bool.
     assert snapshot.size_bytes == 40 + 12 + 1
+    place = copy["whole"].data_ptr()
+    snapshot.reset()
+    assert snapshot.tensor(flat).data_ptr() == place, "memory is used again"
 
 
 @given(st.data())
