@@ -11,8 +11,7 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.packed_strings import PackedStrings
 from data_prep.config import PreparationConfig
 from data_prep.sources import source_of
-from data_prep.sources.base import FilePart, SourceConfig
-from data_prep.sources.listing import SourceFile
+from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 
 MIN_PART_BYTES = 1 << 20
 """Smaller files are not split, however small shards are: a task costs more than reading this."""

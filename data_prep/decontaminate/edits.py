@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.words import Words, split_words
+from data_prep.text.words import Words, split_words
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from cluster.artefacts.manifest import InputEntry, hash_file
 from cluster.shards import ShardResult
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText, EvaluationTexts
 from data_prep.decontaminate.ngrams import NgramIndex
-from data_prep.words import split_words
+from data_prep.text.words import split_words
 
 TEXTS_FILE = "texts.parquet"
 _SCHEMA = pa.schema(

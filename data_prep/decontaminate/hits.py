@@ -17,7 +17,7 @@ from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.documents import one_chunk, read_selected
 from data_prep.layout import shard_file
 from data_prep.selection import Selection, edit_texts, load_selection
-from data_prep.words import split_words
+from data_prep.text.words import split_words
 
 BATCH_CHARACTERS = 1 << 20
 """Documents are searched together until they have this many characters."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from data_prep.array_files import save_array
 from data_prep.decontaminate.runs import hash_runs, prefix_sums
-from data_prep.words import Words, spell, split_words
+from data_prep.text.words import Words, spell, split_words
 
 NGRAM = np.dtype([("hash", "<u8"), ("beginning", "<u8"), ("start", "<u8"), ("end", "<u8"), ("words", "<u8")])
 """`hash`: of all its words; `beginning`: of its first `min_words`; `start`, `end`: its place in the codes."""

@@ -26,7 +26,7 @@ from data_prep.dedup.repeats import iterate_repeats
 from data_prep.dedup.survivors import Survivors, read_texts
 from data_prep.dedup.text_blocks import byte_offsets, join_texts, text_blocks
 from data_prep.selection import Selection, remove_spans, write_selection
-from data_prep.words import FIRST, split_joined
+from data_prep.text.words import FIRST, split_joined
 
 KEYS = ("hash",)
 REPEATS = {"document": "uint64", "start": "uint32", "end": "uint32"}

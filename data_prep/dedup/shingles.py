@@ -8,7 +8,7 @@ import pyarrow as pa
 from data_prep.dedup.text_blocks import join_texts
 from data_prep.hashing import mix
 from data_prep.ragged import Ragged
-from data_prep.words import split_joined
+from data_prep.text.words import split_joined
 
 
 def shingle(texts: pa.StringArray, ngram: int, *, fold_digits: bool = False) -> Ragged:
@@ -40,7 +40,7 @@ def shingle(texts: pa.StringArray, ngram: int, *, fold_digits: bool = False) -> 
 
 def hash_words(texts: pa.StringArray, *, fold_digits: bool = False) -> Ragged:
     """Hash the words of every text to uint64, in order."""
-    from data_prep.word_kernel import hash_runs
+    from data_prep.text.word_kernel import hash_runs
 
     words = split_joined(*join_texts(texts), fold_digits=fold_digits)
     hashes = np.empty(words.num_words, dtype=np.uint64)

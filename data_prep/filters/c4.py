@@ -20,7 +20,7 @@ from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
 from data_prep.filters.files import file_identity, read_list
 from data_prep.filters.phrases import LineScreen
-from data_prep.filters.words import words
+from data_prep.text.words import words
 
 POLICY_PHRASES = (
     "terms of use",

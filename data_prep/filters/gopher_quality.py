@@ -13,7 +13,7 @@ from pydantic import Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.filters.words import ListedWords, WordSpans, letter_runs, lines, word_spans
+from data_prep.text.words import ListedWords, WordSpans, letter_runs, lines, word_spans
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """The eight English words of the appendix."""

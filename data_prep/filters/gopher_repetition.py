@@ -20,7 +20,7 @@ from pydantic import Field, field_validator
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.filters.words import WordSpans, lines, word_spans
+from data_prep.text.words import WordSpans, lines, word_spans
 
 _BLANK_LINES = regex.compile(r"\n[^\S\n]*+(?:\n[^\S\n]*+)++")
 """Possessive, so that a page of blank lines is read once."""
@@ -85,7 +85,7 @@ def _paragraphs(text: str, num_lines: int) -> list[str]:
 
 
 def _ngram_shares(found: WordSpans, config: GopherRepetitionConfig) -> Iterator[tuple[str, float, float]]:
-    from data_prep.filters.word_counts_kernel import repeated_characters
+    from data_prep.text.word_kernel import repeated_characters
 
     tops, repeats = config.top_ngram_characters, config.duplicate_ngram_characters
     longest = max([*tops, *repeats], default=1)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.filters.words import word_spans
+from data_prep.text.words import word_spans
 
 
 class LengthLimits(BaseModel):

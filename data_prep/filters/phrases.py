@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from data_prep.filters.words import points_of
+from data_prep.text.words import points_of
 
 _CASED = 0x20000
 """Beyond lie no letters with capitals."""
@@ -40,7 +40,7 @@ class LineScreen:
 
     def lines(self, text: str) -> list[int]:
         """Numbers of the lines, which line feeds end."""
-        from data_prep.filters.character_kernel import mark_lines
+        from data_prep.text.character_kernel import mark_lines
 
         numbers = np.empty(text.count("\n") + 1, np.int64)
         arrays = self._classes, self._transitions, self._counted

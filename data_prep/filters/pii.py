@@ -19,11 +19,9 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, FilterConfig, Passed
-from data_prep.filters.personal.account_numbers import find_cards, find_ibans
-from data_prep.filters.personal.emails import find_emails
-from data_prep.filters.personal.ips import find_ips
-from data_prep.filters.personal.keys import find_keys
-from data_prep.filters.personal.phones import find_phones
+from data_prep.text.personal.addresses import find_emails, find_ips
+from data_prep.text.personal.numbers import find_cards, find_ibans, find_keys
+from data_prep.text.personal.phones import find_phones
 
 Spans = Iterator[tuple[int, int]]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, FilterConfig, Passed
-from data_prep.filters.words import points_of
+from data_prep.text.words import points_of
 
 _LINE_BREAKS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
@@ -97,7 +97,7 @@ def _normalise(text: str, config: UnicodeConfig) -> str:
 
 def _kinds(text: str) -> int:
     """Which kinds of odd characters a text holds, as bits."""
-    from data_prep.filters.character_kernel import kinds_of
+    from data_prep.text.character_kernel import kinds_of
 
     return kinds_of(points_of(text), _kind_by_character())
 

@@ -11,9 +11,9 @@ from pydantic import Field
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import Skipped, SourceConfig, SourceFile
-from data_prep.sources.chapters import join_chapters
 from data_prep.sources.streams import Gap, read_chunks
-from data_prep.sources.text import clean_text
+from data_prep.text import clean_text
+from data_prep.text.books import join_chapters
 
 _PACKING = re.compile(r"(\.(?:txt|text|xml|tei|epub))?(\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 

@@ -14,12 +14,12 @@ from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, list_paths, whole_file
 from data_prep.sources.books import BooksConfig, book, primary_language
-from data_prep.sources.chapters import CHAPTER_BREAK, join_chapters
-from data_prep.sources.encodings import AUTO, DecodingError, decode_text
-from data_prep.sources.epub import Epub, EpubError, Package
-from data_prep.sources.gutenberg import take_off_frame
-from data_prep.sources.markup import BookBuilder, Roles, XmlError, local_name, names, parse_xml
 from data_prep.sources.streams import open_file
+from data_prep.text import names
+from data_prep.text.books import CHAPTER_BREAK, join_chapters, take_off_frame
+from data_prep.text.encodings import AUTO, DecodingError, decode_text
+from data_prep.text.epub import Epub, EpubError, Package
+from data_prep.text.xml import BookBuilder, Roles, XmlError, local_name, parse_xml
 
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
 _CHAPTER_HEADINGS = frozenset({"h1", "h2"})

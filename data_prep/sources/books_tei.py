@@ -11,7 +11,8 @@ from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, list_paths, whole_file
 from data_prep.sources.books import BooksConfig, book, primary_language, read_whole
-from data_prep.sources.markup import BookBuilder, Roles, XmlError, local_name, names, parse_xml
+from data_prep.text import names
+from data_prep.text.xml import BookBuilder, Roles, XmlError, local_name, parse_xml
 
 _ROOTS = frozenset({"TEI", "TEI.2"})
 _CORPORA = frozenset({"teiCorpus", "teiCorpus.2"})

@@ -12,10 +12,9 @@ from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, list_paths, whole_file
 from data_prep.sources.books import BooksConfig, book, read_whole
-from data_prep.sources.chapters import split_chapters
-from data_prep.sources.encodings import AUTO, DecodingError, decode_text, known_encoding
-from data_prep.sources.gutenberg import take_off_frame
-from data_prep.sources.wrapping import LineWrap, paragraphs_of
+from data_prep.text.books import split_chapters, take_off_frame
+from data_prep.text.encodings import AUTO, DecodingError, decode_text, known_encoding
+from data_prep.text.wrapping import LineWrap, paragraphs_of
 
 _HTML = re.compile(r"\s*(?:<\?xml[^>]{0,200}>\s*)?<(?:!doctype html|html)\b", re.IGNORECASE)
 

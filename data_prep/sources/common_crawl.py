@@ -20,10 +20,11 @@ from data_prep.sources.base import (
     even_parts,
     expand_patterns,
 )
-from data_prep.sources.html_text import Page, PageError, decode_declared, decode_html, read_page
-from data_prep.sources.text import clean_text
 from data_prep.sources.warc_records import RawRecord, is_record_by_record, read_records
 from data_prep.sources.web_response import BodyError, Response, charset_of, parse_headers, parse_response
+from data_prep.text import clean_text
+from data_prep.text.encodings import decode_declared, decode_html
+from data_prep.text.html import Page, PageError, read_page
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _OTHER_TYPES = frozenset({"warcinfo", "request", "metadata", "revisit", "continuation"})

@@ -28,7 +28,7 @@ from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile, whole_file
 from data_prep.sources.streams import open_file
-from data_prep.sources.text import clean_text
+from data_prep.text import clean_text
 
 SKIPPED_DIRECTORIES = frozenset(
     {"__pycache__", "site-packages", "dist-packages", "node_modules", "lib2to3"}

@@ -10,7 +10,7 @@ from pydantic import Field
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import Skipped, SourceConfig, SourceFile
-from data_prep.sources.text import clean_text
+from data_prep.text import clean_text
 
 _MAX_LANGUAGE_CHARACTERS = 35
 """The longest tag that RFC 5646 (section 4.4.1) asks programs to hold."""

@@ -1,4 +1,4 @@
-"""Opening source files: local paths and fsspec URIs, plain or compressed, as bounded chunks of plain bytes.
+"""Source files as bounded chunks of plain bytes: local paths and fsspec URIs, plain, compressed or in tar archives.
 
 Damage inside a compressed file is data, not an exception: it comes out as a `Gap` at its place in the stream,
 after every byte that could still be read and before what can be read again.
@@ -7,7 +7,11 @@ after every byte that could still be read and before what can be read again.
 from __future__ import annotations
 
 import codecs
+import io
+import os
+import tarfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from cluster.artefacts.errors import MissingInputError, StorageError
@@ -18,9 +22,38 @@ from data_prep.sources.decompression import (
     compression_of,
     decompress_streams,
 )
-from data_prep.sources.foreign import HEAD_BYTES, foreign_format
+from data_prep.text.encodings import utf16_encoding
 
-__all__ = ["Gap", "open_file", "read_chunks", "read_streams", "storage_of", "to_utf8"]
+# -- formats that no source reads ----------------------------------------------------------------------------
+
+HEAD_BYTES = 512
+_TAR_MAGIC, _TAR_OFFSET = b"ustar", 257
+"""POSIX.1-1988 `ustar` header: the magic lies behind the name, mode, owner, size, time, checksum and link."""
+_FORMATS = {
+    b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive; unpack it with `7z x FILE`",
+    b"PK\x03\x04": "a zip archive; unpack it with `unzip FILE`",
+    b"Rar!\x1a\x07": "a RAR archive; unpack it with `unrar x FILE`",
+    b"\x04\x22\x4d\x18": "compressed with lz4; decompress it with `lz4 -d FILE`",
+    b"\x5d\x2a\x4d\x18": "compressed by zstd with a dictionary; compress it anew without one",
+    b"%PDF-": "a PDF file; convert it with `pdftotext FILE`",
+    b"{\\rtf": "an RTF file; save it as plain text",
+    b"PAR1": "a Parquet file; the kind of source that reads it is `parquet`",
+    b"SQLite format 3\0": "an SQLite database",
+}
+
+
+def foreign_format(head: bytes) -> str | None:
+    """The kind of a file that begins with `head` (decompressed), and what to do with it; None if it may be text."""
+    if inner := compression_of(head):
+        return f"compressed twice, the second time with {inner.name}; decompress it once"
+    if is_tar(head):
+        return "a tar archive; unpack it with `tar -xf FILE`"
+    return next((text for magic, text in _FORMATS.items() if head.startswith(magic)), None)
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether a file that begins with `head` (decompressed, HEAD_BYTES or more) is a tar archive."""
+    return head[_TAR_OFFSET:].startswith(_TAR_MAGIC)
 
 
 def open_file(path: str) -> BinaryIO:
@@ -52,7 +85,7 @@ def storage_of(path: str) -> str:
     with open_file(path) as file:
         head = file.read(HEAD_BYTES)
     compression = compression_of(head)
-    return compression.name if compression else _utf16_encoding(head) or "plain"
+    return compression.name if compression else utf16_encoding(head) or "plain"
 
 
 def read_chunks(
@@ -132,15 +165,91 @@ def to_utf8(chunks: Iterable[bytes | Gap]) -> Iterator[bytes | Gap]:
             if len(head) < 2:
                 continue
             started, chunk = True, head
-            if encoding := _utf16_encoding(head):
+            if encoding := utf16_encoding(head):
                 decoder = codecs.getincrementaldecoder(encoding)("surrogatepass")
         yield decoder.decode(chunk).encode("utf-8", "surrogatepass") if decoder else chunk
     if not started and head:
         yield head
 
 
-def _utf16_encoding(head: bytes) -> str | None:
-    """The byte order of UTF-16 text that starts with a byte order mark or `<`; None for other encodings."""
-    return {b"\xff\xfe": "utf-16-le", b"<\0": "utf-16-le", b"\xfe\xff": "utf-16-be", b"\0<": "utf-16-be"}.get(
-        head[:2]
-    )
+# -- tar archives --------------------------------------------------------------------------------------------
+
+_CONTENT_BYTES = 1 << 12
+"""Content is read in pieces of this size: where an archive is cut, tarfile gives nothing of the piece that is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """A regular file in an archive."""
+
+    name: str
+    start: int
+    """Byte of the decompressed archive at which its content begins."""
+    chunks: Iterator[bytes | Gap]
+    """Its content; a Gap comes last where the archive is damaged. To be read before the next file is asked for."""
+
+
+def is_archive(path: str) -> bool:
+    """Whether a file is a tar archive, whatever its name and compression."""
+    head = b""
+    for chunk in read_chunks(path, allow_foreign=True):
+        if isinstance(chunk, Gap):
+            return False
+        head += chunk
+        if len(head) >= HEAD_BYTES:
+            break
+    return is_tar(head)
+
+
+def read_archive(path: str) -> Iterator[ArchivedFile | Gap]:
+    """The regular files of an archive in their order. Damage ends it with a Gap, whose offset is a byte of the
+    decompressed archive: behind it no file can be told."""
+    stream = _Stream(read_chunks(path, allow_foreign=True))
+    try:
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=READ_BYTES) as archive:  # pyright: ignore[reportArgumentType,reportCallIssue]
+            for member in archive:
+                if member.isfile() and (content := archive.extractfile(member)) is not None:
+                    # Names that are no UTF-8 have surrogates, which no document may have.
+                    name = os.fsencode(member.name).decode("utf-8", "backslashreplace")
+                    yield ArchivedFile(name, member.offset_data, _read(content, stream))
+                if stream.damage:
+                    return
+    except tarfile.TarError as error:
+        stream.damage = stream.damage or Gap(stream.offset, f"tar archive damaged ({error})")
+    if stream.damage:
+        yield Gap(stream.offset, stream.damage.reason)
+
+
+def _read(content: io.BufferedReader, stream: _Stream) -> Iterator[bytes | Gap]:  # pyright: ignore[reportInvalidTypeForm]
+    try:
+        while chunk := content.read(_CONTENT_BYTES):
+            yield chunk
+    except (tarfile.TarError, OSError) as error:
+        stream.damage = stream.damage or Gap(stream.offset, f"tar archive truncated ({error})")
+    if stream.damage:
+        yield stream.damage
+
+
+class _Stream:
+    """Chunks as the file that tarfile reads; it ends at the first damage."""
+
+    def __init__(self, chunks: Iterator[bytes | Gap]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+        self.offset = 0
+        """Byte of the decompressed archive."""
+        self.damage: Gap | None = None
+
+    def read(self, size: int) -> bytes:
+        pieces = [self._rest]
+        length = len(self._rest)
+        while length < size and self.damage is None and (chunk := next(self._chunks, None)) is not None:
+            if isinstance(chunk, Gap):
+                self.damage = chunk
+                break
+            pieces.append(chunk)
+            length += len(chunk)
+        data = b"".join(pieces)
+        self._rest = data[size:]
+        self.offset += min(size, len(data))
+        return data[:size]

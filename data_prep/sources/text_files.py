@@ -13,8 +13,8 @@ from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, expand_patterns, whole_file
 from data_prep.sources.books import read_whole
-from data_prep.sources.encodings import AUTO, DecodingError, decode_text, known_encoding
-from data_prep.sources.text import clean_text
+from data_prep.text import clean_text
+from data_prep.text.encodings import AUTO, DecodingError, decode_text, known_encoding
 
 
 class TextFilesConfig(SourceConfig):

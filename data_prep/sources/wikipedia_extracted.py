@@ -14,8 +14,8 @@ from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, list_paths, plain_parts
 from data_prep.sources.elements import Between, Element, Flaw, cut_elements
 from data_prep.sources.streams import read_chunks
-from data_prep.sources.text import clean_text
-from data_prep.sources.wikitext import strip_tags
+from data_prep.text import clean_text
+from data_prep.text.wikitext import strip_tags
 
 _OPENING, _CLOSING = b"<doc ", b"</doc>"
 """They count at line starts only: an article on markup may well show `<doc>` within a line."""

@@ -14,16 +14,14 @@ from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.archived_files import is_archive, read_archive
 from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, list_paths, plain_parts
 from data_prep.sources.books import primary_language
-from data_prep.sources.html_text import PageError
-from data_prep.sources.json_lines import MAX_LINE_BYTES, parse_json
-from data_prep.sources.lines import BadLine, read_lines, split_lines
+from data_prep.sources.json_lines import MAX_LINE_BYTES, BadLine, parse_json, read_lines, split_lines
 from data_prep.sources.records import MISSING, NO_TEXT, value_at
-from data_prep.sources.streams import Gap
-from data_prep.sources.text import clean_text
-from data_prep.sources.wikipedia_page_html import article_text, is_disambiguation_page
+from data_prep.sources.streams import Gap, is_archive, read_archive
+from data_prep.text import clean_text
+from data_prep.text.html import PageError
+from data_prep.text.wiki_html import article_text, is_disambiguation_page
 
 ARTICLES = 0
 """The namespace of articles."""

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from resiliparse.extract.html2text import extract_plain_text
 
-from data_prep.sources.html_text import PageError, decode_html, read_page
+from data_prep.text.encodings import decode_html
+from data_prep.text.html import PageError, read_page
 from tests.benchmarks.compare import Comparison, compare_all, peer_name
 
 _WORD = re.compile(r"\w+")

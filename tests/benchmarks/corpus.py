@@ -10,7 +10,7 @@ import orjson
 
 from data_prep.sources import source_of
 from data_prep.sources.base import SourceConfig
-from data_prep.sources.text import clean_text
+from data_prep.text import clean_text
 
 FILES = 8
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from data_prep.sources.encodings import decode_text
-from data_prep.sources.wrapping import LineWrap, paragraphs_of
+from data_prep.text.encodings import decode_text
+from data_prep.text.wrapping import LineWrap, paragraphs_of
 
 CHARACTERS = 100_000
 """Of each novel."""

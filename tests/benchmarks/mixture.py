@@ -18,7 +18,7 @@ import orjson
 
 from data_prep.sources import source_of
 from data_prep.sources.base import SourceConfig
-from data_prep.sources.text import clean_text
+from data_prep.text import clean_text
 
 PIECE_CHARACTERS = 4_000
 """Of novels, about: as long as a page of the web."""

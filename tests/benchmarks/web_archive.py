@@ -23,9 +23,9 @@ from data_prep.filters.gopher_quality import GopherQualityConfig
 from data_prep.filters.gopher_repetition import GopherRepetitionConfig
 from data_prep.sources import FilePart, common_crawl
 from data_prep.sources.common_crawl import CommonCrawlConfig
-from data_prep.sources.html_text import decode_html
 from data_prep.sources.warc_records import RawRecord, read_records
 from data_prep.sources.web_response import BodyError, parse_headers, parse_response
+from data_prep.text.encodings import decode_html
 from tests.benchmarks.compare import Comparison, compare, peer_name
 
 NUM_PAGES = int(os.environ.get("CLOZE_BENCHMARK_PAGES", 400))

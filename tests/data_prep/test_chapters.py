@@ -11,7 +11,7 @@ from data_prep.sources import source_of
 from data_prep.sources.base import FilePart
 from data_prep.sources.books_tei import BooksTeiConfig
 from data_prep.sources.books_text import BooksTextConfig
-from data_prep.sources.chapters import CHAPTER_BREAK, join_chapters, split_chapters
+from data_prep.text.books import CHAPTER_BREAK, join_chapters, split_chapters
 
 PARAGRAPHS = st.lists(
     st.text("abc \n", min_size=1).map(str.strip).filter(lambda text: text and "\n\n" not in text)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.sources.encodings import DecodingError, decode_text, repair_mojibake
-from data_prep.sources.text import clean_text
+from data_prep.text import clean_text
+from data_prep.text.encodings import DecodingError, decode_text, repair_mojibake
 
 ENGLISH = "“It’s naïve,” said Zoë – the café was closed.\n" * 3
 TEXTS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_prep.sources.gutenberg import take_off_frame
+from data_prep.text.books import take_off_frame
 
 STORY = "[Transcriber's note: spelling kept.]\n\nCHAPTER I\n\nThe story.\n\nThe end of it."
 NEW = (

@@ -19,8 +19,7 @@ from data_prep.documents import document_files
 from data_prep.input_checks import check_inputs
 from data_prep.input_hashes import CACHE_NAME, hash_inputs
 from data_prep.inputs import Inputs, group_inputs, list_inputs
-from data_prep.sources.base import FilePart
-from data_prep.sources.listing import SourceFile, SourceFiles, expand_patterns
+from data_prep.sources.base import FilePart, SourceFile, SourceFiles, expand_patterns
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.sources import page_blocks_kernel, page_scan_kernel
-from data_prep.sources.html_text import decode_html, read_page
-from data_prep.sources.page_roles import Role, role_of_names
+from data_prep.text import page_blocks_kernel, page_scan_kernel
+from data_prep.text.encodings import decode_html
+from data_prep.text.html import read_page
+from data_prep.text.page_roles import Role, role_of_names
 from tests.benchmarks.article_extraction import read_folder, score
 
 PARAGRAPHS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.sources.punctuation_repairs import REPAIRS, repair_punctuation
+from data_prep.text.wikitext_source import REPAIRS, repair_punctuation
 
 EXAMPLES = {
     "empty brackets": ("Tokyo (, ; ) is [ ] large", "Tokyo  is  large"),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import data_prep.sentences
 from data_prep.sentences import NOT_FOR_BLINGFIRE, WHITE_SPACE, cut_sentences, joins, segmenters
-from data_prep.sources.encodings import decode_text
-from data_prep.sources.wrapping import paragraphs_of
+from data_prep.text.encodings import decode_text
+from data_prep.text.wrapping import paragraphs_of
 
 WORDS = [
     "A",

@@ -12,7 +12,7 @@ from data_prep.document import Document
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, SourceFile
 from data_prep.sources.books_tei import BooksTeiConfig
-from data_prep.sources.chapters import CHAPTER_BREAK
+from data_prep.text.books import CHAPTER_BREAK
 
 BOOK = """<?xml version="1.0" encoding="UTF-8"?>
 <TEI xmlns="http://www.tei-c.org/ns/1.0" xml:lang="de-AT">

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.sources import SOURCES, AnySource, source_of
 from data_prep.sources.base import SourceConfig, expand_patterns
-from data_prep.sources.text import clean_text
+from data_prep.text import clean_text
 
 
 def test_kind_chooses_the_config_and_the_module():

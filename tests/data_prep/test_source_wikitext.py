@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.sources.disambiguation import is_disambiguation
-from data_prep.sources.wikipedia_links import ENGLISH_LINKS
-from data_prep.sources.wikitext import plain_text
+from data_prep.text.disambiguation import is_disambiguation
+from data_prep.text.wiki_page import ENGLISH_LINKS
+from data_prep.text.wikitext import plain_text
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.sources.wikipedia_links import ENGLISH_LINKS
-from data_prep.sources.wikipedia_local_templates import LOCAL
-from data_prep.sources.wikipedia_numbers import MONEY
-from data_prep.sources.wikipedia_page import Page
-from data_prep.sources.wikipedia_templates import _FUNCTIONS, _TEMPLATES
-from data_prep.sources.wikitext import plain_text
-from data_prep.sources.wikitext_marks import HEADING, PLACE, SHOWN
+from data_prep.text.wiki_numbers import MONEY
+from data_prep.text.wiki_page import ENGLISH_LINKS, Page
+from data_prep.text.wiki_templates import _tables
+from data_prep.text.wikitext import plain_text
+from data_prep.text.wikitext_source import HEADING, PLACE, SHOWN
 
 SAVED = datetime(2020, 3, 2, 14, 5)
 DANTE = (
@@ -157,8 +155,11 @@ def test_templates_that_show_nothing_are_counted_where_they_leave_a_sentence():
     assert dropped == {"unknown": 2, "sfn": 1}
 
 
-NAMES = sorted({*_TEMPLATES, *MONEY, *(name for own in LOCAL.values() for name in own)})
-NAMES += [f"{name}:" for name in _FUNCTIONS]
+NAMES = [
+    *sorted({*MONEY, *(name for own in _tables().values() for name in own)}),
+    "formatnum:",
+    "formatnombre:",
+]
 VALUES = [
     "",
     "1",
@@ -191,7 +192,7 @@ VALUES += [
 @given(
     st.sampled_from(NAMES),
     st.lists(st.sampled_from(VALUES), max_size=6),
-    st.sampled_from([*LOCAL, "en", "bg"]),
+    st.sampled_from([*_tables(), "en", "bg"]),
 )
 def test_any_parameters_of_any_template_give_text(name, values, lang):
     text = render(f"a {{{{{'|'.join([name, *values])}}}}} b", lang)

@@ -9,8 +9,8 @@ from typing import Any
 
 import lxml.html
 
-from data_prep.sources.wikipedia_links import ENGLISH_LINKS
-from data_prep.sources.wikitext import drop_empty_sections, plain_text
+from data_prep.text.wiki_page import ENGLISH_LINKS
+from data_prep.text.wikitext import drop_empty_sections, plain_text
 
 EQUAL, ALL = 825, 890
 """Cases. What differs needs a wiki's own variant, namespaces, subpages or interwiki prefixes, or is damage: rows

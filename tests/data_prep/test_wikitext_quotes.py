@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from data_prep.sources.wikipedia_links import ENGLISH_LINKS
-from data_prep.sources.wikitext import plain_text
-from data_prep.sources.wikitext_quotes import drop_quotes, drop_quotes_of_line
+from data_prep.text.wiki_page import ENGLISH_LINKS
+from data_prep.text.wikitext import plain_text
+from data_prep.text.wikitext_source import drop_quotes, drop_quotes_of_line
 
 
 def do_quotes(line: str) -> str:

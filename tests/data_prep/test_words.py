@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.dedup.shingles import hash_words
-from data_prep.words import code_points, find_words, spell, split_joined, split_words
+from data_prep.text.words import code_points, find_words, spell, split_joined, split_words
 from tests.data_prep.decontaminate.oracle import words_of
 
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u200e\u2060\ufe0f\ufeff\u034f"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.sources.wrapping import paragraphs_of
+from data_prep.text.wrapping import paragraphs_of
 from tests.benchmarks import line_wrapping
 
 PROSE = [

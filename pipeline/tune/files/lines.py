@@ -101,7 +101,7 @@ def wrong_line(path: Path, line: int | str, problem: str, next_step: str = "") -
 
 def wrong_encoding(path: Path, line: int | str, error: UnicodeDecodeError) -> ConfigError:
     """The error for a line that is not valid UTF-8, with the encodings that make the file's lines probable."""
-    from data_prep.sources.encodings import probable_encodings
+    from data_prep.text.encodings import probable_encodings
 
     with opened(path) as stream:
         sample = b"".join(islice((each for each in stream if not each.isascii()), _SAMPLE_LINES))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from data_prep.decontaminate import ngrams
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.decontaminate.ngrams import NgramIndex
-from data_prep.words import split_words
+from data_prep.text.words import split_words
 from pipeline.tune.evaluation_sets import evaluation_texts
 from tests.data_prep.decontaminate.oracle import ngrams_of, search, words_of
 

@@ -1,7 +1,7 @@
 """Hashes of runs of words."""
 
 from data_prep.decontaminate.runs import hash_runs, prefix_sums
-from data_prep.words import split_words
+from data_prep.text.words import split_words
 
 
 def test_equal_runs_have_equal_hashes_at_any_place_and_others_do_not():

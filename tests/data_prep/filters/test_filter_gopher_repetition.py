@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.filters.gopher_repetition import GopherRepetitionConfig, _shares, duplicates
-from data_prep.filters.word_counts_kernel import number_words, repeated_characters
-from data_prep.filters.words import word_spans
+from data_prep.text.word_kernel import number_words, repeated_characters
+from data_prep.text.words import word_spans
 
 
 def shares(text: str) -> dict[str, float]:

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stdnum.iso7064 import mod_97_10
 
-from data_prep.filters.personal.hints import digit_runs, iban_places
-from data_prep.filters.personal.phones import find_phones
+from data_prep.text.personal.numbers import digit_runs, iban_places
+from data_prep.text.personal.phones import find_phones
 from tests.data_prep.filters.personal_examples import REGIONS, examples
 
 

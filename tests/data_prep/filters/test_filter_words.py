@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.filters.words import ListedWords, letter_runs, lines, word_spans, words
+from data_prep.text.words import ListedWords, letter_runs, lines, word_spans, words
 
 
 def test_marks_belong_to_their_letters():

@@ -1,0 +1,117 @@
+"""The text of an HTML page, within limits that hostile pages cannot exceed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.html import HTMLTree
+
+from data_prep.text import clean_text
+
+_MANY_ATTRIBUTES = 2000
+"""The parsers compare each attribute of an element with all before it, so thousands of them take minutes."""
+_SAMPLE_CHARACTERS = 1 << 14
+_NO_TEXT = bytes([*range(9), *range(14, 27), *range(28, 32)])
+"""Control characters, which are no text."""
+_MAX_NO_TEXT_SHARE = 0.05
+"""Most of them in text; also most characters that could not be decoded."""
+_SHORT_PAGE = 1 << 17
+"""Characters; what fits into so few is parsed in a second at worst."""
+_SOFT_HYPHEN = "\u00ad"
+"""Shows only where a browser breaks a line."""
+_MAX_GROWTH = 4
+"""Text longer than so many times its page is the indentation of lists in lists."""
+
+
+class PageError(ValueError):
+    """A page in an unknown encoding, or one that is made to exhaust its reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The text of a page, and facts about it."""
+
+    title: str
+    text: str
+
+
+def read_page(
+    html: str, *, main_content: bool, max_depth: int, prepare: Callable[[HTMLTree], None] | None = None
+) -> Page:
+    """Title and text of a page, paragraphs on lines of their own.
+
+    Args:
+        main_content: leave out what stands around an article: headline, byline, captions, teasers, comments, menus.
+            Of a page without an article, such as a list of headlines, the text without navigation and footers.
+        max_depth: most elements inside each other. The extraction takes time that grows with the square of it.
+        prepare: takes out of the page what its kind of pages has around its text, in place of the choice of an article.
+
+    Raises:
+        PageError: the page is deeper, has an element with thousands of attributes, or its text is not decoded.
+    """
+    sample = html[:_SAMPLE_CHARACTERS]
+    data = sample.encode("utf-8", "replace")
+    if len(data) - len(data.translate(None, _NO_TEXT)) > _MAX_NO_TEXT_SHARE * len(sample):
+        return Page("", "")  # a picture, an archive or the like that is called a page
+    _require_decoded(sample)
+    if len(html) > _SHORT_PAGE:
+        from data_prep.text.page_scan_kernel import has_many_attributes
+
+        if has_many_attributes(
+            np.frombuffer(html.encode("utf-8", "replace"), dtype=np.uint8), _MANY_ATTRIBUTES
+        ):
+            raise PageError("the page has an element with thousands of attributes")
+    page = _read_article(html, max_depth) if main_content and prepare is None else None
+    page = page or _read_text(html, main_content, max_depth, prepare)
+    _require_decoded(page.text)
+    return page
+
+
+def _require_decoded(text: str) -> None:
+    if text.count("\ufffd") > _MAX_NO_TEXT_SHARE * len(text):
+        raise PageError("the page is in an unknown encoding: neither declared, nor one of `lang`")
+
+
+def _read_article(html: str, max_depth: int) -> Page | None:
+    """The page's article; None if there is none, or a small fraction of the page's text."""
+    from data_prep.text.main_content import main_content
+    from data_prep.text.page_blocks import MAX_DEPTH, TooDeepError, read_blocks
+
+    try:
+        page = read_blocks(html, min(max_depth, MAX_DEPTH))
+    except TooDeepError:
+        raise PageError(f"the page has more than {max_depth} elements inside each other") from None
+    text = None if page is None else main_content(page)
+    if page is None or text is None:
+        return None
+    title = " ".join(clean_text(page.title).split())
+    return Page(title, clean_text(text.replace(_SOFT_HYPHEN, "")))
+
+
+def _read_text(
+    html: str, main_content: bool, max_depth: int, prepare: Callable[[HTMLTree], None] | None
+) -> Page:
+    tree = HTMLTree.parse(html)
+    if tree.document is None or tree.body is None:
+        return Page("", "")
+    if tree.document.query_selector(" > ".join(["*"] * (max_depth + 1))) is not None:
+        raise PageError(f"the page has more than {max_depth} elements inside each other")
+    if prepare is not None:
+        prepare(tree)
+    text = extract_plain_text(
+        tree,
+        preserve_formatting=True,
+        main_content=main_content,
+        list_bullets=False,
+        alt_texts=False,
+        links=False,
+        form_fields=False,
+        noscript=False,
+        comments=not main_content,
+    )
+    if len(text) > _MAX_GROWTH * len(html):
+        raise PageError(f"a page of {len(html)} characters shows {len(text)} of them")
+    return Page(" ".join(clean_text(tree.title or "").split()), clean_text(text.replace(_SOFT_HYPHEN, "")))

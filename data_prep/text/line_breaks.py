@@ -1,0 +1,219 @@
+"""Which line breaks of a text come from wrapping, and which were set on purpose: told by the text itself.
+
+A break in the middle of a sentence, where the next line begins with a small letter, comes from wrapping. How many of
+them do so depends on the language and not on the layout. So the share of such breaks among all of one layout (lines of
+these lengths) tells how many breaks of that layout come from wrapping (Elkan and Noto 2008, "Learning classifiers from
+only positive and unlabeled data", section 2: the labelled positives are selected at random). That needs no notion of
+a page's width: lines of two widths, or lines that were wrapped twice, are layouts like others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import regex
+
+from data_prep.text.words import UNSPACED
+
+QUOTES = " \"'_*“”‘’«»„(—-–[]"
+"""Characters before the first letter of a sentence or verse."""
+NO_SPACE = rf"[{UNSPACED}\u3000-\u303f\u30fb\uff00-\uffef]"
+"""Scripts without spaces and their punctuation, in which no space stands between words."""
+_PARAGRAPH_INDENT = "\u3000"
+UNEVEN = 4.5
+"""Characters by which the longest lines exceed those that are full."""
+_HYPHENS = "-\u00ad\u2010"
+_OPENING = "\"'“‘«»„—-–「『¿¡"
+_ENDINGS = ".!?:…;。！？：；」』।۔؟"
+_CLOSING = " \"'_*”’»«“)]"
+_UNSPACED_START = regex.compile(NO_SPACE)
+_LEAST_SHARE, _LEAST_FULL, _LEAST_COUNTED = 0.25, 0.35, 3
+"""In a wrapped text a sentence goes on behind so many of the full lines, beside so many that are taken not to; and so
+many of the lines behind which one goes on are full: word lists begin with small letters, too."""
+_LEAST_OF_ALL = 0.05
+"""Of all lines, so many at least have a sentence that goes on."""
+_FULL = 0.85
+_MOST_PAUSES, _USUAL_PAUSES = 0.4, 1.0
+"""Of the lines that end within a sentence fewer end with a comma or dash: lines of verse do so, whatever they begin
+with. As many are taken to in `_USUAL_WEIGHT` lines of prose."""
+_LEAST_WIDTH = 16
+"""Narrower lines (characters) are verse or lists, whatever they begin with."""
+_USUAL_SHARE, _USUAL_WEIGHT = 0.65, 10
+_RULE_WEIGHT, _LENGTH_WEIGHT = 40, 30
+"""Breaks that the guess by fewer features counts for, beside those that were seen."""
+_LONG = 1000
+"""Lines of more characters are all alike."""
+_PREVIOUS_CLASS, _REACH_CLASS = 6, 4
+"""Characters by which lines are told apart where two of them are looked at."""
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The lines of a text that are not blank."""
+
+    texts: list[str]
+    """Without white space around them."""
+    blanks: np.ndarray
+    """[lines] int64: blank lines ahead of each; an ideographic space, with which paragraphs begin, counts for one."""
+    indents: np.ndarray
+    """[lines] int64: white space that each begins with, in characters."""
+
+    def spaced_by(self, blanks: int) -> Lines:
+        """A copy with so many blank lines fewer between the lines."""
+        return Lines(self.texts, np.maximum(self.blanks - blanks, 0), self.indents)
+
+
+@dataclass(frozen=True, slots=True)
+class Breaks:
+    """Facts about the breaks between a text's lines; one for each line but the last, about the break behind it."""
+
+    goes_on: np.ndarray
+    """[lines - 1] bool: it stands in the middle of a sentence."""
+    pauses: np.ndarray
+    """[lines - 1] bool: a punctuation mark stands ahead of it."""
+    length: np.ndarray
+    """[lines - 1] int64: characters of the line ahead of it."""
+    reach: np.ndarray
+    """[lines - 1] int64: how long that line would be with the first word of the next."""
+
+
+def read_lines(text: str) -> Lines:
+    """The lines of clean text."""
+    texts, blanks, indents, gap = [], [], [], 0
+    for line in text.split("\n"):
+        bare = line.strip()
+        if bare:
+            texts.append(bare)
+            blanks.append(gap or int(line[0] == _PARAGRAPH_INDENT))
+            indents.append(len(line) - len(line.lstrip()))
+        gap = 0 if bare else gap + 1
+    return Lines(texts, np.array(blanks, dtype=np.int64), np.array(indents, dtype=np.int64))
+
+
+def breaks_of(texts: list[str]) -> Breaks:
+    """The breaks between lines that follow one another."""
+    pairs = list(itertools.pairwise(texts))
+    goes_on = np.array([goes_on_in(line, following) for line, following in pairs], dtype=bool)
+    length = np.array([len(line) for line, _ in pairs], dtype=np.int64)
+    first = np.array([1 + _first_word(following) for _, following in pairs], dtype=np.int64)
+    pauses = np.array([not (line[-1].isalnum() or line[-1] in _HYPHENS) for line, _ in pairs], dtype=bool)
+    return Breaks(goes_on, pauses, length, length + first)
+
+
+def goes_on_in(line: str, following: str) -> bool:
+    """Whether a sentence that begins in a line goes on in the next one; where script has no small letters, a line
+    that ends with a letter tells it."""
+    first = following.lstrip(QUOTES)[:1]
+    if first.islower():
+        return True
+    return first.isalpha() and not first.isupper() and line[-1].isalpha()
+
+
+def width_of(lengths: np.ndarray) -> int:
+    """The length that at most one line in twenty exceeds."""
+    return int(np.sort(lengths)[len(lengths) * 19 // 20]) if len(lengths) else 0
+
+
+def come_from_wrapping(breaks: Breaks, chosen: np.ndarray) -> bool:
+    """Whether the chosen breaks, a [lines - 1] bool array, come mostly from wrapping."""
+    goes_on = chosen & breaks.goes_on
+    full = chosen & (breaks.reach > _FULL * (width := width_of(breaks.length[chosen])))
+    count, num_full, num_both = (int(np.count_nonzero(each)) for each in (goes_on, full, goes_on & full))
+    paused = (int(np.count_nonzero(breaks.pauses[goes_on])) + _USUAL_PAUSES) / (count + _USUAL_WEIGHT)
+    return (
+        width >= _LEAST_WIDTH
+        and num_both >= max(1, _LEAST_SHARE * (num_full + _LEAST_COUNTED), _LEAST_FULL * count)
+        and count >= _LEAST_OF_ALL * int(np.count_nonzero(chosen))
+        and paused < _MOST_PAUSES
+    )
+
+
+def wrap_chances(breaks: Breaks, together: np.ndarray) -> np.ndarray:
+    """How likely each break comes from wrapping, by the layout alone.
+
+    Args:
+        together: [lines - 1] bool, whether no blank line stands at the break.
+
+    Returns:
+        [lines - 1] float64 in (0, 1).
+    """
+    chances = np.full(len(together), 0.01)
+    if not together.any():
+        return chances
+    lengths, reach = np.minimum(breaks.length, _LONG), np.minimum(breaks.reach, _LONG)[together]
+    length, goes_on = lengths[together], breaks.goes_on[together]
+    by_rule = _sigmoid(reach - (width_of(length) - UNEVEN))
+    full = by_rule > 0.5
+    share = (goes_on[full].sum() + _USUAL_SHARE * _USUAL_WEIGHT) / (full.sum() + _USUAL_WEIGHT)
+    by_reach = _estimate(reach, goes_on / share, by_rule, _RULE_WEIGHT, spread=2)
+    before = np.where(np.append(False, together[:-1]), np.append(0, lengths[:-1]), 0)[together]
+    both = before // _PREVIOUS_CLASS * (1 + reach.max() // _REACH_CLASS) + reach // _REACH_CLASS
+    _, both = np.unique(both, return_inverse=True)
+    chances[together] = _estimate(both, goes_on / share, by_reach, _LENGTH_WEIGHT, spread=0)
+    return chances
+
+
+def are_set(texts: list[str], breaks: Breaks, chances: np.ndarray) -> np.ndarray:
+    """Which breaks of a text were set on purpose, by the layout and by what stands around each.
+
+    What ends and opens sentences around breaks of either kind is learned from the text, in a few rounds of
+    expectation maximisation.
+
+    Args:
+        chances: [lines - 1] that a break comes from wrapping, by the layout.
+
+    Returns:
+        [lines - 1] bool; False in the middle of a sentence.
+    """
+    kind = np.array([_surroundings(line, after) for line, after in itertools.pairwise(texts)], dtype=np.int64)
+    unsure = ~breaks.goes_on
+    wrapped = chances.copy()
+    counts = {True: np.array([6.0, 1.0, 3.0, 0.5]), False: np.array([0.5, 0.3, 5.0, 4.5])}
+    share = _USUAL_SHARE
+    for _ in range(_ROUNDS):
+        weights = {True: wrapped[unsure], False: 1 - wrapped[unsure]}
+        of_kind = {
+            side: np.bincount(kind[unsure], weights[side], minlength=4) + counts[side]
+            for side in (True, False)
+        }
+        likely = {side: of_kind[side] / of_kind[side].sum() for side in (True, False)}
+        if wrapped.sum() > _USUAL_WEIGHT:
+            share = min(0.95, breaks.goes_on.sum() / wrapped.sum())
+        as_wrap = chances * (1 - share) * likely[True][kind]
+        as_break = (1 - chances) * likely[False][kind]
+        wrapped = np.where(breaks.goes_on, 1.0, as_wrap / (as_wrap + as_break))
+    return unsure & (wrapped < 0.5)
+
+
+def ends_sentence(line: str) -> bool:
+    """Whether a line ends as a sentence does."""
+    return line.rstrip(_CLOSING)[-1:] in _ENDINGS
+
+
+def _surroundings(line: str, following: str) -> int:
+    return 2 * ends_sentence(line) + (following[0] in _OPENING)
+
+
+def _first_word(line: str) -> int:
+    return 1 if _UNSPACED_START.match(line) else len(line.split(" ", 1)[0])
+
+
+def _estimate(
+    classes: np.ndarray, labels: np.ndarray, guess: np.ndarray, weight: float, *, spread: int
+) -> np.ndarray:
+    """The mean label of each one's class, and of those around it, drawn towards a guess of its own."""
+    size = int(classes.max()) + 1
+    counts, sums = np.bincount(classes, minlength=size), np.bincount(classes, labels, minlength=size)
+    window = np.concatenate([np.arange(1, spread + 2), np.arange(spread, 0, -1)]) / (spread + 1)
+    counts, sums = np.convolve(counts, window, "same"), np.convolve(sums, window, "same")
+    if size < len(window):  # numpy returns as many as the longer of the two
+        start = (len(window) - size) // 2
+        counts, sums = counts[start : start + size], sums[start : start + size]
+    return np.clip((sums[classes] + weight * guess) / (counts[classes] + weight), 0.01, 0.99)
+
+
+def _sigmoid(values: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.clip(values, -30, 30)))

@@ -1,0 +1,190 @@
+"""An HTML page as blocks of text (paragraphs, headings, list items, table rows) and the elements that hold them."""
+
+from __future__ import annotations
+
+import html as html_escapes
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
+
+from data_prep.text import names
+from data_prep.text import page_scan_kernel as kernel
+from data_prep.text.page_blocks_kernel import build_blocks
+from data_prep.text.page_roles import ATTRIBUTES, TAGS, Role, find_roles, hash_table
+
+MAX_DEPTH = 2000
+"""libxml2 cuts a tree at 2,048 elements inside each other, and says nothing."""
+HEADINGS = names("h1 h2 h3 h4 h5 h6")
+_PARSER = etree.HTMLParser(
+    encoding="utf-8", remove_comments=True, remove_pis=True, no_network=True, huge_tree=True
+)
+_UNSEEN = names(
+    "applet audio button canvas datalist embed head iframe input map math noscript object option rp rt script select"
+    " style svg template textarea video"
+)
+_CELLS = names("td th")
+_WITHOUT_EFFECT = names(
+    "abbr acronym area b bdi bdo big code data del dfn em font i img ins kbd link mark meta meter nobr output picture"
+    " progress q rb ruby s samp source strike strong sub sup track tt u var wbr"
+)
+"""Inline elements that change how text looks, and not what it is."""
+_INLINE = names("a cite label small span time")
+"""Those that may hold a byline or the like, when they begin a block."""
+KINDS = ("", "p", "li", "tr", "pre", "h1", "h2", "h3", "h4", "h5", "h6")
+"""Kinds of blocks, by their numbers in the kernel."""
+_KIND_OF_TAG = {"dt": "li", "dd": "li", "blockquote": "p"} | dict.fromkeys(("table", "ul", "ol", "dl"), "")
+_KIND_OF_TAG |= {kind: kind for kind in KINDS[1:]}
+PROSE = 60
+"""Least characters of plain text in a block of prose."""
+_CELL_CHARACTERS = 150
+"""A table's cell with more text is a block of its own: tables are used for layout as well."""
+SENTENCE_ENDS = frozenset(".!?…:;\"'”’»)]。！？」』।۔؟")
+_ENDS = np.array(sorted(map(ord, SENTENCE_ENDS)), dtype=np.uint32)
+_CONTROL = bytes.maketrans(b"\x0b\x0c\x1c\x1d\x1e\x1f", b"\n\n    ")
+_DROPPED = bytes([*range(1, 9), *range(14, 28)])
+"""XML has no control characters; those that are white space become other white space."""
+_BITS = {
+    kernel.TITLE: {"title"},
+    kernel.SUBSTANCE: {"figure", "header"},
+    kernel.HEADER: {"header"},
+    kernel.LANDMARK: {"article", "main"},
+}
+_MAX_OPEN = 1 << 12
+
+
+class TooDeepError(ValueError):
+    """More elements inside each other than allowed."""
+
+
+@dataclass(slots=True)
+class Block:
+    """Text without a break in it."""
+
+    text: str
+    kind: str
+    """`p`, `li`, `tr`, `pre`, `h1` to `h6`, or "" for text that no such element holds."""
+    size: int
+    """Characters; in scripts that write a syllable or a word with one character, each counts twice."""
+    linked: int
+    """Characters in links, counted alike."""
+    score: int
+    """How much it speaks for the elements around it, or against them."""
+
+    @property
+    def plain(self) -> int:
+        """Characters outside links."""
+        return self.size - self.linked
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A page's blocks and the elements around them, both in the order of the page."""
+
+    title: str
+    text: str
+    """Of all blocks, one behind the other."""
+    blocks: np.ndarray
+    """[blocks, 6] int32: first character and the one behind the last, kind, size, characters in links, score."""
+    elements: np.ndarray
+    """[elements, 5] int32: hash of tag and classes, role, first block and the one behind the last, and the
+    tag's bits."""
+    left_out: int
+    """Characters of text in elements that were left out for their names."""
+
+    def take(self, chosen: np.ndarray) -> list[Block]:
+        """Blocks as objects.
+
+        Args:
+            chosen: [blocks] bool, or their numbers.
+        """
+        text = self.text
+        return [
+            Block(text[first:end], KINDS[kind], size, linked, score)
+            for first, end, kind, size, linked, score in self.blocks[chosen].tolist()
+        ]
+
+
+def read_blocks(html: str, max_depth: int) -> Blocks | None:
+    """The blocks of a page without what no reader sees, such as scripts and form fields; None for a page without any
+    element.
+
+    Raises:
+        TooDeepError: more than `max_depth` elements are inside each other.
+    """
+    root = etree.fromstring(html.encode("utf-8", "replace").translate(_CONTROL, _DROPPED), _PARSER)
+    if root is None:
+        return None
+    root.getroottree().docinfo.clear()  # a page that says it is XHTML is written otherwise
+    markup = etree.tostring(root, encoding="utf-8", xml_declaration=False, with_tail=False)
+    tokens = _scan(markup)
+    what = tokens.values & 7
+    is_inline = (what == kernel.INLINE) | (what == kernel.LINK)
+    named = np.flatnonzero(tokens.flags & kernel.HAS_NAMES)
+    keys = find_roles(tokens.data, named, tokens.firsts, tokens.ends, is_inline, tokens.roles)
+    out = np.empty(len(markup) + 2, dtype=np.uint8)
+    blocks = np.empty((len(keys), 6), dtype=np.int32)
+    elements = np.empty((len(keys), 5), dtype=np.int32)
+    num_blocks, num_elements, size, left_out = build_blocks(
+        *tokens[2:], keys, _ENDS, _CELL_CHARACTERS, max_depth, out, blocks, elements
+    )
+    if num_blocks < 0:
+        raise TooDeepError
+    text = out[:size].tobytes().decode("utf-8")
+    return Blocks(tokens.title, text, blocks[:num_blocks], elements[:num_elements], left_out)
+
+
+class _Tokens(NamedTuple):
+    """A serialized page in tokens; see `kernel.scan_markup`."""
+
+    title: str
+    data: np.ndarray
+    texts: np.ndarray
+    kinds: np.ndarray
+    values: np.ndarray
+    firsts: np.ndarray
+    ends: np.ndarray
+    others: np.ndarray
+    flags: np.ndarray
+    roles: np.ndarray
+
+
+def _scan(markup: bytes) -> _Tokens:
+    size = 3 * markup.count(b"<")
+    kinds, flags, roles = np.zeros((3, size), dtype=np.int8)
+    values, firsts, ends, others = np.empty((4, size), dtype=np.int32)
+    columns = (kinds, values, firsts, ends, others, flags, roles)
+    data, texts = np.frombuffer(markup, dtype=np.uint8), np.empty(len(markup), dtype=np.uint32)
+    opened = np.empty(_MAX_OPEN, dtype=np.int32)
+    count, title = kernel.scan_markup(data, *_TAGS, *ATTRIBUTES, PROSE, *columns, opened, texts)
+    if count < 0:
+        raise TooDeepError
+    found = markup[title : markup.index(b"<", title)].decode("utf-8") if title >= 0 else ""
+    title_text = html_escapes.unescape(found.replace("&#xFFFD;", ""))  # a character that XML lacks
+    return _Tokens(title_text, data, texts, *(column[:count] for column in columns))
+
+
+def _value_of(tag: str) -> int:
+    """The bits of a tag, as the kernel reads them."""
+    kind = _KIND_OF_TAG.get(tag)
+    return (
+        _EFFECTS.get(tag, kernel.BLOCK)
+        | (kernel.INHERITED if kind is None else KINDS.index(kind)) << kernel.KIND_BITS
+        | TAGS.get(tag, Role.NONE) << kernel.ROLE_BITS
+        | sum(bit for bit, tags in _BITS.items() if tag in tags)
+    )
+
+
+_EFFECTS = {
+    **dict.fromkeys(_WITHOUT_EFFECT, kernel.TRANSPARENT),
+    **dict.fromkeys(("script", "style"), kernel.REMOVED),
+    **dict.fromkeys(_UNSEEN - {"script", "style"}, kernel.UNSEEN),
+    **dict.fromkeys(_INLINE, kernel.INLINE),
+    **dict.fromkeys(_CELLS, kernel.CELL),
+    "a": kernel.LINK,
+    "br": kernel.BREAK,
+}
+_TAGS = hash_table(
+    {tag: _value_of(tag) for tag in (*_EFFECTS, *_KIND_OF_TAG, *TAGS, "title", "article", "main")}
+)

@@ -1,0 +1,153 @@
+"""A page of a wiki: its magic words, which of its links show, and whether it only tells apart things of one name.
+
+See https://www.mediawiki.org/wiki/Help:Magic_words. What depends on the time of reading is shown for the time at which
+the page was saved: that is in the dump, and the same whenever the dump is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import MappingProxyType
+from urllib.parse import unquote
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Facts about a page that templates and magic words may show."""
+
+    title: str = ""
+    lang: str = "en"
+    """ISO 639-1 code of its wiki."""
+    saved: datetime | None = None
+    """When its revision was saved (UTC)."""
+
+
+def magic_word(name: str, page: Page) -> str | None:
+    """What `{{NAME}}` shows on a page; None where it is no magic word, or nothing is known to show."""
+    show = _WORDS.get(name.replace("LOCAL", "CURRENT").replace("REVISION", "CURRENT"))
+    if show is None or (page.saved is None and name not in _TIMELESS):
+        return None
+    return show(page)
+
+
+def month_name(month: int, lang: str) -> str:
+    """The name of a month (1 to 12), in English where no other is known."""
+    return _MONTHS.get(lang, _MONTHS["en"]).split()[month - 1]
+
+
+_MONTHS = {
+    "en": "January February March April May June July August September October November December",
+    "de": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
+    "fr": "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+    "it": "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
+    "es": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+    "pt": "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
+    "nl": "januari februari maart april mei juni juli augustus september oktober november december",
+    "pl": "styczeń luty marzec kwiecień maj czerwiec lipiec sierpień wrzesień październik listopad grudzień",
+    "sv": "januari februari mars april maj juni juli augusti september oktober november december",
+    "bg": "януари февруари март април май юни юли август септември октомври ноември декември",
+    "ru, genitive": "января февраля марта апреля мая июня июля августа сентября октября ноября декабря",
+    "ru": "январь февраль март апрель май июнь июль август сентябрь октябрь ноябрь декабрь",
+}
+
+
+def _title(page: Page) -> str:
+    return page.title
+
+
+def _time(form: str) -> Callable[[Page], str]:
+    return lambda page: "" if page.saved is None else form.format(page.saved)
+
+
+def _month(page: Page) -> str:
+    return "" if page.saved is None else month_name(page.saved.month, page.lang)
+
+
+_TITLES = ("PAGENAME", "FULLPAGENAME", "BASEPAGENAME", "ROOTPAGENAME", "SUBPAGENAME")
+_TITLES += ("ARTICLEPAGENAME", "SUBJECTPAGENAME")
+_TIMELESS = frozenset({*_TITLES, "SITENAME", "CONTENTLANGUAGE", "CONTENTLANG"})
+_WORDS: Mapping[str, Callable[[Page], str]] = MappingProxyType(
+    {
+        **dict.fromkeys(_TITLES, _title),
+        "SITENAME": lambda page: "Wikipedia",
+        "CONTENTLANGUAGE": lambda page: page.lang,
+        "CONTENTLANG": lambda page: page.lang,
+        "CURRENTYEAR": _time("{:%Y}"),
+        "CURRENTMONTH": _time("{:%m}"),
+        "CURRENTMONTH1": _time("{0.month}"),
+        "CURRENTMONTHNAME": _month,
+        "CURRENTMONTHNAMEGEN": _month,
+        "CURRENTDAY": _time("{0.day}"),
+        "CURRENTDAY2": _time("{:%d}"),
+        "CURRENTTIME": _time("{:%H:%M}"),
+        "CURRENTHOUR": _time("{:%H}"),
+    }
+)
+
+
+# -- links ---------------------------------------------------------------------------------------------------
+
+HIDDEN_NAMESPACES = frozenset({6, 14})
+"""Numbers of the file and category namespaces, in every wiki."""
+MEDIA_NAMESPACE = -2
+"""Number of the namespace of links to files that show text as others do."""
+_INTERLANGUAGE = re.compile(
+    r"(?:[a-z]{2,3}|simple|zh-[a-z-]+|be-[a-z-]+|roa-[a-z-]+|[a-z]{3}-[a-z]{3,4})[ _]*:[ _]*\S"
+)
+_MEDIA_FILE = re.compile(
+    r"^[^:|\]]+:.+\.(?:jpe?g|png|svg|gif|tiff?|webp|og[gav]|opus|flac|mp3|wav|midi?|web[mp]|pdf|djvu)\s*$",
+    re.IGNORECASE,
+)
+"""Namespaces have aliases that dumps do not tell (`Bild:`, `Изображение:`); a file's ending does."""
+
+_NOT_IN_TITLES = re.compile(r"[\[\]{}|<>\ufffd]|%[0-9A-Fa-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRules:
+    """Which links of a wiki show nothing in running text."""
+
+    hidden_namespaces: frozenset[str] = frozenset(
+        {"file", "image", "category", "分类", "分類", "カテゴリ", "к", "категория"}
+    )
+    """Lower-case names of the file and category namespaces. The English ones work in every wiki; the others are
+    aliases that are common in their wikis (MediaWiki's `languages/messages`), and that dumps do not tell."""
+    media_namespaces: frozenset[str] = frozenset({"media"})
+    """Lower-case names of the media namespace."""
+
+    def extended(self, hidden: Iterable[str], media: Iterable[str] = ()) -> LinkRules:
+        return replace(
+            self,
+            hidden_namespaces=self.hidden_namespaces | {_key(name) for name in hidden},
+            media_namespaces=self.media_namespaces | {_key(name) for name in media},
+        )
+
+    def hide(self, target: str) -> bool:
+        """Whether a link to `target` is a picture, a category or the like."""
+        namespace, colon, _ = target.partition(":")
+        if not colon or not namespace or _key(namespace) in self.media_namespaces:
+            return False
+        return _key(namespace) in self.hidden_namespaces or _MEDIA_FILE.match(target) is not None
+
+    def is_furniture(self, target: str, has_text: bool) -> bool:
+        """Whether `[[target]]`, or `[[target|text]]` with `has_text`, shows nothing where it stands."""
+        return self.hide(target) or (not has_text and _INTERLANGUAGE.match(target) is not None)
+
+
+ENGLISH_LINKS = LinkRules()
+
+
+def title_text(target: str) -> str:
+    """What `[[target]]` shows. A space at its end stays: it separates what follows."""
+    shown = target.lstrip().removeprefix(":")
+    if "%" not in shown:
+        return shown
+    decoded = unquote(shown)
+    return decoded if decoded.isprintable() and not _NOT_IN_TITLES.search(decoded) else shown
+
+
+def _key(name: str) -> str:
+    return name.replace("_", " ").strip().lower()
