@@ -16,13 +16,12 @@ from data_prep.token_store import TokenStore
 from pipeline.samples.epochs.index_cache import IndexCache, Summary
 from pipeline.samples.epochs.prefetch import EpochPrefetch
 from pipeline.samples.mixture import Mixture, Split, StoreShare
-from pipeline.samples.packed import Packed, Special
+from pipeline.samples.packed import Packed, Special, TokenSources, find_sources, number_sources
 from pipeline.samples.parts import Cutter, IndexMaker, Part
 from pipeline.samples.reader import read_rows, sentence_positions, span_of
 from pipeline.samples.reading import PAIR_FORMATS, Format, Relation
 from pipeline.samples.rows import ShuffledRows, Slice, slices_of_row
 from pipeline.samples.text import find_documents, find_source_numbers
-from pipeline.samples.token_sources import TokenSources, find_sources, number_sources
 
 _PART_SHIFT = 48
 """A sample's id holds its part of the mixture in the bits above and its row in the bits below."""

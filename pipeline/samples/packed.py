@@ -7,11 +7,16 @@ make a row: see `formats/`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.samples.token_sources import TokenSources
+from cluster.compiled_loop import compiled_loop
+from data_prep.token_store import TokenStore
+from pipeline.samples.rows import Slices
+from pipeline.samples.text import count_up_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +58,87 @@ class Packed:
         """[positions] int16 number of the source `ahead` places after each of some ascending positions in the flattened
         batch; None if sources were not asked for."""
         return None if self.sources is None else self.sources.at(positions, ahead)
+
+
+NO_SOURCE = -1
+"""The number of padding, and of sources without a number."""
+
+
+class TokenSources(NamedTuple):
+    """The source of every token of a batch, whether or not attention stays inside documents."""
+
+    begins: np.ndarray
+    """[slices] int32 ascending positions in the flattened batch: the first of each slice of a document, with its `<s>`,
+    and of padding."""
+    numbers: np.ndarray
+    """[slices] int16 number of each slice's source, or `NO_SOURCE`."""
+
+    def at(self, positions: np.ndarray, ahead: int = 0) -> np.ndarray:
+        """The int16 numbers of the sources `ahead` places ahead of positions of the flattened batch, which must be
+        ascending."""
+        return _look_up(self.begins, self.numbers, positions, ahead)
+
+    @classmethod
+    def merge(cls, parts: Sequence[TokenSources]) -> TokenSources:
+        """The sources of several groups of rows as one."""
+        if len(parts) == 1:
+            return parts[0]
+        begins = np.concatenate([np.empty(0, dtype=np.int32), *(part.begins for part in parts)])
+        numbers = np.concatenate([np.empty(0, dtype=np.int16), *(part.numbers for part in parts)])
+        order = np.argsort(begins, kind="stable")
+        return cls(begins[order], numbers[order])
+
+
+def number_sources(store: TokenStore, names: Sequence[str]) -> np.ndarray:
+    """[dictionaries, longest] int16: the number in `names` of each entry of each of the store's source dictionaries;
+    `NO_SOURCE` for other names."""
+    places = {name: number for number, name in enumerate(names)}
+    dictionaries = store.source_dictionaries
+    numbers = np.full((len(dictionaries), max(map(len, dictionaries), default=0)), NO_SOURCE, dtype=np.int16)
+    for row, dictionary in zip(numbers, dictionaries, strict=True):
+        row[: len(dictionary)] = [places.get(name, NO_SOURCE) for name in dictionary]
+    return numbers
+
+
+@compiled_loop
+def find_sources(
+    slices: Slices, places: np.ndarray, length: int, sources: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The fields of `TokenSources`, for some rows of a batch.
+
+    Args:
+        slices: the slices of documents in the rows.
+        places: [rows] int64 ascending: which row of the batch each of them becomes.
+        length: columns of a row.
+        sources: [slices] int16 source of every slice's document.
+    """
+    begins = np.empty(len(slices.documents) + len(places), dtype=np.int32)
+    numbers = np.empty(len(begins), dtype=np.int16)
+    count = 0
+    for i in range(len(places)):
+        column = 0
+        for k in range(slices.offsets[i], slices.offsets[i + 1]):
+            begins[count] = places[i] * length + column
+            numbers[count] = sources[k]
+            count += 1
+            column += slices.stops[k] - slices.starts[k]
+            column += (1 if slices.opened[k] else 0) + (1 if slices.closed[k] else 0)
+        if column < length:
+            begins[count] = places[i] * length + column
+            numbers[count] = NO_SOURCE
+            count += 1
+    return begins[:count], numbers[:count]
+
+
+@compiled_loop
+def _look_up(begins: np.ndarray, numbers: np.ndarray, positions: np.ndarray, ahead: int) -> np.ndarray:
+    """`TokenSources.at`: the positions of each slice are found by binary search, and filled in together."""
+    found = np.empty(len(positions), dtype=np.int16)
+    start = 0
+    for k in range(len(begins)):
+        stop = len(positions)
+        if k + 1 < len(begins):
+            stop = start + count_up_to(positions[start:], begins[k + 1] - 1 - ahead)
+        found[start:stop] = numbers[k]
+        start = stop
+    return found

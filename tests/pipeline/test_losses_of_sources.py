@@ -34,9 +34,9 @@ from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import FORMATS
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.noise.noise import Noise
+from pipeline.samples.packed import NO_SOURCE, TokenSources, find_sources
 from pipeline.samples.reading import PAIR_FORMATS, SINGLE_FORMATS, Format
 from pipeline.samples.rows import slices_of_row
-from pipeline.samples.token_sources import NO_SOURCE, TokenSources, find_sources
 from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus
 
 NAMES = ["books", "common_crawl", "wikipedia"]

@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.samples.formats.best_fit import best_fit
-from pipeline.samples.formats.contiguous import Contiguous
-from pipeline.samples.formats.full_sentences import FullSentences
-from pipeline.samples.formats.packing import best_fit_decreasing
-from pipeline.samples.formats.sentences import doc_sentences, sentences
+from pipeline.samples.formats.packing import best_fit, best_fit_decreasing, doc_sentences, sentences
+from pipeline.samples.formats.stream import Contiguous, FullSentences
 from tests.pipeline.materials import BOS, DOCUMENTS, EOS, FIRST_ORDINARY, LENGTHS, PAD, Corpus, read_rows
 
 FORMATS = {

@@ -18,13 +18,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from pipeline.samples.formats.base import FormatInput, RowFormat
-from pipeline.samples.formats.best_fit import best_fit
-from pipeline.samples.formats.contiguous import Contiguous
-from pipeline.samples.formats.full_sentences import FullSentences
-from pipeline.samples.formats.packing import PackedRows
+from pipeline.samples.formats.packing import PackedRows, best_fit, doc_sentences, sentences
 from pipeline.samples.formats.pairs import PairRows, segment_pair, sentence_pair
-from pipeline.samples.formats.sentences import doc_sentences, sentences
-from pipeline.samples.formats.stream import StreamRows
+from pipeline.samples.formats.stream import Contiguous, FullSentences, StreamRows
 from pipeline.samples.reading import Format
 from pipeline.samples.rows import EpochRows
 

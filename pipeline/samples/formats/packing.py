@@ -1,7 +1,15 @@
-"""Rows packed from slices of given widths, by best-fit decreasing (Ding et al. 2024, section 3).
+"""The formats `best_fit`, `doc_sentences` and `sentences`: slices of documents, packed into rows.
 
-Widest first, each slice goes into the row in which it leaves the least space. Only widths decide: so rows are
-computed once, as lists of widths, and an epoch only deals the slices of equal width anew.
+- `best_fit`: whole documents (Ding et al. 2024, "Fewer truncations improve language modeling"). A document that is
+  longer than a row is cut into full rows and a rest.
+- `doc_sentences` (Liu et al. 2019, section 4.2): as many sentences of one document as fit in a row; `</s>` closes the
+  document. Where the paper adds samples to batches of short inputs, rows are filled with pieces of other documents.
+- `sentences`: each a piece of its own, as a bidirectional language model reads them (Peters et al. 2018, section 3).
+
+Only a sentence that is longer than a row is cut. Every token is seen exactly once an epoch.
+
+Widest first, each slice goes into the row in which it leaves the least space (Ding et al. 2024, section 3). Only widths
+decide, so rows are computed once, as lists of widths, and an epoch only deals the slices of equal width anew.
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ from data_prep.token_arrays import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.noise.kernels import fold, integer
 from pipeline.samples.rows import Rows, Slices, empty_slices, index_type
+from pipeline.samples.text import sentences_of, stop_at_sentence
 
 DOCUMENT, START, STOP, CLOSED = 0, 1, 2, 3
 """Columns of slices, which are [slices, 4] int32, or int64 in stores of more documents: the document, first token, one
@@ -214,3 +223,54 @@ def _slices(table: np.ndarray, bounds: np.ndarray, dealt: np.ndarray, rows: np.n
         slices.stops[k] = one[STOP]
         slices.closed[k] = one[CLOSED]
     return slices
+
+
+def best_fit(given: FormatInput) -> PackedFormat:
+    """Pack the documents."""
+    return PackedFormat(_cut_whole, given.lengths, given)
+
+
+@compiled_loop
+def _cut_whole(lengths: np.ndarray, documents: np.ndarray, length: int, table: np.ndarray) -> int:
+    """Write the slices, or only count them; see `PackedFormat`."""
+    count = 0
+    for document in documents:
+        size = int(lengths[document])
+        if size > 0:
+            count = add_whole_or_cut(table, count, document, 0, size, length)
+    return count
+
+
+def doc_sentences(given: FormatInput) -> PackedFormat:
+    """Pack slices of some sentences of one document."""
+    return PackedFormat(_cut_at_sentences, given.text, given)
+
+
+def sentences(given: FormatInput) -> PackedFormat:
+    """Pack slices of one sentence."""
+    return PackedFormat(_cut_sentences, given.text, given)
+
+
+@compiled_loop
+def _cut_at_sentences(text: TokenArrays, documents: np.ndarray, length: int, table: np.ndarray) -> int:
+    """Write the slices, or only count them; see `PackedFormat`."""
+    count = 0
+    for document in documents:
+        start = 0
+        while start < text.lengths[document]:
+            stop, closed = stop_at_sentence(text, document, start, length, length)
+            count = add_slice(table, count, document, start, stop, closed)
+            start = stop
+    return count
+
+
+@compiled_loop
+def _cut_sentences(text: TokenArrays, documents: np.ndarray, length: int, table: np.ndarray) -> int:
+    """Write the slices, or only count them; see `PackedFormat`."""
+    count = 0
+    for document in documents:
+        starts = sentences_of(text, document)
+        for i in range(len(starts)):
+            stop = starts[i + 1] if i + 1 < len(starts) else text.lengths[document]
+            count = add_whole_or_cut(table, count, document, int(starts[i]), int(stop), length)
+    return count

@@ -10,8 +10,8 @@ are split in two at a random sentence (`segment_pair`), or are two sentences (`s
 BERT's released code draws a random B anywhere, long enough to fill the row, and continues after A with the text that it
 did not use. Here the chunks of a document are fixed, and those that an epoch chooses for label 1 exchange their second
 segments with others of like length, so that text is still seen once an epoch. A chunk of a single sentence (the last
-one of a document) has no second segment: two of them give the A and the B of a random pair. `pair_labels.py` chooses so
-that half of the pairs of any length are random, and leaves single sentences out where they would be more. With `sop`,
+one of a document) has no second segment: two of them give the A and the B of a random pair. `arrange` chooses so that
+half of the pairs of any length are random, and leaves single sentences out where they would be more. With `sop`,
 which has no use for them, they all are, as is one that finds no partner. Where one document has more than half of the
 random pairs, some repeat a B of another document.
 """
@@ -30,14 +30,21 @@ from cluster.compiled_loop import compiled_loop
 from data_prep.token_arrays import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.packing import shuffle_groups
-from pipeline.samples.formats.pair_chunks import SPECIAL_TOKENS, Chunks, segment_chunks, sentence_chunks
-from pipeline.samples.formats.pair_labels import arrange, draw_random
-from pipeline.samples.formats.truncation import removed_from_each, removed_in_front
+from pipeline.samples.formats.pair_chunks import (
+    SPECIAL_TOKENS,
+    Chunks,
+    removed_from_each,
+    removed_in_front,
+    segment_chunks,
+    sentence_chunks,
+)
 from pipeline.samples.noise.kernels import fold, integer
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.rows import Rows, Slices, empty_slices
 from pipeline.samples.text import sentences_of
 
+BLOCK = 64
+"""Pairs of about one length, of which half are random; even, so that this is half of all pairs too."""
 _ATTEMPTS = 64
 """Exchanges that are tried for a pair from one document; each rarely fails."""
 _NEAR = 8
@@ -307,3 +314,62 @@ def _slices(rows: np.ndarray, a: Segments, b: Segments) -> Slices:
         slices.opened[second] = False
     slices.closed[:] = True
     return slices
+
+
+class Candidates(NamedTuple):
+    """Pairs in blocks of about one length."""
+
+    numbers: np.ndarray
+    """[pairs] int64: which pairs, ascending in length; BLOCK of them are a block, the last one may be shorter."""
+    must_be_random: np.ndarray
+    """[pairs] bool."""
+
+
+def arrange(lengths: np.ndarray, must_be_random: np.ndarray, noise: Noise) -> Candidates:
+    """Sort pairs into blocks of about one length, of which at most half must be random.
+
+    Args:
+        lengths: [pairs] int64 tokens of each pair.
+        must_be_random: [pairs] bool.
+        noise: decides among equal lengths.
+    """
+    order = np.lexsort((noise.at(np.arange(len(lengths))).bits(), lengths))
+    kept = order[_keep(must_be_random[order])]
+    return Candidates(kept, must_be_random[kept])
+
+
+def draw_random(candidates: Candidates, noise: Noise) -> np.ndarray:
+    """[pairs] bool: half of each block: all that must be random, and others chosen by `noise`."""
+    count = len(candidates.numbers)
+    blocks = np.arange(count) // BLOCK
+    draws = noise.at(np.arange(count)).uniform()
+    order = np.lexsort((np.where(candidates.must_be_random, -1.0, draws), blocks))
+    found = np.empty(count, dtype=bool)
+    found[order] = np.arange(count) % BLOCK < _half(count)[blocks]
+    return found
+
+
+@compiled_loop
+def _keep(must_be_random: np.ndarray) -> np.ndarray:
+    """[pairs] bool: False for pairs that must be random and would be in the second half of a block."""
+    kept = np.ones(len(must_be_random), dtype=np.bool_)
+    size = random = 0
+    for i in range(len(must_be_random)):
+        kept[i] = not must_be_random[i] or random < BLOCK // 2
+        random += kept[i] and must_be_random[i]
+        size += kept[i]
+        if size == BLOCK:
+            size = random = 0
+    i = len(must_be_random)
+    while random > size // 2:
+        i -= 1
+        if kept[i] and must_be_random[i]:
+            kept[i] = False
+            size, random = size - 1, random - 1
+    return kept
+
+
+def _half(count: int) -> np.ndarray:
+    """[blocks] int64: random pairs in each block."""
+    starts = np.arange(0, count, BLOCK)
+    return np.minimum(count - starts, BLOCK) // 2
