@@ -58,7 +58,7 @@ def read_page(
         return Page("", "")  # a picture, an archive or the like that is called a page
     _require_decoded(sample)
     if len(html) > _SHORT_PAGE:
-        from data_prep.text.page_scan_kernel import has_many_attributes
+        from data_prep.text.page_scan import has_many_attributes
 
         if has_many_attributes(
             np.frombuffer(html.encode("utf-8", "replace"), dtype=np.uint8), _MANY_ATTRIBUTES
@@ -77,7 +77,7 @@ def _require_decoded(text: str) -> None:
 
 def _read_article(html: str, max_depth: int) -> Page | None:
     """The page's article; None if there is none, or a small fraction of the page's text."""
-    from data_prep.text.main_content import main_content
+    from data_prep.text.article import main_content
     from data_prep.text.page_blocks import MAX_DEPTH, TooDeepError, read_blocks
 
     try:

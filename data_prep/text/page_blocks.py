@@ -10,9 +10,9 @@ import numpy as np
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
 from data_prep.text import names
-from data_prep.text import page_scan_kernel as kernel
+from data_prep.text import page_scan as kernel
 from data_prep.text.page_blocks_kernel import build_blocks
-from data_prep.text.page_roles import ATTRIBUTES, TAGS, Role, find_roles, hash_table
+from data_prep.text.page_roles import ATTRIBUTES, find_roles
 
 MAX_DEPTH = 2000
 """libxml2 cuts a tree at 2,048 elements inside each other, and says nothing."""
@@ -20,22 +20,6 @@ HEADINGS = names("h1 h2 h3 h4 h5 h6")
 _PARSER = etree.HTMLParser(
     encoding="utf-8", remove_comments=True, remove_pis=True, no_network=True, huge_tree=True
 )
-_UNSEEN = names(
-    "applet audio button canvas datalist embed head iframe input map math noscript object option rp rt script select"
-    " style svg template textarea video"
-)
-_CELLS = names("td th")
-_WITHOUT_EFFECT = names(
-    "abbr acronym area b bdi bdo big code data del dfn em font i img ins kbd link mark meta meter nobr output picture"
-    " progress q rb ruby s samp source strike strong sub sup track tt u var wbr"
-)
-"""Inline elements that change how text looks, and not what it is."""
-_INLINE = names("a cite label small span time")
-"""Those that may hold a byline or the like, when they begin a block."""
-KINDS = ("", "p", "li", "tr", "pre", "h1", "h2", "h3", "h4", "h5", "h6")
-"""Kinds of blocks, by their numbers in the kernel."""
-_KIND_OF_TAG = {"dt": "li", "dd": "li", "blockquote": "p"} | dict.fromkeys(("table", "ul", "ol", "dl"), "")
-_KIND_OF_TAG |= {kind: kind for kind in KINDS[1:]}
 PROSE = 60
 """Least characters of plain text in a block of prose."""
 _CELL_CHARACTERS = 150
@@ -45,12 +29,6 @@ _ENDS = np.array(sorted(map(ord, SENTENCE_ENDS)), dtype=np.uint32)
 _CONTROL = bytes.maketrans(b"\x0b\x0c\x1c\x1d\x1e\x1f", b"\n\n    ")
 _DROPPED = bytes([*range(1, 9), *range(14, 28)])
 """XML has no control characters; those that are white space become other white space."""
-_BITS = {
-    kernel.TITLE: {"title"},
-    kernel.SUBSTANCE: {"figure", "header"},
-    kernel.HEADER: {"header"},
-    kernel.LANDMARK: {"article", "main"},
-}
 _MAX_OPEN = 1 << 12
 
 
@@ -101,7 +79,7 @@ class Blocks:
         """
         text = self.text
         return [
-            Block(text[first:end], KINDS[kind], size, linked, score)
+            Block(text[first:end], kernel.KINDS[kind], size, linked, score)
             for first, end, kind, size, linked, score in self.blocks[chosen].tolist()
         ]
 
@@ -157,34 +135,9 @@ def _scan(markup: bytes) -> _Tokens:
     columns = (kinds, values, firsts, ends, others, flags, roles)
     data, texts = np.frombuffer(markup, dtype=np.uint8), np.empty(len(markup), dtype=np.uint32)
     opened = np.empty(_MAX_OPEN, dtype=np.int32)
-    count, title = kernel.scan_markup(data, *_TAGS, *ATTRIBUTES, PROSE, *columns, opened, texts)
+    count, title = kernel.scan_markup(data, *kernel.TAG_TABLE, *ATTRIBUTES, PROSE, *columns, opened, texts)
     if count < 0:
         raise TooDeepError
     found = markup[title : markup.index(b"<", title)].decode("utf-8") if title >= 0 else ""
     title_text = html_escapes.unescape(found.replace("&#xFFFD;", ""))  # a character that XML lacks
     return _Tokens(title_text, data, texts, *(column[:count] for column in columns))
-
-
-def _value_of(tag: str) -> int:
-    """The bits of a tag, as the kernel reads them."""
-    kind = _KIND_OF_TAG.get(tag)
-    return (
-        _EFFECTS.get(tag, kernel.BLOCK)
-        | (kernel.INHERITED if kind is None else KINDS.index(kind)) << kernel.KIND_BITS
-        | TAGS.get(tag, Role.NONE) << kernel.ROLE_BITS
-        | sum(bit for bit, tags in _BITS.items() if tag in tags)
-    )
-
-
-_EFFECTS = {
-    **dict.fromkeys(_WITHOUT_EFFECT, kernel.TRANSPARENT),
-    **dict.fromkeys(("script", "style"), kernel.REMOVED),
-    **dict.fromkeys(_UNSEEN - {"script", "style"}, kernel.UNSEEN),
-    **dict.fromkeys(_INLINE, kernel.INLINE),
-    **dict.fromkeys(_CELLS, kernel.CELL),
-    "a": kernel.LINK,
-    "br": kernel.BREAK,
-}
-_TAGS = hash_table(
-    {tag: _value_of(tag) for tag in (*_EFFECTS, *_KIND_OF_TAG, *TAGS, "title", "article", "main")}
-)

@@ -1,13 +1,11 @@
-"""The compiled loops that make blocks of a page's tokens; calling nothing of other files, they are never older than
-they are.
-"""
+"""The compiled loops that make blocks of a page's tokens."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-# As in `page_scan_kernel.py`.
+# As in `page_scan.py`: a compiled loop is as old as its own file, and calls nothing of others.
 TEXT, START = 0, 1
 BLOCK, UNSEEN, INLINE, LINK, BREAK, CELL = 0, 3, 4, 5, 6, 7
 INHERITED, KIND_BITS, SUBSTANCE = 15, 3, 1 << 11
@@ -41,13 +39,17 @@ def _put(out: np.ndarray, place: int, code: int) -> int:
     return place + 4
 
 
-# The open block, as places of an array: bytes and characters written by all blocks, and of the open one: where it
-# began, what was read into it at all (pieces, characters, breaks, whether the last piece is a break), characters in
-# links, the separator that is due, and what was written up to its last character that is no space.
-_OUT, _POINTS, _FIRST, _FIRST_POINT, _PIECES, _READ, _BREAKS, _AT_BREAK, _LINKED, _DUE, _WIDE, _LAST = range(
-    12
-)
-_KEPT_OUT, _KEPT_POINTS, _KEPT_WIDE = range(12, 15)
+# The state of the writer: an array whose places have these names. What it has written in all blocks:
+BYTES, CHARACTERS, WIDE_WRITTEN = 0, 1, 2
+"""Bytes and characters of text; of the open block, characters that write a syllable or a word."""
+KEPT_BYTES, KEPT_CHARACTERS, KEPT_WIDE, LAST_CHARACTER = 3, 4, 5, 6
+"""The same up to the open block's last character that is no white space, and that character: a block ends there."""
+BLOCK_BYTE, BLOCK_CHARACTER = 7, 8
+"""Where the open block begins."""
+PIECES_READ, CHARACTERS_READ, LINE_BREAKS, ENDS_IN_BREAK = 9, 10, 11, 12
+"""What was read into the open block: pieces, characters, `<br>`, and whether the last piece was one."""
+LINKED, SEPARATOR_DUE = 13, 14
+"""Characters in links, and the separator that is written before the next character."""
 STATES = 15
 _SPACE, _TAB, _LINE = 1, 2, 3
 """Separators, of which the last in this order counts."""
@@ -62,16 +64,16 @@ _MIN_SCORE, _MIN_ROW_SCORE = -30, -10
 @njit(cache=True, nogil=True)
 def _add_separator(state: np.ndarray, out: np.ndarray, separator: int, is_preformatted: bool) -> None:
     """A `<br>`, or the beginning of a cell."""
-    state[_PIECES] += 1
-    state[_READ] += 1
-    state[_AT_BREAK] = separator == _LINE
-    state[_BREAKS] += separator == _LINE
+    state[PIECES_READ] += 1
+    state[CHARACTERS_READ] += 1
+    state[ENDS_IN_BREAK] = separator == _LINE
+    state[LINE_BREAKS] += separator == _LINE
     if not is_preformatted:
-        state[_DUE] = max(state[_DUE], separator)
-    elif separator == _TAB or state[_OUT] > state[_FIRST]:
-        out[state[_OUT]] = 10 if separator == _LINE else 9
-        state[_OUT] += 1
-        state[_POINTS] += 1
+        state[SEPARATOR_DUE] = max(state[SEPARATOR_DUE], separator)
+    elif separator == _TAB or state[BYTES] > state[BLOCK_BYTE]:
+        out[state[BYTES]] = 10 if separator == _LINE else 9
+        state[BYTES] += 1
+        state[CHARACTERS] += 1
 
 
 @njit(cache=True, nogil=True)
@@ -79,8 +81,20 @@ def _add_text(
     texts: np.ndarray, first: int, end: int, state: np.ndarray, out: np.ndarray, is_preformatted: bool
 ) -> None:
     """Write a text, its white space as single spaces if it is not preformatted."""
-    place, behind, points, wide, due = first, state[_OUT], state[_POINTS], state[_WIDE], state[_DUE]
-    begin, last, kept, kept_points, kept_wide = state[_FIRST], state[_LAST], np.int64(-1), points, wide
+    place, behind, points, wide, due = (
+        first,
+        state[BYTES],
+        state[CHARACTERS],
+        state[WIDE_WRITTEN],
+        state[SEPARATOR_DUE],
+    )
+    begin, last, kept, kept_points, kept_wide = (
+        state[BLOCK_BYTE],
+        state[LAST_CHARACTER],
+        np.int64(-1),
+        points,
+        wide,
+    )
     while place < end:
         bits = texts[place]
         code = int(np.int64(bits & _POINT))
@@ -102,10 +116,10 @@ def _add_text(
         points += 1
         wide += 1 if bits & WIDE else 0
         last, kept, kept_points, kept_wide = code, behind, points, wide
-    state[_OUT], state[_POINTS], state[_WIDE], state[_DUE] = behind, points, wide, due
-    state[_READ] += end - first
+    state[BYTES], state[CHARACTERS], state[WIDE_WRITTEN], state[SEPARATOR_DUE] = behind, points, wide, due
+    state[CHARACTERS_READ] += end - first
     if kept >= 0:
-        state[_KEPT_OUT], state[_KEPT_POINTS], state[_KEPT_WIDE], state[_LAST] = (
+        state[KEPT_BYTES], state[KEPT_CHARACTERS], state[KEPT_WIDE], state[LAST_CHARACTER] = (
             kept,
             kept_points,
             kept_wide,
@@ -126,11 +140,11 @@ def _length(texts: np.ndarray, first: int, end: int) -> int:
 @njit(cache=True, nogil=True)
 def _move_back(state: np.ndarray, out: np.ndarray) -> None:
     """Items of a list and rows of a table follow one another without a blank line."""
-    for place in range(state[_FIRST], state[_KEPT_OUT]):
+    for place in range(state[BLOCK_BYTE], state[KEPT_BYTES]):
         out[place - 1] = out[place]
-    state[_FIRST_POINT] -= 1
-    state[_KEPT_OUT] -= 1
-    state[_KEPT_POINTS] -= 1
+    state[BLOCK_CHARACTER] -= 1
+    state[KEPT_BYTES] -= 1
+    state[KEPT_CHARACTERS] -= 1
 
 
 @njit(cache=True, nogil=True)
@@ -144,13 +158,13 @@ def _end_block(
     count: int,
 ) -> int:
     """Close the open block and add it, if it has text; returns the number of blocks."""
-    points = state[_KEPT_POINTS] - state[_FIRST_POINT]
+    points = state[KEPT_CHARACTERS] - state[BLOCK_CHARACTER]
     if points:
         if count and kind == blocks[count - 1, 2] and kind in (KIND_OF_ITEM, KIND_OF_ROW):
             _move_back(state, out)
-        size = points + state[_KEPT_WIDE]
-        linked = min(linked * size // points if state[_KEPT_WIDE] else linked, size)
-        blocks[count, 0], blocks[count, 1] = state[_FIRST_POINT], state[_KEPT_POINTS]
+        size = points + state[KEPT_WIDE]
+        linked = min(linked * size // points if state[KEPT_WIDE] else linked, size)
+        blocks[count, 0], blocks[count, 1] = state[BLOCK_CHARACTER], state[KEPT_CHARACTERS]
         blocks[count, 2], blocks[count, 3], blocks[count, 4] = kind, size, linked
         plain = size - linked
         if kind >= FIRST_HEADING:
@@ -160,18 +174,23 @@ def _end_block(
             if plain < 2 * _BLOCK_COST:
                 is_ended = False
                 for end in sentence_ends:
-                    is_ended |= state[_LAST] == end
+                    is_ended |= state[LAST_CHARACTER] == end
                 score -= 0 if is_ended else _BLOCK_COST
             blocks[count, 5] = max(score, _MIN_ROW_SCORE if kind == KIND_OF_ROW else _MIN_SCORE)
         count += 1
         for _ in range(2):
-            out[state[_KEPT_OUT]] = 10
-            state[_KEPT_OUT] += 1
-            state[_KEPT_POINTS] += 1
-    state[_FIRST], state[_FIRST_POINT] = state[_KEPT_OUT], state[_KEPT_POINTS]
-    state[_OUT], state[_POINTS], state[_WIDE], state[_KEPT_WIDE] = state[_KEPT_OUT], state[_KEPT_POINTS], 0, 0
-    state[_PIECES], state[_READ], state[_BREAKS], state[_AT_BREAK] = 0, 0, 0, 0
-    state[_LINKED], state[_DUE] = 0, 0
+            out[state[KEPT_BYTES]] = 10
+            state[KEPT_BYTES] += 1
+            state[KEPT_CHARACTERS] += 1
+    state[BLOCK_BYTE], state[BLOCK_CHARACTER] = state[KEPT_BYTES], state[KEPT_CHARACTERS]
+    state[BYTES], state[CHARACTERS], state[WIDE_WRITTEN], state[KEPT_WIDE] = (
+        state[KEPT_BYTES],
+        state[KEPT_CHARACTERS],
+        0,
+        0,
+    )
+    state[PIECES_READ], state[CHARACTERS_READ], state[LINE_BREAKS], state[ENDS_IN_BREAK] = 0, 0, 0, 0
+    state[LINKED], state[SEPARATOR_DUE] = 0, 0
     return count
 
 
@@ -189,15 +208,15 @@ def _read_run(
     """Read the texts between two tags into the open block."""
     length = _length(texts, first, end)
     if not in_pre and not length:
-        if state[_PIECES] and not state[_AT_BREAK]:
-            state[_PIECES] += 1
-            state[_READ] += 1
-            state[_DUE] = max(state[_DUE], _SPACE)
+        if state[PIECES_READ] and not state[ENDS_IN_BREAK]:
+            state[PIECES_READ] += 1
+            state[CHARACTERS_READ] += 1
+            state[SEPARATOR_DUE] = max(state[SEPARATOR_DUE], _SPACE)
         return
     if in_link and not in_pre:
-        state[_LINKED] += length
-    state[_PIECES] += 1
-    state[_AT_BREAK] = 0
+        state[LINKED] += length
+    state[PIECES_READ] += 1
+    state[ENDS_IN_BREAK] = 0
     _add_text(texts, first, end, state, out, kind == KIND_OF_PRE)
 
 
@@ -247,29 +266,29 @@ def build_blocks(
                 links += what == LINK
                 if role == _HIDDEN:
                     token = np.int64(others[start])
-                elif role >= _DETAIL and state[_PIECES] == 0:
+                elif role >= _DETAIL and state[PIECES_READ] == 0:
                     element = num_elements
             elif what == BREAK:
-                if state[_AT_BREAK] and not pre:  # two in a row stand for the end of a paragraph
+                if state[ENDS_IN_BREAK] and not pre:  # two in a row stand for the end of a paragraph
                     num_blocks = _end_block(
-                        state, out, row_kind, state[_LINKED], sentence_ends, blocks, num_blocks
+                        state, out, row_kind, state[LINKED], sentence_ends, blocks, num_blocks
                     )
-                elif state[_PIECES]:
+                elif state[PIECES_READ]:
                     _add_separator(state, out, _LINE, kind == KIND_OF_PRE)
             elif what == UNSEEN:
                 token = np.int64(others[start])
             elif what == CELL:
-                if state[_BREAKS]:  # cells of several lines are columns of a page
+                if state[LINE_BREAKS]:  # cells of several lines are columns of a page
                     num_blocks = _end_block(
-                        state, out, row_kind, state[_LINKED], sentence_ends, blocks, num_blocks
+                        state, out, row_kind, state[LINKED], sentence_ends, blocks, num_blocks
                     )
-                elif state[_PIECES]:
+                elif state[PIECES_READ]:
                     _add_separator(state, out, _TAB, kind == KIND_OF_PRE)
                 role, element = 0, num_elements
             else:
-                if state[_PIECES]:
+                if state[PIECES_READ]:
                     num_blocks = _end_block(
-                        state, out, kind, state[_LINKED], sentence_ends, blocks, num_blocks
+                        state, out, kind, state[LINKED], sentence_ends, blocks, num_blocks
                     )
                 until = token
                 while kinds[until] == TEXT:
@@ -321,13 +340,13 @@ def build_blocks(
             element = opened[depth]
             if element != NO_ELEMENT:
                 if what != CELL:
-                    if state[_PIECES]:
+                    if state[PIECES_READ]:
                         num_blocks = _end_block(
-                            state, out, kind, state[_LINKED], sentence_ends, blocks, num_blocks
+                            state, out, kind, state[LINKED], sentence_ends, blocks, num_blocks
                         )
-                elif state[_READ] > cell_characters:
+                elif state[CHARACTERS_READ] > cell_characters:
                     num_blocks = _end_block(
-                        state, out, row_kind, state[_LINKED], sentence_ends, blocks, num_blocks
+                        state, out, row_kind, state[LINKED], sentence_ends, blocks, num_blocks
                     )
                 if element >= 0:
                     elements[element, 3] = num_blocks
@@ -342,5 +361,5 @@ def build_blocks(
             _read_run(texts, firsts[token], ends[until - 1], state, out, kind, pre > 0, links > 0)
             token = until
     kind = block_kinds[num_kinds - 1]
-    num_blocks = _end_block(state, out, kind, state[_LINKED], sentence_ends, blocks, num_blocks)
-    return num_blocks, num_elements, state[_OUT], left_out
+    num_blocks = _end_block(state, out, kind, state[LINKED], sentence_ends, blocks, num_blocks)
+    return num_blocks, num_elements, state[BYTES], left_out

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.text import page_blocks_kernel, page_scan_kernel
+from data_prep.text import page_blocks_kernel, page_scan
 from data_prep.text.encodings import decode_html
 from data_prep.text.html import read_page
 from data_prep.text.page_roles import Role, role_of_names
@@ -216,9 +216,9 @@ def test_the_benchmark_measures_runs_of_four_words(tmp_path):
 
 
 def test_compiled_loops_over_a_page_give_the_same_numbers_the_same_names():
-    shared = {name for name in vars(page_blocks_kernel) if name.isupper()} & set(vars(page_scan_kernel))
+    shared = {name for name in vars(page_blocks_kernel) if name.isupper()} & set(vars(page_scan))
     assert {"TEXT", "BLOCK", "HAS_PROSE", "SPACE"} <= shared
-    assert all(getattr(page_blocks_kernel, name) == getattr(page_scan_kernel, name) for name in shared)
+    assert all(getattr(page_blocks_kernel, name) == getattr(page_scan, name) for name in shared)
 
 
 def test_control_characters_references_and_declarations_of_xhtml_change_no_text():
