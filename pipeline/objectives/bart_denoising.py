@@ -17,9 +17,15 @@ from pipeline.config.loading import Config
 from pipeline.objectives import encoder_decoder
 from pipeline.objectives.base import Batch
 from pipeline.objectives.encoder_decoder import TextPairs, assemble_rows
-from pipeline.objectives.kernels.denoising import Frame, denoising_pairs
 from pipeline.objectives.kernels.sampling import poisson_table
-from pipeline.objectives.kernels.text_noise import INSIDE_WORD, SPECIAL, STARTS_WORD, TextNoise
+from pipeline.objectives.kernels.text_noise import (
+    INSIDE_WORD,
+    SPECIAL,
+    STARTS_WORD,
+    Frame,
+    TextNoise,
+    denoising_pairs,
+)
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise.noise import Noise
 from pipeline.samples.packed import Packed

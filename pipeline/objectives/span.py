@@ -87,7 +87,7 @@ class HiddenSpans(NamedTuple):
     left_positions: np.ndarray
     """[predicted] position of the token before the span that each prediction is in."""
     right_positions: np.ndarray
-    """[predicted] position of the token behind the span."""
+    """[predicted] position of the token after the span."""
     span_offsets: np.ndarray
     """[predicted] place in the span, from 0."""
 
@@ -112,7 +112,7 @@ def build_model(settings: SpanMasking, config: TransformerConfig) -> SpanBoundar
 
 
 def corrupt(packed: Packed, noise: Noise, settings: SpanMasking, vocabulary: Vocabulary) -> Batch:
-    """Hide spans of whole words. Where a piece is cut, its last word stays: nothing behind it could enclose a span."""
+    """Hide spans of whole words. Where a piece is cut, its last word stays: nothing after it could enclose a span."""
     states = noise.at("span", packed.epochs, packed.sample_ids).bits()
     masking = masking_of(vocabulary, settings.rate, settings.mask_share, settings.random_share)
     if not settings.whole_words:

@@ -1,4 +1,4 @@
-"""T5: spans are taken out of the text and written behind their sentinels (Raffel et al. 2020, section 3.3.4).
+"""T5: spans are taken out of the text and written after their sentinels (Raffel et al. 2020, section 3.3.4).
 
 UL2 parametrises the same corruption; the code that both share is here and in `kernels/span_noise.py`.
 """

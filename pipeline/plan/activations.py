@@ -20,7 +20,7 @@ from pipeline.plan.flops import character_columns, stacks_of
 
 _LOGITS = 2
 """Float32 tensors of the size of a chunk of logits: scores and probabilities, which become errors in place. In half
-precision the product before and the errors behind them are as large as another one."""
+precision the product before them and the errors after them are as large as another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Shape:
 
     rows: float
     tokens: float
-    """Of the rows that the only stack or the encoder reads; words, with their marks, in an ELMo."""
+    """Tokens of the rows that the only stack or the encoder reads; words, with their marks, in an ELMo."""
     length: int
-    """Of one of these rows."""
+    """Tokens of one of these rows."""
     decoder_tokens: float
     decoder_length: int
     predicted: float

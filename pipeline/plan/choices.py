@@ -52,7 +52,7 @@ class Option:
 
 
 def sharding_of(config: PretrainConfig, network: Network, machines: Machines) -> Sharding:
-    """How a configuration spreads the network over the machines."""
+    """The sharding of the network over the machines, as configured."""
     return Sharding(config, network, machines.world_size, on_cuda=machines.on_cuda)
 
 

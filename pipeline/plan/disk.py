@@ -1,4 +1,4 @@
-"""What a run takes on disk: its checkpoints."""
+"""Disk space of a run: its checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Disk:
     checkpoint: int
     """One of them: DeepSpeed's files of all ranks, and the weights, and their average, as safetensors."""
     kept: int | None
-    """How many lie there at the end; None where the run's length is not known and some are kept for good."""
+    """Number that lies there at the end; None where the run's length is not known and some are kept for good."""
     total: int | None
     """All that are kept, and one that is being written."""
     free: int | None

@@ -1,4 +1,4 @@
-"""How long a run takes: operations of all its steps at the speed that is expected."""
+"""Duration of a run: operations of all its steps at the expected speed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Speed:
 
     mfu: float
     source: str
-    """Where it is from, for people."""
+    """Its origin, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How long it takes."""
+    """Duration of a run."""
 
     steps: int | None
     """None where only time ends the run, and the speed is not known."""
@@ -111,7 +111,7 @@ def _stretches(config: PretrainConfig, steps: int) -> Iterator[tuple[int, int, i
 
 
 def _steps_within(config: PretrainConfig, network: Network, flops: float) -> int:
-    """Most steps that so many operations are enough for."""
+    """The most steps that `flops` operations suffice for."""
     low, high = 0, 1
     while operations(config, network, high) <= flops:
         low, high = high, 2 * high

@@ -96,7 +96,7 @@ def _invented(config: PretrainConfig, size: int) -> Vocabulary:
 
 
 def example_batch(config: PretrainConfig, vocabulary: Vocabulary, rows: int, sequence_length: int) -> Batch:
-    """The objective's arguments for the network, for so many samples of a phase with this sequence length."""
+    """The objective's arguments for the network, for `rows` samples of a phase with this sequence length."""
     packed = _packed(config, vocabulary, rows, sequence_length)
     settings, noise = config.objective, Noise.of("plan", 0)
     if settings.kind == "bilm":

@@ -26,11 +26,11 @@ _WORTHWHILE_EPOCHS, _USELESS_EPOCHS = 4, 40
 
 @dataclass(frozen=True, slots=True)
 class StoreUse:
-    """How much of a token store a run reads."""
+    """Share of a token store that a run reads."""
 
     path: str
     tokens: int | None
-    """Of its documents that are trained on; None where it is not there."""
+    """Tokens of its documents that are trained on; None where it is not there."""
     read: int | None
     """By the run, by the weights of the stores; None where the run's length is not known."""
     epochs: float | None
@@ -49,7 +49,7 @@ def store_uses(config: PretrainConfig, duration: Duration) -> list[StoreUse]:
 
 def _tokens_of(config: PretrainConfig, number: int) -> int | None:
     """Tokens of the documents of a store that are trained on; None where it is not there. Of a store at a URI, sources
-    and languages are not told apart."""
+    and languages are not distinguished."""
     wanted = config.data.stores[number]
     try:
         if isinstance(wanted.path, str):

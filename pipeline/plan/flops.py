@@ -33,9 +33,9 @@ class Flops(NamedTuple):
     """Operations of a micro-batch."""
 
     products: int
-    """Of matrix products outside of attention."""
+    """Operations of matrix products outside of attention."""
     attention: int
-    """Of the two products of attention, scores and mixing."""
+    """Operations of the two products of attention, scores and mixing."""
 
     @property
     def total(self) -> int:

@@ -53,12 +53,12 @@ class DeviceMemory:
     """With temporary results."""
     inputs: int
     context: int
-    """What CUDA and NCCL take outside PyTorch's allocator; on a CPU, the process."""
+    """Memory of CUDA and NCCL outside PyTorch's allocator; on a CPU, the process."""
     fragmentation: int
 
     @property
     def allocated(self) -> int:
-        """What PyTorch's allocator hands out: `torch.cuda.max_memory_allocated`."""
+        """Bytes that PyTorch's allocator hands out: `torch.cuda.max_memory_allocated`."""
         return self.total - self.context - self.fragmentation
 
     @property
@@ -79,7 +79,7 @@ class HostMemory:
     processes: int
     offloaded: int
     checkpoint_copies: int
-    """Of the state that is written while training goes on."""
+    """Copies of the state that are written while training goes on."""
     start: int
     """The network in float32, in every rank, before it moves to its device; gone when training begins."""
 
@@ -109,7 +109,7 @@ class State:
 
 
 class Sharding:
-    """How a run's state is spread over ranks, and what gradients take beside it."""
+    """A run's state spread over ranks, and the memory of gradients beside it."""
 
     def __init__(self, config: PretrainConfig, network: Network, world_size: int, *, on_cuda: bool) -> None:
         self.config, self.network, self.world_size, self.on_cuda = config, network, world_size, on_cuda
@@ -235,12 +235,12 @@ class Sharding:
         return 0 if self._offloads else FLOAT_BYTES * self._touched
 
     def _pinned(self, size: int) -> int:
-        """Of pinned memory, torch's allocator gives out powers of two."""
+        """Bytes in host memory: torch's allocator hands out pinned memory in powers of two."""
         return 1 << (size - 1).bit_length() if self.on_cuda and size > 0 else size
 
 
 def device_memory(sharding: Sharding, activations: Activations, inputs_bytes: int) -> DeviceMemory:
-    """What a rank's device holds at the worst moment of a step."""
+    """Peak memory of a rank's device in a step."""
     config, state = sharding.config, sharding.state()
     num_micro_batches = config.batch.samples // (config.batch.micro_batch_size * sharding.world_size)
     accumulated, gathered = sharding.accumulated(), sharding.gathered()
@@ -275,7 +275,7 @@ def device_memory(sharding: Sharding, activations: Activations, inputs_bytes: in
 
 
 def host_memory(sharding: Sharding, ranks_per_node: int) -> HostMemory:
-    """What the ranks of one machine take of its memory, besides what a CPU rank has as its device."""
+    """Memory of one machine that its ranks take, besides what a CPU rank has as its device."""
     copies = sharding.saved_bytes if sharding.config.checkpoint.asynchronous else 0
     return HostMemory(
         processes=ranks_per_node * (CUDA_PROCESS_BYTES if sharding.on_cuda else PROCESS_BYTES),

@@ -35,7 +35,7 @@ _LOOKED_THROUGH = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class SampleOrigin:
-    """Where one sample comes from."""
+    """Origin of one sample."""
 
     store: int
     """Number of the store among `TokenDataset.stores`."""

@@ -35,7 +35,7 @@ IndexMaker = Callable[[int], ShuffledRows]
 
 @dataclass(frozen=True, slots=True)
 class Cutter:
-    """How documents are chosen and cut into rows; the fields are the arguments of `TokenDataset`."""
+    """Chooses documents and cuts them into rows; the fields are the arguments of `TokenDataset`."""
 
     shares: Sequence[StoreShare]
     sequence_length: int

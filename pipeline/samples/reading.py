@@ -1,4 +1,4 @@
-"""What an objective may ask of its samples: their format, and the annotations beside their tokens."""
+"""Requests of an objective for its samples: their format, and the annotations beside their tokens."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from data_prep.token_arrays import (
 
 @compiled_loop
 def find_documents(index: TokenIndex, documents: np.ndarray) -> TokenArrays:
-    """Where the tokens of some documents are: element `k` of the arrays is about `documents[k]`."""
+    """Locate the tokens of some documents: element `k` of the arrays is about `documents[k]`."""
     batches, words = index.batches, index.words
     token_starts, lengths = np.empty_like(documents), np.empty_like(documents)
     sentence_starts, sentence_counts = np.empty_like(documents), np.empty_like(documents)

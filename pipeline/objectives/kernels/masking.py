@@ -146,7 +146,7 @@ def _fit(
     remaining: int,
     spans: Spans,
 ) -> int:
-    """Where a span of `wanted` words from word `first` on ends; its own start where there is no place for it.
+    """End of a span of `wanted` words that begins at word `first`; its own start where there is no room for it.
 
     Only the budget and `max_tokens` make it shorter than wanted, and those not where spans are enclosed.
     """

@@ -189,7 +189,7 @@ def _take_out(
     source: np.ndarray,
     target: np.ndarray,
 ) -> tuple[int, int]:
-    """Write the text with a sentinel for each span, and the spans behind their sentinels; returns both lengths."""
+    """Write the text with a sentinel for each span, and each span after its sentinel; returns both lengths."""
     read, written, position = 0, 0, 0
     if mode >= 0:
         source[read] = mode
@@ -215,7 +215,7 @@ def _take_out(
 
 @compiled_loop
 def _write_origins(shown: np.ndarray, hidden: np.ndarray, size: int, origins: np.ndarray) -> None:
-    """Which token of the text each target of `_take_out` is. A sentinel counts as the first token of its span, the
+    """Index in the text of each target of `_take_out`. A sentinel counts as the first token of its span, the
     end of the target as the last token."""
     written, position = 0, 0
     for span in range(len(hidden)):

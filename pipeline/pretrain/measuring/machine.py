@@ -115,7 +115,7 @@ def by_host(samples: Iterable[tuple[str, Mapping[str, float]] | None]) -> dict[s
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Where a rank runs and on what: host, process, card, and the versions that its numbers depend on."""
+    """Location and hardware of a rank: host, process, card, and the versions that its numbers depend on."""
     found: dict[str, Any] = {
         "host": platform.node(),
         "pid": os.getpid(),

@@ -1,4 +1,4 @@
-"""How fast a run is, in units that can be compared between runs, machines and papers; and how much memory it takes."""
+"""Speed of a run, in units that can be compared between runs, machines and papers; and its memory."""
 
 from __future__ import annotations
 

@@ -90,9 +90,9 @@ class StepProfiler:
             _write(self._directory / name, measured)
         except (OSError, RuntimeError) as error:
             # A profile is a diagnostic: failing to write it must not end a run.
-            self._tell(Event.PROFILE_FAILED, message=str(error)[:2000])
+            self._report(Event.PROFILE_FAILED, message=str(error)[:2000])
             return
-        self._tell(Event.PROFILED, table=str(self._directory / f"{name}.txt"))
+        self._report(Event.PROFILED, table=str(self._directory / f"{name}.txt"))
 
     def _end_step(self) -> None:
         if self._step is not None:
@@ -102,7 +102,7 @@ class StepProfiler:
             self._step.__exit__(None, None, None)
             self._step = None
 
-    def _tell(self, event: Event, **details: Any) -> None:
+    def _report(self, event: Event, **details: Any) -> None:
         if self._rank == 0:
             self._record(event, **details)
 

@@ -24,7 +24,7 @@ class EpochPrefetch(Generic[IndexT]):
         self._num_kept = num_kept
         self._kept: OrderedDict[tuple[int, int], Future[IndexT]] = OrderedDict()
         self._latest: tuple[tuple[int, int], IndexT] | None = None
-        """What `get` gave last: batch after batch asks for the same, and a lock costs as much as some rows."""
+        """The last result of `get`: batch after batch asks for the same, and a lock costs as much as some rows."""
         self._lock = threading.Lock()
 
     def get(self, part: int, epoch: int) -> IndexT:

@@ -4,7 +4,7 @@ Every epoch shuffles the documents of a store, and then the rows packed from the
 must not follow each other in training. Nothing is stored. Shuffling is sorting by random draws, in compiled loops: the
 order that `numpy.argsort` of the same draws gives, several times as fast.
 
-Draws are uniform over 64 bits, so the upper few bits that tell most of them apart nearly sort them: a radix sort by
+Draws are uniform over 64 bits, so the few upper bits that distinguish most of them nearly sort them: a radix sort by
 those (least significant digit first, each pass stable), and neighbours that are still in the wrong order change places.
 """
 

@@ -37,7 +37,7 @@ class FormatInput:
 
     @property
     def text(self) -> TokenArrays:
-        """Where tokens and sentences of all documents of the store are, for formats that look at sentences."""
+        """Locations of the tokens and sentences of all documents of the store, for formats that look at sentences."""
         return self.arrays()
 
 

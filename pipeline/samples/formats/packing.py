@@ -60,7 +60,7 @@ def add_whole_or_cut(table: np.ndarray, count: int, document: int, start: int, s
 
 
 class Packing(NamedTuple):
-    """Which slices, ranked from the widest, share a row."""
+    """Assignment of slices, ranked from the widest, to rows."""
 
     offsets: np.ndarray
     """[rows + 1] int64: row `i` holds `ranks[offsets[i] : offsets[i + 1]]`."""

@@ -38,7 +38,7 @@ class Chunks(NamedTuple):
 
     @classmethod
     def empty(cls, count: int, num_documents: int) -> Chunks:
-        """Arrays to be filled, for a store of so many documents."""
+        """Empty arrays for `count` chunks of a store of `num_documents` documents."""
         documents = np.empty(count, dtype=index_type(num_documents))
         return cls(documents, np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32))
 

@@ -5,7 +5,7 @@ are split in two at a random sentence (`segment_pair`), or are two sentences (`s
 
 - `nsp`: in half of the pairs B follows A (label 0), in half it comes from another document (label 1).
 - `sop` (Lan et al. 2020, section 3.1): both come from one chunk, in half of the pairs in the wrong order (label 1);
-  half of the documents are cut into chunks from their end on, so that lengths do not tell the order.
+  half of the documents are cut into chunks from their end on, so that lengths do not reveal the order.
 
 BERT's released code draws a random B anywhere, long enough to fill the row, and continues after A with the text that it
 did not use. Here the chunks of a document are fixed, and those that an epoch chooses for label 1 exchange their second
@@ -217,7 +217,7 @@ def _two_by_two(singles: Segments, noise: Noise) -> tuple[Segments, Segments]:
 def _exchange(a: Segments, b: Segments, noise: Noise) -> tuple[Segments, Segments]:
     """Give every first segment the second segment of another pair, from another document wherever possible.
 
-    It is nearly as long as its own second segment, so that the length of a pair does not tell its label.
+    It is nearly as long as its own second segment, so that the length of a pair does not reveal its label.
     """
     cycle = _shuffled(len(a.documents), noise)
     cycle = cycle[np.argsort((b.stops - b.starts)[cycle], kind="stable")]
@@ -228,7 +228,7 @@ def _exchange(a: Segments, b: Segments, noise: Noise) -> tuple[Segments, Segment
 
 
 def _replace_own(a: Segments, b: Segments, candidates: Segments, noise: Noise) -> Segments:
-    """Where both segments are still of one document, take the second from `candidates` of other documents."""
+    """Replace second segments that still share the document of the first by `candidates` of other documents."""
     chosen = [values.copy() for values in b]
     left = np.flatnonzero(a.documents == b.documents)
     for document in np.unique(a.documents[left]):
@@ -262,7 +262,7 @@ def _separate_documents(a: np.ndarray, b: np.ndarray, partners: np.ndarray, stat
 
 @compiled_loop
 def _token_of(text: TokenArrays, document: int, sentence: int) -> int:
-    """The first token of a sentence; behind the last sentence, where the document ends."""
+    """First token of a sentence; the length of the document for the sentence after the last."""
     starts = sentences_of(text, document)
     return int(starts[sentence] if sentence < len(starts) else text.lengths[document])
 
