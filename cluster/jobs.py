@@ -127,8 +127,6 @@ def submit(
                     "env_vars": {
                         **environment,
                         START_DIRECTORY_VARIABLE: os.getcwd(),
-                        # Ray Train would take its workers to a scratch directory of its own.
-                        "RAY_CHDIR_TO_TRIAL_DIR": "0",
                         # The shipped code runs, also where the working directory holds packages of the same names.
                         "PYTHONSAFEPATH": "1",
                         "RAY_JOB_STOP_SIGNAL": STOP_SIGNAL,

@@ -44,33 +44,6 @@ def loopback_only() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
-@contextmanager
-def bare() -> Iterator[None]:
-    """Let `ray.init` start no autoscaler, no dashboard and no forwarding of logs, of which a cluster of one node that
-    lives as long as one command has no use. They take two seconds of processor time, and `ray.init` waits for one.
-
-    Ray's own arguments leave out some modules of the dashboard's process only.
-    """
-    from ray._private.node import Node
-
-    names = ("start_monitor", "start_api_server", "start_log_monitor")
-    before = {name: getattr(Node, name) for name in names}
-    try:
-        for name in names:
-            setattr(Node, name, lambda *_, **__: None)
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(Node, name, method)
-
-
-def started_here() -> bool:
-    """Whether the connected cluster is one that this process has started, and will end."""
-    from ray._private import worker
-
-    return worker._global_node is not None and worker._global_node.head
-
-
 def shut_down() -> None:
     """`ray.shutdown`, with signal handlers that stay, and SIGKILL for the processes that this one started.
 

@@ -6,7 +6,7 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -15,10 +15,9 @@ from cluster import signals
 from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.artefacts.private import RAY_NAME, private_directory
 from cluster.connecting import connect_to_cluster, host_and_port, named_exactly, tcp_answers
-from cluster.imports import uncollected
 from cluster.node_watch import cluster_watched
 from cluster.progress import announce
-from cluster.ray_internals import bare, loopback_only, own_signal_handlers, shut_down
+from cluster.ray_internals import loopback_only, own_signal_handlers, shut_down
 from cluster.start_directory import START_DIRECTORY_VARIABLE, enter_start_directory
 
 # Read by Ray when it starts; calls would need the import first.
@@ -50,7 +49,6 @@ def ray_runtime(
     *,
     num_cpus: int | None = None,
     workers: int | None = None,
-    preload: Sequence[str] = (),
     **options: Any,
 ) -> Iterator[None]:
     """Connect to Ray for the time of the block; a cluster that was connected before is used and left alone.
@@ -60,13 +58,11 @@ def ray_runtime(
         num_cpus: logical CPUs of the local cluster; None takes `workers`, or counts this machine's. Ignored with an
             address.
         workers: shard tasks that may run at a time, on any cluster; None for one on every CPU.
-        preload: modules that the processes of a local cluster import while this one does something else.
 
     Raises:
         ClusterUnreachableError: no cluster at `address` accepts the connection, or a local one does not come up.
     """
-    with uncollected():
-        import ray
+    import ray
 
     if ray.is_initialized():
         with _at_most(workers):
@@ -90,12 +86,11 @@ def ray_runtime(
                 "num_cpus": num_cpus or workers,
                 "include_dashboard": False,
                 "object_store_memory": _LOCAL_OBJECT_STORE_BYTES,
-                **({"_system_config": {"preload_python_modules": list(preload)}} if preload else {}),
                 "_temp_dir": str(held.enter_context(private_directory(_TEMP_PREFIX)) / RAY_NAME),
             }
             announce("starting Ray on this machine")
             held.enter_context(_nothing_left())
-            with own_signal_handlers(), loopback_only(), bare(), signals.kept_from_children():
+            with own_signal_handlers(), loopback_only(), signals.kept_from_children():
                 _start_here(quiet | local | options)
         held.enter_context(cluster_watched())
         held.enter_context(_at_most(workers))

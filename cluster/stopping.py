@@ -1,8 +1,7 @@
 """Graceful stop: a signal becomes a request file on disk, and the work ends at a point from which it can continue.
 
-Schedulers (Slurm, Kubernetes, Ray jobs) announce an end by SIGTERM, closed terminals by SIGHUP. Only the main thread of
-a process can handle signals, and workers under Ray Train run in other threads, so the request is a file in a directory
-that all share.
+Schedulers (Slurm, Kubernetes, Ray jobs) announce an end by SIGTERM, closed terminals by SIGHUP. Only the driver
+gets them, and its workers run on other machines, so the request is a file in a directory that all share.
 """
 
 from __future__ import annotations

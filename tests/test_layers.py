@@ -237,18 +237,6 @@ def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: 
     assert SLOWEST.isdisjoint(imported), SLOWEST & imported
 
 
-def test_driver_and_controller_of_a_training_group_import_no_torch():
-    # As `_run_once` does; workers start only when both have imported all this.
-    imported = modules_after(
-        "import pipeline.pretrain.launch, cluster.process_group\n"
-        "from importlib import import_module\n"
-        "for name in pipeline.pretrain.launch.PRELOAD: import_module(name)\n"
-        "from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer"
-    )
-    assert {"ray", "pipeline"} <= imported
-    assert "torch" not in imported
-
-
 def test_a_worker_trains_without_the_compiler_of_torch():
     # It takes over a second to load, and DeepSpeed's import another one where it is loaded.
     imported = modules_after(

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from cluster.artefacts.errors import ClozeError, StorageError
 from cluster.artefacts.manifest import FileEntry, InputEntry
-from cluster.train_group import Rank
+from cluster.group import Rank
 from models.config import NetworkConfig
 from pipeline.checkpoint.checkpoint import (
     DEEPSPEED_DIRECTORY,

@@ -9,7 +9,7 @@ from packaging.specifiers import SpecifierSet
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.engine.interface import EngineConfig, TrainingEngine
 
 SUPPORTED = SpecifierSet(">=0.19.8,<0.20")

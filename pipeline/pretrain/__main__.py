@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cluster import logs, signals
 
 if TYPE_CHECKING:
-    from cluster.train_group import Rank
+    from cluster.group import Rank
     from pipeline.run.directory import RunDirectory
 
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -37,7 +37,7 @@ def _main(directory: str) -> None:
     from pathlib import Path
 
     from cluster.artefacts.errors import ClozeError
-    from cluster.train_group import rank_from_environment
+    from cluster.group import rank_from_environment
     from pipeline.pretrain.guards.leftovers import end_leftovers
     from pipeline.run.directory import RunDirectory
     from pipeline.run.lifecycle import record_launch

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from cluster.artefacts.errors import ConfigError
-from cluster.train_group import Rank
+from cluster.group import Rank
 from models.backends import Choice
 from models.initialization import init_weights
 from pipeline.checkpoint.references import resolve_model

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.engine.interface import TrainingEngine
 from pipeline.objectives.terms import Term, with_perplexities
 from pipeline.pretrain.step.collectives import summed

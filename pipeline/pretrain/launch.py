@@ -7,24 +7,21 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
-from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
+from cluster.artefacts.errors import ClozeError, WorkersLostError
 from cluster.artefacts.places import absolute
 from cluster.artefacts.repeated import repeated
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
-from cluster.elastic import MOVE, watching_cluster
-from cluster.failure_budget import FailureBudget
-from cluster.group_size import GroupSize
-from cluster.imports import uncollected
+from cluster.elastic import GroupSize
+from cluster.group import Ending, GroupFailure, Restarts, run_group
 from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile, stop_on_sigterm
-from cluster.train_group import PRELOAD, run_group
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_plain
@@ -71,7 +68,7 @@ def begin(
         ClozeError: as `create_run` and `execute`.
     """
     with ExitStack() as held:
-        # Ray's processes start while MLflow is imported here, which takes as long.
+        # A cluster that cannot be reached leaves no run behind.
         run = create_run(
             config, submission_id=submission_id, checked=lambda: held.enter_context(_cluster_of(config))
         )
@@ -162,7 +159,7 @@ def settled(config: PretrainConfig) -> PretrainConfig:
 
 
 def execute(run: RunDirectory, *, held: bool = False) -> None:
-    """Train `run` to its end on a Ray Train group, from its newest checkpoint.
+    """Train `run` to its end on a group of workers, from its newest checkpoint.
 
     Args:
         held: whether the caller holds the run's lock already, so that its decisions stay valid until the end.
@@ -192,7 +189,7 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
 def _cluster_of(config: PretrainConfig) -> AbstractContextManager[None]:
     """The Ray cluster of a run's group."""
     num_cpus = max(os.cpu_count() or 1, config.group_sizes[0] * config.cluster.cpus_per_worker)
-    return ray_runtime(config.cluster.address, num_cpus=num_cpus, preload=PRELOAD)
+    return ray_runtime(config.cluster.address, num_cpus=num_cpus)
 
 
 def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
@@ -212,7 +209,7 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
             ) as stop,
             watching(run) as watch,
         ):
-            _train_and_move(run, config, size, watch, stop)
+            _train_group(run, config, size, watch, stop)
     except BaseException as error:
         record_failure(run, error)
         replay(run)
@@ -221,62 +218,44 @@ def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
     replay(run)
 
 
-def _train_and_move(
-    run: RunDirectory, config: PretrainConfig, size: GroupSize, watch: StallWatch, stop: StopFile
-) -> None:
-    """Train to the end, and let the group save and start again when a node is drained, or when it can grow."""
-    while True:
-        try:
-            with watching_cluster(size, stop.request, interval_s=config.cluster.resize_interval_s):
-                _train_with_restarts(run, config, size, watch, stop)
-            return
-        except PreemptedError:
-            # SIGTERM's reason replaces the reason of a move.
-            if not stop.reason.startswith(MOVE):
-                raise
-            run.record_event(Event.MOVED, step=_newest_step(run), reason=stop.take().removeprefix(MOVE))
-
-
-def _train_with_restarts(
+def _train_group(
     run: RunDirectory, config: PretrainConfig, size: GroupSize, watch: StallWatch, stop: StopFile
 ) -> None:
     """Train to the end; a run that makes progress is restarted as often as needed.
 
-    Every new checkpoint renews the budget of restarts: a run of weeks loses a worker now and then, and only a run
-    without progress is given up.
+    Every new checkpoint renews the restarts: a run of weeks loses a worker now and then, and only a run without
+    progress is given up.
     """
-    oom_kills = count_oom_kills()
+    oom_kills, saved = count_oom_kills(), _newest_step(run)
 
-    def on_failure(failure: Exception) -> None:
-        record_lost_workers(run, failure, count_oom_kills() - oom_kills)
-        if stop.requested() and not stop.reason.startswith(MOVE):
-            raise PreemptedError(
-                f"The workers ended before they had saved; asked to stop: {stop.reason}.",
-                kept="all committed checkpoints",
-                next_step=f"cloze resume {run.typed}",
-            ) from failure
+    def on_end(ending: Ending, reason: GroupFailure | str) -> None:
+        if isinstance(reason, GroupFailure):
+            record_lost_workers(run, reason, count_oom_kills() - oom_kills)
+        else:
+            run.record_event(Event.MOVED, step=_newest_step(run), reason=reason)
 
-    while True:
-        before = _newest_step(run)
-        budget = FailureBudget(config.cluster.max_failures, config.cluster.max_errors)
-        try:
-            run_group(
-                _run_rank,
-                {"run": str(run.path.resolve())},
-                size,
-                name=run.path.name,
-                storage=run.ray_train,
-                budget=budget,
-                next_step=f"cloze resume {run.typed}",
-                environment={**tracking_environment(), **wandb_environment(), **logs.environment()},
-                on_failure=on_failure,
-            )
-            return
-        except WorkersLostError as error:
-            newest = _newest_step(run)
-            if newest == before or budget.limit(cast(Exception, error.__cause__)) == 0:
-                raise _cause_of(error, run, config, watch, count_oom_kills() - oom_kills) from error
-            run.record_event(Event.RESTARTS_RENEWED, step=newest, message=str(error)[:2000])
+    def renews(failure: GroupFailure) -> bool:
+        nonlocal saved
+        before, saved = saved, _newest_step(run)
+        if saved > before:
+            run.record_event(Event.RESTARTS_RENEWED, step=saved, message=str(failure)[:2000])
+        return saved > before
+
+    try:
+        run_group(
+            _run_rank,
+            {"run": str(run.path.resolve())},
+            size,
+            restarts=Restarts(config.cluster.max_failures, config.cluster.max_errors),
+            stop=stop,
+            next_step=f"cloze resume {run.typed}",
+            environment={**tracking_environment(), **wandb_environment(), **logs.environment()},
+            on_end=on_end,
+            renews=renews,
+            resize_interval_s=config.cluster.resize_interval_s,
+        )
+    except WorkersLostError as error:
+        raise _cause_of(error, run, config, watch, count_oom_kills() - oom_kills) from error
 
 
 def _cause_of(
@@ -296,8 +275,7 @@ def _newest_step(run: RunDirectory) -> int:
 
 def _run_rank(argument: Any, rank: Any) -> None:
     # Imported in the worker: the driver starts it without DeepSpeed and the network.
-    with uncollected():
-        from pipeline.pretrain.trainer import run_rank
+    from pipeline.pretrain.trainer import run_rank
 
     logs.start()
     logs.bind(run=Path(argument["run"]).name, rank=rank.rank)

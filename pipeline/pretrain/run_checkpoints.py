@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from cluster.artefacts.errors import ClozeError, StorageError, TakenOverError
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import TrainerState, evaluated
 from pipeline.checkpoint.retention import Retention, best_step
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents

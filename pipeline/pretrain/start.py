@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cluster.artefacts.errors import StorageError
 from cluster.collectives import while_others_wait
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import TrainerState, read_trainer_state, step_of
 from pipeline.checkpoint.retention import newest_good
 from pipeline.checkpoint.store import CheckpointStore

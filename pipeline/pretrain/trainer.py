@@ -12,8 +12,8 @@ import torch
 
 from cluster import logs
 from cluster.artefacts.manifest import created_by
+from cluster.group import Rank
 from cluster.stopping import StopFile
-from cluster.train_group import Rank
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY
 from pipeline.checkpoint.store import store_of
 from pipeline.engine.deterministic import deterministic_algorithms

@@ -22,7 +22,6 @@ runs/NAME-1a2b3c4d/
     heartbeats/     signs of life of every rank: rank-00000 ...
     stacks/         stacks of ranks that stood still
     profile/        traces and tables of profiled steps
-    ray-train/      what Ray Train writes
     .lock, .lease   held by the process that trains or changes the run (`cluster.artefacts.owner`)
 
 Nothing here but `RunDirectory.config` imports the configuration's classes: a run of another version of cloze, whose
@@ -119,7 +118,6 @@ class RunDirectory:
     checkpoints = _Place("checkpoints")
     index_cache = _Place("index-cache")
     profile = _Place("profile")
-    ray_train = _Place("ray-train")
     heartbeats = _Place("heartbeats")
     stacks = _Place("stacks")
 

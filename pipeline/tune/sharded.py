@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import convert_outputs_to_fp32
 from torch import Tensor, nn
 
-from cluster.train_group import Rank
+from cluster.group import Rank
 from models.weights import with_prefix
 from pipeline.engine.factory import open_engine
 from pipeline.engine.interface import WEIGHTS, TrainingEngine

@@ -49,7 +49,7 @@ def run() -> list[Share]:
 def _measure(directory: Path) -> list[Share]:
     import torch.distributed as dist
 
-    from cluster.train_group import Rank
+    from cluster.group import Rank
     from pipeline.checkpoint.retention import Retention
     from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
     from pipeline.checkpoint.store import CheckpointStore

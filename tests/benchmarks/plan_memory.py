@@ -192,7 +192,7 @@ def _rank(name: str) -> None:
     import torch
     import torch.distributed as dist
 
-    from cluster.train_group import Rank
+    from cluster.group import Rank
 
     on_cuda = torch.cuda.is_available()
     torch.set_num_threads(1)

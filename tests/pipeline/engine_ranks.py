@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.checkpoint.snapshot import Snapshot
 from pipeline.engine.deepspeed import engine as engines
 from pipeline.engine.deepspeed import kernels

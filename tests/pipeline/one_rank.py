@@ -31,7 +31,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from cluster.artefacts.errors import ClozeError
-    from cluster.train_group import Rank
+    from cluster.group import Rank
     from pipeline.pretrain.trainer import run_rank
 
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}

@@ -17,7 +17,7 @@ def main() -> None:
     """Train the run named on the command line; the named classes close as always, and then raise."""
     import torch.distributed as dist
 
-    from cluster.train_group import Rank
+    from cluster.group import Rank
     from pipeline.pretrain.trainer import run_rank
 
     run, *parts = sys.argv[1:]

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from cluster.train_group import Rank
+from cluster.group import Rank
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.engine import factory
 from pipeline.engine.factory import open_engine
 from tests.pipeline.deepspeed_names import ATTRIBUTES, FILE_KEYS

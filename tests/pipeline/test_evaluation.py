@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cluster.train_group import Rank
+from cluster.group import Rank
 from data_prep.token_store import TokenStore
 from pipeline.objectives.terms import Term
 from pipeline.pretrain import evaluation

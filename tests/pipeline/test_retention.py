@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cluster.artefacts.errors import CorruptCheckpointError, StorageError
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import MODEL_FILE, checkpoint_name, list_lost
 from pipeline.checkpoint.rank_save import RankSave, write_rank_files
 from pipeline.checkpoint.references import CheckpointReference

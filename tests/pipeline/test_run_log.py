@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.retention import Retention, apply_retention
 from pipeline.checkpoint.store import store_of

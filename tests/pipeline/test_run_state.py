@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cluster.group import GroupFailure
 from pipeline.commands.verbs import app
 from pipeline.pretrain.guards.lost_workers import record_lost_workers
 from pipeline.pretrain.launch import create_run
@@ -159,13 +160,8 @@ def test_worker_that_died_is_named_with_its_place_and_why(run: RunDirectory):
     for text in told:
         beaten(run, "killed", rank=1)
         pids += [beat.pid for beat in read_heartbeats(run)]
-        failure = RuntimeError("the group failed")
-        failure.worker_failures = {1: RuntimeError(text)}  # type: ignore[attr-defined]
-        record_lost_workers(run, failure, 0)
-    record_lost_workers(run, RuntimeError("no worker came so far"), 0)
-    *events, before_any = run.events()
-    assert (before_any["workers"], before_any["message"]) == ([], "raised no worker came so far")
-    events = [event["workers"][0] for event in events]
+        record_lost_workers(run, GroupFailure({1: RuntimeError(text)}), 0)
+    events = [event["workers"][0] for event in run.events()]
     assert [one["pid"] for one in events] == pids
     assert all((one["rank"], one["host"], one["step"]) == (1, platform.node(), 7) for one in events)
     for one, why in zip(events, told.values(), strict=True):

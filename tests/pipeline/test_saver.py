@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,

@@ -256,7 +256,6 @@ class KubeRay(ClusterTemplate):
                 START_DIRECTORY_VARIABLE: self.storage.mount,
                 # A retry has the same id, and so goes on with the run of the attempt before.
                 "CLOZE_SUBMISSION_ID": f"{self.namespace}-{self.name}",
-                "RAY_CHDIR_TO_TRIAL_DIR": "0",
                 "RAY_JOB_STOP_SIGNAL": "SIGTERM",
                 "RAY_JOB_STOP_WAIT_TIME_S": str(self.grace_s + LEAVE_S),
             },

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import ConfigError
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.engine.averaging import AVERAGE, Averaging
 from pipeline.engine.deepspeed.capture import capture
 from pipeline.engine.deepspeed.kernels import forget_beta_powers, make_kernel, optimizer_name

@@ -13,7 +13,7 @@ cores, except the compilation, which is the processor time of its two files. Cha
 are not made.
 
 Elsewhere: `cluster.operators.compile_lock` sets TORCH_EXTENSIONS_DIR and prepends this environment's programs to PATH,
-so that all processes of a machine share each compiled operator. `cluster.train_group` sets DS_ACCELERATOR=cpu for
+so that all processes of a machine share each compiled operator. `cluster.group` sets DS_ACCELERATOR=cpu for
 workers without GPUs, because DeepSpeed would take a GPU that it sees.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cluster.failure_budget import errors_by_rank
+from cluster.group import GroupFailure
 from pipeline.pretrain.guards.out_of_memory import was_killed_for_memory
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
@@ -18,17 +18,17 @@ _PROCESS_LOST = re.compile(
 )
 
 
-def record_lost_workers(run: RunDirectory, failure: Exception, oom_kills: int) -> None:
+def record_lost_workers(run: RunDirectory, failure: GroupFailure, oom_kills: int) -> None:
     """Record the workers that died, before the group is started again.
 
     Args:
-        failure: as Ray Train raised it.
+        failure: the errors of the group's ranks.
         oom_kills: processes that the kernel of this machine has ended for memory since the driver began.
     """
     known = {worker.get("pid") for event in run.events(Event.WORKERS_LOST) for worker in event["workers"]}
     # A group that failed before its workers said anything finds the last words of the one before.
     beats = {beat.rank: beat for beat in read_heartbeats(run) if beat.pid not in known}
-    told = {rank: str(error) for rank, error in errors_by_rank(failure).items()}
+    told = {rank: str(error) for rank, error in failure.errors.items()}
     workers = []
     for rank in sorted(told or beats):
         beat = beats.get(rank)

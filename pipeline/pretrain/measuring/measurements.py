@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cluster.train_group import Rank
+from cluster.group import Rank
 from pipeline.pretrain.guards.stragglers import compare
 from pipeline.pretrain.measuring.machine import MachineMetrics, by_host
 from pipeline.pretrain.measuring.meters import Meter, Meters, memory

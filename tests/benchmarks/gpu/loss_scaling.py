@@ -29,7 +29,7 @@ def losses_are_scaled() -> Iterator[Check]:
 
 
 def _stage(stage: int) -> Iterator[Check]:
-    from cluster.train_group import Rank
+    from cluster.group import Rank
     from pipeline.engine.factory import open_engine
 
     case = Case("fp16", ("precision=fp16", f"zero.stage={stage}", "batch.samples=4"))

@@ -1,0 +1,406 @@
+"""A group of training workers on Ray: one actor for each rank, started together and started again together.
+
+How a start of a group ends, and what follows:
+
+    done        every rank returned           nothing more
+    explained   a rank raised a ClozeError    it is raised: a setting, damage, storage, numbers that are not finite
+    moved       it saved, to move             started again, any number of times
+    preempted   a node was taken away         started again, any number of times
+    lost        processes or machines failed  started again, `max_failures` times
+    raised      the program's own exception   started again, `max_errors` times: it comes again, most likely
+    final       a module is missing, or the   WorkersLostError
+                program cannot do it at all
+
+Progress in between renews the counts. The ranks resume by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from cluster.artefacts.errors import ClozeError, ConfigError, PreemptedError, WorkersLostError
+from cluster.collectives import GROUP_TIMEOUT_S
+from cluster.elastic import MOVE, GroupSize, choose_workers, watching_cluster
+from cluster.stopping import StopFile
+
+_OF_THE_PROGRAM = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError),
+    *(NotImplementedError, TypeError, ValueError),
+)
+"""Exceptions of code. A lost peer, a device or a file system raises RuntimeError, OSError or an error of Ray."""
+_FINAL = (ImportError, NotImplementedError)
+"""Exceptions that every start raises again."""
+_LOOPBACK = "127.0.0.1"
+_POLL_S = 1.0
+_GATHER_S = 4.0
+"""Seconds that the other ranks have, after the first failure, to fail too: their errors say who died first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Rank of this process in its group, and the resources of one worker."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    """Index of the worker on its machine; chooses the GPU."""
+    num_threads: int
+    """CPU threads that this worker may use."""
+
+
+class Ending(StrEnum):
+    """How a start of a group ended that is not the last one, unless a limit is reached."""
+
+    MOVED = "moved"
+    PREEMPTED = "preempted"
+    LOST = "lost"
+    RAISED = "raised"
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """How often a group is started again, by its ending."""
+
+    max_failures: int
+    """Restarts after workers were lost."""
+    max_errors: int = 1
+    """Restarts after exceptions of the program."""
+
+    def limit(self, ending: Ending) -> float:
+        """The restarts after endings of this class."""
+        limits = {Ending.LOST: self.max_failures, Ending.RAISED: self.max_errors, Ending.FINAL: 0}
+        return limits.get(ending, math.inf)
+
+
+class GroupFailure(Exception):
+    """Ranks raised, or were lost."""
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        super().__init__("\n".join(f"rank {rank}: {_described(errors[rank])}" for rank in sorted(errors)))
+        self.errors = dict(errors)
+        """By rank, the exception that it raised, or Ray's error if it was lost."""
+
+    @property
+    def ending(self) -> Ending:
+        """The class of the failure."""
+        from ray.exceptions import RayActorError
+
+        errors = self.errors.values()
+        if any(isinstance(error, RayActorError) and error.preempted for error in errors):
+            return Ending.PREEMPTED
+        if any(isinstance(error, _FINAL) for error in errors):
+            return Ending.FINAL
+        of_the_program = all(isinstance(error, _OF_THE_PROGRAM) for error in errors)
+        return Ending.RAISED if of_the_program else Ending.LOST
+
+
+def worker_environment(size: GroupSize) -> dict[str, str]:
+    """Environment of every worker: threads wait passively, because spinning starves the machine's other workers."""
+    threads = str(size.cpus_per_worker)
+    environment = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return environment if size.gpus_per_worker else {**environment, "DS_ACCELERATOR": "cpu"}
+
+
+def require_resources(size: GroupSize) -> None:
+    """Refuse a group that is too large for the connected cluster, for which Ray would wait without end. One that may be
+    smaller waits for its room: the cluster may grow.
+
+    Raises:
+        ConfigError: names the resources that are needed, and what the cluster has.
+    """
+    import ray
+
+    if size.smaller:
+        return
+    have = ray.cluster_resources()
+    need = {"CPU": size.workers * size.cpus_per_worker, "GPU": size.workers * size.gpus_per_worker}
+    short = [
+        f"{count} {kind}s, the cluster has {have.get(kind, 0):g}"
+        for kind, count in need.items()
+        if count > have.get(kind, 0)
+    ]
+    if short:
+        raise ConfigError(
+            f"{size.workers} workers need {'; '.join(short)}.",
+            next_step="lower cluster.workers or cluster.cpus_per_worker, or add nodes to the cluster",
+        )
+
+
+def run_group(
+    function: Callable[[Any, Rank], None],
+    argument: Any,
+    size: GroupSize,
+    *,
+    restarts: Restarts,
+    stop: StopFile,
+    next_step: str,
+    environment: Mapping[str, str] | None = None,
+    on_end: Callable[[Ending, GroupFailure | str], None] = lambda ending, reason: None,
+    renews: Callable[[GroupFailure], bool] = lambda failure: False,
+    resize_interval_s: float = 60.0,
+) -> None:
+    """Run `function(argument, rank)` on every worker of a group until all return; see the table above.
+
+    Every start takes as many workers as `size` and the cluster allow. A group is asked to save and to move when one of
+    its nodes is drained, or when it can grow. Needs a connected Ray cluster.
+
+    Args:
+        stop: the request that the ranks look at, and by which this process asks them to move.
+        next_step: the command that continues, for the error's message.
+        environment: variables for all workers; they may hold secrets.
+        on_end: called before the group starts again, or is given up, with the GroupFailure or the reason of a move.
+        renews: called when a limit is reached, with the failure; whether the run made progress since the last call, so
+            that the restarts begin to count again.
+        resize_interval_s: least seconds between two looks for room to grow.
+
+    Raises:
+        ConfigError: the cluster is too small.
+        ClozeError: a worker raised it.
+        PreemptedError: the group failed after it was asked to stop.
+        WorkersLostError: from the last GroupFailure.
+    """
+    require_resources(size)
+    spent: Counter[Ending] = Counter()
+    while True:
+        try:
+            return _run_once(function, argument, size, environment or {}, stop, resize_interval_s)
+        except PreemptedError:
+            # SIGTERM's reason replaces the reason of a move.
+            if not stop.reason.startswith(MOVE):
+                raise
+            on_end(Ending.MOVED, stop.take().removeprefix(MOVE))
+            continue
+        except GroupFailure as error:
+            failure = error
+        ending = failure.ending
+        on_end(ending, failure)
+        if stop.reason.startswith(MOVE):
+            stop.take()
+        elif stop.requested():
+            raise PreemptedError(
+                f"The workers ended before they had saved; asked to stop: {stop.reason}.",
+                kept="all committed checkpoints",
+                next_step=next_step,
+            ) from failure
+        limit = restarts.limit(ending)
+        if spent[ending] >= limit:
+            if not (limit and renews(failure)):
+                raise WorkersLostError(
+                    f"The workers failed and {spent.total()} restarts did not help: {failure}",
+                    kept="all committed checkpoints",
+                    next_step=f"find the cause in the log of the worker, then: {next_step}",
+                ) from failure
+            spent.clear()
+        spent[ending] += 1
+
+
+def _run_once(
+    function: Callable[[Any, Rank], None],
+    argument: Any,
+    size: GroupSize,
+    environment: Mapping[str, str],
+    stop: StopFile,
+    resize_interval_s: float,
+) -> None:
+    """Start the group once, and end all its processes.
+
+    Raises:
+        ClozeError: a rank raised it.
+        GroupFailure: ranks raised something else, or were lost.
+    """
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    world_size = choose_workers(size)
+    resources = {"CPU": size.cpus_per_worker, "GPU": size.gpus_per_worker}
+    room = placement_group([{name: count for name, count in resources.items() if count}] * world_size)
+    workers: list[Any] = []
+    try:
+        # In short waits: signals are handled between them.
+        while not room.wait(_POLL_S):
+            pass
+        remote: Any = ray.remote(num_cpus=size.cpus_per_worker, num_gpus=size.gpus_per_worker)(_Worker)  # pyright: ignore[reportCallIssue]
+        for bundle in range(world_size):
+            place = PlacementGroupSchedulingStrategy(room, placement_group_bundle_index=bundle)
+            workers.append(remote.options(scheduling_strategy=place).remote())
+        seats: list[_Seat] = _results([worker.take_seat.remote() for worker in workers])
+        order, on_node = _ranked(seats)
+        master, backend = seats[order[0]], "nccl" if size.gpus_per_worker else "gloo"
+        calls = []
+        for rank, index in enumerate(order):
+            node = on_node[seats[index].node]
+            local_rank = node.index(index)
+            variables = {
+                **worker_environment(size),
+                **environment,
+                "MASTER_ADDR": master.host,
+                "MASTER_PORT": str(master.port),
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "LOCAL_RANK": str(local_rank),
+                "LOCAL_WORLD_SIZE": str(len(node)),
+            }
+            if size.gpus_per_worker:
+                # Every worker sees the GPUs of all workers on its node, and takes that of its local rank.
+                variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu for one in node for gpu in seats[one].gpus)
+            own = Rank(rank, world_size, local_rank, size.cpus_per_worker)
+            calls.append(workers[index].run.remote(function, argument, own, backend, variables))
+        workers_by_node = {node: len(members) for node, members in on_node.items()}
+        with watching_cluster(size, workers_by_node, stop, interval_s=resize_interval_s):
+            _results(calls)
+    finally:
+        for worker in workers:
+            ray.kill(worker)
+        remove_placement_group(room)
+
+
+class _Seat(NamedTuple):
+    """The place of a worker's process."""
+
+    node: str
+    host: str
+    port: int
+    """Where it would open the group's store."""
+    gpus: tuple[str, ...]
+
+
+class _Worker:
+    """The actor of one rank."""
+
+    def take_seat(self) -> _Seat:
+        import ray
+
+        # On the node's own address only, as Ray itself: torch's store would listen on all, without a password.
+        host = ray.util.get_node_ip_address()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=4096)
+        context = ray.get_runtime_context()
+        gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
+        return _Seat(context.get_node_id(), host, self._listener.getsockname()[1], gpus)
+
+    def run(
+        self,
+        function: Callable[[Any, Rank], None],
+        argument: Any,
+        rank: Rank,
+        backend: str,
+        environment: Mapping[str, str],
+    ) -> None:
+        # Before torch is imported, which reads some of it.
+        os.environ |= environment
+        try:
+            self._join(rank, backend)
+            function(argument, rank)
+        except ClozeError as error:
+            # Of an error that all ranks raise the driver hears from rank 0 alone, which ends last: it sends the rest of
+            # the log.
+            if not error.everywhere or rank.rank == 0:
+                raise
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            raise
+
+    def _join(self, rank: Rank, backend: str) -> None:
+        """Make this process a member of the process group, whose store rank 0 opens."""
+        import torch.distributed as dist
+
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        if host == _LOOPBACK:
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+        timeout = timedelta(seconds=GROUP_TIMEOUT_S)
+        if rank.rank == 0:
+            store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+                host,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timeout,
+                master_listen_fd=self._listener.detach(),
+            )
+        else:
+            self._listener.close()
+            store = dist.TCPStore(host, port, is_master=False, timeout=timeout)  # pyright: ignore[reportPrivateImportUsage]
+        dist.init_process_group(
+            backend, store=store, rank=rank.rank, world_size=rank.world_size, timeout=timeout
+        )
+
+
+def _ranked(seats: Sequence[_Seat]) -> tuple[list[int], dict[str, list[int]]]:
+    """The workers in the order of their ranks, and those of each node in the order of their GPUs."""
+    on_node: dict[str, list[int]] = {}
+    for index, seat in enumerate(seats):
+        on_node.setdefault(seat.node, []).append(index)
+    for members in on_node.values():
+        members.sort(key=lambda index: [int(gpu) if gpu.isdigit() else gpu for gpu in seats[index].gpus])
+    return [index for members in on_node.values() for index in members], on_node
+
+
+def _results(calls: Sequence[Any]) -> list[Any]:
+    """The results of one call of every worker, in the order of ranks.
+
+    Raises:
+        ClozeError: a worker raised it.
+        GroupFailure: workers failed; the others get a moment to fail too.
+    """
+    import ray
+
+    waiting, errors = list(calls), dict[int, BaseException]()
+    deadline_s = math.inf
+    while waiting and time.monotonic() < deadline_s:
+        ready, waiting = ray.wait(waiting, timeout=_POLL_S)
+        for call in ready:
+            if (error := _error_of(call)) is None:
+                continue
+            if isinstance(error, ClozeError):
+                raise error
+            errors[calls.index(call)] = error
+            deadline_s = min(deadline_s, time.monotonic() + _GATHER_S)
+    if errors:
+        raise GroupFailure(errors)
+    return ray.get(list(calls))
+
+
+def _error_of(call: Any) -> BaseException | None:
+    """The exception that a call raised, or Ray's error if its process was lost."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        ray.get(call)
+    except RayTaskError as error:
+        return error.cause if isinstance(error.cause, Exception) else error
+    except RayError as error:
+        return error
+    return None
+
+
+def _described(error: BaseException) -> str:
+    return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+
+
+def rank_from_environment() -> Rank:
+    """The rank as `torchrun` sets it; a process that it did not start is a group of one."""
+    return Rank(
+        rank=int(os.environ.get("RANK", "0")),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        num_threads=int(os.environ.get("OMP_NUM_THREADS", "1")),
+    )
