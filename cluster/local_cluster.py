@@ -218,7 +218,7 @@ def _environment(token: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(_OF_ONE_JOB) and name not in _OF_ANOTHER_CLUSTER
     }
-    # Tools of the virtual environment (ninja) are found even when it was not activated.
+    # Tools of the virtual environment are found even when it was not activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     # A driver that reserves no GPU still sees the machine's GPUs, as it does when run without a cluster.
     return kept | {

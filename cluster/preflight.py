@@ -43,7 +43,6 @@ def check_machine(places: Places) -> list[Check]:
     checks: list[tuple[str, Callable[[], Check]]] = [
         ("python", software.check_python),
         ("packages", software.check_packages),
-        ("compiler", software.check_compiler),
         ("cpus", hardware.check_cpus),
         ("memory", hardware.check_memory),
         ("gpus", hardware.check_gpus),

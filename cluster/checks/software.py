@@ -1,9 +1,7 @@
-"""Checks of software: Python, packages, and the compiler for DeepSpeed's operators."""
+"""Checks of software: Python and packages."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 import tomllib
 from importlib import metadata
@@ -12,7 +10,6 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from cluster.checks.check import Check
-from cluster.operators import has_compiler
 
 _MIN_PYTHON = (3, 11)
 
@@ -50,27 +47,6 @@ def check_packages(requirements: list[Requirement] | None = None) -> Check:
         f"{name} {metadata.version(name)}" for name in ("torch", "ray", "deepspeed") if _has(name)
     )
     return Check("packages", "ok", f"all {len(needed)} as declared" + (f"; {main}" if main else ""))
-
-
-def check_compiler() -> Check:
-    """The compiler for DeepSpeed's optimizers, which are compiled when they are first used."""
-    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
-    if compiler is None:
-        return Check(
-            "compiler",
-            "warn",
-            "no C++ compiler: on CPUs torch's fused AdamW is used in place of DeepSpeed's CPU Adam",
-            "apt-get install g++ (before a run is started: a run is resumed with its own optimizer only)",
-        )
-    if not has_compiler():
-        return Check(
-            "compiler",
-            "fail",
-            f"{compiler}, but no ninja: DeepSpeed's Adam cannot be compiled",
-            f"{sys.executable} -m pip install ninja",
-        )
-    ninja = shutil.which("ninja")
-    return Check("compiler", "ok", f"{compiler}, {ninja}: DeepSpeed's Adam is compiled when first used")
 
 
 def _declared_requirements() -> list[Requirement]:

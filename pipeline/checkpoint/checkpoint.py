@@ -61,8 +61,6 @@ class TrainerState(BaseModel):
     """Tokens predicted so far."""
     world_size: int
     zero_stage: int
-    optimizer: str
-    """Class of the optimizer; its state fits no other."""
     data_fingerprint: str
     """Fingerprint of the training samples: stores, weights, length, seed, held-out share."""
     store_fingerprints: list[str]

@@ -27,7 +27,7 @@ from pipeline.checkpoint.weights_file import (
     write_slices,
     write_weights,
 )
-from pipeline.engine.interface import TrainingEngine
+from pipeline.engine.deepspeed.engine import Engine
 
 _MARKERS_TIMEOUT_S = 120.0
 """Timeout in seconds for rank 0 to see the other ranks' done-markers, on a shared file system that may be slow."""
@@ -148,9 +148,7 @@ def assemble(save: RankSave, file: str, world_size: int) -> FileEntry:
     return target.entry(file)
 
 
-def own_slices(
-    engine: TrainingEngine, kind: Literal["weights", "average"], snapshot: Snapshot
-) -> list[StoredSlice]:
+def own_slices(engine: Engine, kind: Literal["weights", "average"], snapshot: Snapshot) -> list[StoredSlice]:
     """Copies of this rank's slices of the weights or of their average."""
     return [
         from_array(one.name, one.start, snapshot.tensor(one.values).detach().numpy())

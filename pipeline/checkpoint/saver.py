@@ -47,7 +47,7 @@ from pipeline.checkpoint.snapshot import Snapshot
 from pipeline.checkpoint.store import CheckpointStore
 
 if TYPE_CHECKING:
-    from pipeline.engine.interface import TrainingEngine
+    from pipeline.engine.deepspeed.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class CheckpointSaver:
             store.clean()
             self._known = set(store.steps())
 
-    def save(self, engine: TrainingEngine, state: TrainerState) -> None:
+    def save(self, engine: Engine, state: TrainerState) -> None:
         """Copy the state of training and have it written. All ranks must call it, between two updates.
 
         Returns when the state is copied, or without `asynchronous` when all is written. Where the save before is still
@@ -173,7 +173,7 @@ class CheckpointSaver:
             self._await(lambda seconds: _ended(thread, seconds))
         self._save = self._thread = None
 
-    def _collect(self, engine: TrainingEngine, state: TrainerState, began: float) -> RankSave:
+    def _collect(self, engine: Engine, state: TrainerState, began: float) -> RankSave:
         self._count += 1
         step, snapshot = state.step, self._snapshot
         snapshot.reset()

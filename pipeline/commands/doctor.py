@@ -33,7 +33,7 @@ def doctor(
 ) -> None:
     """Check this machine and, with a cluster, every node of it; exit code 1 when something fails.
 
-    Python, packages, compiler, memory, disks, tracking; of a cluster also equal versions, shared storage, clocks, and
+    Python, packages, memory, disks, tracking; of a cluster also equal versions, shared storage, clocks, and
     all-reduce between nodes.
     """
     import os

@@ -144,7 +144,6 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
     from pipeline.objectives.outside import resolve_references
     from pipeline.preparation.makers import missing_stores, require_makers
     from pipeline.pretrain.guards.room import least_bytes, require_room
-    from pipeline.pretrain.network_facts import network_facts
 
     places = [store.path for store in config.data.stores]
     missing = missing_stores(config, file)
@@ -152,7 +151,6 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
         require_makers(missing)
     # Only a start fetches tokens.
     elsewhere = [place for place in places if place not in missing and not is_on_this_machine(place)]
-    offloaded = config.zero.offload_optimizer is not None
     plan: dict[str, Any] = {
         "name": config.name,
         "objective": config.objective.kind,
@@ -164,7 +162,7 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
         // (config.batch.micro_batch_size * config.cluster.workers),
         "ZeRO stage": config.zero.stage,
         "precision": config.precision,
-        "optimizer": " or ".join(config.optimizer.implementations(offloaded=offloaded)),
+        "optimizer": config.optimizer.kind,
         "stores to prepare first": ", ".join(
             f"{place} (cloze data prepare {maker.typed})" if maker else str(place)
             for place, maker in missing.items()
@@ -175,18 +173,30 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
     made = (maker.vocab_size for maker in missing.values() if maker is not None)
     vocab_size = config.model.vocab_size or next(made, None)
     if not missing and not elsewhere:
-        from pipeline.run.inputs import open_inputs, remembered_sizes
+        from pipeline.run.inputs import open_inputs
 
-        inputs = open_inputs(config, verify=False, resolve=resolve_model, cache=remembered_sizes())
+        inputs = open_inputs(config, verify=False, resolve=resolve_model)
         vocab_size = inputs.model.vocab_size
         plan["samples per epoch"] = sum(inputs.train.samples_per_epoch)
         plan["epochs"] = config.batch_plan.samples_between(0, config.num_steps) / plan["samples per epoch"]
         plan["held-out documents"] = inputs.held_out.num_documents
     if vocab_size is not None:
+        import torch
+
+        from models.initialization import without_memory
+        from models.weights import count_parameters
+        from pipeline.engine.network import prepare_network
+        from pipeline.objectives.registry import build_model
+
         outside = resolve_references(config.objective, resolve_model)
         shape = replace(config.model, vocab_size=vocab_size)
         require_room(config, shape)
-        plan |= network_facts(config, shape, outside)
+        with without_memory():
+            network = build_model(config.objective, shape, outside)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        attention = prepare_network(network, config.model, config, device)
+        plan["parameters"] = count_parameters(network)
+        plan["attention"] = f"{attention.backend} ({attention.reason})"
         plan["memory at least"] = f"{least_bytes(plan['parameters'], config) / (1 << 30):,.2f} GiB"
     return plan
 

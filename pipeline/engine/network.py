@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import torch
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
-from cluster.operators import WITH_COMPILER, has_compiler
 from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
 from models.transformer import Transformer
@@ -24,10 +25,10 @@ def prepare_network(
         ConfigError: the configured kernel cannot work on this device, or there is no compiler to compile with.
     """
     compute = config.compute
-    if compute.compile and not has_compiler():
+    if compute.compile and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         raise ConfigError(
             "compute.compile needs a C++ compiler, and this machine has none.",
-            next_step=f"{WITH_COMPILER}, or set compute.compile=false",
+            next_step="install g++ (apt-get install g++), or set compute.compile=false",
         )
     try:
         choice = choose_backend(

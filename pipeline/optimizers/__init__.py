@@ -49,7 +49,5 @@ else:
     OptimizerChoice = union_of(OPTIMIZERS)
     """Settings of any optimizer; `kind: adamw` unless another is named."""
 
-OFFLOADABLE = tuple(kind for kind, one in OPTIMIZERS.items() if one.OFFLOADABLE)
-"""Kinds whose state can be offloaded."""
 WHOLE_STATE = frozenset(name for one in OPTIMIZERS.values() for name in one.WHOLE_STATE)
 """Names of state tensors that are never split over workers, in any optimizer."""

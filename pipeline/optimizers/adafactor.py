@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from pipeline.optimizers.base import FLOAT_BYTES, Group, Optimizer, everywhere
+from pipeline.optimizers.base import FLOAT_BYTES, Group, Optimizer
 
 if TYPE_CHECKING:
     import torch
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Adafactor(Optimizer):
-    """Adafactor (Shazeer and Stern 2018, algorithms 4 and 5), in torch. Only ZeRO stage 0.
+    """Adafactor (Shazeer and Stern 2018, algorithms 4 and 5). Only ZeRO stage 0.
 
     The second moment of a matrix is kept as the means of its rows and of its columns. Its relative step size,
     min(0.01, 1 / sqrt(step)), is lr 0.01 under `schedule: {kind: inverse_sqrt, constant_steps: 10000}`, as for T5
     (Raffel et al. 2020, section 3.1.2).
     """
 
-    IMPLEMENTATIONS = everywhere("Adafactor")
     STATE = ("exp_avg_sq",)
     WHOLE_STATE = ("exp_avg_sq_row", "exp_avg_sq_col")
+    TEMPORARIES = 2
     NEEDS_WHOLE = "shards do not know the rows and columns of whole matrices"
 
     kind: Literal["adafactor"] = "adafactor"
@@ -40,25 +40,17 @@ class Adafactor(Optimizer):
     update_clip: float = Field(default=1.0, gt=0)
     """Largest root mean square of a tensor's update, before the learning rate (section 6)."""
 
-    def arguments(self) -> dict[str, Any]:
-        names = ("scale_parameter", "decay_rate", "beta1", "eps", "update_clip")
-        return {name: getattr(self, name) for name in names}
-
     def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        from pipeline.optimizers.functional import FunctionalOptimizer, one_by_one
+        from pipeline.optimizers.functional import FunctionalOptimizer
 
-        return FunctionalOptimizer(groups, one_by_one(_update), lr=0.0, **self.arguments())
+        names = ("scale_parameter", "decay_rate", "beta1", "eps", "update_clip")
+        return FunctionalOptimizer(groups, _update, **{name: getattr(self, name) for name in names})
 
-    def state_bytes(
-        self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]], *, on_cuda: bool
-    ) -> int:
+    def state_bytes(self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> int:
         moments = elements if self.beta1 else 0
         for _, shape in shapes:
             moments += prod(shape[:-1]) + prod((*shape[:-2], shape[-1])) if len(shape) > 1 else prod(shape)
         return FLOAT_BYTES * moments
-
-    def update_bytes(self, elements: int, largest: int, *, on_cuda: bool) -> int:
-        return 2 * FLOAT_BYTES * largest
 
 
 def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:

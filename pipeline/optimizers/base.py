@@ -1,4 +1,4 @@
-"""What an optimizer is: settings, the implementation that a machine gets, state, and what it cannot be combined with.
+"""The interface of an optimizer: its settings, the torch optimizer that it makes, and the memory of its state.
 
 An optimizer is a module of this package with a settings class derived from `Optimizer`. torch is imported by the
 functions that make or update tensors only, so that reading a configuration does not import it.
@@ -6,9 +6,8 @@ functions that make or update tensors only, so that reading a configuration does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -16,48 +15,24 @@ from pipeline.config.loading import Config
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
-Machine = Literal["cuda", "compiler", "plain"]
-"""Where weights are updated: on a GPU, on CPUs with a C++ compiler, or on CPUs without one."""
 Group = dict[str, Any]
 """A parameter group of torch: `params` and their settings."""
-Update = Callable[[list["Tensor"], list["Tensor"], list[dict[str, Any]], Group], None]
-"""Updates parameters in place: parameters, gradients and states of one group, and the group."""
 FLOAT_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Implementations:
-    """The class that updates weights on each kind of machine.
-
-    The class for `plain` is torch's or ours and may be named for other machines too; all other names are DeepSpeed's.
-    Checkpoints hold the name: the state of one class fits no other.
-    """
-
-    cuda: str
-    compiler: str
-    plain: str
-
-
-class Kernels(Protocol):
-    """Makes DeepSpeed's implementations by name. The engine passes it in: this package does not import deepspeed."""
-
-    def __call__(self, name: str, groups: list[Group], **arguments: Any) -> torch.optim.Optimizer: ...
 
 
 class Optimizer(Config):
     """The settings and class attributes that all optimizers have."""
 
-    IMPLEMENTATIONS: ClassVar[Implementations]
     STATE: ClassVar[tuple[str, ...]]
     """Names of the float32 state tensors with one element per weight."""
     WHOLE_STATE: ClassVar[tuple[str, ...]] = ()
     """Names of the state tensors of another size than their parameter; never split, so only in ZeRO stage 0."""
     NEEDS_WHOLE: ClassVar[str] = ""
     """Why an optimizer cannot update ZeRO's shards and runs in stage 0 only; empty where it can."""
-    OFFLOADABLE: ClassVar[bool] = False
-    """Whether DeepSpeed can keep its state in host memory."""
+    TEMPORARIES: ClassVar[int] = 0
+    """Float32 tensors of the updated tensor's size that an update allocates for a while."""
 
     kind: str
     """Says which settings these are."""
@@ -71,21 +46,8 @@ class Optimizer(Config):
     """Learning rate of each layer as a share of the rate of the layer above it, embeddings below all (Howard and Ruder
     2018, section 3.2; Clark et al. 2020, table 6); null gives all the same."""
 
-    def implementation(self, machine: Machine) -> str:
-        """Name of the class that updates weights on a machine."""
-        return getattr(self.IMPLEMENTATIONS, machine)
-
-    def implementations(self, *, offloaded: bool) -> tuple[str, ...]:
-        """The classes for all kinds of machines, without duplicates, GPUs first; with `offloaded`, for CPUs only."""
-        machines = get_args(Machine)[1 if offloaded else 0 :]
-        return tuple(dict.fromkeys(map(self.implementation, machines)))
-
-    def arguments(self) -> dict[str, Any]:
-        """What the constructors of all implementations take besides the groups, the learning rate and weight decay."""
-        raise NotImplementedError
-
     def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        """The implementation for `plain` machines, with a learning rate of 0."""
+        """The torch optimizer of these groups, with a learning rate of 0."""
         raise NotImplementedError
 
     def groups(self, model: nn.Module) -> list[Group]:
@@ -94,46 +56,24 @@ class Optimizer(Config):
 
         return decay_groups(model, self.weight_decay, self.layer_decay)
 
-    def make(self, name: str, model: nn.Module, kernels: Kernels | None = None) -> torch.optim.Optimizer:
-        """The optimizer of a network, in the implementation `name` that `implementation` chose.
+    def make(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of a network, the same class on every machine and in every ZeRO stage.
 
         Its groups hold, besides the constructor's arguments, `lr_scale` (their share of the learning rate) and `sizes`
         (name and number of elements of each parameter, in order), which checkpoints then hold too. The learning rate is
         0 until the first update sets it: DeepSpeed makes an update of its own at the start of mixed precision without
         ZeRO.
-
-        Args:
-            kernels: needed for all names but that of `plain` machines.
         """
         groups = self.groups(model)
         names = {parameter: name for name, parameter in model.named_parameters()}
         for group in groups:
             group["sizes"] = [(names[parameter], parameter.numel()) for parameter in group["params"]]
-        if name == self.IMPLEMENTATIONS.plain:
-            return self.in_torch(groups)
-        assert kernels is not None
-        return kernels(name, groups, lr=0.0, **self.arguments())
+        return self.in_torch(groups)
 
-    def state(self, *, on_cuda: bool) -> tuple[str, ...]:
-        """Names of the state tensors with one element per weight, on a GPU or on CPUs, as for offloaded state."""
-        return self.STATE
-
-    def state_bytes(
-        self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]], *, on_cuda: bool
-    ) -> int:
+    def state_bytes(self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> int:
         """Bytes of the state for a shard of `elements` weights.
 
         Args:
             shapes: names and shapes of the network's trained parameters, for optimizers whose state depends on them.
         """
-        return FLOAT_BYTES * len(self.state(on_cuda=on_cuda)) * elements
-
-    def update_bytes(self, elements: int, largest: int, *, on_cuda: bool) -> int:
-        """Bytes of temporary tensors in an update of a shard of `elements` weights; `largest` is the number of elements
-        of the largest parameter."""
-        return 0
-
-
-def everywhere(name: str) -> Implementations:
-    """The implementations of an optimizer that is written in torch for all kinds of machines."""
-    return Implementations(name, name, name)
+        return FLOAT_BYTES * len(self.STATE) * elements

@@ -1,4 +1,4 @@
-"""torch optimizers whose update is a function."""
+"""A torch optimizer whose update is a function."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw as adamw_of_torch
 
-from pipeline.optimizers.base import Group, Update
+from pipeline.optimizers.base import Group
+
+Update = Callable[[Tensor, Tensor, dict[str, Any], Group], None]
+"""Updates a parameter in place: parameter, gradient, state and group."""
 
 
 class FunctionalOptimizer(torch.optim.Optimizer):
-    """An optimizer that leaves its update to a function.
+    """An optimizer that leaves the update of a parameter to a function.
 
     The function makes a parameter's state at its first update, as all optimizers under ZeRO must: before, ZeRO has not
     yet put flat tensors in the parameters' place.
     """
 
     def __init__(self, groups: list[Group], update: Update, **defaults: Any) -> None:
-        super().__init__(groups, defaults)
+        super().__init__(groups, {"lr": 0.0, **defaults})
         self._update = update
 
     @torch.no_grad()
@@ -27,21 +31,49 @@ class FunctionalOptimizer(torch.optim.Optimizer):
         """One update of every parameter that has a gradient."""
         assert closure is None
         for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if parameters:
-                gradients = [parameter.grad for parameter in parameters]
-                self._update(
-                    parameters, gradients, [self.state[parameter] for parameter in parameters], group
-                )
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, self.state[parameter], group)
 
 
-def one_by_one(update: Callable[[Tensor, Tensor, dict[str, Any], Group], None]) -> Update:
-    """The update of a group by a function of one parameter: parameter, gradient, state and group."""
+def counted_moments(state: dict[str, Any], parameter: Tensor, first_step: Any = 0) -> tuple[Tensor, Tensor]:
+    """The first and second moment of a parameter, zeros at first; `step` in the state is counted up.
 
-    def update_all(
-        parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Any]], group: Group
-    ) -> None:
-        for parameter, gradient, state in zip(parameters, gradients, states, strict=True):
-            update(parameter, gradient, state, group)
+    Args:
+        first_step: the number or tensor that counts, as it is before the first update.
+    """
+    if "step" not in state:
+        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        state.update(step=first_step, **moments)
+    state["step"] += 1
+    return state["exp_avg"], state["exp_avg_sq"]
 
-    return update_all
+
+def adamw(
+    parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group, *, bias_correction: bool = True
+) -> None:
+    """An update by torch's fused AdamW; its state is that of `torch.optim.AdamW(fused=True)`.
+
+    Args:
+        group: with `fused: True`, `betas` and `eps`.
+    """
+    mean, square = counted_moments(state, parameter, parameter.new_zeros(()))
+    # The kernel counts the step by itself. After 2^31 steps nothing is left to correct.
+    step = state["step"] - 1 if bias_correction else torch.full_like(state["step"], 2.0**31)
+    beta1, beta2 = group["betas"]
+    adamw_of_torch(
+        [parameter],
+        [gradient],
+        [mean],
+        [square],
+        [],
+        [step],
+        fused=True,
+        amsgrad=False,
+        beta1=beta1,
+        beta2=beta2,
+        lr=group["lr"],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        maximize=False,
+    )

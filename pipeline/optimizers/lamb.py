@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from pipeline.optimizers.base import FLOAT_BYTES, Group, Implementations, Optimizer
+from pipeline.optimizers.base import Group, Optimizer
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 _TRUST = {"min_coeff": 0.01, "max_coeff": 10.0}
-"""DeepSpeed's bounds on the trust ratio."""
+"""Bounds of the trust ratio, as DeepSpeed has them."""
 
 
 class Lamb(Optimizer):
-    """LAMB (You et al. 2020), in DeepSpeed's kernel on GPUs and in torch on CPUs. Only ZeRO stage 0."""
+    """LAMB (You et al. 2020). Only ZeRO stage 0."""
 
-    IMPLEMENTATIONS = Implementations("FusedLamb", "Lamb", "Lamb")
     STATE = ("exp_avg", "exp_avg_sq")
+    TEMPORARIES = 3
     NEEDS_WHOLE = "shards do not know the norms of whole matrices"
 
     kind: Literal["lamb"] = "lamb"
@@ -29,27 +29,20 @@ class Lamb(Optimizer):
     eps: float = Field(default=1e-6, gt=0)
     """Added to the denominator."""
 
-    def arguments(self) -> dict[str, Any]:
-        return {"betas": self.betas, "eps": self.eps}
-
     def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        from pipeline.optimizers.functional import FunctionalOptimizer, one_by_one
+        from pipeline.optimizers.functional import FunctionalOptimizer
 
-        return FunctionalOptimizer(groups, one_by_one(_update), lr=0.0, **self.arguments(), **_TRUST)
-
-    def update_bytes(self, elements: int, largest: int, *, on_cuda: bool) -> int:
-        return 0 if on_cuda else 3 * FLOAT_BYTES * largest
+        return FunctionalOptimizer(groups, _update, betas=self.betas, eps=self.eps, **_TRUST)
 
 
 def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
     """Algorithm 2 of the paper."""
     import torch
 
-    if "step" not in state:
-        state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
-    state["step"] += 1
+    from pipeline.optimizers.functional import counted_moments
+
     beta1, beta2 = group["betas"]
-    mean, square = state["exp_avg"], state["exp_avg_sq"]
+    mean, square = counted_moments(state, parameter)
     mean.lerp_(gradient, 1 - beta1)
     square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     deviation = (square / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from pipeline.optimizers.base import FLOAT_BYTES, Group, Optimizer, everywhere
+from pipeline.optimizers.base import FLOAT_BYTES, Group, Optimizer
 
 if TYPE_CHECKING:
     import torch
@@ -25,15 +25,15 @@ _LR_FACTORS: Mapping[str, Callable[[int, int], float]] = {
 
 
 class Muon(Optimizer):
-    """Muon (Jordan et al. 2024) for the matrices of hidden layers, with AdamW for embeddings, heads, norms and biases;
-    in torch. Only ZeRO stage 0.
+    """Muon (Jordan et al. 2024) for the matrices of hidden layers, with AdamW for embeddings, heads, norms and biases.
+    Only ZeRO stage 0.
 
     The momentum of a matrix is replaced by the nearest orthogonal matrix, by five Newton-Schulz iterations: in bfloat16
     on GPUs, in float32 on CPUs. Matrices that a network keeps as one, such as query, key and value, are one matrix.
     """
 
-    IMPLEMENTATIONS = everywhere("Muon")
     STATE = ("momentum_buffer", "exp_avg", "exp_avg_sq")
+    TEMPORARIES = 3
     NEEDS_WHOLE = "shards do not hold whole matrices"
 
     kind: Literal["muon"] = "muon"
@@ -50,9 +50,6 @@ class Muon(Optimizer):
     eps: float = Field(default=1e-6, gt=0)
     """Added to AdamW's denominator."""
 
-    def arguments(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("momentum", "adjust_lr", "betas", "eps")}
-
     def groups(self, model: nn.Module) -> list[Group]:
         """Groups of hidden matrices (`hidden: True`) and of others."""
         names = {parameter: name for name, parameter in model.named_parameters()}
@@ -68,16 +65,13 @@ class Muon(Optimizer):
     def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
         from pipeline.optimizers.functional import FunctionalOptimizer
 
-        return FunctionalOptimizer(groups, _update, lr=0.0, **self.arguments())
+        names = ("momentum", "adjust_lr", "betas", "eps")
+        settings = {name: getattr(self, name) for name in names}
+        return FunctionalOptimizer(groups, _update, fused=True, **settings)
 
-    def state_bytes(
-        self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]], *, on_cuda: bool
-    ) -> int:
+    def state_bytes(self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> int:
         tensors = [prod(shape) * (1 if _is_hidden(name, len(shape)) else 2) for name, shape in shapes]
         return FLOAT_BYTES * sum(tensors)
-
-    def update_bytes(self, elements: int, largest: int, *, on_cuda: bool) -> int:
-        return 3 * FLOAT_BYTES * largest
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
@@ -111,52 +105,17 @@ def _is_hidden(name: str, dim: int) -> bool:
     return dim == 2 and is_in_layer(name)
 
 
-def _update(
-    parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Any]], group: Group
-) -> None:
-    from pipeline.optimizers.functional import one_by_one
-
-    update = one_by_one(_update_hidden) if group["hidden"] else _update_others
-    update(parameters, gradients, states, group)
-
-
-def _update_hidden(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
     import torch
 
+    from pipeline.optimizers.functional import adamw
+
+    if not group["hidden"]:
+        adamw(parameter, gradient, state, group)
+        return
     if "momentum_buffer" not in state:
         state["momentum_buffer"] = torch.zeros_like(parameter)
     buffer = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
     update = orthogonalised(gradient.lerp(buffer, group["momentum"]))
     parameter.mul_(1 - group["lr"] * group["weight_decay"])
     parameter.add_(update, alpha=-group["lr"] * _LR_FACTORS[group["adjust_lr"]](*parameter.shape))
-
-
-def _update_others(
-    parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Any]], group: Group
-) -> None:
-    import torch
-    from torch.optim.adamw import adamw
-
-    for state, parameter in zip(states, parameters, strict=True):
-        if "step" not in state:
-            state.update(
-                step=torch.zeros(()),
-                exp_avg=torch.zeros_like(parameter),
-                exp_avg_sq=torch.zeros_like(parameter),
-            )
-    beta1, beta2 = group["betas"]
-    adamw(
-        parameters,
-        gradients,
-        [state["exp_avg"] for state in states],
-        [state["exp_avg_sq"] for state in states],
-        [],
-        [state["step"] for state in states],
-        amsgrad=False,
-        beta1=beta1,
-        beta2=beta2,
-        lr=group["lr"],
-        weight_decay=group["weight_decay"],
-        eps=group["eps"],
-        maximize=False,
-    )

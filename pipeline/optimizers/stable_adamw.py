@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from pipeline.optimizers.base import FLOAT_BYTES, Group, Optimizer, everywhere
+from pipeline.optimizers.base import Group, Optimizer
 
 if TYPE_CHECKING:
     import torch
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 
 
 class StableAdamW(Optimizer):
-    """StableAdamW (Wortsman et al. 2023, algorithm 2): AdamW with Adafactor's clipping of updates, in torch. Only ZeRO
-    stage 0.
+    """StableAdamW (Wortsman et al. 2023, algorithm 2): AdamW with Adafactor's clipping of updates. Only ZeRO stage 0.
 
     A tensor whose gradients outgrow its second moment learns slower in that step, in the place of clipped gradients:
     ModernBERT sets `clip: null`.
     """
 
-    IMPLEMENTATIONS = everywhere("StableAdamW")
     STATE = ("exp_avg", "exp_avg_sq")
+    TEMPORARIES = 2
     NEEDS_WHOLE = "shards do not know the mean squares of whole tensors"
 
     kind: Literal["stable_adamw"] = "stable_adamw"
@@ -31,25 +30,17 @@ class StableAdamW(Optimizer):
     eps: float = Field(default=1e-6, gt=0)
     """Added to the denominator."""
 
-    def arguments(self) -> dict[str, Any]:
-        return {"betas": self.betas, "eps": self.eps}
-
     def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        from pipeline.optimizers.functional import FunctionalOptimizer, one_by_one
+        from pipeline.optimizers.functional import FunctionalOptimizer
 
-        return FunctionalOptimizer(groups, one_by_one(_update), lr=0.0, **self.arguments())
-
-    def update_bytes(self, elements: int, largest: int, *, on_cuda: bool) -> int:
-        return 2 * FLOAT_BYTES * largest
+        return FunctionalOptimizer(groups, _update, betas=self.betas, eps=self.eps)
 
 
 def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
-    import torch
+    from pipeline.optimizers.functional import counted_moments
 
-    if "step" not in state:
-        state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
-    state["step"] += 1
-    (beta1, beta2), eps, mean, square = group["betas"], group["eps"], state["exp_avg"], state["exp_avg_sq"]
+    mean, square = counted_moments(state, parameter)
+    (beta1, beta2), eps = group["betas"], group["eps"]
     # Moments without the bias that Adam corrects: the first gradients count for more.
     mean.lerp_(gradient, (1 - beta1) / (1 - beta1 ** state["step"]))
     squared = gradient.square()

@@ -106,7 +106,7 @@ def _ways(config: PretrainConfig, machines: Machines) -> Iterator[tuple[str, tup
         undone = (f"zero.{name}=null" for name in nothing if getattr(before, name))
         zero = before.model_copy(update={"stage": stage, **nothing})
         yield f"stage {stage}", (f"zero.stage={stage}", *undone), zero
-    if not optimizer.OFFLOADABLE or not machines.on_cuda:
+    if optimizer.NEEDS_WHOLE or not machines.on_cuda:
         return
     on_host = OffloadConfig(device="cpu")
     for stage in (1, 2, 3):

@@ -130,8 +130,7 @@ class Sharding:
     @property
     def moments(self) -> int:
         """Bytes of a rank's optimizer state, without the average."""
-        on_cuda = self.on_cuda and not self._offloads
-        return self.config.optimizer.state_bytes(self.shard, self.network.shapes, on_cuda=on_cuda)
+        return self.config.optimizer.state_bytes(self.shard, self.network.shapes)
 
     @property
     def average(self) -> int:
@@ -211,14 +210,14 @@ class Sharding:
         """Bytes that an update takes beside the state."""
         if self._offloads:
             return self._reduced if self._half and self._stage < 3 else 0
-        scratch = self.config.optimizer.update_bytes(self.shard, self.network.largest, on_cuda=self.on_cuda)
+        together = self.shard
+        if self._stage == 3:
+            together = min(together, SUB_GROUP_ELEMENTS + -(-self.network.largest // self.world_size))
+        updated = self.network.largest if self._stage == 0 else together
+        scratch = FLOAT_BYTES * self.config.optimizer.TEMPORARIES * updated
         if self._keeps_whole_gradients:
             return scratch
-        flat = self.shard
-        if self._stage == 0 and self._half:
-            flat *= 2
-        if self._stage == 3:
-            flat = min(flat, SUB_GROUP_ELEMENTS + -(-self.network.largest // self.world_size))
+        flat = 2 * together if self._stage == 0 and self._half else together
         whole = self._touched if self._stage in (1, 2) and not self._half else 0
         return FLOAT_BYTES * (flat + whole) + scratch
 

@@ -13,9 +13,9 @@ from cluster.group import Rank
 from models.backends import Choice
 from models.initialization import init_weights
 from pipeline.checkpoint.references import resolve_model
+from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.device import trains_on_cuda
-from pipeline.engine.factory import open_engine
-from pipeline.engine.interface import TrainingEngine
+from pipeline.engine.interface import EngineSettings
 from pipeline.engine.network import prepare_network
 from pipeline.objectives.registry import OBJECTIVES
 from pipeline.pretrain.evaluation import Evaluation
@@ -33,7 +33,7 @@ class Parts:
     """The parts that a rank trains with."""
 
     inputs: Inputs
-    engine: TrainingEngine
+    engine: Engine
     attention: Choice
     """The kernel of the attention, and why."""
     weights: Mapping[str, float]
@@ -73,7 +73,7 @@ def assemble(config: PretrainConfig, rank: Rank, cache: IndexCache, *, first_dat
     model = inputs.build_model()
     init_weights(model, config.seed)
     attention = prepare_network(model, inputs.model, config, device)
-    engine = open_engine(model, config, rank)
+    engine = Engine(model, EngineSettings.of(config), rank)
     terms = objective.terms(config.objective)
     held_out = {"": inputs.held_out}
     if config.evaluation.per_source:

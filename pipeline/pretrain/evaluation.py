@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cluster.group import Rank
-from pipeline.engine.interface import TrainingEngine
+from pipeline.engine.deepspeed.engine import Engine
 from pipeline.objectives.terms import Term, with_perplexities
 from pipeline.pretrain.step.collectives import summed
 from pipeline.pretrain.step.device_batches import HostBatch
@@ -57,7 +57,7 @@ class Evaluation:
         self._before_batch = before_batch
 
     @torch.no_grad()
-    def measure(self, engine: TrainingEngine, rank: Rank, beat: Callable[[], None]) -> dict[str, float]:
+    def measure(self, engine: Engine, rank: Rank, beat: Callable[[], None]) -> dict[str, float]:
         """The metrics of `terms.metric_names`, `TERM/loss_standard_error`, and `TERM/loss/SOURCE` of every source;
         where sources are measured alone, all metrics of each.
 
@@ -79,7 +79,7 @@ class Evaluation:
 
     def _mean(
         self,
-        engine: TrainingEngine,
+        engine: Engine,
         dataset: TokenDataset,
         totals: Totals,
         rank: Rank,

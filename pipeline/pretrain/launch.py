@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -18,7 +17,6 @@ from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
 from cluster.elastic import GroupSize
 from cluster.group import Ending, GroupFailure, Restarts, run_group
-from cluster.operators import has_compiler
 from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile, stop_on_sigterm
@@ -92,13 +90,13 @@ def create_run(
         TrackingUnreachableError: no tracking store answers.
         UntrustedArtefactError: as `require_key`.
     """
-    from pipeline.run.inputs import open_inputs, remembered_sizes
+    from pipeline.run.inputs import open_inputs
     from pipeline.run.tracking import start_run
 
     require_key()
     require_client(config.wandb)
     seen = SeenFiles()
-    inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen, cache=remembered_sizes())
+    inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen)
     inputs.require_samples()
     require_room(config, inputs.model)
     config = settled(config)
@@ -177,11 +175,6 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
         cluster = config.cluster
         largest, *smaller = config.group_sizes
         size = GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller))
-        if not size.gpus_per_worker and not has_compiler():
-            print(
-                "No C++ compiler here: torch's fused AdamW takes the place of DeepSpeed's CPU Adam.",
-                file=sys.stderr,
-            )
         with nullcontext() if held else run.held("its training"):
             _train(run, config, size)
 

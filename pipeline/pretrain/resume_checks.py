@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,9 +30,6 @@ from pipeline.samples.epochs.index_cache import IndexCache
 if TYPE_CHECKING:
     from pipeline.run.inputs import Inputs
 
-MACHINE = "machine"
-"""The key under which an optimizer of another class is allowed."""
-
 
 def check_resume(
     run: RunDirectory,
@@ -57,7 +53,7 @@ def check_resume(
         CorruptCheckpointError: there are checkpoints, and none verifies; or the wanted one does not.
         ConfigError: the data does not give a single sample any more.
     """
-    from pipeline.run.inputs import open_inputs, remembered_sizes
+    from pipeline.run.inputs import open_inputs
 
     _require_same_checkpoints(run, config)
     # From a store elsewhere, the driver's machine does not get the weights: the workers' machines verify them.
@@ -72,8 +68,7 @@ def check_resume(
         if not look_only:
             run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
     seen = SeenFiles.read(run.verified)
-    # Indices of small datasets are not cached in the run.
-    cache = IndexCache(run.index_cache) if run.index_cache.is_dir() else remembered_sizes()
+    cache = IndexCache(run.index_cache) if run.index_cache.is_dir() else None
     inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen, cache=cache)
     inputs.require_samples()
     if not look_only:
@@ -113,30 +108,11 @@ def check_resume(
         )
     if any(_is_allowed(key, ("model", "objective")) for key in allowed):
         _require_same_shapes(start, inputs)
-    if _is_allowed(MACHINE, allow_changed):
-        allowed[MACHINE] = f"may have another optimizer than {state.optimizer}"
     if allowed and not look_only:
         run.record_event(Event.CHANGED, step=state.step, differences=allowed)
     if (allowed or at is not None) and not look_only:
         roll_back(run, store, state.step)
     return start
-
-
-def require_same_optimizer(run: RunDirectory, state: checkpoints.TrainerState, optimizer_name: str) -> None:
-    """Refuse, on a worker's machine, the state of an optimizer class that is not the one which updates here.
-
-    The driver cannot tell: its machine may have no GPU, or no compiler, and the workers' machines one.
-    """
-    changes = (event["differences"] for event in run.events(Event.CHANGED))
-    if state.optimizer == optimizer_name or any(MACHINE in differences for differences in changes):
-        return
-    raise ResumeRefusedError(
-        f"{run.path.name} at step {state.step} holds the state of {state.optimizer}; on {platform.node()}"
-        f" {optimizer_name} updates the weights, which rounds otherwise.",
-        kept="the run and its checkpoints",
-        next_step=f"use machines like the earlier ones, or if you mean it: cloze resume {run.typed} --allow-changed"
-        f" {MACHINE}",
-    )
 
 
 def _teachers(inputs: Sequence[InputEntry]) -> list[str]:

@@ -11,7 +11,7 @@ from pipeline.checkpoint.checkpoint import TrainerState, evaluated
 from pipeline.checkpoint.retention import Retention, best_step
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
 from pipeline.checkpoint.store import CheckpointStore
-from pipeline.engine.interface import TrainingEngine
+from pipeline.engine.deepspeed.engine import Engine
 from pipeline.pretrain.counters import Counters
 from pipeline.pretrain.guards.fence import Fence
 from pipeline.pretrain.guards.spikes import SpikeGuard
@@ -89,11 +89,11 @@ class RunCheckpoints:
         steps = self._store.steps()
         return self._store.place(steps[-1]) if steps else None
 
-    def save(self, engine: TrainingEngine, counters: Counters, spikes: SpikeGuard) -> None:
+    def save(self, engine: Engine, counters: Counters, spikes: SpikeGuard) -> None:
         """Copy the state, and have it written while training goes on."""
         # The log up to the checkpoint's step must survive a power failure, too.
         self._reporter.sync()
-        self._saver.save(engine, self._state(engine, counters, spikes))
+        self._saver.save(engine, self._state(counters, spikes))
 
     def wait(self) -> None:
         """Return when nothing is being written any more."""
@@ -143,7 +143,7 @@ class RunCheckpoints:
             next_step=f"make room, or give permission, then: cloze resume {self._run.typed}",
         )
 
-    def _state(self, engine: TrainingEngine, counters: Counters, spikes: SpikeGuard) -> TrainerState:
+    def _state(self, counters: Counters, spikes: SpikeGuard) -> TrainerState:
         """The state of training now, besides weights and optimizer."""
         config, info = self._config, self._run.info
         return TrainerState(
@@ -152,7 +152,6 @@ class RunCheckpoints:
             predicted_tokens=counters.predicted_tokens,
             world_size=self._rank.world_size,
             zero_stage=config.zero.stage,
-            optimizer=engine.optimizer_name,
             data_fingerprint=self._inputs.data_fingerprint,
             store_fingerprints=[store.fingerprint for store in self._inputs.stores],
             identity=identity_of(config),

@@ -19,7 +19,6 @@ from pipeline.checkpoint.store import store_of
 from pipeline.engine.deterministic import deterministic_algorithms
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.interface import Update
-from pipeline.engine.uncompiled import without_compiler
 from pipeline.pretrain.assembly import assemble, seed_dropout
 from pipeline.pretrain.closing import closed_by
 from pipeline.pretrain.counters import Counters
@@ -30,7 +29,6 @@ from pipeline.pretrain.guards.spikes import SpikeGuard
 from pipeline.pretrain.measuring.machine import describe
 from pipeline.pretrain.measuring.measurements import Measurements
 from pipeline.pretrain.measuring.profiling import StepProfiler
-from pipeline.pretrain.resume_checks import require_same_optimizer
 from pipeline.pretrain.run_checkpoints import RunCheckpoints
 from pipeline.pretrain.schedule import Schedule
 from pipeline.pretrain.start import Start, find_start
@@ -94,7 +92,6 @@ class Trainer:
         self.counters = Counters()
         self.is_resumed = start is not None
         if start is not None:
-            require_same_optimizer(run, start.state, self.engine.optimizer_name)
             self._restore(start)
         self.checkpoints = RunCheckpoints(
             run,
@@ -114,7 +111,7 @@ class Trainer:
             Event.STARTED,
             step=self.counters.step,
             world_size=rank.world_size,
-            optimizer=self.engine.optimizer_name,
+            optimizer=config.optimizer.kind,
             device=str(self.engine.device),
             attention=parts.attention._asdict(),
             workers=workers,
@@ -350,7 +347,6 @@ def run_rank(argument: Mapping[str, Any], rank: Rank) -> None:
         torch.cuda.set_device(rank.local_rank)
     config = from_rank_zero(run.config() if rank.rank == 0 else None)
     with (
-        without_compiler(unless=config.compute.compile),
         deterministic_algorithms(config.compute.deterministic),
         ExitStack() as ending,
     ):

@@ -16,7 +16,7 @@ from pipeline.config.networks import NetworkChoice
 from pipeline.config.problems import SettingsMisfit, nearest
 from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.terms import deciding_metric, metric_names
-from pipeline.optimizers import OFFLOADABLE, OptimizerChoice
+from pipeline.optimizers import OptimizerChoice
 from pipeline.run.settings import (
     BatchConfig,
     BudgetConfig,
@@ -225,12 +225,8 @@ class PretrainConfig(Config):
         zero, optimizer = self.zero, self.optimizer
         if zero.offload_parameters is not None and zero.stage != 3:
             yield ConfigProblem("zero.offload_parameters", "", f"needs zero.stage 3, not {zero.stage}")
-        if zero.offload_optimizer is not None:
-            if zero.stage == 0:
-                yield ConfigProblem("zero.offload_optimizer", "", "needs zero.stage 1, 2 or 3, not 0")
-            if not optimizer.OFFLOADABLE:
-                message = f"cannot be offloaded; allowed are {' and '.join(OFFLOADABLE)}"
-                yield ConfigProblem("optimizer.kind", optimizer.kind, message)
+        if zero.offload_optimizer is not None and zero.stage == 0:
+            yield ConfigProblem("zero.offload_optimizer", "", "needs zero.stage 1, 2 or 3, not 0")
         if zero.reduce_dtype not in ("fp32", self.precision):
             message = f"must be fp32, or the run's precision ({self.precision})"
             yield ConfigProblem("zero.reduce_dtype", zero.reduce_dtype, message)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from cluster.artefacts.errors import ConfigError, MismatchError, StorageError
+from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, hash_json
-from cluster.artefacts.private import cache_directory
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
 from data_prep.token_store import TokenStore
@@ -160,15 +159,6 @@ class Inputs:
             if weight > 0:
                 found.append(StoreShare(store, weight, sources, one.langs))
         return found
-
-
-def remembered_sizes() -> IndexCache | None:
-    """Numbers of samples and documents of all datasets that were cut on this machine, in `CLOZE_CACHE/datasets/`, for
-    processes that read no sample. To cut one again takes seconds or minutes. None where there is no cache.
-    """
-    with suppress(StorageError):
-        return IndexCache(cache_directory() / "datasets", writes=True, from_tokens=0)
-    return None
 
 
 def open_inputs(

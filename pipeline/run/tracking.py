@@ -8,10 +8,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from cluster.artefacts.credentials import (
 from cluster.artefacts.errors import TrackingUnreachableError
 from cluster.artefacts.private import lock
 from cluster.artefacts.storage import storage_errors
-from cluster.imports import hidden, uncollected
+from cluster.imports import uncollected
 from pipeline.config.loading import flatten
 from pipeline.run.environment import environment, source_tags, without_secrets
 
@@ -83,10 +82,7 @@ def connect(uri: str) -> MlflowClient:
     uri = connection_uri(uri)
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # MLflow does without pandas where it is not installed. It serves tables, which no run has, and is a third of the
-    # import.
-    with hidden("pandas") if "mlflow" not in sys.modules else nullcontext():
-        from mlflow import MlflowClient
+    from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 

@@ -120,7 +120,7 @@ class PlainLearner(Learner):
 
 def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
     """The optimizer in torch, on every machine; frozen weights are left out. Rates are 0 until an update sets them."""
-    return settings.make(settings.implementation("plain"), model)
+    return settings.make(model)
 
 
 def optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Any]]:

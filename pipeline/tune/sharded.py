@@ -6,8 +6,6 @@ import copy
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -17,45 +15,11 @@ from torch import Tensor, nn
 
 from cluster.group import Rank
 from models.weights import with_prefix
-from pipeline.engine.factory import open_engine
-from pipeline.engine.interface import WEIGHTS, TrainingEngine
-from pipeline.optimizers import Optimizer
+from pipeline.engine.deepspeed.engine import Engine
+from pipeline.engine.interface import WEIGHTS, EngineSettings
 from pipeline.run.settings import ZeroConfig
-from pipeline.tune.learner import Learner, make_optimizer, optimizer_state
+from pipeline.tune.learner import Learner, optimizer_state
 from pipeline.tune.settings import TrainingConfig
-
-
-@dataclass(frozen=True)
-class _Batch:
-    micro_batch_size: int = 1
-    """Only written into DeepSpeed's configuration: sizes differ between updates."""
-
-
-@dataclass(frozen=True)
-class _InTorch:
-    """Fine-tuning's optimizer, as an engine asks for it: the same class on every machine, sharded or not."""
-
-    settings: Optimizer
-
-    @property
-    def clip(self) -> float | None:
-        return self.settings.clip
-
-    def implementation(self, machine: Literal["cuda", "compiler", "plain"]) -> str:
-        return self.settings.implementation("plain")
-
-    def make(self, name: str, model: nn.Module, kernels: Any) -> torch.optim.Optimizer:
-        return make_optimizer(model, self.settings)
-
-
-@dataclass(frozen=True)
-class _EngineConfig:
-    zero: ZeroConfig
-    optimizer: _InTorch
-    precision: str = "fp32"
-    """Of weights and optimizer. The forward pass is autocast, as without ZeRO."""
-    ema: None = None
-    batch: _Batch = _Batch()
 
 
 class ShardedLearner(Learner):
@@ -81,11 +45,12 @@ class ShardedLearner(Learner):
             accelerator.local_process_index,
             torch.get_num_threads(),
         )
-        config = _EngineConfig(zero, _InTorch(settings.optimizer_with_rates))
-        self._names = _names_in_order(make_optimizer(model, settings.optimizer_with_rates), model)
+        optimizer = settings.optimizer_with_rates
+        self._names = _names_in_order(optimizer.make(model), model)
         self._rank = rank
         with _local_rank(rank):
-            self._engine: TrainingEngine = open_engine(model, config, rank)
+            # Weights are float32; the forward pass is autocast, as without ZeRO.
+            self._engine = Engine(model, EngineSettings(zero, optimizer), rank)
         self._last = True
 
     @property

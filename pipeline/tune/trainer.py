@@ -11,7 +11,6 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from pipeline.engine.uncompiled import without_compiler
 from pipeline.run.settings import ZeroConfig
 from pipeline.tune.evaluation import evaluate, evaluation_loader
 from pipeline.tune.forms.base import PreparedTask, unwrapped
@@ -51,7 +50,6 @@ class Callbacks:
     on_epoch: Callable[[EpochReport], None] = field(default=_ignore)
 
 
-@without_compiler()
 def train(
     accelerator: Accelerator,
     model: nn.Module,

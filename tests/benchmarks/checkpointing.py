@@ -53,7 +53,8 @@ def _measure(directory: Path) -> list[Share]:
     from pipeline.checkpoint.retention import Retention
     from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
     from pipeline.checkpoint.store import CheckpointStore
-    from pipeline.engine.factory import open_engine
+    from pipeline.engine.deepspeed.engine import Engine
+    from pipeline.engine.interface import EngineSettings
     from tests.pipeline.ranks import make_config
     from tests.pipeline.small_checkpoints import state_at
 
@@ -61,7 +62,7 @@ def _measure(directory: Path) -> list[Share]:
     rank = Rank(0, 1, 0, 1)
     model = MaskedLanguageModel(SHAPE)
     init_weights(model, 1)
-    engine = open_engine(model, make_config(directory, directory / "none"), rank)
+    engine = Engine(model, EngineSettings.of(make_config(directory, directory / "none")), rank)
     contents = Contents(SHAPE, "{}", [], ema=False)
     savers = {
         name: CheckpointSaver(

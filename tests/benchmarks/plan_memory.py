@@ -254,13 +254,14 @@ def _warm_up(case: Case, rank: Any) -> None:
     """
     import torch
 
-    from pipeline.engine.factory import open_engine
+    from pipeline.engine.deepspeed.engine import Engine
+    from pipeline.engine.interface import EngineSettings
     from pipeline.plan.network import DTYPES
 
     config = case.config()
     model, batch = network_and_batch(case)
     _loss(model.to(DTYPES[config.precision]), batch).backward()
-    engine = open_engine(torch.nn.Linear(8, 8), config, rank)
+    engine = Engine(torch.nn.Linear(8, 8), EngineSettings.of(config), rank)
     inputs = torch.ones(1, 8, dtype=DTYPES[config.precision])
     engine.backward(engine(input=inputs).float().sum(), last=True)
     engine.update(1e-4)
@@ -268,11 +269,12 @@ def _warm_up(case: Case, rank: Any) -> None:
 
 def _train(case: Case, rank: Any) -> None:
     """Some updates on one micro-batch, through the engine that training has."""
-    from pipeline.engine.factory import open_engine
+    from pipeline.engine.deepspeed.engine import Engine
+    from pipeline.engine.interface import EngineSettings
 
     config = case.config()
     model, batch = network_and_batch(case)
-    engine = open_engine(model, config, rank)
+    engine = Engine(model, EngineSettings.of(config), rank)
     batch = {name: tensor.to(engine.device) for name, tensor in batch.items()}
     num_micro_batches = config.batch.samples // (config.batch.micro_batch_size * rank.world_size)
     for _ in range(NUM_UPDATES):

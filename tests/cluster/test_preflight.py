@@ -72,22 +72,6 @@ def test_declared_packages_are_all_here():
     assert software.check_packages().status == "ok"
 
 
-def test_without_compiler_the_consequence_is_named(monkeypatch):
-    monkeypatch.setattr(software.shutil, "which", lambda _: None)
-    check = software.check_compiler()
-    assert check.status == "warn"
-    assert "fused AdamW" in check.found
-
-
-def test_compiler_without_ninja_fails(monkeypatch):
-    monkeypatch.setattr(
-        software.shutil, "which", lambda name: None if name == "ninja" else f"/usr/bin/{name}"
-    )
-    check = software.check_compiler()
-    assert check.status == "fail"
-    assert "ninja" in check.remedy or "PATH" in check.remedy
-
-
 def test_few_open_files_and_little_space_are_warned_of(tmp_path, monkeypatch):
     monkeypatch.setattr(hardware.resource, "getrlimit", lambda _: (1024, 1024))
     assert hardware.check_open_files().status == "warn"

@@ -1,7 +1,7 @@
 """The names of DeepSpeed beyond its documented interface that `pipeline/engine/deepspeed` uses.
 
 `test_deepspeed_names.py` looks up every name in the installed version: before a newer version is allowed
-(`factory.py`), it says which are gone. No other module of the project mentions any of them.
+(`configuration.py`), it says which are gone. No other module of the project mentions any of them.
 """
 
 from __future__ import annotations
@@ -52,19 +52,14 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
         "_reassign_or_swap_out_partitioned_parameters",
     ),
     "deepspeed.runtime.zero.partition_parameters": ("ds_numel", "ds_shape"),
-    # Stage 0 in half precision, by the optimizer.
-    "deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer": (
-        "fp32_groups_flat",
+    # Stage 0 in half precision.
+    "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer": (
+        "fp32_groups",
         "loss_scale",
         "loss_scale_config",
     ),
-    "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer": ("fp32_groups", "loss_scale_config"),
-    # The bias correction of the CPU's Adam.
-    "deepspeed.ops.adam:DeepSpeedCPUAdam": ("adam_update", "ds_opt_adam", "opt_id"),
-    # process_effects.py
+    # configuration.py
     "deepspeed.ops": ("__compatible_ops__",),
-    "deepspeed.runtime.compiler": ("compile",),
-    "deepspeed.runtime.zero.muon.muon_optimizer": (),
     # capture.py
     "deepspeed.runtime.checkpoint_engine": ("CheckpointCommitInfo",),
     "deepspeed.runtime.checkpoint_engine.checkpoint_engine:CheckpointEngine": (
@@ -94,13 +89,12 @@ FILE_KEYS: Mapping[str, tuple[str, ...]] = {
         "_optim_states.pt",
         "zero_pp_rank_",
     ),
-    "deepspeed.runtime.fp16.fused_optimizer": (
+    "deepspeed.runtime.fp16.unfused_optimizer": (
         "cur_iter",
         "cur_scale",
-        "fp32_groups_flat",
+        "fp32_groups",
         "last_overflow_iter",
     ),
-    "deepspeed.runtime.fp16.unfused_optimizer": ("fp32_groups",),
     "deepspeed.runtime.fp16.loss_scaler": (
         "DynamicLossScaler",
         "LossScaler",

@@ -28,7 +28,8 @@ from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_
 from pipeline.checkpoint.retention import Retention
 from pipeline.checkpoint.saver import CheckpointSaver, Contents, Failed
 from pipeline.checkpoint.store import CheckpointStore, open_store
-from pipeline.engine.deepspeed.engine import ZeroEngine
+from pipeline.engine.deepspeed.engine import Engine
+from pipeline.engine.interface import EngineSettings
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
 
@@ -39,7 +40,7 @@ SHAPE = TransformerConfig(
 CASES = ("0-fp32", "1-fp32", "2-bf16", "3-fp32")
 
 
-def make_engine(directory: Path, rank: Rank, stage: str, precision: str) -> ZeroEngine:
+def make_engine(directory: Path, rank: Rank, stage: str, precision: str) -> Engine:
     """A tiny network with an average of its weights."""
     overrides = (f"zero.stage={stage}", f"precision={precision}", "ema={decay: 0.5}")
     own = directory / f"config-{rank.rank}"
@@ -47,10 +48,10 @@ def make_engine(directory: Path, rank: Rank, stage: str, precision: str) -> Zero
     config = make_config(own, directory / "none", *overrides)
     model = MaskedLanguageModel(SHAPE)
     init_weights(model, 1)
-    return ZeroEngine(model, config, rank)
+    return Engine(model, EngineSettings.of(config), rank)
 
 
-def update(engine: ZeroEngine, number: int) -> None:
+def update(engine: Engine, number: int) -> None:
     """An evaluation and an update on tokens that follow from its number and the rank."""
     rank = dist.get_rank() if dist.is_initialized() else 0
     generator = torch.Generator().manual_seed(100 * number + rank)
@@ -63,7 +64,7 @@ def update(engine: ZeroEngine, number: int) -> None:
     engine.update(1e-2)
 
 
-def _loss(engine: ZeroEngine, generator: torch.Generator) -> torch.Tensor:
+def _loss(engine: Engine, generator: torch.Generator) -> torch.Tensor:
     ids = torch.randint(VOCABULARY, (4, 32), generator=generator)
     positions = torch.arange(0, ids.numel(), 5)
     losses, _ = engine(input_ids=ids, predicted_positions=positions, targets=ids.flatten()[positions])
@@ -77,7 +78,7 @@ def make_saver(
     return CheckpointSaver(store, rank, Contents(SHAPE, "{}", [], ema=True), retention, **options)
 
 
-def copies(engine: ZeroEngine) -> dict[str, torch.Tensor]:
+def copies(engine: Engine) -> dict[str, torch.Tensor]:
     """This rank's share of the weights and of their average, as they are now."""
     return {
         f"{kind}/{one.name}/{one.start}": one.values.clone()

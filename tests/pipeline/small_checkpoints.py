@@ -28,7 +28,6 @@ def state_at(step: int, loss: float | None = None, **changes: Any) -> TrainerSta
         "predicted_tokens": 100 * step,
         "world_size": 1,
         "zero_stage": 2,
-        "optimizer": "AdamW",
         "data_fingerprint": "d",
         "store_fingerprints": ["s"],
         "identity": {"seed": 1},

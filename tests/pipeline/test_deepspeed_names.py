@@ -15,8 +15,9 @@ from torch import nn
 
 from cluster.artefacts.errors import ConfigError
 from cluster.group import Rank
-from pipeline.engine import factory
-from pipeline.engine.factory import open_engine
+from pipeline.engine.deepspeed import configuration
+from pipeline.engine.deepspeed.engine import Engine
+from pipeline.engine.interface import EngineSettings
 from tests.pipeline.deepspeed_names import ATTRIBUTES, FILE_KEYS
 from tests.pipeline.ranks import make_config
 
@@ -47,8 +48,7 @@ def test_a_name_that_is_gone_is_found():
 
 
 def test_the_list_of_names_is_what_the_engine_uses():
-    code = "".join(path.read_text() for path in (ROOT / "pipeline/engine/deepspeed").glob("[!p]*.py"))
-    code += (ROOT / "pipeline/engine/deepspeed/process_effects.py").read_text()
+    code = "".join(path.read_text() for path in (ROOT / "pipeline/engine/deepspeed").glob("*.py"))
     names = {name for table in (ATTRIBUTES, FILE_KEYS) for names in table.values() for name in names}
     assert {name for name in names if name not in code} == set()
 
@@ -69,16 +69,16 @@ def test_no_other_module_names_what_is_inside_deepspeed():
 def test_the_version_is_bounded_alike_for_installers_and_at_the_start():
     lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (declared,) = (one for one in map(Requirement, lines) if one.name == "deepspeed")
-    assert declared.specifier == factory.SUPPORTED
+    assert declared.specifier == configuration.SUPPORTED
 
 
 @pytest.mark.parametrize("installed", ["0.19.7", "0.20.0", "1.0"])
 def test_another_version_is_refused_at_the_start_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str
 ):
-    monkeypatch.setattr(factory, "version", lambda name: installed)
+    monkeypatch.setattr(configuration, "version", lambda name: installed)
     with pytest.raises(ConfigError) as caught:
-        open_engine(nn.Linear(2, 2), make_config(tmp_path, tmp_path), Rank(0, 1, 0, 1))
+        Engine(nn.Linear(2, 2), EngineSettings.of(make_config(tmp_path, tmp_path)), Rank(0, 1, 0, 1))
     assert f"DeepSpeed {installed} is installed" in caught.value.problem
     assert ">=0.19.8" in caught.value.problem
     assert "-m pip install" in caught.value.next_step

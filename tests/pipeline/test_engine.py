@@ -128,9 +128,8 @@ def test_300_updates_in_bf16_end_where_those_in_fp32_do(directory: Path) -> None
 
 
 def test_every_optimizer_moves_between_any_two_stages_with_its_step(directory: Path) -> None:
-    kinds = (*OPTIMIZERS, "adamw-plain", "adagrad-plain")
-    found = _start(directory, "pairs", 1, *kinds)
-    assert [f"{kind}: {one}" for kind in kinds for one in found[kind]["wrong"]] == []
+    found = _start(directory, "pairs", 1, *OPTIMIZERS)
+    assert [f"{kind}: {one}" for kind in OPTIMIZERS for one in found[kind]["wrong"]] == []
 
 
 def test_single_numbers_of_a_state_lie_where_the_optimizer_reads_them() -> None:
@@ -138,10 +137,6 @@ def test_single_numbers_of_a_state_lie_where_the_optimizer_reads_them() -> None:
     fused, plain = (torch.optim.AdamW([nn.Parameter(torch.ones(1))], fused=each) for each in (True, False))
     assert placed(fused, step, weights).is_meta
     assert placed(plain, step, weights).device.type == "cpu"
-
-
-def test_without_a_compiler_torch_updates_the_weights(explored: dict[str, Any]) -> None:
-    assert explored["2-plain"]["optimizer"] == "AdamW"
 
 
 def _start(directory: Path, part: str, ranks: int, *cases: str) -> dict[str, Any]:

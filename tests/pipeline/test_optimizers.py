@@ -1,4 +1,4 @@
-"""The optimizers of pre-training, their groups, and what a machine without them is told."""
+"""The optimizers of pre-training, their groups and their state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
-from cluster.operators import has_compiler
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.elmo.language_model import ElmoLanguageModel
@@ -18,10 +17,9 @@ from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 from models.weights import decay_groups, layer_scales
 from pipeline import optimizers
-from pipeline.engine.deepspeed import kernels
-from pipeline.engine.deepspeed.engine import deepspeed_config, require_hardware
-from pipeline.engine.deepspeed.kernels import make_kernel, optimizer_name
+from pipeline.engine.deepspeed.configuration import deepspeed_config, require_hardware
 from pipeline.engine.deepspeed.masters import extents_of
+from pipeline.engine.interface import EngineSettings
 from pipeline.optimizers import OPTIMIZERS
 from tests.pipeline.ranks import make_config
 from tests.pipeline.test_optimizer_formulas import settings_of
@@ -31,21 +29,16 @@ SHAPE = TransformerConfig(
 )
 
 
-def test_optimizers_of_torch_wait_for_no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "compile_lock", lambda: pytest.fail("waits for the lock"))
-    made = settings_of().make("AdamW", nn.Linear(2, 2), make_kernel)
+def test_adamw_is_torchs_fused_one() -> None:
+    made = settings_of().make(nn.Linear(2, 2))
     assert type(made) is torch.optim.AdamW
+    assert all(group["fused"] for group in made.param_groups)
 
 
-def test_settings_of_another_optimizer_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_another_optimizer_are_refused(tmp_path: Path) -> None:
     for kind, key in (("lamb", "bias_correction=false"), ("adamw", "initial_accumulator=1")):
         with pytest.raises(ConfigError, match=key.partition("=")[0]):
             make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.stage=0", f"optimizer.{key}")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    begun = make_config(
-        tmp_path, tmp_path, "optimizer.kind=adagrad", "optimizer.initial_accumulator=1", "zero.stage=0"
-    )
-    assert optimizer_name(begun) == "Adagrad"
 
 
 def test_every_parameter_is_in_one_group_and_only_matrices_decay() -> None:
@@ -59,11 +52,8 @@ def test_every_parameter_is_in_one_group_and_only_matrices_decay() -> None:
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_state_is_as_large_as_plans_say_and_has_the_names_that_checkpoints_know(kind: str) -> None:
-    if kind == "lion" and not has_compiler():
-        pytest.skip("needs g++ (apt-get install g++ ninja-build)")
     settings, model = settings_of(kind=kind), MaskedLanguageModel(SHAPE)
-    name = settings.implementation("compiler" if kind == "lion" else "plain")
-    made = settings.make(name, model, make_kernel)
+    made = settings.make(model)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     made.step()
@@ -75,23 +65,18 @@ def test_state_is_as_large_as_plans_say_and_has_the_names_that_checkpoints_know(
     ]
     shapes = [(name, tuple(one.shape)) for name, one in model.named_parameters()]
     elements = sum(one.numel() for one in model.parameters())
-    assert sum(value.nbytes for _, value in tensors) == settings.state_bytes(elements, shapes, on_cuda=False)
-    assert {key for key, _ in tensors} == {*settings.state(on_cuda=False), *settings.WHOLE_STATE}
+    assert sum(value.nbytes for _, value in tensors) == settings.state_bytes(elements, shapes)
+    assert {key for key, _ in tensors} == {*settings.STATE, *settings.WHOLE_STATE}
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_sharding_and_offload_are_refused_to_optimizers_that_do_not_bear_them(
-    tmp_path: Path, kind: str
-) -> None:
+def test_sharding_is_refused_to_optimizers_that_need_whole_tensors(tmp_path: Path, kind: str) -> None:
     optimizer, chosen = OPTIMIZERS[kind], f"optimizer.kind={kind}"
     if optimizer.NEEDS_WHOLE:
         with pytest.raises(ConfigError, match="needs zero\\.stage 0, not 2: shards do not"):
-            make_config(tmp_path, tmp_path, chosen, "zero.stage=2")
-    else:
-        make_config(tmp_path, tmp_path, chosen, "zero.stage=2")
-    if not optimizer.OFFLOADABLE:
-        with pytest.raises(ConfigError, match="cannot be offloaded; allowed are adamw and lion"):
             make_config(tmp_path, tmp_path, chosen, "zero.stage=2", "zero.offload_optimizer.device=cpu")
+    else:
+        make_config(tmp_path, tmp_path, chosen, "zero.stage=2", "zero.offload_optimizer.device=cpu")
 
 
 @pytest.mark.parametrize("kind", ["adafactor", "stable_adamw", "muon"])
@@ -156,56 +141,23 @@ def test_elmos_directions_learn_side_by_side() -> None:
 def test_groups_know_their_parameters_by_name_and_size() -> None:
     model = MaskedLanguageModel(SHAPE)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    optimizer = settings_of().make("AdamW", model, make_kernel)
+    optimizer = settings_of().make(model)
     for group in optimizer.param_groups:
         assert [sizes[name] for name, _ in group["sizes"]] == [size for _, size in group["sizes"]]
         assert len(group["sizes"]) == len(group["params"])
         assert group["lr_scale"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("kind", "with_compiler", "without"),
-    [
-        ("adamw", "DeepSpeedCPUAdam", "AdamW"),
-        ("lamb", "Lamb", "Lamb"),
-        ("adagrad", "DeepSpeedCPUAdagrad", "Adagrad"),
-        ("lion", "DeepSpeedCPULion", "Lion"),
-    ],
-)
-def test_a_machine_without_a_compiler_gets_torchs_optimizers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, with_compiler: str, without: str
-) -> None:
-    config = make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.stage=0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(kernels, "has_compiler", lambda: True)
-    assert optimizer_name(config) == with_compiler
-    monkeypatch.setattr(kernels, "has_compiler", lambda: False)
-    assert optimizer_name(config) == without
-
-
-def test_a_gpus_optimizer_is_fused_unless_it_is_offloaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
-    monkeypatch.setattr(kernels, "has_compiler", lambda: True)
-    for kind, one in OPTIMIZERS.items():
-        config = make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.stage=0")
-        assert optimizer_name(config) == one.IMPLEMENTATIONS.cuda
-    offloaded = make_config(tmp_path, tmp_path, "zero.offload_optimizer={device: cpu}")
-    assert optimizer_name(offloaded) == "DeepSpeedCPUAdam"
-
-
 def test_fp16_on_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="CUDA") as caught:
-        require_hardware(make_config(tmp_path, tmp_path, "precision=fp16"))
+        require_hardware(EngineSettings.of(make_config(tmp_path, tmp_path, "precision=fp16")))
     assert "bf16" in caught.value.next_step
 
 
 def test_buckets_are_as_large_as_the_settings_say(tmp_path: Path) -> None:
     config = make_config(tmp_path, tmp_path, "zero.reduce_bucket_elements=1000")
-    assert deepspeed_config(config, 2)["zero_optimization"]["reduce_bucket_size"] == 1000
+    assert deepspeed_config(EngineSettings.of(config), 2)["zero_optimization"]["reduce_bucket_size"] == 1000
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

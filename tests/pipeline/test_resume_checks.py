@@ -19,7 +19,7 @@ from pipeline.checkpoint.checkpoint import (
 )
 from pipeline.commands.verbs import app
 from pipeline.pretrain.assembly import device_of
-from pipeline.pretrain.resume_checks import check_resume, require_same_optimizer
+from pipeline.pretrain.resume_checks import check_resume
 from pipeline.run.directory import RunDirectory
 from pipeline.run.environment import changed_packages
 from pipeline.run.events import Event
@@ -97,27 +97,6 @@ def test_a_network_that_cannot_take_over_the_weights_is_refused_whatever_is_allo
     with pytest.raises(ResumeRefusedError, match=unlike):
         check_resume(run, run.config((override,)), ["model", "objective"])
     assert changes_of(run) == []
-
-
-def test_a_driver_without_the_workers_gpus_refuses_nothing(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
-    newest = list_checkpoints(run.checkpoints)[-1]
-    assert check_resume(run, run.config()) == newest
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    assert check_resume(run, run.config()) == newest
-
-
-def test_a_worker_refuses_the_state_of_another_optimizer_until_that_is_allowed(run: RunDirectory):
-    state = read_trainer_state(list_checkpoints(run.checkpoints)[-1])
-    require_same_optimizer(run, state, state.optimizer)
-    with pytest.raises(ResumeRefusedError, match="FusedAdam updates the weights") as refused:
-        require_same_optimizer(run, state, "FusedAdam")
-    assert refused.value.next_step.endswith(f"cloze resume {run.typed} --allow-changed machine")
-    check_resume(run, run.config(), ["machine"])
-    require_same_optimizer(run, state, "FusedAdam")
 
 
 def test_a_group_without_gpus_computes_on_cpus_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch):

@@ -37,7 +37,7 @@ from pipeline.checkpoint.weights_file import (
     write_slices,
     write_weights,
 )
-from pipeline.engine.deepspeed.engine import ZeroEngine
+from pipeline.engine.deepspeed.engine import Engine
 from tests.pipeline.process_group import PATIENCE_S, Group, run_group
 from tests.pipeline.ranks import make_config
 from tests.pipeline.saver_ranks import (
@@ -53,7 +53,7 @@ ALONE = Rank(0, 1, 0, 1)
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZeroEngine]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A tiny network under ZeRO-2 in this very process, the only rank."""
     directory = tmp_path_factory.mktemp("engine")
     os.environ["LOCAL_RANK"] = "0"
@@ -70,7 +70,7 @@ def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(tmp_path / "checkpoints")
 
 
-def save(saver: CheckpointSaver, engine: ZeroEngine, step: int, loss: float | None = None) -> Any:
+def save(saver: CheckpointSaver, engine: Engine, step: int, loss: float | None = None) -> Any:
     """Save, wait, and return what became of it."""
     saver.save(engine, state_at(step, loss))
     saver.wait()
@@ -101,7 +101,7 @@ def test_every_zero_stage_is_saved_as_it_was_while_two_ranks_go_on_training(tmp_
     assert not list((tmp_path / "store" / "full").glob(".*"))
 
 
-def test_a_save_without_a_thread_writes_the_same(engine: ZeroEngine, tmp_path: Path):
+def test_a_save_without_a_thread_writes_the_same(engine: Engine, tmp_path: Path):
     stores = [CheckpointStore(tmp_path / name) for name in ("one", "two")]
     for asynchronous, store in zip((True, False), stores, strict=True):
         assert isinstance(save(make_saver(store, ALONE, asynchronous=asynchronous), engine, 1), Committed)
@@ -114,7 +114,7 @@ def test_a_save_without_a_thread_writes_the_same(engine: ZeroEngine, tmp_path: P
         assert (stores[0].local(1) / name).read_bytes() == (stores[1].local(1) / name).read_bytes()
 
 
-def test_a_disk_that_fills_up_costs_that_save_alone(engine: ZeroEngine, store: CheckpointStore):
+def test_a_disk_that_fills_up_costs_that_save_alone(engine: Engine, store: CheckpointStore):
     saver = make_saver(store, ALONE)
     assert isinstance(save(saver, engine, 1), Committed)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -134,7 +134,7 @@ def test_a_disk_that_fills_up_costs_that_save_alone(engine: ZeroEngine, store: C
 
 
 def test_a_place_that_cannot_be_written_is_reported_and_training_goes_on(
-    engine: ZeroEngine, store: CheckpointStore
+    engine: Engine, store: CheckpointStore
 ):
     saver = make_saver(store, ALONE)
     store.directory.write_text("a file stands here")
@@ -146,7 +146,7 @@ def test_a_place_that_cannot_be_written_is_reported_and_training_goes_on(
 
 
 def test_memory_that_cannot_be_had_is_a_failed_save(
-    engine: ZeroEngine, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(*_: Any, **__: Any) -> torch.Tensor:
         raise MemoryError("cannot allocate 1 TiB")
@@ -160,7 +160,7 @@ def test_memory_that_cannot_be_had_is_a_failed_save(
     assert isinstance(save(saver, engine, 2), Committed)
 
 
-def test_retention_runs_after_each_save_and_keeps_the_best(engine: ZeroEngine, store: CheckpointStore):
+def test_retention_runs_after_each_save_and_keeps_the_best(engine: Engine, store: CheckpointStore):
     saver = make_saver(store, ALONE)
     outcomes = [save(saver, engine, step, loss) for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0), (4, 0.5))]
     assert [outcome.kept for outcome in outcomes] == [(1,), (1, 2), (1, 2, 3), (3, 4)]
@@ -168,7 +168,7 @@ def test_retention_runs_after_each_save_and_keeps_the_best(engine: ZeroEngine, s
     assert store.steps() == [3, 4]
 
 
-def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: ZeroEngine, store: CheckpointStore):
+def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: Engine, store: CheckpointStore):
     saver = make_saver(store, ALONE, Retention(keep_last=1, keep_every_steps=20))
     for step in (10, 15, 20, 25, 30, 35):
         assert isinstance(save(saver, engine, step), Committed)
@@ -176,7 +176,7 @@ def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: ZeroEngine, s
 
 
 def test_what_a_killed_save_left_is_removed_at_the_next_start_and_never_counts(
-    engine: ZeroEngine, store: CheckpointStore
+    engine: Engine, store: CheckpointStore
 ):
     old = store.staging(7, "0ld-0001")
     with old.create("deepspeed/half.pt") as stream:

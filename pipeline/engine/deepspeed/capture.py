@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from deepspeed.runtime.checkpoint_engine import CheckpointCommitInfo
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 
-from cluster.imports import hidden
 from pipeline.engine.interface import Captured
-
-with hidden("mlflow"):
-    from deepspeed.runtime.checkpoint_engine import CheckpointCommitInfo
-    from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 
 _NOWHERE, _TAG = "nowhere", "state"
 """The directory that DeepSpeed is told to save to; nothing is written there."""
@@ -61,7 +58,7 @@ class _CapturingEngine(CheckpointEngine):
 
 
 def capture(engine: Any, copy: Callable[[Any], Any]) -> Captured:
-    """As `TrainingEngine.capture`.
+    """As `Engine.capture`.
 
     Args:
         engine: a DeepSpeedEngine.
@@ -83,7 +80,6 @@ def _weights_with_masters(engine: Any) -> Collection[str]:
     """Weights that need not be saved: a restore reads them from the optimizer's float32 masters, and every other reader
     from the weights' own file. In stage 3 DeepSpeed itself leaves them out."""
     optimizer, stage = engine.optimizer, engine.zero_optimization_stage()
-    has_masters = hasattr(optimizer, "fp32_groups_flat") or hasattr(optimizer, "fp32_groups")
-    if stage == 3 or (stage == 0 and not has_masters):
+    if stage == 3 or (stage == 0 and not hasattr(optimizer, "fp32_groups")):
         return ()
     return {name for name, one in engine.module.named_parameters(remove_duplicate=False) if one.requires_grad}

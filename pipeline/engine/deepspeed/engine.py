@@ -1,4 +1,4 @@
-"""A training engine on DeepSpeed: ZeRO stages 0 to 3, and updates that are applied or skipped exactly."""
+"""The training engine, on DeepSpeed: ZeRO stages 0 to 3, and updates that are applied or skipped exactly."""
 
 from __future__ import annotations
 
@@ -10,57 +10,46 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from cluster.artefacts.errors import ConfigError
 from cluster.group import Rank
 from pipeline.engine.averaging import AVERAGE, Averaging
 from pipeline.engine.deepspeed.capture import capture
-from pipeline.engine.deepspeed.kernels import forget_beta_powers, make_kernel, optimizer_name
+from pipeline.engine.deepspeed.configuration import initialize, require_hardware
 from pipeline.engine.deepspeed.masters import clear_padding, has_whole_gradients, own_masters
-from pipeline.engine.deepspeed.process_effects import prepare_process
-from pipeline.engine.deepspeed.restoring import restore
+from pipeline.engine.deepspeed.restoring import fill, gather, restore
 from pipeline.engine.deepspeed.saved_state import SavedState
-from pipeline.engine.deepspeed.whole_state import fill, gather
-from pipeline.engine.device import trains_on_cuda
-from pipeline.engine.interface import (
-    SUB_GROUP_ELEMENTS,
-    Captured,
-    EngineConfig,
-    ParameterSlice,
-    TrainingEngine,
-    Update,
-    WholeState,
-)
-
-_NEVER = 10**9
-"""Steps between DeepSpeed's own progress lines."""
+from pipeline.engine.interface import Captured, EngineSettings, ParameterSlice, Update, WholeState
 
 
-class ZeroEngine(TrainingEngine):
-    """A DeepSpeedEngine and its optimizer, behind the interface of `TrainingEngine`."""
+class Engine:
+    """One rank's network and optimizer.
 
-    def __init__(self, model: nn.Module, config: EngineConfig, rank: Rank) -> None:
-        """
+    An update is `__call__` and `backward` for each micro-batch, the last one with `last=True`, and then `update`. The
+    number of micro-batches may differ between updates, but not between ranks.
+    """
+
+    def __init__(self, model: nn.Module, settings: EngineSettings, rank: Rank) -> None:
+        """Give a rank's network to DeepSpeed. All ranks must call it.
+
         Args:
             model: with its initial weights, the same on every rank.
 
         Raises:
-            ConfigError: the precision or the optimizer cannot work on this machine.
+            ConfigError: the precision or the optimizer cannot work on this machine, or its DeepSpeed is of a version
+                that was not tested.
         """
-        require_hardware(config)
-        self.optimizer_name = optimizer_name(config)
-        prepare_process()
-        self._optimizer = config.optimizer.make(self.optimizer_name, model, make_kernel)
-        self.deepspeed = initialize(model, config, rank.world_size, self._optimizer)
-        if config.zero.stage == 3:
+        require_hardware(settings)
+        self._optimizer = settings.optimizer.make(model)
+        self.deepspeed = initialize(model, settings, rank.world_size, self._optimizer)
+        if settings.zero.stage == 3:
             clear_padding(self.deepspeed)
-        self.device = self.deepspeed.device
-        self._clip = config.optimizer.clip or 0.0
-        without_zero = config.zero.stage == 0
+        self.device: torch.device = self.deepspeed.device
+        self._clip = settings.optimizer.clip or 0.0
+        without_zero = settings.zero.stage == 0
         # DeepSpeed clips, skips and scales losses by itself, but not everywhere without ZeRO.
-        self._clips = without_zero and config.precision == "fp32"
-        self._scales = without_zero and config.precision == "fp16"
-        self._has_loss_scale = config.precision == "fp16"
-        if without_zero and config.precision != "fp32":
+        self._clips = without_zero and settings.precision == "fp32"
+        self._scales = without_zero and settings.precision == "fp16"
+        self._has_loss_scale = settings.precision == "fp16"
+        if without_zero and settings.precision != "fp32":
             # DeepSpeed made an update with zero gradients, at a learning rate of 0.
             self._optimizer.state.clear()
             # Here it keeps gradients where torch adds them up, and refuses a `grad_accum_dtype`.
@@ -70,14 +59,21 @@ class ZeroEngine(TrainingEngine):
         if without_zero or (rank.world_size == 1 and has_whole_gradients(self.deepspeed.optimizer)):
             # One rank alone would only copy its gradients to and fro; several reduce them in `backward`.
             self.deepspeed.enable_backward_allreduce = False
-        self._averages = config.ema is not None
-        if config.ema is not None:
-            Averaging(self._optimizer, config.ema.decay)
+        self._averages = settings.ema_decay is not None
+        if settings.ema_decay is not None:
+            Averaging(self._optimizer, settings.ema_decay)
 
     def __call__(self, **tensors: Tensor) -> Any:
+        """Run the forward pass; returns what the network returns."""
         return self.deepspeed(**tensors)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of a micro-batch's loss.
+
+        Args:
+            loss: scalar. Its gradients are added over micro-batches and averaged over ranks.
+            last: whether this is the update's last micro-batch; gradients are complete and reduced afterwards.
+        """
         self.deepspeed.set_gradient_accumulation_boundary(last)
         if self._scales:
             loss = loss * self.deepspeed.optimizer.loss_scale
@@ -90,12 +86,19 @@ class ZeroEngine(TrainingEngine):
             self.deepspeed.allreduce_gradients()
 
     def update(self, rate: float, *, discard: bool = False) -> Update:
+        """Update the weights, unless `discard` is given or the gradient's norm is not finite.
+
+        A skipped update leaves weights, optimizer state, step numbers and the average as they were, bit for bit; the
+        gradients are dropped. All ranks decide alike when all pass the same `discard`.
+
+        Args:
+            rate: learning rate of optimizer groups whose `lr_scale` is 1.
+        """
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
         if discard:
             clear_gradients(self.deepspeed)
             return Update(math.nan, False, self._loss_scale())
-        forget_beta_powers(self._optimizer)
         if self._clips:
             return self._clipped_update()
         scale = self._loss_scale()
@@ -105,54 +108,9 @@ class ZeroEngine(TrainingEngine):
             # With an offloaded optimizer, DeepSpeed would add the next gradients to those that it skipped.
             clear_gradients(self.deepspeed)
         norm = float(self.deepspeed.get_global_grad_norm())
-        if hasattr(self.deepspeed.optimizer, "fp32_groups") and scale is not None:
+        if self._scales and scale is not None:
             norm /= scale
         return Update(norm, applied, self._loss_scale())
-
-    @property
-    def network(self) -> nn.Module:
-        return self.deepspeed
-
-    def close(self) -> None:
-        self.deepspeed.destroy()
-
-    def train(self) -> None:
-        self.deepspeed.train()
-
-    def eval(self) -> None:
-        self.deepspeed.eval()
-
-    def slices(self, kind: Literal["weights", "average"]) -> Iterator[ParameterSlice]:
-        if self.deepspeed.zero_optimization_stage() == 0 and self.deepspeed.global_rank != 0:
-            return
-        for master in own_masters(self.deepspeed):
-            tensor = master.weights if kind == "weights" else master.state.get(AVERAGE, master.weights)
-            flat = tensor.detach().view(-1)
-            for extent in master.extents:
-                yield ParameterSlice(extent.name, extent.start, flat.narrow(0, extent.offset, extent.size))
-
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        module = self.deepspeed.module
-        assert next(module.buffers(), None) is None, "the weights' file would lack a buffer of the network"
-        # ZeRO-3 leaves tensors empty, and keeps their shapes beside them.
-        return {
-            name: tuple(getattr(parameter, "ds_shape", parameter.shape))
-            for name, parameter in module.named_parameters()
-        }
-
-    def capture(self, copy: Callable[[Any], Any]) -> Captured:
-        return capture(self.deepspeed, copy)
-
-    def restore(self, directory: Path) -> None:
-        clear_gradients(self.deepspeed)
-        restore(self.deepspeed, SavedState(directory), leave_out=() if self._averages else (AVERAGE,))
-
-    def gather(self, *, to_all: bool, with_state: bool) -> WholeState:
-        return gather(self.deepspeed, to_all=to_all, with_state=with_state)
-
-    def fill(self, whole: WholeState) -> None:
-        clear_gradients(self.deepspeed)
-        fill(self.deepspeed, whole)
 
     def _clipped_update(self) -> Update:
         """An update in float32 without ZeRO, where DeepSpeed does not look at the norm before it uses it."""
@@ -169,6 +127,87 @@ class ZeroEngine(TrainingEngine):
 
     def _loss_scale(self) -> float | None:
         return float(self.deepspeed.optimizer.loss_scale) if self._has_loss_scale else None
+
+    @property
+    def network(self) -> nn.Module:
+        """The network as `__call__` runs it."""
+        return self.deepspeed
+
+    def train(self) -> None:
+        """Switch to training: dropout is on."""
+        self.deepspeed.train()
+
+    def eval(self) -> None:
+        """Switch to evaluation: dropout is off."""
+        self.deepspeed.eval()
+
+    def slices(self, kind: Literal["weights", "average"]) -> Iterator[ParameterSlice]:
+        """This rank's share of the float32 master weights, or of their moving average; no copies, no communication.
+
+        Over all ranks every element of every parameter comes exactly once. In ZeRO stage 0, where all ranks hold
+        everything, rank 0 yields all of it. Before the first update the average equals the weights.
+        """
+        if self.deepspeed.zero_optimization_stage() == 0 and self.deepspeed.global_rank != 0:
+            return
+        for master in own_masters(self.deepspeed):
+            tensor = master.weights if kind == "weights" else master.state.get(AVERAGE, master.weights)
+            flat = tensor.detach().view(-1)
+            for extent in master.extents:
+                yield ParameterSlice(extent.name, extent.start, flat.narrow(0, extent.offset, extent.size))
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of every whole parameter by name, in the network's order."""
+        module = self.deepspeed.module
+        assert next(module.buffers(), None) is None, "the weights' file would lack a buffer of the network"
+        # ZeRO-3 leaves tensors empty, and keeps their shapes beside them.
+        return {
+            name: tuple(getattr(parameter, "ds_shape", parameter.shape))
+            for name, parameter in module.named_parameters()
+        }
+
+    def capture(self, copy: Callable[[Any], Any]) -> Captured:
+        """Collect the state that `restore` needs, as copies. All ranks must call it, between two updates.
+
+        Never raises, because the other ranks may already wait in a collective: see `Captured.error`.
+
+        Args:
+            copy: returns a copy of a tree of tensors and plain values.
+        """
+        return capture(self.deepspeed, copy)
+
+    def restore(self, directory: Path) -> None:
+        """Restore weights, optimizer state and loss scale in place, at any time. All ranks must call it.
+
+        Any number of ranks in any ZeRO stage may have saved the state. The same number of ranks in the same stage
+        continues bit for bit; others up to the order of floating-point sums.
+
+        Args:
+            directory: holds the files of `capture` of all ranks.
+
+        Raises:
+            ResumeRefusedError: the files lack parameters of the network.
+            CorruptCheckpointError: a file is missing or damaged, or was not written by DeepSpeed.
+        """
+        clear_gradients(self.deepspeed)
+        restore(self.deepspeed, SavedState(directory), leave_out=() if self._averages else (AVERAGE,))
+
+    def gather(self, *, to_all: bool, with_state: bool) -> WholeState:
+        """Collect the trained parameters as whole tensors in host memory. All ranks must call it, between two updates.
+
+        Args:
+            to_all: whether all ranks get the tensors; otherwise only rank 0.
+            with_state: whether the optimizer's state comes with the weights.
+        """
+        return gather(self.deepspeed, to_all=to_all, with_state=with_state)
+
+    def fill(self, whole: WholeState) -> None:
+        """Overwrite weights and optimizer state with those of `gather`, from any number of ranks in any stage."""
+        clear_gradients(self.deepspeed)
+        fill(self.deepspeed, whole)
+
+    def close(self) -> None:
+        """Release memory and hooks. The engine is not used afterwards."""
+        self.deepspeed.destroy()
 
 
 def clear_gradients(engine: Any) -> None:
@@ -200,90 +239,3 @@ def clear_gradients(engine: Any) -> None:
 def trained_parameters(engine: Any) -> list[nn.Parameter]:
     """The parameters of a DeepSpeedEngine's network that have gradients."""
     return [parameter for parameter in engine.module.parameters() if parameter.requires_grad]
-
-
-def require_hardware(config: EngineConfig) -> None:
-    """Raise ConfigError unless this machine can compute in the run's precision."""
-    if config.precision == "fp16" and not trains_on_cuda():
-        raise ConfigError(
-            "precision fp16 needs CUDA: CPUs have no kernels for it.",
-            next_step="set precision=bf16, which needs no scaling of losses, or precision=fp32",
-        )
-
-
-def deepspeed_config(config: EngineConfig, world_size: int) -> dict[str, Any]:
-    """DeepSpeed's configuration in concrete numbers; nothing is left to `auto`."""
-    zero = config.zero
-    offload: dict[str, Any] = {}
-    for key, place in (
-        ("offload_optimizer", zero.offload_optimizer),
-        ("offload_param", zero.offload_parameters),
-    ):
-        if place is not None:
-            offload[key] = {"device": place.device, "pin_memory": trains_on_cuda()}
-    gradients: dict[str, Any] = {}
-    if config.precision != "fp32" or zero.reduce_dtype != "fp32":
-        gradients["communication_data_type"] = zero.reduce_dtype
-    if config.precision != "fp32" and zero.stage:
-        # A bf16 sum stays as it is when less than 1/512 of it is added.
-        gradients["data_types"] = {"grad_accum_dtype": "fp32"}
-    if "offload_optimizer" in offload:
-        # Not used in host memory; checkpoints have always named it, and their fingerprints stay what they were.
-        offload["offload_optimizer"]["buffer_count"] = 5
-    return {
-        # The caller says which micro-batch is the last of an update; batches of different steps differ in size.
-        "train_batch_size": config.batch.micro_batch_size * world_size,
-        "train_micro_batch_size_per_gpu": config.batch.micro_batch_size,
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": 0.0
-        if zero.stage == 0 and config.precision == "fp32"
-        else config.optimizer.clip or 0.0,
-        **gradients,
-        # Read in stage 1 only: without it, all gradients would be there in bf16, too.
-        "bf16": {"enabled": True, "immediate_grad_update": True}
-        if config.precision == "bf16"
-        else {"enabled": False},
-        "fp16": {"enabled": config.precision == "fp16", "loss_scale": 0, "initial_scale_power": 16},
-        "zero_optimization": {
-            "stage": zero.stage,
-            "contiguous_gradients": True,
-            # Overlapped reduction adds gradients in the order in which they arrive; exactness comes first.
-            "overlap_comm": False,
-            "reduce_bucket_size": zero.reduce_bucket_elements,
-            "allgather_bucket_size": zero.reduce_bucket_elements,
-            # Small parameters are kept whole only for speed; with few workers sharding them costs nothing.
-            "stage3_param_persistence_threshold": 0,
-            "sub_group_size": SUB_GROUP_ELEMENTS,
-            **offload,
-        },
-        # Offloaded optimizers may be torch's own, where there is no compiler.
-        "zero_force_ds_cpu_optimizer": False,
-        "zero_allow_untested_optimizer": True,
-        "steps_per_print": _NEVER,
-        "wall_clock_breakdown": False,
-    }
-
-
-def initialize(
-    model: nn.Module, config: EngineConfig, world_size: int, optimizer: torch.optim.Optimizer
-) -> Any:
-    """Call `deepspeed.initialize` for this rank; returns the DeepSpeedEngine.
-
-    Raises:
-        ConfigError: DeepSpeed refuses the settings.
-    """
-    import deepspeed
-
-    try:
-        engine, *_ = deepspeed.initialize(
-            model=model,
-            optimizer=optimizer,
-            config=deepspeed_config(config, world_size),
-            dist_init_required=False,
-        )
-    except (AssertionError, NotImplementedError, ValueError) as error:
-        raise ConfigError(
-            f"DeepSpeed refuses the settings: {type(error).__name__}: {error}",
-            next_step="change `zero`, `precision` or `optimizer`",
-        ) from error
-    return engine

@@ -48,7 +48,7 @@ def extents_of(sizes: Sizes, stage: int, world_size: int, rank: int) -> tuple[Ex
     """The extents of a list of parameters in a rank's master; padding is left out.
 
     Stages 1 and 2 concatenate the parameters and cut the result into equal parts; stage 3 cuts every parameter into
-    equal parts; in stage 0 every rank holds everything.
+    equal parts; in stage 0 every rank holds a whole parameter, alone in its master.
     """
     if stage == 3:
         return tuple(_cut_each(sizes, world_size, rank))
@@ -115,14 +115,10 @@ def clear_padding(engine: Any) -> None:
 
 def _whole_masters(optimizer: Any) -> Iterator[Master]:
     """Stage 0: masters are the network's own parameters in fp32, float32 copies of them otherwise."""
-    flat, copies = getattr(optimizer, "fp32_groups_flat", None), getattr(optimizer, "fp32_groups", None)
+    copies = getattr(optimizer, "fp32_groups", None)
     for number, group in enumerate(optimizer.param_groups):
-        sizes = group["sizes"]
-        if flat is not None:
-            yield Master(flat[number], optimizer.state.get(flat[number], {}), extents_of(sizes, 0, 1, 0))
-            continue
         tensors = copies[number] if copies is not None else group["params"]
-        for (name, size), weights in zip(sizes, tensors, strict=True):
+        for (name, size), weights in zip(group["sizes"], tensors, strict=True):
             yield Master(weights, optimizer.state.get(weights, {}), (Extent(name, 0, 0, size),))
 
 
@@ -146,11 +142,8 @@ def _cut_each(sizes: Sizes, world_size: int, rank: int) -> Iterator[Extent]:
 
 
 def shared_numbers(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers that all masters share, such as the step, by key: of each the largest.
-
-    DeepSpeed's fused kernels count the steps of a group in its last parameter alone, and parameters that no loss
-    depends on have no state without ZeRO.
-    """
+    """Numbers that masters share, such as the step, by key: of each the largest. Without ZeRO, a parameter that no loss
+    depends on has none."""
     found: dict[str, Any] = {}
     for state in states:
         for key, value in state.items():
@@ -160,8 +153,8 @@ def shared_numbers(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def placed(optimizer: Any, value: Tensor, weights: Tensor) -> Tensor:
-    """A copy of a tensor of an optimizer's state, where the optimizer wants it: single numbers lie in host memory, as
-    torch and DeepSpeed keep them, but for torch's fused kernels."""
+    """A copy of a tensor of an optimizer's state, where the optimizer wants it: single numbers lie in host memory, but
+    for torch's fused kernels."""
     fused = any(group.get("fused") for group in optimizer.param_groups)
     return value.to(weights.device if fused or value.dim() else "cpu", copy=True)
 

@@ -1,7 +1,8 @@
-"""Restore a live engine in place from a checkpoint of any number of ranks and any ZeRO stage.
+"""Weights and optimizer state in and out of a live engine, whatever number of ranks in whatever ZeRO stage holds them.
 
-One function serves a resumption, another number of ranks, and a rollback within the same process. Tensors are
-overwritten, not replaced, so that references to them, inside DeepSpeed or outside, stay valid.
+`restore` serves a resumption, another number of ranks, and a rollback within the same process; `gather` and `fill` give
+and take whole tensors. Tensors are overwritten, not replaced, so that references to them, inside DeepSpeed or outside,
+stay valid.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import ResumeRefusedError
@@ -23,6 +25,7 @@ from pipeline.engine.deepspeed.masters import (
     shared_numbers,
 )
 from pipeline.engine.deepspeed.saved_state import SavedMaster, SavedState
+from pipeline.engine.interface import WEIGHTS, WholeState
 
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 """What a DeepSpeedEngine counts and writes into its checkpoints."""
@@ -60,11 +63,8 @@ def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) 
     masters = own_masters(engine)
     with saved.errors():
         _require_all(engine.module, masters, saved)
-        # Where each parameter has a master of its own again, it also counts by itself.
-        resharded = engine.zero_optimization_stage() and not saved.stage
-        numbers = shared_numbers(one.state for one in saved.masters(0)) if resharded else {}
         for master in masters:
-            _restore_master(master, engine.optimizer, saved, leave_out, numbers)
+            _restore_master(master, engine.optimizer, saved, leave_out)
         _restore_loss_scale(engine.optimizer, saved)
         for counter in _COUNTERS:
             setattr(engine, counter, saved.model[counter])
@@ -108,22 +108,13 @@ def _require_all(network: nn.Module, masters: list[Master], saved: SavedState) -
         )
 
 
-def _restore_master(
-    master: Master,
-    optimizer: Any,
-    saved: SavedState,
-    leave_out: Collection[str],
-    numbers: Mapping[str, Any],
-) -> None:
-    """Fill a master and its optimizer state; state that the checkpoint lacks is removed.
-
-    Args:
-        numbers: single numbers of the state, in place of those beside the master's first elements.
-    """
+def _restore_master(master: Master, optimizer: Any, saved: SavedState, leave_out: Collection[str]) -> None:
+    """Fill a master and its optimizer state; state that the checkpoint lacks is removed."""
     transfers = [transfer for extent in master.extents for transfer in _transfers(extent, saved)]
     # A share that is all padding has no transfers, but numbers such as the step: they are the same everywhere.
     sources = [transfer.source for transfer in transfers] or saved.masters(0)[:1]
-    some = {**max(sources, key=lambda source: len(source.state)).state, **numbers}
+    some = {key: value for source in sources for key, value in source.state.items()}
+    some |= shared_numbers(source.state for source in sources)
     keys = [key for key in some if key not in leave_out]
     state = optimizer.state[master.weights]
     for key in [key for key in state if key not in keys]:
@@ -170,3 +161,81 @@ def _restore_loss_scale(optimizer: Any, saved: SavedState) -> None:
                 setattr(scaler, name, scaling[name])
     elif getattr(optimizer, "loss_scale", None) is not None:
         optimizer.loss_scale = scaling.get("cur_scale", 1.0)
+
+
+@torch.no_grad()
+def gather(engine: Any, *, to_all: bool, with_state: bool) -> WholeState:
+    """As `Engine.gather`.
+
+    Args:
+        engine: a DeepSpeedEngine.
+    """
+    masters = own_masters(engine)
+    keys = [WEIGHTS, *(_keys(masters) if with_state else ())]
+    numbers = shared_numbers(master.state for master in masters) if with_state else {}
+    found: WholeState = {}
+    for name, parameter in engine.module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        shape = getattr(parameter, "ds_shape", parameter.shape)
+        found[name] = {}
+        for key in keys:
+            whole = _gathered(engine, masters, name, key, shape.numel(), to_all=to_all)
+            if whole is not None:
+                found[name][key] = whole.view(shape)
+        found[name] |= {key: torch.as_tensor(value).clone() for key, value in numbers.items()}
+    return found
+
+
+@torch.no_grad()
+def fill(engine: Any, whole: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """As `Engine.fill`.
+
+    Args:
+        engine: a DeepSpeedEngine without gradients.
+    """
+    for master in own_masters(engine):
+        state = engine.optimizer.state[master.weights]
+        state.clear()
+        # A share that is all padding has numbers such as the step, too.
+        some = whole[master.extents[0].name] if master.extents else next(iter(whole.values()))
+        for key, value in some.items():
+            if is_sharded(key, value) and key != WEIGHTS:
+                state[key] = torch.zeros_like(master.weights, requires_grad=False)
+            elif key != WEIGHTS:
+                state[key] = placed(engine.optimizer, value, master.weights)
+        for extent in master.extents:
+            for key, value in whole[extent.name].items():
+                if is_sharded(key, value) or key == WEIGHTS:
+                    target = master.weights if key == WEIGHTS else state[key]
+                    values = value.view(-1).narrow(0, extent.start, extent.size)
+                    target.detach().view(-1).narrow(0, extent.offset, extent.size).copy_(values)
+    publish_masters(engine)
+
+
+def _gathered(
+    engine: Any, masters: list[Master], name: str, key: str, size: int, *, to_all: bool
+) -> Tensor | None:
+    """One tensor of a parameter, flat and in host memory; None on ranks that do not get it."""
+    device = engine.device
+    whole = torch.zeros(size, dtype=torch.float32, device=device)
+    for extent, values in _shares(masters, name, key):
+        share = values.detach().view(-1).narrow(0, extent.offset, extent.size)
+        whole.narrow(0, extent.start, extent.size).copy_(share)
+    if engine.zero_optimization_stage() and dist.get_world_size() > 1:
+        # Each element is on one rank, and zeros are on the others. Added as integers, its bits stay the same.
+        bits = whole.view(torch.int32)
+        dist.all_reduce(bits) if to_all else dist.reduce(bits, 0)
+    return whole.cpu() if to_all or dist.get_rank() == 0 else None
+
+
+def _shares(masters: list[Master], name: str, key: str) -> Iterator[tuple[Any, Tensor]]:
+    for master in masters:
+        for extent in master.extents:
+            if extent.name == name and (key == WEIGHTS or key in master.state):
+                yield extent, master.weights if key == WEIGHTS else master.state[key]
+
+
+def _keys(masters: list[Master]) -> list[str]:
+    """Names of the state tensors with one element per weight; the same on all ranks."""
+    return sorted({key for one in masters for key, value in one.state.items() if is_sharded(key, value)})

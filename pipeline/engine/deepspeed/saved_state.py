@@ -102,10 +102,7 @@ class SavedState:
                 [(name, shape.numel()) for name, shape in shapes.items()]
                 for shapes in self.model["param_shapes"]
             ]
-        sizes = [group["sizes"] for group in self._plain_optimizer["param_groups"]]
-        if "fp32_groups_flat" in self.model["optimizer"]:
-            return sizes
-        return [[size] for group in sizes for size in group]
+        return [[size] for group in self._plain_optimizer["param_groups"] for size in group["sizes"]]
 
     def holders(self, name: str, start: int, stop: int) -> Iterator[tuple[Extent, SavedMaster]]:
         """The masters that hold elements `start` to `stop` of a parameter; only their files are opened."""
@@ -160,8 +157,6 @@ class SavedState:
                 "fp32_flat_groups" if self.stage == 3 else "single_partition_of_fp32_groups"
             ]
         optimizer = self.model["optimizer"]
-        if "fp32_groups_flat" in optimizer:
-            return optimizer["fp32_groups_flat"]
         if "fp32_groups" in optimizer:
             return [tensor for group in optimizer["fp32_groups"] for tensor in group]
         return [self.model["module"][name] for ((name, _),) in self.rows]

@@ -30,11 +30,12 @@ def losses_are_scaled() -> Iterator[Check]:
 
 def _stage(stage: int) -> Iterator[Check]:
     from cluster.group import Rank
-    from pipeline.engine.factory import open_engine
+    from pipeline.engine.deepspeed.engine import Engine
+    from pipeline.engine.interface import EngineSettings
 
     case = Case("fp16", ("precision=fp16", f"zero.stage={stage}", "batch.samples=4"))
     model, batch = network_and_batch(case)
-    engine = open_engine(model, case.config(), Rank(0, 1, 0, 1))
+    engine = Engine(model, EngineSettings.of(case.config()), Rank(0, 1, 0, 1))
     batch = {name: tensor.to(engine.device) for name, tensor in batch.items()}
     num_predicted = len(batch["targets"])
 
